@@ -1,0 +1,59 @@
+# Everything works from an empty clone, with Python 3.11 or newer, make, and a way to the package registries.
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+BENCH ?= stream
+WORKERS ?= 2
+
+# The first that is new enough and can make a virtual environment. `make PYTHON=…` says which.
+PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
+	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& echo $$python && break; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench docs lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## the virtual environment, all packages as locked, Spark's jars; nothing when up to date
+
+demo: $(READY) ## Postgres under load, captured into live Spark tables; needs nothing else
+	$(BIN)/penstock demo
+
+test: lint ## what CI runs: lint, types, all tests
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile tests
+
+lint: $(READY) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY) ## put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## a quick benchmark; BENCH=name chooses which
+	$(BIN)/python -m bench $(BENCH) --quick
+
+docs: $(READY) ## the documentation, into site/
+	$(BIN)/zensical build --clean
+
+lock: ## choose versions anew: requirements.lock from pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--no-emit-index-url --extra dev pyproject.toml --output-file requirements.lock
+
+clean: ## all that was made here; the cache in the home directory stays
+	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .penstock .penstock-*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): requirements.lock pyproject.toml src/penstock/spark/jars.lock
+	@test -n "$(PYTHON)" || { echo "Penstock needs Python 3.11 or newer, with venv; none was found." \
+		"Install one (Debian: apt install python3 python3-venv), or say where it is: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "setting up $(VENV) with $(PYTHON); this takes a few minutes the first time"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python -c 'from penstock.spark.jars import ensure_jars; ensure_jars(print)'
+	@touch $@

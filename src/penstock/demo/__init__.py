@@ -1,0 +1,1 @@
+"""The demo's upstream database: a small shop and a bank, and the load that keeps them changing."""

@@ -1,0 +1,67 @@
+"""What holds between any two transactions of the demo's database, as SQL for Postgres and for Spark alike.
+
+Each query returns no row while its invariant holds, and else a row for each thing that breaks it. All tables of one
+query have to be read at one position. `bank_checks` and `shop_checks` put in the names that the tables have where the
+query runs.
+"""
+
+from __future__ import annotations
+
+__all__ = ["bank_checks", "shop_checks"]
+
+_BANK = {
+    "money is neither made nor lost": """
+SELECT sum(balance) - sum(opening) AS difference
+  FROM {accounts}
+HAVING sum(balance) <> sum(opening)
+""",
+    "each balance is the sum of its transfers": """
+SELECT a.id, a.balance, a.opening, m.net, a.transfer_count, m.transfers
+  FROM {accounts} AS a
+  LEFT JOIN (
+       SELECT account, sum(change) AS net, count(*) AS transfers
+         FROM (SELECT from_account AS account, -amount AS change FROM {transfers}
+               UNION ALL
+               SELECT to_account AS account, amount AS change FROM {transfers}) AS moves
+        GROUP BY account
+  ) AS m ON m.account = a.id
+ WHERE a.balance <> a.opening + coalesce(m.net, 0)
+    OR a.transfer_count <> coalesce(m.transfers, 0)
+""",
+    "each transfer is between two accounts": """
+SELECT t.id
+  FROM {transfers} AS t
+  LEFT JOIN {accounts} AS giver ON giver.id = t.from_account
+  LEFT JOIN {accounts} AS taker ON taker.id = t.to_account
+ WHERE giver.id IS NULL OR taker.id IS NULL
+""",
+}
+
+_SHOP = {
+    "each order's total is the sum of its lines": """
+SELECT o.id, o.total, l.total AS total_of_lines
+  FROM {orders} AS o
+  LEFT JOIN (SELECT order_id, sum(quantity * price) AS total FROM {order_lines} GROUP BY order_id) AS l
+    ON l.order_id = o.id
+ WHERE l.total IS NULL OR o.total <> l.total
+""",
+    "each line and payment has its order": """
+SELECT dependent.order_id
+  FROM (SELECT order_id FROM {order_lines} UNION ALL SELECT order_id FROM {payments}) AS dependent
+  LEFT JOIN {orders} AS o ON o.id = dependent.order_id
+ WHERE o.id IS NULL
+""",
+}
+
+
+def bank_checks(accounts: str = "bank.accounts", transfers: str = "bank.transfers") -> dict[str, str]:
+    """Return the bank's invariants: what each one says → its query."""
+    return {name: text.format(accounts=accounts, transfers=transfers) for name, text in _BANK.items()}
+
+
+def shop_checks(
+    orders: str = "shop.orders", order_lines: str = "shop.order_lines", payments: str = "shop.payments"
+) -> dict[str, str]:
+    """Return the shop's invariants: what each one says → its query."""
+    names = {"orders": orders, "order_lines": order_lines, "payments": payments}
+    return {name: text.format(**names) for name, text in _SHOP.items()}

@@ -1,0 +1,213 @@
+"""Load on the demo's database: a mix of shop and bank transactions at a steady rate.
+
+::
+
+    Load ──▶ worker 0 ─▶ its own connection ─▶ one function call per transaction (prepared, committed at once)
+        └──▶ worker 1 ─▶ …                     due at start + (k + n / workers) · workers / rate, for its k-th
+
+Open loop: transaction k is due at its time whether or not the ones before it were fast. A worker that is late does not
+wait until it has caught up; one that is early sleeps. Nothing spins.
+
+No deadlock: a transfer locks its two accounts in the order of ids; the shop's transactions touch one customer at most
+and orders that this worker has placed itself. What a worker does follows from the seed alone; only the numbers of new
+orders and the times in the rows do not.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+
+from penstock.errors import UsageError
+
+__all__ = ["Load"]
+
+_TRANSFER = "SELECT bank.transfer(%s::integer, %s::integer, %s::numeric, %s)"
+_PLACE = "SELECT shop.place_order(%s::bigint, %s::integer, %s::integer)"
+_PAY = "SELECT shop.pay_order(%s::bigint, %s::uuid, %s)"
+_STATUS = "UPDATE shop.orders SET status = %s, priority = priority + 1, changed_at = now() WHERE id = %s::bigint"
+_REMOVE = "SELECT shop.remove_order(%s::bigint)"
+_CUSTOMER = """
+UPDATE shop.customers SET loyalty_points = loyalty_points + %s::integer, newsletter = NOT newsletter, changed_at = now()
+ WHERE id = %s::bigint
+"""
+_PROFILE = """
+UPDATE shop.customers SET profile = profile || jsonb_build_object('visits', %s::integer), changed_at = now()
+ WHERE id = %s::bigint
+"""
+
+_WAITING_ORDERS = 10_000
+_STOP_TIMEOUT = 30.0
+
+
+class Load:
+    """Runs transactions from when it is started until it is stopped.
+
+    The database at `url` must have been made by `create_shop` and `create_bank`. `rate` is in transactions per second
+    over all `threads`; half of them are transfers.
+    """
+
+    def __init__(self, url: str, rate: float = 50.0, threads: int = 2, seed: int = 0) -> None:
+        if rate <= 0 or threads < 1:
+            message = f"a load of {rate} transactions per second from {threads} threads makes no sense"
+            raise UsageError(message, "Give a rate above 0 and at least one thread.")
+        self._stopping = threading.Event()
+        self._workers = [_Worker(url, n, threads, rate, seed, self._stopping) for n in range(threads)]
+
+    @property
+    def transactions(self) -> int:
+        """How many have been committed so far."""
+        return sum(worker.transactions for worker in self._workers)
+
+    @property
+    def transfers(self) -> int:
+        """How many of them were transfers of the bank."""
+        return sum(worker.transfers for worker in self._workers)
+
+    @property
+    def running(self) -> bool:
+        """Whether every worker is at work; False after an error in one of them, which `stop` will raise."""
+        return all(worker.is_alive() for worker in self._workers)
+
+    def start(self) -> Self:
+        """Start the workers and return at once. A load runs once."""
+        begin = time.monotonic()
+        for worker in self._workers:
+            worker.begin = begin
+            worker.start()
+        return self
+
+    def stop(self) -> None:
+        """Let the workers finish the transaction they are in; raise what ended one of them early."""
+        self._stopping.set()
+        for worker in self._workers:
+            if worker.ident is not None:
+                worker.join(_STOP_TIMEOUT)
+        for worker in self._workers:
+            if worker.error is not None:
+                raise worker.error
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop; an error of the block goes before an error of a worker."""
+        try:
+            self.stop()
+        except Exception:
+            if error is None:
+                raise
+
+
+class _Worker(threading.Thread):
+    """One connection and the transactions that it runs."""
+
+    def __init__(self, url: str, number: int, workers: int, rate: float, seed: int, stopping: threading.Event) -> None:
+        super().__init__(name=f"penstock-load-{number}", daemon=True)
+        self.transactions = 0
+        self.transfers = 0
+        self.error: Exception | None = None
+        self.begin = 0.0
+        self._url = url
+        self._phase = number / workers
+        self._interval = workers / rate
+        self._random = random.Random(f"{seed}/{number}")
+        self._stopping = stopping
+        self._placed: deque[int] = deque(maxlen=_WAITING_ORDERS)
+        self._paid: deque[int] = deque(maxlen=_WAITING_ORDERS)
+        self._cancelled: deque[int] = deque(maxlen=_WAITING_ORDERS)
+        self._kinds: dict[Callable[[], None], int] = {
+            self._transfer: 50,
+            self._place: 17,
+            self._pay: 10,
+            self._ship: 7,
+            self._cancel: 4,
+            self._remove: 4,
+            self._change_customer: 8,
+        }
+
+    def run(self) -> None:
+        """Work until told to stop, or until an error."""
+        try:
+            with psycopg.connect(self._url, autocommit=True, prepare_threshold=0) as connection:
+                self._connection = connection
+                self._look_around()
+                self._work()
+        except Exception as error:
+            self.error = error
+
+    def _look_around(self) -> None:
+        """Learn how large the tables are."""
+        self._accounts: int = self._value("SELECT max(id) FROM bank.accounts")
+        self._customers: int = self._value("SELECT max(id) FROM shop.customers")
+
+    def _work(self) -> None:
+        kinds, weights = list(self._kinds), list(self._kinds.values())
+        while not self._wait():
+            self._random.choices(kinds, weights)[0]()
+            self.transactions += 1
+
+    def _wait(self) -> bool:
+        """Sleep until the next transaction is due; return whether to stop instead."""
+        due = self.begin + (self.transactions + self._phase) * self._interval
+        early = due - time.monotonic()
+        return self._stopping.wait(early) if early > 0 else self._stopping.is_set()
+
+    def _value(self, statement: str, *arguments: object) -> Any:
+        row = self._connection.execute(statement, arguments).fetchone()
+        return row[0] if row else None
+
+    def _transfer(self) -> None:
+        giver, taker = self._random.sample(range(1, self._accounts + 1), 2)
+        amount = f"{self._random.randint(1, 10_000) / 100:.2f}"
+        self._value(_TRANSFER, giver, taker, amount, "demo")
+        self.transfers += 1
+
+    def _place(self) -> None:
+        customer = self._random.randint(1, self._customers)
+        self._placed.append(self._value(_PLACE, customer, self._random.randint(1, 5), self._random.randrange(100_000)))
+
+    def _pay(self) -> None:
+        if not self._placed:
+            return self._place()
+        order = self._placed.popleft()
+        payment = uuid.UUID(int=self._random.getrandbits(128), version=4)
+        self._value(_PAY, order, payment, self._random.choice(("card", "transfer", "cash")))
+        self._paid.append(order)
+        return None
+
+    def _ship(self) -> None:
+        if not self._paid:
+            return self._pay()
+        self._connection.execute(_STATUS, ("shipped", self._paid.popleft()))
+        return None
+
+    def _cancel(self) -> None:
+        if not self._placed:
+            return self._place()
+        order = self._placed.popleft()
+        self._connection.execute(_STATUS, ("cancelled", order))
+        self._cancelled.append(order)
+        return None
+
+    def _remove(self) -> None:
+        if not self._cancelled:
+            return self._cancel()
+        self._value(_REMOVE, self._cancelled.popleft())
+        return None
+
+    def _change_customer(self) -> None:
+        """Four times out of five, leave the large columns as they are."""
+        statement = _PROFILE if self._random.random() < 0.2 else _CUSTOMER
+        self._connection.execute(statement, (self._random.randrange(10), self._random.randint(1, self._customers)))

@@ -1,0 +1,1 @@
+"""Servers that Penstock brings along, for the demo and the tests."""

@@ -1,0 +1,103 @@
+"""The words that all layers share: tables, their schemas, and the images of which changes are made.
+
+An *image* is one row as a change shows it. An INSERT has one (the new row), a DELETE has one (the old row, or its
+key alone), an UPDATE has the new row and, when the replica identity gives it, the old row or its key before it. The
+change log stores images; the shapes that users see (`changes`, `updates`) are made from them on reading.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Self
+
+import pyarrow as pa
+
+__all__ = ["Image", "TableName", "TableSchema", "image_schema"]
+
+
+class Image(enum.IntEnum):
+    """What an image shows. Within one change, the old comes before the new; so does the number."""
+
+    TRUNCATE = 0
+    """No row: the table was emptied."""
+    BEFORE = 1
+    """The whole old row of an UPDATE (replica identity FULL)."""
+    BEFORE_KEY = 2
+    """Key columns of the old row of an UPDATE that changed the key; other columns are null."""
+    DELETED = 3
+    """The whole old row of a DELETE (replica identity FULL)."""
+    DELETED_KEY = 4
+    """Key columns of a deleted row; other columns are null."""
+    UPDATED = 5
+    """The new row of an UPDATE; columns listed in `_unchanged` keep the value that they had."""
+    INSERTED = 6
+    """The new row of an INSERT."""
+
+    @property
+    def asserts(self) -> bool:
+        """Whether the row is there after this image (else it is gone)."""
+        return self >= Image.UPDATED
+
+
+@dataclass(frozen=True, order=True)
+class TableName:
+    """An upstream table, by schema and name."""
+
+    schema: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``schema.name``; the schema may not contain a dot."""
+        schema, dot, name = text.partition(".")
+        if not dot or not schema or not name:
+            message = f"a table is named schema.table, not {text!r}"
+            raise ValueError(message)
+        return cls(schema, name)
+
+    def __str__(self) -> str:
+        """``schema.name``, unquoted: for people and for keys in our own catalog, never for SQL text."""
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """The columns of one version of a table, as Arrow fields, and which of them form its key."""
+
+    table: TableName
+    columns: pa.Schema
+    key: tuple[str, ...]
+
+    def to_bytes(self) -> bytes:
+        """Serialise as an Arrow schema that carries name and key as metadata."""
+        metadata = {"schema": self.table.schema, "name": self.table.name, "key": "\0".join(self.key)}
+        return self.columns.with_metadata(metadata).serialize().to_pybytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what `to_bytes` wrote."""
+        columns = pa.ipc.read_schema(pa.py_buffer(data))
+        metadata = columns.metadata
+        key = metadata[b"key"].decode()
+        table = TableName(metadata[b"schema"].decode(), metadata[b"name"].decode())
+        return cls(table, columns.remove_metadata(), tuple(key.split("\0")) if key else ())
+
+
+def image_schema(columns: pa.Schema) -> pa.Schema:
+    """Return the schema in which images of a table are read from the change log.
+
+    ``_lsn`` is the commit end LSN, ``_ordinal`` the change's place in its transaction (an UPDATE's two images share
+    it), ``_unchanged`` lists the columns (by index) whose value was not sent because it did not change (TOAST).
+    """
+    return pa.schema(
+        [
+            pa.field("_lsn", pa.int64(), nullable=False),
+            pa.field("_ordinal", pa.int64(), nullable=False),
+            pa.field("_image", pa.int8(), nullable=False),
+            pa.field("_xid", pa.int64(), nullable=False),
+            pa.field("_committed_at", pa.timestamp("us", "UTC"), nullable=False),
+            pa.field("_unchanged", pa.list_(pa.field("item", pa.int32(), nullable=False))),
+            pa.field("row", pa.struct(list(columns))),
+        ]
+    )

@@ -1,0 +1,53 @@
+"""Positions in the history of a Postgres database.
+
+A *position* is the end LSN of a commit record. Transactions become visible in that order, so the position of a
+transaction, unlike the LSN of a row, is monotone. Within a transaction the *ordinal* counts its changes from 0.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+__all__ = ["Lsn"]
+
+
+class Lsn(int):
+    """A log sequence number; prints as Postgres prints it (``16/B374D848``)."""
+
+    __slots__ = ()
+
+    ZERO: Lsn
+
+    def __new__(cls, value: int = 0) -> Self:
+        """Reject what is not a 64-bit position."""
+        if not 0 <= value < 1 << 63:
+            message = f"an LSN lies between 0 and 2^63, this is {value}"
+            raise ValueError(message)
+        return super().__new__(cls, value)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read Postgres's own form, two hexadecimal halves; anything else raises `ValueError`."""
+        high, slash, low = text.strip().partition("/")
+        if not slash or not 1 <= len(high) <= 8 or not 1 <= len(low) <= 8:
+            message = f"an LSN looks like 16/B374D848, not {text!r}"
+            raise ValueError(message)
+        if not all(c in "0123456789abcdefABCDEF" for c in high + low):
+            message = f"an LSN is hexadecimal, like 16/B374D848, not {text!r}"
+            raise ValueError(message)
+        return cls(int(high, 16) << 32 | int(low, 16))
+
+    def __str__(self) -> str:
+        """Postgres's form."""
+        return f"{self >> 32:X}/{self & 0xFFFFFFFF:X}"
+
+    def __repr__(self) -> str:
+        """Name and value."""
+        return f"Lsn('{self}')"
+
+    def __format__(self, spec: str) -> str:
+        """Format like the text form, so that f-strings show it."""
+        return format(str(self), spec)
+
+
+Lsn.ZERO = Lsn(0)

@@ -1,0 +1,200 @@
+"""Reading a table at an exported snapshot: binary COPY of ranges of pages, decoded by the compiled kernels.
+
+::
+
+    ranges of ctid ─▶ one session each: SET TRANSACTION SNAPSHOT ─▶ COPY … (FORMAT binary) ─▶ pump ─▶ split ─▶ Arrow
+
+All sessions see the same moment. They take no lock but the one that any SELECT takes, and write nothing.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psycopg
+import pyarrow as pa
+from numba import njit, types
+from psycopg import pq, sql
+
+from penstock.errors import ProtocolError, TableError, TransientError
+from penstock.model import TableName, TableSchema
+from penstock.positions import Lsn
+from penstock.sources.postgres.connection import connect
+from penstock.sources.postgres.pump import Drained, Pump
+from penstock.sources.postgres.relation import RelationColumn
+from penstock.sources.postgres.types import BadValue, codec_for
+
+__all__ = ["PageRange", "copy_range", "page_ranges", "split_rows"]
+
+_BUFFER = 4 << 20
+_LAST_PAGE = (1 << 32) - 1
+_REPORT = "This is not what COPY (FORMAT binary) sends: please report it with the server's version."
+_HEADER = 4
+_SIGNATURE = np.frombuffer(b"PGCOPY\n\xff\r\n\0", np.uint8)
+
+
+@dataclass(frozen=True)
+class PageRange:
+    """Pages [first, last) of a table."""
+
+    first: int
+    last: int
+
+
+def page_ranges(connection: psycopg.Connection[Any], table: TableName, pieces: int) -> list[PageRange]:
+    """Divide a table's pages into about equal ranges; the last one is open, should the table have grown."""
+    name = sql.Identifier(table.schema, table.name).as_string(connection)
+    query = "SELECT pg_relation_size(%s::regclass) / current_setting('block_size')::bigint"
+    row = connection.execute(query, (name,)).fetchone()
+    pages = int(row[0]) if row else 0
+    step = max(1, -(-pages // max(1, pieces)), 64)
+    starts = list(range(0, max(pages, 1), step))
+    return [PageRange(a, b) for a, b in zip(starts, [*starts[1:], _LAST_PAGE], strict=True)]
+
+
+def copy_range(
+    conninfo: str, snapshot: str, schema: TableSchema, columns: Sequence[RelationColumn], pages: PageRange, lsn: Lsn
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a range of pages as the snapshot shows them."""
+    with connect(conninfo, f"penstock copy {schema.table}") as connection:
+        connection.execute("SET statement_timeout = 0")
+        connection.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        result = connection.pgconn.exec_(_copy_command(schema, columns, pages).as_bytes(connection))
+        if result.status != pq.ExecStatus.COPY_OUT:
+            raise TransientError(
+                f"the copy of {schema.table} was refused: {_said(result.error_message)}", "It will be tried again."
+            )
+        for buffer, fill in _messages(connection, schema.table):
+            yield from _batches(buffer, fill, schema, columns, lsn)
+
+
+def _copy_command(schema: TableSchema, columns: Sequence[RelationColumn], pages: PageRange) -> sql.Composed:
+    listed = sql.SQL(", ").join(sql.Identifier(column.name) for column in columns)
+    table = sql.Identifier(schema.table.schema, schema.table.name)
+    bounds = [sql.Literal(f"({pages.first},0)")]
+    where = sql.SQL("ctid >= {}::tid").format(*bounds)
+    if pages.last < _LAST_PAGE:
+        where += sql.SQL(" AND ctid < {}::tid").format(sql.Literal(f"({pages.last},0)"))
+    return sql.SQL("COPY (SELECT {} FROM ONLY {} WHERE {}) TO STDOUT (FORMAT binary)").format(listed, table, where)
+
+
+def _messages(connection: psycopg.Connection[Any], table: TableName) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
+    """Yield filled buffers, each good until the next is asked for."""
+    pump, buffer = Pump(connection.pgconn), np.empty(_BUFFER, np.uint8)
+    poll = select.poll()
+    poll.register(connection.pgconn.socket, select.POLLIN)
+    fill = 0
+    while True:
+        fill, drained = pump.drain(buffer, fill)
+        if drained is Drained.IDLE and fill < _BUFFER // 2:
+            poll.poll(1000)
+            continue
+        if drained is Drained.FULL and fill == 0:
+            buffer = np.empty(pump.needed(), np.uint8)
+            continue
+        if fill:
+            yield buffer, fill
+            fill = 0
+        if drained is Drained.ENDED:
+            _check_end(connection, table)
+            return
+
+
+def _check_end(connection: psycopg.Connection[Any], table: TableName) -> None:
+    result = connection.pgconn.get_result()
+    if result is None or result.status != pq.ExecStatus.COMMAND_OK:
+        said = result.error_message if result is not None else connection.pgconn.error_message
+        raise TransientError(f"the copy of {table} broke off: {_said(said)}", "It will be tried again.")
+
+
+def _batches(
+    buffer: npt.NDArray[np.uint8], fill: int, schema: TableSchema, columns: Sequence[RelationColumn], lsn: Lsn
+) -> Iterator[pa.RecordBatch]:
+    most = min(fill // 6 + 1, 1 << 18)
+    off, length = np.empty((len(columns), most), np.int32), np.empty((len(columns), most), np.int32)
+    at = 0
+    while at < fill:
+        rows, at = split_rows(buffer, at, fill, off, length)
+        if rows < 0:
+            raise ProtocolError(f"malformed rows of {schema.table} arrived from COPY", _REPORT)
+        if rows:
+            arrays = [_column(schema, column, buffer, off[c, :rows], length[c, :rows], lsn) for c, column in enumerate(columns)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema.columns.remove_metadata())
+
+
+def _column(
+    schema: TableSchema,
+    column: RelationColumn,
+    buffer: npt.NDArray[np.uint8],
+    off: npt.NDArray[np.int32],
+    length: npt.NDArray[np.int32],
+    lsn: Lsn,
+) -> pa.Array:
+    try:
+        return codec_for(column.oid, column.typmod).binary(buffer, off, length)
+    except BadValue as bad:
+        raise TableError(
+            str(schema.table),
+            lsn,
+            f"{schema.table} cannot be copied: column {column.name} holds a value that cannot be kept: {bad.reason}",
+            "Change the value upstream, then capture the table afresh.",
+        ) from bad
+
+
+def _said(message: bytes) -> str:
+    return " ".join(message.decode(errors="replace").split())
+
+
+_U8 = types.Array(types.uint8, 1, "C")
+_I32 = types.Array(types.int32, 2, "C")
+
+
+@njit(types.UniTuple(types.int64, 2)(_U8, types.int64, types.int64, _I32, _I32), nogil=True, cache=True)
+def split_rows(buf, at, end, off, length):  # type: ignore[no-untyped-def]
+    """Split whole COPY messages into columns; return rows and where it stopped, or -1 and where it is malformed."""
+    columns, most = off.shape
+    r = 0
+    while at < end and r < most:
+        p = at + _HEADER
+        e = p + (np.int64(buf[at]) | np.int64(buf[at + 1]) << 8 | np.int64(buf[at + 2]) << 16 | np.int64(buf[at + 3]) << 24)
+        if e - p >= 19 and buf[p] == 80 and buf[p + 1] == 71:  # the header, before the first row: a row begins with 0
+            for i in range(11):
+                if buf[p + i] != _SIGNATURE[i]:
+                    return np.int64(-1), at
+            p += 19
+        if p == e:
+            at = e
+            continue
+        if p + 2 > e:
+            return np.int64(-1), at
+        count = (np.int64(buf[p]) << 8) | np.int64(buf[p + 1])
+        p += 2
+        if count == 65535 and p == e:  # the trailer
+            at = e
+            continue
+        if count != columns:
+            return np.int64(-1), at
+        for c in range(columns):
+            if p + 4 > e:
+                return np.int64(-1), at
+            size = (np.int64(buf[p]) << 24) | (np.int64(buf[p + 1]) << 16) | (np.int64(buf[p + 2]) << 8) | np.int64(buf[p + 3])
+            p += 4
+            off[c, r] = p
+            if size == 4294967295:
+                length[c, r] = -1
+                continue
+            if size > e - p:
+                return np.int64(-1), at
+            length[c, r] = size
+            p += size
+        if p != e:
+            return np.int64(-1), at
+        r += 1
+        at = e
+    return np.int64(r), at

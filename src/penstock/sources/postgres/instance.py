@@ -1,0 +1,199 @@
+"""Capture: one slot, one connection, all tables, into the change log.
+
+::
+
+    ReplicationStream ─pages─▶ Decoder ─chunks─▶ ChangeLogWriter.publish ─▶ durable ─▶ feedback to the slot
+
+Whole transactions are published in one step, and the slot is confirmed only up to what that made durable. A transaction
+that outgrows the buffer is staged in parts. When nothing is in flight, the server's keepalives move the
+frontier on, so that an idle table on a busy server holds back no WAL.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.changelog.interface import ChangeLogWriter
+from penstock.changelog.sqlite import SqliteLogReader, SqliteLogWriter
+from penstock.errors import DefiniteError
+from penstock.positions import Lsn
+from penstock.sources.family import Instance, InstanceConfig, InstanceFactory
+from penstock.sources.postgres.connection import connect, connect_replication
+from penstock.sources.postgres.decoder import CapturedTable, Decoded, Decoder
+from penstock.sources.postgres.slot import check_slot, find_slot, identify
+from penstock.sources.postgres.spec import PostgresInstanceConfig
+from penstock.sources.postgres.stream import Page, ReplicationStream
+
+__all__ = ["PostgresInstance", "PostgresInstanceFactory"]
+
+_STAGE_BYTES = 16 << 20
+_IDLE_SECONDS = 0.2
+
+
+class PostgresInstanceFactory(InstanceFactory):
+    """Makes captures; holds nothing."""
+
+    def instantiate(self, config: InstanceConfig, log: Path) -> PostgresInstance:
+        """Make a capture that writes to this log."""
+        if not isinstance(config, PostgresInstanceConfig):
+            raise TypeError(config)
+        return PostgresInstance(config, log)
+
+
+class PostgresInstance(Instance):
+    """The capture of one Postgres database."""
+
+    def __init__(self, config: PostgresInstanceConfig, log: Path) -> None:
+        self._config = config
+        self._log = log
+        self._durable = Lsn.ZERO
+        self._valid = Lsn.ZERO
+
+    def valid_frontier(self) -> Lsn:
+        """Return where the log's history begins."""
+        return self._valid
+
+    def durable_frontier(self) -> Lsn:
+        """Return what the log has on disk."""
+        return self._durable
+
+    def run(self, stop: threading.Event) -> None:
+        """Stream into the log until told to stop."""
+        with closing(SqliteLogWriter(self._log)) as writer:
+            frontiers = writer.frontiers()
+            self._valid, self._durable = frontiers.valid, frontiers.durable
+            stream = self._open()
+            try:
+                self._capture(stream, self._decoder(writer), writer, stop)
+            finally:
+                stream.stop()
+
+    def _open(self) -> ReplicationStream:
+        """Connect, and go on only where that is provably without loss."""
+        config = self._config
+        with connect(config.connection) as connection:
+            check_slot(find_slot(connection, config.slot), config.slot, config.source, self._durable)
+        replication = connect_replication(config.connection, f"penstock {config.source}")
+        try:
+            system, timeline = identify(replication)
+            if system != config.system or timeline != config.timeline:
+                raise DefiniteError(
+                    f"the server behind source {config.source} is not the one whose changes the log holds"
+                    f" (system {system}, timeline {timeline}; was {config.system}, {config.timeline})",
+                    f"Drop the source with `penstock drop {config.source}` and capture it again.",
+                )
+            return ReplicationStream(
+                replication, config.slot, config.publication, self._durable, self.durable_frontier
+            )
+        except BaseException:
+            replication.close()
+            raise
+
+    def _decoder(self, writer: ChangeLogWriter) -> Decoder:
+        tables = []
+        for table in self._config.tables:
+            schema = table.table_schema()
+            tables.append(CapturedTable(schema, table.relation_columns(), writer.define(schema)))
+        with closing(SqliteLogReader(self._log)) as reader:
+            ended = {name: table.error for name, table in reader.tables().items() if table.error is not None}
+        return Decoder(tables, self._durable, ended)
+
+    def _capture(
+        self, stream: ReplicationStream, decoder: Decoder, writer: ChangeLogWriter, stop: threading.Event
+    ) -> None:
+        rest, idle = _Rest(), _IdleFrontier()
+        while not stop.is_set():
+            page = stream.next_page(_IDLE_SECONDS)
+            if page is not None:
+                buffer, fill = rest.joined(page)
+                consumed = self._decode(decoder, writer, idle, buffer, fill)
+                rest.keep(buffer, consumed, fill)
+                stream.give_back(page)
+            if idle.due():
+                self._publish(writer, Decoded(durable=idle.take()))
+
+    def _decode(
+        self,
+        decoder: Decoder,
+        writer: ChangeLogWriter,
+        idle: _IdleFrontier,
+        buffer: npt.NDArray[np.uint8],
+        fill: int,
+    ) -> int:
+        """Decode and publish what is whole; return how many bytes are done with."""
+        done, more = 0, True
+        while more:
+            found = decoder.decode(buffer[done:], fill - done, force=fill - done >= _STAGE_BYTES)
+            done += found.consumed
+            more = found.more
+            if found.open_chunks:
+                writer.stage(found.open_xid, found.open_chunks)
+            if found.committed_at is not None:
+                self._publish(writer, found)
+            elif found.durable is not None:
+                idle.move(found.durable)
+        return done
+
+    def _publish(self, writer: ChangeLogWriter, found: Decoded) -> None:
+        if found.durable is None or found.durable < self._durable:
+            return
+        writer.publish(
+            found.chunks, found.durable, committed_at=found.committed_at, staged=found.staged, errors=found.errors
+        )
+        self._durable = found.durable
+
+
+class _Rest:
+    """Bytes of a transaction whose commit has not arrived: they go before the next page."""
+
+    def __init__(self) -> None:
+        self._buffer = np.empty(0, np.uint8)
+        self._fill = 0
+
+    def joined(self, page: Page) -> tuple[npt.NDArray[np.uint8], int]:
+        """Return what is left together with a page."""
+        if not self._fill:
+            return page.buffer, page.fill
+        total = self._fill + page.fill
+        if total > len(self._buffer):
+            grown = np.empty(max(total, 2 * len(self._buffer)), np.uint8)
+            grown[: self._fill] = self._buffer[: self._fill]
+            self._buffer = grown
+        self._buffer[self._fill : total] = page.buffer[: page.fill]
+        return self._buffer, total
+
+    def keep(self, buffer: npt.NDArray[np.uint8], consumed: int, fill: int) -> None:
+        """Keep what was not consumed."""
+        left = buffer[consumed:fill]
+        if len(left) > len(self._buffer):
+            self._buffer = np.empty(max(len(left), _STAGE_BYTES), np.uint8)
+        self._buffer[: len(left)] = left.copy() if buffer is self._buffer else left
+        self._fill = len(left)
+
+
+class _IdleFrontier:
+    """A frontier that moved without a transaction: worth a write now and then, not each time."""
+
+    def __init__(self) -> None:
+        self._lsn: Lsn | None = None
+        self._next = 0.0
+
+    def move(self, lsn: Lsn) -> None:
+        """Remember the latest."""
+        self._lsn = lsn
+
+    def due(self) -> bool:
+        """Say whether it should be published now."""
+        return self._lsn is not None and time.monotonic() >= self._next
+
+    def take(self) -> Lsn | None:
+        """Return it, to be published."""
+        lsn, self._lsn = self._lsn, None
+        self._next = time.monotonic() + _IDLE_SECONDS
+        return lsn

@@ -1,0 +1,103 @@
+"""What Postgres says of itself: its tables, columns and keys, as capture and preflight need them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+
+from penstock.model import TableName, TableSchema
+from penstock.sources.postgres.relation import RelationColumn
+from penstock.sources.postgres.types import UnsupportedType, codec_for
+
+__all__ = ["UpstreamColumn", "UpstreamTable", "capturable_schema", "find_tables"]
+
+_TABLES = """
+SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident, c.relrowsecurity, c.relispartition,
+       has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE'),
+       pg_has_role(c.relowner, 'USAGE'), greatest(c.reltuples, 0)::bigint, obj_description(c.oid, 'pg_class'),
+       coalesce((SELECT array_agg(a.attname::text ORDER BY k.ord)
+                   FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k(num, ord), pg_attribute a
+                  WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid AND a.attnum = k.num), '{}')
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+   AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+   AND (%(schemas)s::text[] IS NULL OR n.nspname = ANY(%(schemas)s))
+ ORDER BY 2, 3
+"""
+_COLUMNS = """
+SELECT a.attrelid, a.attname, a.atttypid, a.atttypmod, format_type(a.atttypid, a.atttypmod), a.attgenerated <> '',
+       col_description(a.attrelid, a.attnum)
+  FROM pg_attribute a
+ WHERE a.attrelid = ANY(%s) AND a.attnum > 0 AND NOT a.attisdropped
+ ORDER BY a.attrelid, a.attnum
+"""
+
+
+@dataclass(frozen=True)
+class UpstreamColumn:
+    """A column of an upstream table."""
+
+    name: str
+    oid: int
+    typmod: int
+    type_name: str
+    generated: bool
+    comment: str | None = None
+
+
+@dataclass(frozen=True)
+class UpstreamTable:
+    """An upstream table, with all that decides whether it can be captured."""
+
+    oid: int
+    name: TableName
+    kind: str
+    persistence: str
+    replica_identity: str
+    row_security: bool
+    is_partition: bool
+    readable: bool
+    owned: bool
+    estimated_rows: int
+    comment: str | None
+    key: tuple[str, ...]
+    columns: tuple[UpstreamColumn, ...]
+
+    @property
+    def streamed(self) -> tuple[UpstreamColumn, ...]:
+        """The columns that the stream carries: generated ones are not published."""
+        return tuple(column for column in self.columns if not column.generated)
+
+    def relation_columns(self) -> tuple[RelationColumn, ...]:
+        """The streamed columns as a Relation message declares them."""
+        return tuple(RelationColumn(c.name, c.oid, c.typmod, c.name in self.key) for c in self.streamed)
+
+
+def find_tables(connection: psycopg.Connection[Any], schemas: Sequence[str] | None = None) -> list[UpstreamTable]:
+    """List the tables of this database, of these schemas where given."""
+    found = connection.execute(_TABLES, {"schemas": list(schemas) if schemas else None}).fetchall()
+    columns: dict[int, list[UpstreamColumn]] = {}
+    for oid, *column in connection.execute(_COLUMNS, ([row[0] for row in found],)):
+        columns.setdefault(oid, []).append(UpstreamColumn(*column))
+    return [
+        UpstreamTable(oid, TableName(schema, name), *rest, tuple(key), tuple(columns.get(oid, ())))
+        for oid, schema, name, *rest, key in found
+    ]
+
+
+def capturable_schema(table: UpstreamTable) -> tuple[TableSchema | None, list[tuple[str, str]]]:
+    """Return the table's schema downstream; or None and, for each column that has no type there, the reason."""
+    fields, refused = [], []
+    for column in table.streamed:
+        try:
+            codec = codec_for(column.oid, column.typmod)
+        except UnsupportedType as error:
+            refused.append((column.name, f"{column.type_name}: {error.reason}"))
+        else:
+            metadata = {"comment": column.comment} if column.comment else None
+            fields.append(pa.field(column.name, codec.arrow, metadata=metadata))
+    return (None if refused else TableSchema(table.name, pa.schema(fields), table.key)), refused

@@ -1,0 +1,151 @@
+"""From a replication connection into one large buffer, without a Python object per message.
+
+libpq keeps the connection (TLS, SCRAM, multi-host stay its business). Its functions are called from a compiled loop
+that holds no GIL: consume what the socket has, take each message, copy it behind the last one. A message in the
+buffer is its length (4 bytes, native order) and its bytes.
+
+The functions are bound by symbol name, not by address, so that the compiled loop can be cached on disk. Where
+psycopg brings no libpq of its own that can be found, `get_copy_data` does the same, more slowly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from pathlib import Path
+
+import llvmlite.binding
+import numpy as np
+import numpy.typing as npt
+import psycopg.pq
+from numba import njit, types
+
+from penstock.errors import TransientError
+
+__all__ = ["Drained", "Pump"]
+
+
+class Drained(enum.IntEnum):
+    """How a drain ended."""
+
+    IDLE = 0
+    """All that had arrived is in the buffer."""
+    FULL = 1
+    """The next message needs more room."""
+    ENDED = -1
+    """The server has ended the COPY; the connection's next result says how."""
+    FAILED = -2
+    """The connection is lost."""
+
+
+_IDLE, _FULL, _FAILED = int(Drained.IDLE), int(Drained.FULL), int(Drained.FAILED)
+_COALESCED = 8192
+_HEADER = 4
+
+_get_copy_data = types.ExternalFunction("penstock_PQgetCopyData", types.int32(types.intp, types.intp, types.int32))
+_consume_input = types.ExternalFunction("penstock_PQconsumeInput", types.int32(types.intp))
+_free = types.ExternalFunction("penstock_PQfreemem", types.void(types.intp))
+_memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.uintp))
+
+_BUFFER = types.Array(types.uint8, 1, "C")
+_PENDING = types.Array(types.int64, 1, "C")
+_SIGNATURE = types.UniTuple(types.int64, 2)(types.intp, _PENDING, types.intp, _BUFFER, types.intp, types.int64)
+
+
+def _bind_libpq() -> bool:
+    """Give the libpq that psycopg uses to the compiled loop; False where it cannot be found."""
+    if psycopg.pq.__impl__ != "binary":
+        return False
+    import psycopg_binary
+
+    folder = Path(psycopg_binary.__file__).parent.parent / "psycopg_binary.libs"
+    found = sorted(folder.glob("libpq-*.so*"))
+    if len(found) != 1:
+        return False
+    libpq = ctypes.CDLL(str(found[0]))
+    for name in ("PQgetCopyData", "PQconsumeInput", "PQfreemem"):
+        address = ctypes.cast(getattr(libpq, name), ctypes.c_void_p).value
+        llvmlite.binding.add_symbol(f"penstock_{name}", address)
+    return True
+
+
+_NATIVE = _bind_libpq()  # before the loops below: they are compiled and linked when this module is loaded
+
+
+@njit(_SIGNATURE, nogil=True, cache=True)
+def _drain(connection, pending, pending_address, buffer, address, fill):  # type: ignore[no-untyped-def]
+    """Move messages until libpq has none; `pending` is (pointer, length) of one that did not fit."""
+    capacity = buffer.shape[0]
+    while True:
+        if pending[0] == 0:
+            length = _get_copy_data(connection, pending_address, 1)
+            if length <= 0:
+                return fill, np.int64(length)
+            pending[1] = length
+        length = pending[1]
+        if fill + _HEADER + length > capacity:
+            return fill, np.int64(_FULL)
+        for i in range(_HEADER):
+            buffer[fill + i] = (length >> (8 * i)) & 255
+        _memcpy(address + fill + _HEADER, pending[0], length)
+        _free(pending[0])
+        pending[0] = 0
+        fill += _HEADER + length
+
+
+@njit(_SIGNATURE, nogil=True, cache=True)
+def _pump(connection, pending, pending_address, buffer, address, fill):  # type: ignore[no-untyped-def]
+    """Consume and drain until the socket is (nearly) empty or the buffer is full."""
+    while True:
+        before = fill
+        if _consume_input(connection) == 0:
+            return fill, np.int64(_FAILED)
+        fill, status = _drain(connection, pending, pending_address, buffer, address, fill)
+        if status != _IDLE or fill - before < _COALESCED:
+            return fill, status
+
+
+class Pump:
+    """Drains one connection in COPY mode; used by one thread."""
+
+    def __init__(self, pgconn: psycopg.pq.abc.PGconn) -> None:
+        self._pgconn = pgconn
+        self._pending = np.zeros(2, np.int64)
+        self._native = _NATIVE and pgconn.pgconn_ptr is not None
+        self._left: bytes | None = None
+
+    def drain(self, buffer: npt.NDArray[np.uint8], fill: int) -> tuple[int, Drained]:
+        """Append what has arrived behind `fill`; return the new fill and why it stopped there."""
+        if self._native:
+            fill, status = _pump(
+                self._pgconn.pgconn_ptr, self._pending, self._pending.ctypes.data, buffer, buffer.ctypes.data, fill
+            )
+        else:
+            fill, status = self._drain_plain(buffer, fill)
+        if status == Drained.FAILED:
+            raise TransientError(f"the connection to Postgres is lost: {self._reason()}", "It will be opened again.")
+        return fill, Drained(status)
+
+    def needed(self) -> int:
+        """Return the room that the waiting message needs."""
+        waiting = int(self._pending[1]) if self._native else len(self._left or b"")
+        return waiting + _HEADER
+
+    def _drain_plain(self, buffer: npt.NDArray[np.uint8], fill: int) -> tuple[int, int]:
+        self._pgconn.consume_input()
+        while True:
+            if self._left is None:
+                length, data = self._pgconn.get_copy_data(1)
+                if length <= 0:
+                    return fill, length
+                self._left = bytes(data)
+            length = len(self._left)
+            if fill + _HEADER + length > len(buffer):
+                return fill, _FULL
+            buffer[fill : fill + _HEADER] = np.frombuffer(length.to_bytes(_HEADER, "little"), np.uint8)
+            buffer[fill + _HEADER : fill + _HEADER + length] = np.frombuffer(self._left, np.uint8)
+            self._left = None
+            fill += _HEADER + length
+
+    def _reason(self) -> str:
+        return self._pgconn.error_message.decode(errors="replace").strip() or "closed by the server"

@@ -1,0 +1,279 @@
+"""Compiled kernels over replication messages: find the changes, then split their tuples into columns.
+
+::
+
+    buffer of messages ──scan──▶ one entry per change: offset, table slot, transaction, ordinal
+                                 one entry per transaction: end LSN, xid, commit time
+    entries of one table ──split──▶ offset[column, image], length[column, image], kind of each image
+
+Both are total: every read is checked against the end of its message, and what does not fit the protocol stops the scan
+with a status. Nothing is guessed. A length of -1 is NULL and -2 an unchanged TOAST value that was not sent.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+
+__all__ = [
+    "FOREIGN",
+    "IN_TRANSACTION",
+    "KEEPALIVE",
+    "MALFORMED",
+    "ORDINAL",
+    "RELATION",
+    "SCANNED",
+    "STATE_SIZE",
+    "TABLE_FULL",
+    "UNKNOWN",
+    "scan",
+    "split",
+]
+
+# statuses of a scan
+SCANNED = 0
+RELATION = 1
+TABLE_FULL = 2
+UNKNOWN = -1
+MALFORMED = -2
+FOREIGN = -3
+
+# slots of the scanner's state, which lives across calls
+IN_TRANSACTION = 0
+XID = 1
+COMMIT_TIME = 2
+ORDINAL = 3
+KEEPALIVE = 4
+MESSAGES = 5
+TRANSACTIONS = 6
+CLOSED_MESSAGES = 7
+CLOSED_TRANSACTIONS = 8
+CLOSED_POSITION = 9
+POSITION = 10
+STATE_SIZE = 11
+
+_EPOCH = 946_684_800_000_000  # microseconds from 1970 to 2000, where Postgres begins to count
+_HEADER = 4
+_XLOG_HEADER = 25
+_U8 = types.Array(types.uint8, 1, "C")
+_I32 = types.Array(types.int32, 1, "C")
+_I64 = types.Array(types.int64, 1, "C")
+_I32x2 = types.Array(types.int32, 2, "C")
+_I8 = types.Array(types.int8, 1, "C")
+
+
+@njit(inline="always")
+def _be16(b, p):  # type: ignore[no-untyped-def]
+    return (np.int64(b[p]) << 8) | np.int64(b[p + 1])
+
+
+@njit(inline="always")
+def _be32(b, p):  # type: ignore[no-untyped-def]
+    return (np.int64(b[p]) << 24) | (np.int64(b[p + 1]) << 16) | (np.int64(b[p + 2]) << 8) | np.int64(b[p + 3])
+
+
+@njit(inline="always")
+def _be64(b, p):  # type: ignore[no-untyped-def]
+    return (_be32(b, p) << 32) | _be32(b, p + 4)
+
+
+@njit(inline="always")
+def _slot_of(relation, ids, slots):  # type: ignore[no-untyped-def]
+    """Return the table slot of a relation (`ids` are sorted); -2 when the stream has not described it."""
+    low, high = 0, ids.shape[0]
+    while low < high:
+        middle = (low + high) >> 1
+        if ids[middle] < relation:
+            low = middle + 1
+        else:
+            high = middle
+    if low < ids.shape[0] and ids[low] == relation:
+        return slots[low]
+    return np.int32(-2)
+
+
+@njit(types.int64(_U8, types.int64, _I64, _I32, _I32, _I32, _I32, _I64, _I64, _I64, _I64, _I64), nogil=True, cache=True)
+def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, tx_lsn, tx_xid, tx_time, state):  # type: ignore[no-untyped-def]
+    """Scan messages from ``state[POSITION]`` on; return a status.
+
+    On RELATION the caller reads the message at the position, steps over it and calls again. Slot -1 is a table whose
+    changes are not wanted. ``CLOSED_*`` tell how much belongs to transactions that have committed.
+    """
+    pos = state[POSITION]
+    n = state[MESSAGES]
+    status = SCANNED
+    while pos + _HEADER <= end:
+        length = np.int64(buf[pos]) | np.int64(buf[pos + 1]) << 8 | np.int64(buf[pos + 2]) << 16 | np.int64(buf[pos + 3]) << 24
+        p = pos + _HEADER
+        e = p + length
+        if e > end:
+            break
+        if length < 1:
+            status = MALFORMED
+            break
+        if buf[p] == 107:  # k: keepalive
+            if length != 18:
+                status = MALFORMED
+                break
+            if state[IN_TRANSACTION] == 0:
+                state[KEEPALIVE] = max(state[KEEPALIVE], _be64(buf, p + 1))
+                state[CLOSED_POSITION] = e
+            pos = e
+            continue
+        if buf[p] != 119 or length <= _XLOG_HEADER:  # w: a message of the output plugin
+            status = MALFORMED
+            break
+        p += _XLOG_HEADER
+        kind = buf[p]
+        if kind == 73 or kind == 85 or kind == 68:  # I U D
+            if state[IN_TRANSACTION] == 0 or e - p < 6:
+                status = MALFORMED
+                break
+            slot = _slot_of(_be32(buf, p + 1), ids, slots)
+            if slot == -2:
+                status = FOREIGN
+                break
+            if slot >= 0:
+                if n == m_off.shape[0]:
+                    status = TABLE_FULL
+                    break
+                m_off[n] = p
+                m_slot[n] = slot
+                m_tx[n] = state[TRANSACTIONS]
+                m_ord[n] = state[ORDINAL]
+                n += 1
+            state[ORDINAL] += 1
+        elif kind == 66:  # Begin: final LSN, commit time, xid
+            if state[IN_TRANSACTION] != 0 or e - p != 21:
+                status = MALFORMED
+                break
+            if state[TRANSACTIONS] == tx_lsn.shape[0]:
+                status = TABLE_FULL
+                break
+            state[IN_TRANSACTION] = 1
+            state[COMMIT_TIME] = _be64(buf, p + 9) + _EPOCH
+            state[XID] = _be32(buf, p + 17)
+            state[ORDINAL] = 0
+        elif kind == 67:  # Commit: flags, commit LSN, end LSN, commit time
+            if state[IN_TRANSACTION] == 0 or e - p != 26:
+                status = MALFORMED
+                break
+            t = state[TRANSACTIONS]
+            tx_lsn[t] = _be64(buf, p + 10)
+            tx_xid[t] = state[XID]
+            tx_time[t] = state[COMMIT_TIME]
+            state[TRANSACTIONS] = t + 1
+            state[IN_TRANSACTION] = 0
+            state[CLOSED_MESSAGES] = n
+            state[CLOSED_TRANSACTIONS] = t + 1
+            state[CLOSED_POSITION] = e
+        elif kind == 82:  # Relation: described to the caller
+            status = RELATION
+            break
+        elif kind == 84:  # Truncate: count, options, relations
+            if state[IN_TRANSACTION] == 0 or e - p < 6 or e - p != 6 + 4 * _be32(buf, p + 1):
+                status = MALFORMED
+                break
+            count = _be32(buf, p + 1)
+            if n + count > m_off.shape[0]:
+                status = TABLE_FULL
+                break
+            for i in range(count):
+                slot = _slot_of(_be32(buf, p + 6 + 4 * i), ids, slots)
+                if slot == -2:
+                    status = FOREIGN
+                if slot >= 0:
+                    m_off[n] = p
+                    m_slot[n] = slot
+                    m_tx[n] = state[TRANSACTIONS]
+                    m_ord[n] = state[ORDINAL]
+                    n += 1
+                state[ORDINAL] += 1
+            if status == FOREIGN:
+                break
+        elif kind == 79 or kind == 89:  # Origin, Type: nothing that we need
+            pass
+        else:
+            status = UNKNOWN
+            break
+        pos = e
+    state[POSITION] = pos
+    state[MESSAGES] = n
+    return status
+
+
+@njit(types.int64(_U8, _I32, types.int64, _I32x2, _I32x2, _I8, _I32, _U8), nogil=True, cache=True)
+def split(buf, m_off, columns, off, length, kinds, owner, tags):  # type: ignore[no-untyped-def]
+    """Split the tuples of one table's changes; return the number of images, or minus the (1-based) malformed change.
+
+    `owner` gives the change of each image; `tags` collects per column the wire forms seen (1 text, 2 binary).
+    """
+    r = 0
+    for i in range(m_off.shape[0]):
+        p = np.int64(m_off[i])
+        e = p - _XLOG_HEADER - _HEADER
+        e = p - _XLOG_HEADER + (
+            np.int64(buf[e]) | np.int64(buf[e + 1]) << 8 | np.int64(buf[e + 2]) << 16 | np.int64(buf[e + 3]) << 24
+        )
+        kind = buf[p]
+        if kind == 84:
+            for c in range(columns):
+                off[c, r] = p
+                length[c, r] = -1
+            kinds[r] = 0
+            owner[r] = i
+            r += 1
+            continue
+        p += 5
+        while True:
+            if p + 3 > e:
+                return -i - 1
+            role = buf[p]
+            p += 1
+            old = role == 75 or role == 79  # K, O
+            if role == 78 and kind == 73:
+                kinds[r] = 6
+            elif role == 78 and kind == 85:
+                kinds[r] = 5
+            elif old and kind == 85 and (r == 0 or owner[r - 1] != i):
+                kinds[r] = 1 if role == 79 else 2
+            elif old and kind == 68:
+                kinds[r] = 3 if role == 79 else 4
+            else:
+                return -i - 1
+            owner[r] = i
+            if _be16(buf, p) != columns:
+                return -i - 1
+            p += 2
+            for c in range(columns):
+                if p >= e:
+                    return -i - 1
+                tag = buf[p]
+                p += 1
+                if tag == 110:  # n: null
+                    off[c, r] = p
+                    length[c, r] = -1
+                elif tag == 117:  # u: unchanged, not sent
+                    if kinds[r] != 5:
+                        return -i - 1
+                    off[c, r] = p
+                    length[c, r] = -2
+                elif tag == 116 or tag == 98:  # t, b
+                    if p + 4 > e:
+                        return -i - 1
+                    size = _be32(buf, p)
+                    p += 4
+                    if size > e - p:
+                        return -i - 1
+                    off[c, r] = p
+                    length[c, r] = size
+                    tags[c] |= 1 if tag == 116 else 2
+                    p += size
+                else:
+                    return -i - 1
+            r += 1
+            if not (kind == 85 and old):
+                break
+        if p != e:
+            return -i - 1
+    return r

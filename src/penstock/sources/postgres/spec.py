@@ -1,0 +1,186 @@
+"""A Postgres source as a value, and what one running capture of it needs."""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import ClassVar, Self
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
+from penstock.model import TableName, TableSchema
+from penstock.positions import Lsn
+from penstock.sources.family import InstanceConfig, Source
+from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
+from penstock.sources.postgres.introspect import UpstreamTable, capturable_schema
+from penstock.sources.postgres.preflight import Preflight, examine
+from penstock.sources.postgres.publication import create_publication, drop_publication
+from penstock.sources.postgres.relation import RelationColumn
+from penstock.sources.postgres.slot import create_slot, drop_slot, identify
+
+__all__ = ["CapturedColumns", "PostgresInstanceConfig", "PostgresSource", "source_name"]
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
+_RELEASE_SECONDS = 10.0
+
+
+def source_name(url: str) -> str:
+    """Derive a source's name from its database's."""
+    parameters = conninfo_to_dict(parse_url(url))
+    database = str(parameters.get("dbname") or parameters.get("user") or "postgres")
+    name = re.sub(r"[^a-z0-9_]+", "_", database.lower()).strip("_")[:40]
+    return name if _NAME.fullmatch(name) else f"db_{name}"
+
+
+class PostgresSource(Source):
+    """All tables of a Postgres database."""
+
+    NAME: ClassVar[str] = "POSTGRES"
+
+    connection: str
+    publication: str
+    slot: str
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            message = "a source's name is a lower-case letter, then letters, digits and underscores, 41 at most"
+            raise ValueError(message)
+        return name
+
+    @classmethod
+    def from_url(cls, url: str, name: str | None = None) -> Self:
+        """Describe the capture of a database by its URL."""
+        conninfo = parse_url(url)
+        name = name or source_name(url)
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"{name!r} cannot name a source",
+                "Use a lower-case letter, then lower-case letters, digits and underscores, 41 at most.",
+            )
+        return cls(name=name, connection=conninfo, publication=f"penstock_{name}", slot=f"penstock_{name}")
+
+    def preflight(self) -> Preflight:
+        """Look whether this database can be captured."""
+        with connect(self.connection) as connection:
+            return examine(connection, self.publication, self.slot)
+
+    def describe(self) -> Sequence[TableSchema]:
+        """Return the schemas of the tables that can be captured."""
+        schemas = (capturable_schema(table)[0] for table in self.preflight().capturable())
+        return [schema for schema in schemas if schema is not None]
+
+    def create_instances(self, workers: int) -> Sequence[PostgresInstanceConfig]:
+        """Return the one instance: one slot and one connection serve all tables."""
+        found = self.preflight()
+        found.require()
+        return [
+            PostgresInstanceConfig(
+                source=self.name,
+                connection=self.connection,
+                publication=self.publication,
+                slot=self.slot,
+                tables=tuple(CapturedColumns.of(table) for table in found.capturable()),
+                refused={str(name): (f.why, f.remedy) for name, f in found.refused().items()},
+            )
+        ]
+
+
+class CapturedColumns(BaseModel):
+    """A captured table as its capture begins: what it is downstream, and what the stream must declare."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_bytes: str
+    columns: tuple[tuple[str, int, int, bool], ...]
+    comment: str | None = None
+
+    @classmethod
+    def of(cls, table: UpstreamTable) -> Self:
+        """Describe an upstream table that can be captured."""
+        schema, refused = capturable_schema(table)
+        if schema is None:
+            raise DefiniteError(f"{table.name} cannot be captured: {refused[0][1]}", "Leave it out.")
+        columns = tuple((c.name, c.oid, c.typmod, c.identity) for c in table.relation_columns())
+        encoded = base64.b64encode(schema.to_bytes()).decode("ascii")
+        return cls(schema_bytes=encoded, columns=columns, comment=table.comment)
+
+    def table_schema(self) -> TableSchema:
+        """Return the schema downstream."""
+        return TableSchema.from_bytes(base64.b64decode(self.schema_bytes))
+
+    def relation_columns(self) -> tuple[RelationColumn, ...]:
+        """Return the columns as the stream declares them."""
+        return tuple(RelationColumn(*column) for column in self.columns)
+
+    @property
+    def name(self) -> TableName:
+        """The upstream table."""
+        return self.table_schema().table
+
+
+class PostgresInstanceConfig(InstanceConfig):
+    """What one capture process needs, and what it made upstream."""
+
+    connection: str
+    publication: str
+    slot: str
+    tables: tuple[CapturedColumns, ...]
+    refused: dict[str, tuple[str, str]] = {}
+    start_lsn: int = 0
+    system: str = ""
+    timeline: int = 0
+
+    def start(self) -> Lsn:
+        """Return the position from which on the slot sees every commit."""
+        return Lsn(self.start_lsn)
+
+    def prepare(self) -> Self:
+        """Make the publication, then the slot: a slot decodes only with publications older than itself."""
+        with connect(self.connection) as connection:
+            create_publication(connection, self.publication, [table.name for table in self.tables])
+        with connect_replication(self.connection) as replication:
+            system, timeline = identify(replication)
+            start = create_slot(replication, self.slot)
+        return self.model_copy(update={"start_lsn": int(start), "system": system, "timeline": timeline})
+
+    def cleanup(self) -> list[str]:
+        """Drop slot and publication; a capture that has just been stopped gets a moment to let go of the slot."""
+        removed = []
+        with connect(self.connection) as connection:
+            if _drop_released(connection, self.slot):
+                removed.append(f"slot {self.slot}")
+            if drop_publication(connection, self.publication):
+                removed.append(f"publication {self.publication}")
+        return removed
+
+    def by_hand(self) -> list[str]:
+        """Return what to run in psql on that database."""
+        return [
+            f"-- on {place(self.connection)}",
+            f"SELECT pg_drop_replication_slot('{self.slot}');",
+            f'DROP PUBLICATION IF EXISTS "{self.publication}";',
+        ]
+
+    def undo(self) -> None:
+        """Clean up after a failed `prepare`, as far as the server can be reached."""
+        with suppress(PenstockError, psycopg.Error):
+            self.cleanup()
+
+
+def _drop_released(connection: psycopg.Connection[tuple[object, ...]], slot: str) -> bool:
+    deadline = time.monotonic() + _RELEASE_SECONDS
+    while True:
+        try:
+            return drop_slot(connection, slot)
+        except (TransientError, psycopg.errors.ObjectInUse):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)

@@ -1,0 +1,194 @@
+"""The replication connection: a thread that receives, and nothing else.
+
+::
+
+    socket ─▶ libpq ─▶ pump ─▶ page ─▶ [page, page] ─▶ the caller decodes and writes
+       ▲                                                │
+       └────────── feedback: durable ◀──────────────────┘
+
+The receiving thread owns the connection. It hands a page over as soon as the caller waits for one, and lets pages grow
+while the caller is busy: batches get larger with the load by themselves. It sends feedback about once a second, also
+while the disk is slow, so `wal_sender_timeout` is not hit; the position is always what the log has made durable.
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psycopg
+from psycopg import pq, sql
+
+from penstock.errors import DefiniteError, PenstockError, TransientError
+from penstock.positions import Lsn
+from penstock.sources.postgres.pump import Drained, Pump
+
+__all__ = ["Page", "ReplicationStream"]
+
+_EPOCH = 946_684_800
+_PAGE = 8 << 20
+_COALESCE_SECONDS = 0.001
+_LONGEST_FEEDBACK_SECONDS = 1.0
+
+
+@dataclass
+class Page:
+    """Messages as the pump laid them down: ``buffer[:fill]``."""
+
+    buffer: npt.NDArray[np.uint8]
+    fill: int = 0
+
+
+class ReplicationStream:
+    """Receives the changes of one slot from a position on."""
+
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        slot: str,
+        publication: str,
+        start: Lsn,
+        durable: Callable[[], Lsn],
+    ) -> None:
+        self._connection = connection
+        self._pgconn = connection.pgconn
+        self._durable = durable
+        self._feedback_seconds = _feedback_interval(connection)
+        self._start(slot, publication, start)
+        self._pump = Pump(self._pgconn)
+        self._changed = threading.Condition()
+        self._page = Page(np.empty(_PAGE, np.uint8))
+        self._spare: Page | None = Page(np.empty(_PAGE, np.uint8))
+        self._ready: Page | None = None
+        self._wanted = False
+        self._failure: BaseException | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._receive, name="penstock-receive", daemon=True)
+        self._thread.start()
+
+    def next_page(self, timeout: float) -> Page | None:
+        """Wait for messages; None when there were none. The page is the caller's until `give_back`."""
+        with self._changed:
+            self._wanted = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._ready is not None or self._failure is not None, timeout)
+            if self._ready is None and self._failure is not None:
+                raise self._failure
+            page, self._ready = self._ready, None
+            self._wanted = page is None
+            return page
+
+    def give_back(self, page: Page) -> None:
+        """Return a page for reuse."""
+        page.fill = 0
+        with self._changed:
+            self._spare = page
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Confirm what is durable, end the thread and close the connection."""
+        self._stopping.set()
+        self._thread.join()
+        self._connection.close()
+
+    def _start(self, slot: str, publication: str, start: Lsn) -> None:
+        names = sql.Identifier(publication).as_string(self._connection)
+        options = sql.SQL("proto_version '1', publication_names {}, binary 'true'").format(sql.Literal(names))
+        command = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} ({})").format(
+            sql.Identifier(slot), sql.SQL(str(start)), options
+        )
+        result = self._pgconn.exec_(command.as_bytes(self._connection))
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            raise _start_error(result, slot)
+        self._pgconn.nonblocking = 1
+
+    def _receive(self) -> None:
+        try:
+            self._receive_until_stopped()
+        except BaseException as error:
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _receive_until_stopped(self) -> None:
+        poll = select.poll()
+        poll.register(self._pgconn.socket, select.POLLIN)
+        confirm_at = 0.0
+        while not self._stopping.is_set():
+            now = time.monotonic()
+            if now >= confirm_at:
+                self._send_feedback()
+                confirm_at = now + self._feedback_seconds
+            full = self._fill(poll, confirm_at - now)
+            self._hand_over(full, confirm_at)
+        self._send_feedback()
+
+    def _fill(self, poll: select.poll, patience: float) -> bool:
+        """Take what the connection has; True when the page has no room for more."""
+        page = self._page
+        if page.fill == 0:
+            poll.poll(min(patience, 0.1) * 1000)
+        page.fill, drained = self._pump.drain(page.buffer, page.fill)
+        if drained is Drained.ENDED:
+            raise TransientError(f"Postgres ended the stream: {self._last_words()}", "It will be opened again.")
+        if drained is Drained.FULL and page.fill == 0:
+            page.buffer = np.empty(self._pump.needed() + _PAGE, np.uint8)
+            return False
+        return drained is Drained.FULL
+
+    def _hand_over(self, full: bool, confirm_at: float) -> None:
+        """Give the page to the caller if it waits; else let it grow; when it is full, wait for the caller."""
+        if self._page.fill == 0:
+            return
+        with self._changed:
+            if self._ready is None and self._spare is not None and (self._wanted or full):
+                self._ready, self._page, self._spare = self._page, self._spare, None
+                self._changed.notify_all()
+                return
+            patience = confirm_at - time.monotonic() if full else _COALESCE_SECONDS
+            self._changed.wait(max(0.0, min(patience, 0.1)))
+
+    def _last_words(self) -> str:
+        result = self._pgconn.get_result()
+        said = result.error_message if result is not None else self._pgconn.error_message
+        return " ".join(said.decode(errors="replace").split()) or "without a reason"
+
+    def _send_feedback(self) -> None:
+        """Confirm the durable position, and ask where the server stands: its answer moves an idle frontier on."""
+        durable = self._durable()
+        clock = int((time.time() - _EPOCH) * 1_000_000)
+        self._pgconn.put_copy_data(b"r" + struct.pack(">QQQQB", durable, durable, durable, clock, 1))
+        self._pgconn.flush()
+
+
+def _feedback_interval(connection: psycopg.Connection[Any]) -> float:
+    """Well inside the server's patience, which may be short."""
+    row = connection.execute("SHOW wal_sender_timeout").fetchone()
+    seconds = _duration(row[0] if row else "0")
+    return min(_LONGEST_FEEDBACK_SECONDS, seconds / 4) if seconds else _LONGEST_FEEDBACK_SECONDS
+
+
+def _duration(text: str) -> float:
+    units = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+    digits = text.rstrip("abcdefghijklmnopqrstuvwxyz")
+    return int(digits) * units.get(text[len(digits) :], 0.001)
+
+
+def _start_error(result: Any, slot: str) -> PenstockError:
+    said = " ".join(result.error_message.decode(errors="replace").split())
+    code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+    if code == "55006":
+        return TransientError(
+            f"the replication slot {slot} is in use: {said}",
+            "Stop the other Penstock that reads this slot, or give this source another name.",
+        )
+    if code.startswith(("08", "57")):
+        return TransientError(f"Postgres ended the connection: {said}", "It will be opened again.")
+    return DefiniteError(f"Postgres refused to stream from slot {slot}: {said}", "Mend that upstream, then start again.")

@@ -1,0 +1,86 @@
+"""What a column codec is, and the two ways in which it can say no.
+
+A codec takes a column as `(buf, off, length)`: `buf` holds wire bytes, value `r` is `buf[off[r]:off[r] + length[r]]`.
+`length` is `NULL` (-1) for NULL and `UNCHANGED` (-2) for a TOASTed value that Postgres did not send; both become null in
+the array, and telling them apart is the caller's business. Offsets and lengths are trusted to lie inside `buf`: the
+splitter proves that. The bytes of a value are not trusted at all.
+
+Lossless or loud: a codec returns every value exactly or raises `BadValue` for the first one that it cannot hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = [
+    "NULL",
+    "REASON_BITS",
+    "UNCHANGED",
+    "BadValue",
+    "Bytes",
+    "ColumnCodec",
+    "Decode",
+    "Ints",
+    "UnsupportedType",
+]
+
+NULL = -1
+UNCHANGED = -2
+REASON_BITS = 4
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Ints: TypeAlias = npt.NDArray[np.int32]
+Decode: TypeAlias = Callable[[Bytes, Ints, Ints], pa.Array]
+
+
+@dataclass(frozen=True)
+class ColumnCodec:
+    """How a column of one Postgres type becomes an Arrow array, from either wire form; equal values, equal arrays."""
+
+    arrow: pa.DataType
+    text: Decode
+    binary: Decode
+
+
+class BadValue(Exception):
+    """The first value of a column that is malformed or that its Arrow type cannot hold.
+
+    `row` is its index in the column, `reason` ends in what to do about it and never holds the value.
+    """
+
+    def __init__(self, row: int, reason: str) -> None:
+        """Both are the whole state: the error pickles."""
+        super().__init__(row, reason)
+        self.row = row
+        self.reason = reason
+
+    def __str__(self) -> str:
+        """Say it the way a log shows it."""
+        return f"row {self.row}: {self.reason}"
+
+    @classmethod
+    def check(cls, verdict: Any, reasons: Sequence[str]) -> None:
+        """Raise if the verdict of a kernel blames a row."""
+        if verdict >= 0:
+            raise cls(int(verdict) >> REASON_BITS, reasons[verdict & ((1 << REASON_BITS) - 1)])
+
+
+class UnsupportedType(Exception):
+    """No Arrow type holds every value of this Postgres type exactly; `reason` says why and what to do."""
+
+    def __init__(self, oid: int, typmod: int, reason: str) -> None:
+        """All three are the whole state: the error pickles."""
+        super().__init__(oid, typmod, reason)
+        self.oid = oid
+        self.typmod = typmod
+        self.reason = reason
+
+    def __str__(self) -> str:
+        """Say it the way a log shows it."""
+        return f"type oid {self.oid} (typmod {self.typmod}): {self.reason}"

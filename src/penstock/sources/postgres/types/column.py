@@ -1,0 +1,96 @@
+"""From filled numpy memory to an Arrow array, without a copy and without pyarrow's conversions.
+
+Validity is bit-packed by a kernel; a column without nulls carries no bitmap. The slot of a null is zeroed by the kernels,
+so that no uninitialised memory reaches a file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from numba import types as nb
+
+from penstock.sources.postgres.types.codec import Bytes, Ints
+from penstock.sources.postgres.types.kernel import I32, IN8, IN32, U8, kernel
+
+__all__ = ["fits", "fixed_width", "gathered", "variable_width"]
+
+MAX_BYTES = 2**31 - 1
+
+_memcpy = nb.ExternalFunction("memcpy", nb.intp(nb.intp, nb.intp, nb.uintp))
+
+
+@kernel(nb.int64(IN32, U8))
+def _validity(length: Ints, bitmap: Bytes) -> int:
+    n = length.size
+    nulls = 0
+    for byte in range(bitmap.size):
+        bits = 0
+        first = byte << 3
+        for k in range(min(8, n - first)):
+            bits |= (1 if length[first + k] >= 0 else 0) << k
+        bitmap[byte] = bits
+        nulls += min(8, n - first)
+        while bits:
+            bits &= bits - 1
+            nulls -= 1
+    return nulls
+
+
+@kernel(nb.int64(IN32, nb.int64, I32))
+def _offsets(length: Ints, skip: int, offsets: Ints) -> int:
+    total = 0
+    for r in range(length.size):
+        offsets[r] = total
+        if length[r] > skip:
+            total += length[r] - skip
+    offsets[length.size] = total
+    return total
+
+
+@kernel(nb.void(IN8, IN32, nb.int64, I32, U8))
+def _gather(buf: Bytes, off: Ints, skip: int, offsets: Ints, data: Bytes) -> None:
+    source = buf.ctypes.data
+    target = data.ctypes.data
+    for r in range(off.size):
+        size = offsets[r + 1] - offsets[r]
+        if size > 0:
+            _memcpy(target + offsets[r], source + off[r] + skip, size)
+
+
+def _nulls(length: Ints) -> tuple[pa.Buffer | None, int]:
+    bitmap = np.empty((length.size + 7) >> 3, np.uint8)
+    nulls = _validity(length, bitmap)
+    return (pa.py_buffer(bitmap) if nulls else None), nulls
+
+
+def fixed_width(arrow: pa.DataType, values: npt.NDArray[Any], length: Ints) -> pa.Array:
+    """An array over `values`, which holds one slot (or packed bit) per row."""
+    bitmap, nulls = _nulls(length)
+    return pa.Array.from_buffers(arrow, length.size, [bitmap, pa.py_buffer(values)], nulls)
+
+
+def variable_width(arrow: pa.DataType, offsets: Ints, data: Bytes, length: Ints) -> pa.Array:
+    """A string or binary array over 32-bit `offsets` into `data`, without what `data` has to spare."""
+    bitmap, nulls = _nulls(length)
+    used = pa.py_buffer(data[: offsets[-1]])
+    return pa.Array.from_buffers(arrow, length.size, [bitmap, pa.py_buffer(offsets), used], nulls)
+
+
+def gathered(arrow: pa.DataType, buf: Bytes, off: Ints, length: Ints, skip: int = 0) -> pa.Array:
+    """A string or binary array of the values as they are, each without its first `skip` bytes."""
+    offsets = np.empty(length.size + 1, np.int32)
+    data = np.empty(fits(_offsets(length, skip, offsets)), np.uint8)
+    _gather(buf, off, skip, offsets, data)
+    return variable_width(arrow, offsets, data, length)
+
+
+def fits(total: int) -> int:
+    """`total` if 32-bit offsets reach it; a batch that large is a mistake of the caller, not of a value."""
+    if total > MAX_BYTES:
+        message = f"a column of {total} bytes needs 64-bit offsets; decode fewer rows at once"
+        raise OverflowError(message)
+    return total

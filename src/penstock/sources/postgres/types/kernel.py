@@ -1,0 +1,127 @@
+"""Kernels: functions over wire bytes, compiled by numba.
+
+A kernel sees whole columns and makes no Python object per value. It is compiled for one explicit signature, at its
+first call or by `compile_all`, and kept on disk beside the source (`cache=True`), so that later processes only load it.
+Inputs are declared read-only: numba then takes writable arrays too, and no second variant is ever compiled.
+
+A kernel that can meet a bad value returns a *verdict*: `FINE`, or the row and the number of the reason packed into one
+integer by `blame`. `BadValue.check` turns it into an exception.
+
+numba keys its cache on the file of the kernel, not on files of the functions called from it: after a change of this
+file while developing, delete `__pycache__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numba import njit
+from numba import types as nb
+
+from penstock.sources.postgres.types.codec import REASON_BITS, Bytes
+
+__all__ = [
+    "FINE",
+    "F32",
+    "F64",
+    "I16",
+    "I32",
+    "I64",
+    "IN32",
+    "IN8",
+    "U64",
+    "U8",
+    "Kernel",
+    "blame",
+    "compile_all",
+    "inlined",
+    "kernel",
+    "read16",
+    "uint",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FINE = -1
+
+IN8 = nb.Array(nb.uint8, 1, "C", readonly=True)
+IN32 = nb.Array(nb.int32, 1, "C", readonly=True)
+U8 = nb.uint8[::1]
+U64 = nb.uint64[::1]
+I16 = nb.int16[::1]
+I32 = nb.int32[::1]
+I64 = nb.int64[::1]
+F32 = nb.float32[::1]
+F64 = nb.float64[::1]
+
+_all: list[Kernel] = []
+
+
+class Kernel:
+    """A function that is compiled (or loaded from the cache on disk) at its first call."""
+
+    __slots__ = ("_compiled", "_function", "_signatures")
+
+    def __init__(self, function: Callable[..., Any], signatures: tuple[Any, ...]) -> None:
+        """Remember what to compile."""
+        self._function = function
+        self._signatures = list(signatures)
+        self._compiled: Callable[..., Any] = self._first_call
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run it without the GIL."""
+        return self._compiled(*arguments)
+
+    def compile(self) -> None:
+        """Compile it, or load it; nothing when that was done before."""
+        if self._compiled == self._first_call:
+            self._compiled = njit(self._signatures, nogil=True, cache=True)(self._function)
+
+    def _first_call(self, *arguments: Any) -> Any:
+        self.compile()
+        return self._compiled(*arguments)
+
+
+def kernel(*signatures: Any) -> Callable[[Callable[..., Any]], Kernel]:
+    """Declare a kernel with its numba signatures."""
+
+    def declare(function: Callable[..., Any]) -> Kernel:
+        declared = Kernel(function, signatures)
+        _all.append(declared)
+        return declared
+
+    return declare
+
+
+def compile_all() -> None:
+    """Compile every kernel declared so far, filling the cache on disk."""
+    for declared in _all:
+        declared.compile()
+
+
+def inlined(function: F) -> F:
+    """A function that kernels call; LLVM folds it into them."""
+    return cast("F", njit(function))
+
+
+@inlined
+def blame(row: int, reason: int) -> int:
+    """The verdict that `row` is bad for the reason of this number."""
+    return (row << REASON_BITS) | reason
+
+
+@inlined
+def uint(buf: Bytes, at: int, width: int) -> Any:
+    """`width` bytes in network order as uint64."""
+    value = np.uint64(0)
+    for k in range(width):
+        value = (value << np.uint64(8)) | np.uint64(buf[at + k])
+    return value
+
+
+@inlined
+def read16(buf: Bytes, at: int) -> int:
+    """Two bytes in network order, unsigned."""
+    return (np.int64(buf[at]) << 8) | np.int64(buf[at + 1])

@@ -1,0 +1,228 @@
+"""numeric(p, s) → decimal128(p, s), for 1 <= p <= 38 and 0 <= s <= p.
+
+Text is an optional minus, digits, and an optional fraction. Binary is four 16-bit words (number of digits, weight, sign,
+display scale) and then digits of base 10000, the first of which stands for 10000^weight.
+
+Both forms push digits into an unsigned 128-bit integer of two 64-bit limbs, counting significant decimal digits; more than
+38 of them are refused before the push, so nothing wraps (10^38 < 2^127), and more than p in the end. What stands behind the
+scale must be zero: no value is ever rounded. NaN and the infinities have no decimal128 and are bad values.
+
+A numeric without precision, wider than 38 digits, or with a scale outside 0..p is refused as a type.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from numba import types as nb
+
+from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints, UnsupportedType
+from penstock.sources.postgres.types.column import fixed_width
+from penstock.sources.postgres.types.kernel import FINE, IN8, IN32, U64, Kernel, blame, inlined, kernel, read16
+
+__all__ = ["NUMERIC_OID", "numeric"]
+
+NUMERIC_OID = 1700
+_WIDEST = 38
+
+_MALFORMED, _TOO_WIDE, _BEHIND_SCALE, _SPECIAL = range(4)
+_REASONS = (
+    "malformed numeric",
+    "numeric with more digits than its precision; map the column with TEXT COLUMNS to keep exact text",
+    "numeric with digits beyond its scale; map the column with TEXT COLUMNS to keep exact text",
+    "numeric NaN or infinity, which no decimal holds; map the column with TEXT COLUMNS to keep exact text",
+)
+
+_MASK32 = np.uint64(2**32 - 1)
+_32 = np.uint64(32)
+_0 = np.uint64(0)
+_EASY = np.uint64((2**64 - 10_000) // 10_000)
+_NEGATIVE, _NAN, _PLUS_INFINITY, _MINUS_INFINITY = 0x4000, 0xC000, 0xD000, 0xF000
+_POW10 = np.array([1, 10, 100, 1000, 10000], np.int64)
+
+
+@inlined
+def _push(high: Any, low: Any, factor: int, digit: int) -> tuple[Any, Any]:
+    """(high, low) × factor + digit, where factor and digit are at most 10000."""
+    by = np.uint64(factor)
+    add = np.uint64(digit)
+    if high == _0 and low <= _EASY:
+        return high, low * by + add
+    first = (low & _MASK32) * by + add
+    second = (low >> _32) * by + (first >> _32)
+    return high * by + (second >> _32), (second << _32) | (first & _MASK32)
+
+
+@inlined
+def _pad(high: Any, low: Any, zeros: int) -> tuple[Any, Any]:
+    while zeros >= 4:
+        high, low = _push(high, low, 10000, 0)
+        zeros -= 4
+    return _push(high, low, _POW10[zeros], 0)
+
+
+@inlined
+def _store(out: Any, r: int, high: Any, low: Any, minus: bool) -> None:
+    if minus:
+        high = ~high + np.uint64(low == _0)
+        low = ~low + np.uint64(1)
+    out[2 * r] = low
+    out[2 * r + 1] = high
+
+
+@inlined
+def _special(buf: Bytes, at: int, end: int) -> bool:
+    """Whether it is NaN, Infinity or -Infinity."""
+    if at < end and buf[at] == 45:
+        at += 1
+    if end - at == 3:
+        return buf[at] == 78 and buf[at + 1] == 97 and buf[at + 2] == 78
+    return end - at == 8 and buf[at] == 73 and buf[at + 1] == 110 and buf[at + 7] == 121
+
+
+@inlined
+def _text_value(buf: Bytes, at: int, end: int, precision: int, scale: int) -> tuple[Any, Any, int]:
+    """High limb, low limb, and the reason it is bad (or FINE); `at` is behind the sign."""
+    high, low = _0, _0
+    significant = 0
+    fraction = -1
+    reason = FINE
+    if at >= end or buf[at] == 46 or buf[end - 1] == 46:
+        return high, low, _MALFORMED
+    while at < end:
+        digit = np.int64(np.uint8(buf[at] - 48))
+        if digit <= 9:
+            fraction += fraction >= 0
+            if fraction > scale:
+                reason = max(reason, _BEHIND_SCALE) if digit else reason
+            elif significant or digit:
+                significant += 1
+                if significant <= _WIDEST:
+                    high, low = _push(high, low, 10, digit)
+        elif buf[at] == 46 and fraction < 0:
+            fraction = 0
+        else:
+            return high, low, _MALFORMED
+        at += 1
+    zeros = scale - min(max(fraction, 0), scale)
+    if significant and significant + zeros > precision:
+        return high, low, max(reason, _TOO_WIDE)
+    high, low = _pad(high, low, zeros)
+    return high, low, reason
+
+
+@kernel(nb.int64(IN8, IN32, IN32, nb.int64, nb.int64, U64))
+def _text(buf: Bytes, off: Ints, length: Ints, precision: int, scale: int, out: Any) -> int:
+    for r in range(length.size):
+        out[2 * r] = 0
+        out[2 * r + 1] = 0
+        if length[r] < 0:
+            continue
+        at = np.int64(off[r])
+        end = at + length[r]
+        minus = at < end and buf[at] == 45
+        high, low, reason = _text_value(buf, at + np.int64(minus), end, precision, scale)
+        if reason != FINE:
+            return blame(r, _SPECIAL if reason == _MALFORMED and _special(buf, at, end) else reason)
+        _store(out, r, high, low, minus)
+    return FINE
+
+
+@inlined
+def _decimal_digits(digit: int) -> int:
+    return 1 + (digit >= 10) + (digit >= 100) + (digit >= 1000)
+
+
+@inlined
+def _binary_value(buf: Bytes, at: int, count: int, power: int, precision: int) -> tuple[Any, Any, int]:
+    """As `_text_value`; the first digit of `count` stands for 10^power units of the scale."""
+    high, low = _0, _0
+    significant = 0
+    for k in range(count):
+        digit = read16(buf, at + 2 * k)
+        if digit > 9999:
+            return high, low, _MALFORMED
+        kept = min(max(4 + power, 0), 4)
+        if digit % _POW10[4 - kept]:
+            return high, low, _BEHIND_SCALE
+        digit //= _POW10[4 - kept]
+        if significant:
+            significant += kept
+        elif digit:
+            significant = _decimal_digits(digit)
+        if significant > precision:
+            return high, low, _TOO_WIDE
+        if significant:
+            high, low = _push(high, low, _POW10[kept], digit)
+        power -= 4
+    zeros = max(power + 4, 0)
+    if significant == 0:
+        return high, low, FINE
+    if significant + zeros > precision:
+        return high, low, _TOO_WIDE
+    high, low = _pad(high, low, zeros)
+    return high, low, FINE
+
+
+@kernel(nb.int64(IN8, IN32, IN32, nb.int64, nb.int64, U64))
+def _binary(buf: Bytes, off: Ints, length: Ints, precision: int, scale: int, out: Any) -> int:
+    for r in range(length.size):
+        out[2 * r] = 0
+        out[2 * r + 1] = 0
+        if length[r] < 0:
+            continue
+        at = np.int64(off[r])
+        if length[r] < 8 or length[r] != 8 + 2 * read16(buf, at):
+            return blame(r, _MALFORMED)
+        sign = read16(buf, at + 4)
+        if sign == _NAN or sign == _PLUS_INFINITY or sign == _MINUS_INFINITY:
+            return blame(r, _SPECIAL)
+        if sign != 0 and sign != _NEGATIVE:
+            return blame(r, _MALFORMED)
+        weight = (read16(buf, at + 2) ^ 0x8000) - 0x8000
+        high, low, reason = _binary_value(buf, at + 8, read16(buf, at), 4 * weight + scale, precision)
+        if reason != FINE:
+            return blame(r, reason)
+        _store(out, r, high, low, sign == _NEGATIVE)
+    return FINE
+
+
+def _declared(typmod: int) -> tuple[int, int]:
+    """Precision and scale of a typmod that carries them, as Postgres 15 and later pack them (older ones agree)."""
+    packed = typmod - 4
+    return (packed >> 16) & 0xFFFF, ((packed & 0x7FF) ^ 1024) - 1024
+
+
+def _unsupported(typmod: int, what: str) -> UnsupportedType:
+    remedy = "map the column with TEXT COLUMNS to keep exact text, or declare numeric(p, s) with 0 <= s <= p <= 38"
+    return UnsupportedType(NUMERIC_OID, typmod, f"{what}; {remedy}")
+
+
+@lru_cache(maxsize=1024)
+def numeric(typmod: int) -> ColumnCodec:
+    """The codec of a declared numeric; raises `UnsupportedType` where decimal128 cannot hold every value."""
+    if typmod < 4:
+        raise _unsupported(typmod, "numeric without precision and scale has no fixed decimal type")
+    precision, scale = _declared(typmod)
+    if not 1 <= precision <= _WIDEST:
+        raise _unsupported(typmod, f"numeric({precision},{scale}) has more than {_WIDEST} digits")
+    if not 0 <= scale <= precision:
+        raise _unsupported(typmod, f"numeric({precision},{scale}) has a scale outside 0..{precision}")
+    arrow = pa.decimal128(precision, scale)
+
+    def decode(fill: Kernel, buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+        out: npt.NDArray[np.uint64] = np.empty(2 * length.size, np.uint64)
+        BadValue.check(fill(buf, off, length, precision, scale, out), _REASONS)
+        return fixed_width(arrow, out, length)
+
+    def text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+        return decode(_text, buf, off, length)
+
+    def binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+        return decode(_binary, buf, off, length)
+
+    return ColumnCodec(arrow, text, binary)

@@ -1,0 +1,190 @@
+"""date → date32, timestamp → timestamp[us], timestamptz → timestamp[us, UTC].
+
+Binary is a count of days (32 bits) or microseconds (64 bits) since 2000-01-01, moved to 1970. Text is ISO 8601 as
+`DateStyle = ISO` prints it: `2026-11-15`, `2026-11-15 05:38:00.123456`, and an offset `+00`, `-03`, `+05:30` or `+01:02:03`
+behind a timestamptz. Sessions pin `TimeZone = UTC`, but any numeric offset is right: it is subtracted.
+
+Both forms hold microseconds, so nothing is rounded. Infinities, BC and years past 9999 exist in Postgres but not in Spark's
+calendar of 0001..9999: bad values, with a reason of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numba import types as nb
+
+from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.column import fixed_width
+from penstock.sources.postgres.types.kernel import FINE, I32, I64, IN8, IN32, blame, inlined, kernel, uint
+
+__all__ = ["DATE", "TIMESTAMP", "TIMESTAMPTZ"]
+
+_MALFORMED, _INFINITE, _OUTSIDE, _WIDTH = range(4)
+_REASONS = (
+    "malformed date or time; the session needs DateStyle = ISO",
+    "infinity, which no date type of Spark holds; map the column with TEXT COLUMNS to keep exact text",
+    "date outside the years 0001 to 9999; map the column with TEXT COLUMNS to keep exact text",
+    "binary value of the wrong length",
+)
+
+_DAY = 86_400_000_000
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+_EPOCH_DAYS = 10_957
+_FIRST_US, _LAST_US = _FIRST_DAY * _DAY, (_LAST_DAY + 1) * _DAY - 1
+_EPOCH_US = _EPOCH_DAYS * _DAY
+_NOT_A_DAY = -(10**9)
+_NOT_A_TIME = -(2**63)
+_MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)
+_DATE, _TIMESTAMP, _TIMESTAMPTZ = range(3)
+
+
+@inlined
+def _two(buf: Bytes, at: int) -> int:
+    """Two digits, or -1."""
+    tens = np.uint8(buf[at] - 48)
+    ones = np.uint8(buf[at + 1] - 48)
+    return np.int64(tens) * 10 + np.int64(ones) if tens <= 9 and ones <= 9 else np.int64(-1)
+
+
+@inlined
+def _days(buf: Bytes, at: int) -> int:
+    """Days since 1970 of the ten bytes `YYYY-MM-DD`, or _NOT_A_DAY."""
+    century, year, month, day = _two(buf, at), _two(buf, at + 2), _two(buf, at + 5), _two(buf, at + 8)
+    if (century | year | month | day) < 0 or buf[at + 4] != 45 or buf[at + 7] != 45:
+        return _NOT_A_DAY
+    year += 100 * century
+    leap = (year & 3) == 0 and (year % 100 != 0 or year % 400 == 0)
+    if month < 1 or month > 12 or day < 1 or day > _MONTH_DAYS[month] + (leap and month == 2):
+        return _NOT_A_DAY
+    # Years start in March, so that the leap day is the last one; 400 of them are an era of 146097 days.
+    if month <= 2:
+        year -= 1
+        month += 12
+    return year * 365 + year // 4 - year // 100 + year // 400 + (153 * (month - 3) + 2) // 5 + day - 1 - 719_468
+
+
+@inlined
+def _offset(buf: Bytes, at: int, end: int) -> int:
+    """Microseconds of `+HH[:MM[:SS]]` up to `end`, or _NOT_A_TIME."""
+    size = end - at
+    if (size != 3 and size != 6 and size != 9) or (buf[at] != 43 and buf[at] != 45):
+        return _NOT_A_TIME
+    hours = _two(buf, at + 1)
+    minutes = 0
+    seconds = 0
+    if size >= 6:
+        minutes = _two(buf, at + 4) if buf[at + 3] == 58 else -1
+    if size == 9:
+        seconds = _two(buf, at + 7) if buf[at + 6] == 58 else -1
+    if (hours | minutes | seconds) < 0 or hours > 15 or minutes > 59 or seconds > 59:
+        return _NOT_A_TIME
+    total = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000
+    return total if buf[at] == 43 else -total
+
+
+@inlined
+def _microseconds(buf: Bytes, at: int, end: int, zoned: bool) -> int:
+    """Microseconds since 1970 of a timestamp, or _NOT_A_TIME."""
+    if end - at < 19:
+        return _NOT_A_TIME
+    days = _days(buf, at)
+    hours, minutes, seconds = _two(buf, at + 11), _two(buf, at + 14), _two(buf, at + 17)
+    wrong = days == _NOT_A_DAY or (hours | minutes | seconds) < 0 or hours > 23 or minutes > 59 or seconds > 59
+    if wrong or buf[at + 10] != 32 or buf[at + 13] != 58 or buf[at + 16] != 58:
+        return _NOT_A_TIME
+    total = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000_000
+    at += 19
+    if at < end and buf[at] == 46:
+        at += 1
+        unit = 100_000
+        first = at
+        while at < end and unit and np.uint8(buf[at] - 48) <= 9:
+            total += np.int64(buf[at] - 48) * unit
+            unit //= 10
+            at += 1
+        if at == first:
+            return _NOT_A_TIME
+    if not zoned:
+        return total if at == end else _NOT_A_TIME
+    offset = _offset(buf, at, end)
+    return total - offset if offset != _NOT_A_TIME else _NOT_A_TIME
+
+
+@inlined
+def _why_not(buf: Bytes, at: int, end: int) -> int:
+    """The reason that a text is no date of the years 0001 to 9999."""
+    if end - at > 3 and buf[end - 3] == 32 and buf[end - 2] == 66 and buf[end - 1] == 67:
+        return _OUTSIDE
+    digits = at
+    while digits < end and np.uint8(buf[digits] - 48) <= 9:
+        digits += 1
+    if digits - at > 4 and digits < end and buf[digits] == 45:
+        return _OUTSIDE
+    if at < end and buf[at] == 45:
+        at += 1
+    infinite = end - at == 8 and buf[at] == 105 and buf[at + 1] == 110 and buf[at + 2] == 102 and buf[at + 7] == 121
+    return _INFINITE if infinite else _MALFORMED
+
+
+@kernel(*(nb.int64(IN8, IN32, IN32, nb.int64, nb.int64, nb.int64, out) for out in (I32, I64)))
+def _text(buf: Bytes, off: Ints, length: Ints, kind: int, first: int, last: int, out: Any) -> int:
+    for r in range(length.size):
+        if length[r] < 0:
+            out[r] = 0
+            continue
+        at = np.int64(off[r])
+        end = at + length[r]
+        if kind == _DATE:
+            value = _days(buf, at) if end - at == 10 else _NOT_A_DAY
+            well = value != _NOT_A_DAY
+        else:
+            value = _microseconds(buf, at, end, kind == _TIMESTAMPTZ)
+            well = value != _NOT_A_TIME
+        if not well:
+            return blame(r, _why_not(buf, at, end))
+        if value < first or value > last:
+            return blame(r, _OUTSIDE)
+        out[r] = value
+    return FINE
+
+
+@kernel(*(nb.int64(IN8, IN32, IN32, nb.int64, nb.int64, nb.int64, out) for out in (I32, I64)))
+def _binary(buf: Bytes, off: Ints, length: Ints, epoch: int, first: int, last: int, out: Any) -> int:
+    width = out.itemsize
+    spare = np.uint64(64 - 8 * width)
+    most = np.int64((1 << (8 * width - 1)) - 1)
+    for r in range(length.size):
+        if length[r] < 0:
+            out[r] = 0
+            continue
+        if length[r] != width:
+            return blame(r, _WIDTH)
+        value = np.int64(uint(buf, np.int64(off[r]), width) << spare) >> np.int64(spare)
+        if value == most or value == -most - 1:
+            return blame(r, _INFINITE)
+        if value < first - epoch or value > last - epoch:
+            return blame(r, _OUTSIDE)
+        out[r] = value + epoch
+    return FINE
+
+
+def _codec(arrow: pa.DataType, dtype: Any, kind: int, epoch: int, first: int, last: int) -> ColumnCodec:
+    def text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+        out = np.empty(length.size, dtype)
+        BadValue.check(_text(buf, off, length, kind, first, last, out), _REASONS)
+        return fixed_width(arrow, out, length)
+
+    def binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+        out = np.empty(length.size, dtype)
+        BadValue.check(_binary(buf, off, length, epoch, first, last, out), _REASONS)
+        return fixed_width(arrow, out, length)
+
+    return ColumnCodec(arrow, text, binary)
+
+
+DATE = _codec(pa.date32(), np.int32, _DATE, _EPOCH_DAYS, _FIRST_DAY, _LAST_DAY)
+TIMESTAMP = _codec(pa.timestamp("us"), np.int64, _TIMESTAMP, _EPOCH_US, _FIRST_US, _LAST_US)
+TIMESTAMPTZ = _codec(pa.timestamp("us", "UTC"), np.int64, _TIMESTAMPTZ, _EPOCH_US, _FIRST_US, _LAST_US)

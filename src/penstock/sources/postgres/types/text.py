@@ -1,0 +1,43 @@
+"""text, varchar, bpchar, name, json → string; jsonb → string.
+
+Text and binary forms are the same bytes, copied as they are: bpchar keeps its padding. The binary form of jsonb is the
+version byte 1 and then the text.
+
+Sessions pin `client_encoding` to UTF8, and Postgres verifies what it converts (also from SQL_ASCII), so bytes are
+not checked again. Should invalid UTF-8 come anyway, offsets and sizes still hold: a reader gets a decoding error,
+not foreign memory.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from numba import types as nb
+
+from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.column import gathered
+from penstock.sources.postgres.types.kernel import FINE, IN8, IN32, blame, kernel
+
+__all__ = ["JSONB", "TEXT"]
+
+_REASONS = ("jsonb of a version other than 1",)
+
+
+@kernel(nb.int64(IN8, IN32, IN32))
+def _version(buf: Bytes, off: Ints, length: Ints) -> int:
+    for r in range(length.size):
+        if length[r] >= 0 and (length[r] == 0 or buf[off[r]] != 1):
+            return blame(r, 0)
+    return FINE
+
+
+def _text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+    return gathered(pa.string(), buf, off, length)
+
+
+def _jsonb(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+    BadValue.check(_version(buf, off, length), _REASONS)
+    return gathered(pa.string(), buf, off, length, skip=1)
+
+
+TEXT = ColumnCodec(pa.string(), _text, _text)
+JSONB = ColumnCodec(pa.string(), _text, _jsonb)

@@ -1,0 +1,192 @@
+"""The jars that Penstock adds to Spark: named in ``jars.lock``, fetched once, checked against their hash.
+
+::
+
+    jars.lock ──▶ in the cache? ──yes──▶ its path
+                     │ no
+                     ▼
+                 Ivy (pyspark ships it; it knows where Maven artifacts live) ──▶ temporary folder
+                                                                                      │ sha256
+                     cache/jars/<artifact>-<revision>-<sha256>.jar ◀── atomic rename ─┘
+
+Only a file whose sha256 was right is ever renamed into the cache, and its name carries that hash: the name is the
+record that it was verified. Later looks compare the size alone, which costs nothing. Two processes that fetch at once
+each work in a folder of their own, and the second rename puts the same bytes in the place of the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Self
+from xml.sax.saxutils import quoteattr
+
+from penstock.errors import DefiniteError, TransientError
+from penstock.spark.cache import cache_dir
+from penstock.spark.java import find_java
+from penstock.spark.trust import trust_options
+
+__all__ = ["Jar", "ensure_jars", "locked_jars"]
+
+_Progress = Callable[[str], None]
+
+_FETCH_SECONDS = 600
+_SETTINGS = """\
+<ivysettings>
+  <settings defaultResolver="central"/>
+  <resolvers><ibiblio name="central" m2compatible="true" usepoms="false"/></resolvers>
+</ivysettings>
+"""
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One line of ``jars.lock``: an artifact by its Maven coordinates, and the only content it may have."""
+
+    organisation: str
+    artifact: str
+    revision: str
+    size: int
+    sha256: str
+
+    @classmethod
+    def parse(cls, line: str) -> Self:
+        """Read ``organisation:artifact:revision size sha256``; anything else raises `ValueError`."""
+        coordinates, size, sha256 = line.split()
+        organisation, artifact, revision = coordinates.split(":")
+        if len(sha256) != 64:
+            message = f"a sha256 has 64 hexadecimal digits, not {sha256!r}"
+            raise ValueError(message)
+        return cls(organisation, artifact, revision, int(size), sha256)
+
+    @property
+    def coordinates(self) -> str:
+        """The form that ``--packages`` takes."""
+        return f"{self.organisation}:{self.artifact}:{self.revision}"
+
+    def path(self, folder: Path) -> Path:
+        """Return where the verified jar lies in `folder`."""
+        return folder / f"{self.artifact}-{self.revision}-{self.sha256[:16]}.jar"
+
+    def present(self, folder: Path) -> bool:
+        """Whether the verified jar is there, as far as its size tells."""
+        path = self.path(folder)
+        return path.is_file() and path.stat().st_size == self.size
+
+
+def locked_jars() -> list[Jar]:
+    """Read ``jars.lock``."""
+    text = resources.files("penstock.spark").joinpath("jars.lock").read_text(encoding="utf-8")
+    return [Jar.parse(line) for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def ensure_jars(progress: _Progress | None = None) -> list[Path]:
+    """Return the paths of all locked jars, after fetching those that the cache does not hold yet.
+
+    `progress` is told, in words for people, when something has to be fetched. A jar that cannot be had raises
+    `TransientError`, one with the wrong content `DefiniteError`.
+    """
+    folder = cache_dir() / "jars"
+    jars = locked_jars()
+    missing = [jar for jar in jars if not jar.present(folder)]
+    if missing:
+        _fetch(missing, _made(folder), progress or _silent)
+    return [jar.path(folder) for jar in jars]
+
+
+def _silent(_: str) -> None:
+    """Tell nobody."""
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"the cache folder {folder} cannot be made: {error.strerror}"
+        raise DefiniteError(message, "Set PENSTOCK_CACHE to a folder that can be written to.") from error
+    return folder
+
+
+def _fetch(jars: list[Jar], folder: Path, progress: _Progress) -> None:
+    progress(f"fetching {', '.join(jar.coordinates for jar in jars)} (once)")
+    with tempfile.TemporaryDirectory(prefix="fetch-", dir=folder) as scratch:
+        fetched = _retrieve(jars, Path(scratch))
+        for jar, path in zip(jars, fetched, strict=True):
+            _verify(jar, path)
+            path.replace(jar.path(folder))
+
+
+def _retrieve(jars: list[Jar], scratch: Path) -> list[Path]:
+    """Let Ivy fetch `jars` into `scratch`; nothing is known about their content yet."""
+    fetched = [scratch / f"{jar.artifact}-{jar.revision}.jar" for jar in jars]
+    said = _run(_ivy_command(jars, scratch), jars)
+    if not all(path.is_file() for path in fetched):
+        raise _unavailable(jars, said)
+    return fetched
+
+
+def _ivy_command(jars: list[Jar], scratch: Path) -> list[str]:
+    settings, module = scratch / "ivysettings.xml", scratch / "ivy.xml"
+    settings.write_text(_SETTINGS, encoding="utf-8")
+    module.write_text(_ivy_module(jars), encoding="utf-8")
+    java = find_java()
+    command = [str(java.executable), *trust_options(java, scratch), "-jar", str(_ivy_jar())]
+    command += ["-settings", str(settings), "-cache", str(scratch / "ivy"), "-ivy", str(module)]
+    return [*command, "-retrieve", f"{scratch}/[artifact]-[revision].[ext]"]
+
+
+def _ivy_module(jars: Iterable[Jar]) -> str:
+    dependencies = "\n".join(
+        f"    <dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.artifact)}"
+        f' rev={quoteattr(jar.revision)} transitive="false"/>'
+        for jar in jars
+    )
+    head = '<ivy-module version="2.0">\n  <info organisation="penstock" module="jars"/>\n  <dependencies>\n'
+    return f"{head}{dependencies}\n  </dependencies>\n</ivy-module>\n"
+
+
+def _ivy_jar() -> Path:
+    """Return the Ivy that pyspark ships."""
+    folder = Path(str(resources.files("pyspark"))) / "jars"
+    for path in folder.glob("ivy-*.jar"):
+        return path
+    message = f"pyspark has no Ivy among its jars in {folder}"
+    raise DefiniteError(
+        message, "Install pyspark from its wheel or source package: pip install --force-reinstall pyspark"
+    )
+
+
+def _run(command: list[str], jars: list[Jar]) -> str:
+    """Run Ivy to its end and return what it said; whether it worked shows in the files."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_FETCH_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _unavailable(jars, f"no answer within {_FETCH_SECONDS} s") from error
+    return done.stdout + done.stderr
+
+
+def _unavailable(jars: list[Jar], said: str) -> TransientError:
+    """Make the error of a failed fetch; the last telling line of Ivy's is its reason."""
+    telling = [line.strip() for line in said.splitlines() if "error" in line.lower() and "::" not in line]
+    reason = telling[-1] if telling else "Ivy did not find them"
+    return TransientError(
+        f"could not fetch {', '.join(jar.coordinates for jar in jars)}: {reason}",
+        "Check that this machine reaches a Maven repository and try again. Behind a proxy, set JAVA_TOOL_OPTIONS="
+        "'-Dhttps.proxyHost=… -Dhttps.proxyPort=…'. Without a network, copy the folder "
+        f"{cache_dir() / 'jars'} from a machine that has it.",
+    )
+
+
+def _verify(jar: Jar, path: Path) -> None:
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != jar.sha256 or path.stat().st_size != jar.size:
+        message = f"{jar.coordinates} has sha256 {found}, expected {jar.sha256}: it was not put into the cache"
+        raise DefiniteError(message, "Find out which repository or proxy serves another file under this name.")

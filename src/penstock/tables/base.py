@@ -1,0 +1,257 @@
+"""One Delta table that follows one upstream table, and knows up to where.
+
+::
+
+    create(df, S) ──▶ v0 @S      merge(net, T) ──▶ v1 @T      append(df, U) ──▶ v2 @U      …
+
+**The position is in the commit.** Nothing else records how far a table is, so nothing can disagree with its rows:
+
+- `create` writes the position and a fresh *incarnation* (a random id) as table properties, in the one commit that also
+  holds the rows. (Delta does not record a transaction id with CREATE OR REPLACE.)
+- every later write carries Delta's own idempotence mark, ``txn(appId = incarnation, version = position)``. Delta skips
+  a write whose version is not above the last one: a replay after a crash changes nothing, whether or not the commit
+  had come through. The incarnation keeps apart what Delta does not: a replaced table still has its old marks, and
+  with them a copy that starts at a lower position would be taken for a replay.
+- every commit repeats position and incarnation as ``userMetadata``, for the way back: which version was it at T?
+
+So ``position = max(property, txn)``, both from one snapshot of the log. A range without effect commits too (Delta
+writes the mark alone), hence the position always moves.
+
+**One commit per merge**, whatever it holds: rows gone, changed, new, a TRUNCATE before them (that is an overwrite).
+Left-out values are those of the target row; a row that also changed its key takes them from the version before the
+merge, joined to the source. Each table has a Spark session of its own, as MERGE takes the mark from session settings.
+
+A `BaseTable` has one writer at a time; readers may be many.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import functions as F
+
+from penstock.errors import DefiniteError
+from penstock.model import TableSchema
+from penstock.positions import Lsn
+from penstock.tables.bags import replaced_rows, same_row
+from penstock.tables.columns import column, own, quoted, toastable
+from penstock.tables.contents import Contents
+from penstock.tables.overlay import filled
+
+__all__ = ["BaseTable", "State"]
+
+_INCARNATION = "penstock.incarnation"
+_POSITION = "penstock.position"
+_NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
+_NOTHING = Contents()
+
+
+class State(NamedTuple):
+    """A Delta version and the position that it stands at."""
+
+    version: int
+    position: Lsn
+
+
+class BaseTable:
+    """The Delta table at `path` that follows `schema`'s table."""
+
+    def __init__(self, spark: SparkSession, path: str, schema: TableSchema) -> None:
+        self.path = path
+        self.schema = schema
+        self._spark = spark
+        self._session = spark.newSession()
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def create(
+        self,
+        rows: DataFrame,
+        position: Lsn,
+        properties: Mapping[str, str] | None = None,
+        comment: str = "",
+        comments: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make the table of `rows` as of `position`, in one commit, in place of whatever lies at the path."""
+        incarnation = uuid.uuid4().hex
+        mine = {_INCARNATION: incarnation, _POSITION: str(int(position)), "penstock.table": str(self.schema.table)}
+        writer = rows.select(*self._commented(comments or {})).writeTo(f"delta.{quoted(self.path)}").using("delta")
+        writer = writer.option("userMetadata", _metadata(incarnation, position))
+        for name, value in {**self._delta_properties(), **(properties or {}), **mine}.items():
+            writer = writer.tableProperty(name, value)
+        if comment:
+            writer = writer.tableProperty("comment", comment)
+        writer.createOrReplace()
+
+    def append(self, rows: DataFrame, position: Lsn) -> None:
+        """Add `rows`, none of whose keys is in the table, and stand at `position`."""
+        self._write(rows, position, "append")
+
+    def merge(self, net: DataFrame, position: Lsn, contents: Contents = _NOTHING) -> None:
+        """Put the net effect of a range in, which `fold` made of images with these `contents`; stand at `position`."""
+        if not self.schema.key:
+            self._merge_bag(net, position, contents)
+        elif contents.truncated is not None:
+            self._write(self._without_base(net, contents), position, "overwrite")
+        elif contents.inserts_only:
+            self.append(net, position)
+        else:
+            self._merge_keys(net, position, contents)
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def state(self) -> State | None:
+        """Return version and position, read together from the newest state of the Delta log; None: no table yet."""
+        snapshot = self._snapshot()
+        incarnation = _option(snapshot.metadata().configuration().get(_INCARNATION))
+        if incarnation is None:
+            return None
+        created = int(_option(snapshot.metadata().configuration().get(_POSITION)))
+        written = _option(snapshot.transactions().get(incarnation))
+        return State(snapshot.version(), Lsn(max(created, created if written is None else int(written))))
+
+    def position(self) -> Lsn | None:
+        """Return the position that the table stands at; None: no table yet."""
+        state = self.state()
+        return state.position if state else None
+
+    def version(self) -> int | None:
+        """Return the newest Delta version; None: no table yet."""
+        state = self.state()
+        return state.version if state else None
+
+    def versions(self, limit: int | None = None) -> list[State]:
+        """Return the versions that are whole positions, newest first, of the newest `limit` commits."""
+        incarnation = self._incarnation()
+        table = DeltaTable.forPath(self._spark, self.path)
+        history = (table.history(limit) if limit else table.history()).select("version", "userMetadata")
+        found = []
+        for version, text in history.orderBy(F.desc("version")).collect():
+            position = _position_in(text, incarnation)
+            if position is not None:
+                found.append(State(version, position))
+        return found
+
+    def at(self, version: int) -> DataFrame:
+        """Return the table as it was at a Delta version."""
+        return self._spark.read.format("delta").option("versionAsOf", version).load(self.path)
+
+    # -- how --------------------------------------------------------------------------------------------------------
+
+    def _merge_keys(self, net: DataFrame, position: Lsn, contents: Contents) -> None:
+        kept = contents.unchanged and not contents.moved
+        source = self._filled(net, contents) if contents.unchanged and contents.moved else net
+        names = self.schema.columns.names
+        left_out = {name: index for index, name in toastable(self.schema)} if kept else {}
+        updated: dict[str, str | Column] = {quoted(name): _updated(name, left_out.get(name)) for name in names}
+        inserted: dict[str, str | Column] = {quoted(name): _inserted(name, left_out.get(name), self.schema) for name in names}
+        match = F.lit(True)
+        for name in self.schema.key:
+            match &= column(name, "target") == column(name, "source")
+        gone = F.col("source._gone")
+        merge = self._target(position).merge(source.alias("source"), match)
+        merge = merge.whenMatchedDelete(gone).whenMatchedUpdate(set=updated)
+        merge.whenNotMatchedInsert(~gone, values=inserted).execute()
+
+    def _merge_bag(self, net: DataFrame, position: Lsn, contents: Contents) -> None:
+        """Take out all copies of rows that become fewer, and put in as many as there are to be."""
+        base = self._current()
+        if contents.truncated is not None:
+            base = base.limit(0)
+        repeat = F.explode(F.array_repeat(F.lit(True), F.col("_count").cast("int")))
+        new = replaced_rows(base, net, self.schema).withColumn(own("new"), repeat)
+        if contents.truncated is not None or contents.inserts_only:
+            self._write(new, position, "append" if contents.inserts_only else "overwrite")
+            return
+        old = net.filter(F.col("_count") < 0).withColumn(own("new"), F.lit(False))
+        match = ~F.col(f"source.{own('new')}") & same_row(base, self.schema, "target", "source")
+        values: dict[str, str | Column] = {quoted(name): column(name, "source") for name in self.schema.columns.names}
+        merge = self._target(position).merge(old.unionByName(new).alias("source"), match).whenMatchedDelete()
+        merge.whenNotMatchedInsert(F.col(f"source.{own('new')}"), values=values).execute()
+
+    def _write(self, rows: DataFrame, position: Lsn, mode: str) -> None:
+        incarnation = self._incarnation()
+        writer: DataFrameWriter = rows.select(*map(column, self.schema.columns.names)).write.format("delta").mode(mode)
+        writer = writer.option("txnAppId", incarnation).option("txnVersion", int(position))
+        writer.option("userMetadata", _metadata(incarnation, position)).save(self.path)
+
+    def _target(self, position: Lsn) -> DeltaTable:
+        """Return the table as a MERGE sees it, in a session set to mark the commit with `position`."""
+        incarnation = self._incarnation()
+        settings = self._session.conf
+        settings.set("spark.databricks.delta.write.txnAppId", incarnation)
+        settings.set("spark.databricks.delta.write.txnVersion", str(int(position)))
+        settings.set("spark.databricks.delta.commitInfo.userMetadata", _metadata(incarnation, position))
+        return DeltaTable.forPath(self._session, self.path).alias("target")
+
+    def _current(self) -> DataFrame:
+        return self.at(self._snapshot().version())
+
+    def _filled(self, net: DataFrame, contents: Contents) -> DataFrame:
+        return filled(self._current(), net, self.schema, contents)
+
+    def _without_base(self, net: DataFrame, contents: Contents) -> DataFrame:
+        present = net.filter(~F.col("_gone"))
+        return filled(self._current().limit(0), present, self.schema, contents) if contents.unchanged else present
+
+    def _incarnation(self) -> str:
+        incarnation = _option(self._snapshot().metadata().configuration().get(_INCARNATION))
+        if incarnation is None:
+            message = f"there is no base table of {self.schema.table} at {self.path}"
+            raise DefiniteError(message, "copy the table first: ALTER SOURCES … RETRY TABLE does that")
+        return str(incarnation)
+
+    def _snapshot(self) -> Any:
+        jvm: Any = self._spark._jvm
+        none = jvm.scala.Option.empty()
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self.path)
+        return log.update(False, none, none)
+
+    def _commented(self, comments: Mapping[str, str]) -> list[Column]:
+        names = self.schema.columns.names
+        return [column(n).alias(n, metadata={"comment": comments[n]}) if n in comments else column(n) for n in names]
+
+    def _delta_properties(self) -> dict[str, str]:
+        properties = {"delta.enableDeletionVectors": "true"}
+        if any(_NEEDS_MAPPING & set(name) for name in self.schema.columns.names):
+            properties["delta.columnMapping.mode"] = "name"
+        return properties
+
+
+def _updated(name: str, left_out: int | None) -> Column:
+    value = column(name, "source")
+    if left_out is None:
+        return value
+    return F.when(F.array_contains("source._unchanged", left_out), column(name, "target")).otherwise(value)
+
+
+def _inserted(name: str, left_out: int | None, schema: TableSchema) -> Column:
+    value = column(name, "source")
+    if left_out is None:
+        return value
+    missing = f"an update of {schema.table} keeps the value of a column whose row the base table does not hold"
+    error = F.raise_error(F.lit(f"{missing}; put it right with: penstock repair SOURCE {schema.table} --all"))
+    return F.when(F.array_contains("source._unchanged", left_out), error).otherwise(value)
+
+
+def _metadata(incarnation: str, position: Lsn) -> str:
+    return json.dumps({"penstock": {"incarnation": incarnation, "position": str(position)}})
+
+
+def _position_in(text: str | None, incarnation: str) -> Lsn | None:
+    """Read what `_metadata` wrote; None for the commits of others and of earlier incarnations."""
+    try:
+        mine = json.loads(text or "")["penstock"]
+        return Lsn.parse(mine["position"]) if mine["incarnation"] == incarnation else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _option(value: Any) -> Any:
+    """Unwrap a Scala Option."""
+    return value.get() if value.isDefined() else None

@@ -1,0 +1,95 @@
+"""Upstream columns in Spark expressions: any name, any type.
+
+Upstream names are data. They hold dots, blanks and backticks, so no expression here is made from a bare name, and
+the columns that we put beside theirs carry a prefix that nobody uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
+
+from penstock.model import TableSchema
+
+__all__ = ["column", "exact", "own", "quoted", "toastable"]
+
+
+def quoted(name: str) -> str:
+    """Return `name` as one part of a Spark SQL name."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def column(name: str, of: str = "") -> Column:
+    """Return the column called exactly `name`, of the DataFrame with alias `of`."""
+    return F.col(f"{of}.{quoted(name)}" if of else quoted(name))
+
+
+def own(name: str) -> str:
+    """Return a name for a column of ours that stands beside upstream columns for a while."""
+    return f"_penstock_{name}"
+
+
+def toastable(schema: TableSchema) -> Iterator[tuple[int, str]]:
+    """Yield index and name of the columns whose value an UPDATE may leave out: not the key, not of fixed width."""
+    for index, field in enumerate(schema.columns):
+        if field.name not in schema.key and not _fixed_width(field.type):
+            yield index, field.name
+
+
+def exact(value: Column, kind: DataType) -> Column:
+    """Return `value` in a form whose equality is identity, and which can be grouped.
+
+    Spark's grouping takes -0.0 for 0.0 and refuses maps. The text of a float tells every float apart; a map becomes
+    its sorted entries.
+    """
+    if isinstance(kind, MapType):
+        entries = StructType([StructField("key", kind.keyType), StructField("value", kind.valueType)])
+        return F.array_sort(exact(F.map_entries(value), ArrayType(entries)))
+    if isinstance(kind, VariantType):
+        return F.to_json(value)
+    if isinstance(kind, ArrayType) and _holds(kind, MapType | VariantType):
+        return F.transform(value, lambda item: exact(item, kind.elementType))
+    if isinstance(kind, StructType) and _holds(kind, MapType | VariantType):
+        fields = (exact(value.getField(field.name), field.dataType).alias(field.name) for field in kind)
+        return F.when(value.isNotNull(), F.struct(*fields))
+    return value.cast(_floats_as_text(kind)) if _holds(kind, FloatType | DoubleType) else value
+
+
+def _fixed_width(kind: pa.DataType) -> bool:
+    if pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind):
+        return False  # numeric is a varlena upstream
+    return bool(pa.types.is_primitive(kind))
+
+
+def _holds(kind: DataType, wanted: object) -> bool:
+    if isinstance(kind, wanted):  # type: ignore[arg-type]
+        return True
+    if isinstance(kind, ArrayType):
+        return _holds(kind.elementType, wanted)
+    if isinstance(kind, MapType):
+        return _holds(kind.keyType, wanted) or _holds(kind.valueType, wanted)
+    return isinstance(kind, StructType) and any(_holds(field.dataType, wanted) for field in kind)
+
+
+def _floats_as_text(kind: DataType) -> DataType:
+    if isinstance(kind, FloatType | DoubleType):
+        return StringType()
+    if isinstance(kind, ArrayType):
+        return ArrayType(_floats_as_text(kind.elementType))
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, _floats_as_text(field.dataType)) for field in kind])
+    return kind

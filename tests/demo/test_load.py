@@ -1,0 +1,157 @@
+"""The demo's database changes all over, and its invariants hold at every moment."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from penstock.demo.bank import create_bank
+from penstock.demo.invariants import bank_checks, shop_checks
+from penstock.demo.load import Load
+from penstock.demo.shop import create_shop
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from tests.conftest import Database
+
+TABLES = ("shop.customers", "shop.orders", "shop.order_lines", "shop.payments", "bank.accounts", "bank.transfers")
+CHECKS = bank_checks() | shop_checks()
+
+
+@pytest.fixture
+def upstream(database: Database) -> Database:
+    """A small shop and a bank with few accounts, so that transfers meet each other."""
+    with database.connect() as connection:
+        create_shop(connection, customers=200)
+        create_bank(connection, accounts=20)
+    return database
+
+
+def violations(connection: psycopg.Connection[Any]) -> dict[str, list[Any]]:
+    found = {name: connection.execute(query).fetchall() for name, query in CHECKS.items()}
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def fingerprints(database: Database) -> dict[str, str]:
+    rows = {t: database.execute(f"SELECT md5(string_agg(r::text, ',' ORDER BY r::text)) FROM {t} r") for t in TABLES}
+    return {table: str(found[0][0]) for table, found in rows.items()}
+
+
+def test_fresh_tables_are_filled_and_consistent(upstream: Database) -> None:
+    counts = {table: upstream.execute(f"SELECT count(*) FROM {table}")[0][0] for table in TABLES}
+    assert counts == dict(zip(TABLES, (200, 400, 1000, 300, 20, 0), strict=True))
+    with upstream.connect() as connection:
+        assert violations(connection) == {}
+
+
+def test_every_table_has_a_primary_key_and_a_comment(upstream: Database) -> None:
+    rows = upstream.execute(
+        "SELECT c.oid::regclass::text, obj_description(c.oid, 'pg_class') FROM pg_class c"
+        " JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary WHERE c.relnamespace::regnamespace::text"
+        " IN ('shop', 'bank')"
+    )
+    assert {name for name, _ in rows} == set(TABLES)
+    assert all(comment for _, comment in rows)
+
+
+def test_some_customers_have_values_out_of_line(upstream: Database) -> None:
+    large = "SELECT count(*) FROM shop.customers WHERE pg_column_toast_chunk_id({}) IS NOT NULL"
+    assert upstream.execute(large.format("notes")) == [(10,)]
+    assert upstream.execute(large.format("profile")) == [(10,)]
+
+
+def test_the_same_sizes_give_the_same_rows(upstream: Database) -> None:
+    first = {t: f for t, f in fingerprints(upstream).items() if t.startswith("shop")}
+    with upstream.connect() as connection:
+        connection.execute("DROP SCHEMA shop CASCADE")
+        create_shop(connection, customers=200)
+    assert {t: f for t, f in fingerprints(upstream).items() if t.startswith("shop")} == first
+
+
+def test_all_tables_change_and_invariants_hold_throughout(upstream: Database) -> None:
+    before = fingerprints(upstream)
+    looks = 0
+    with Load(upstream.url, rate=400, threads=3, seed=1) as load, upstream.connect(autocommit=False) as reader:
+        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        give_up = time.monotonic() + 60
+        while load.transactions < 600 and load.running:
+            assert time.monotonic() < give_up
+            assert violations(reader) == {}
+            reader.rollback()
+            looks += 1
+    assert looks > 3
+    assert 0.35 < load.transfers / load.transactions < 0.65
+    assert upstream.execute("SELECT count(*) FROM bank.transfers") == [(load.transfers,)]
+    after = fingerprints(upstream)
+    assert [table for table in TABLES if after[table] == before[table]] == []
+    with upstream.connect() as connection:
+        assert violations(connection) == {}
+
+
+def test_rows_are_inserted_updated_and_deleted(upstream: Database) -> None:
+    with Load(upstream.url, rate=2000, seed=2) as load:
+        while load.transactions < 500 and load.running:
+            time.sleep(0.01)
+    changes = "SELECT n_tup_ins - {initial}, n_tup_upd, n_tup_del FROM pg_stat_user_tables WHERE relname = '{name}'"
+    give_up = time.monotonic() + 10
+    while True:
+        orders = upstream.execute(changes.format(initial=400, name="orders"))[0]
+        lines = upstream.execute(changes.format(initial=1000, name="order_lines"))[0]
+        if min(orders) > 0 and lines[0] > 0 and lines[2] > 0:
+            return
+        assert time.monotonic() < give_up, (orders, lines)
+        time.sleep(0.1)
+
+
+def test_violations_are_found(upstream: Database) -> None:
+    with upstream.connect() as connection:
+        connection.execute("SELECT bank.transfer(1, 2, 10, NULL)")
+        connection.execute("UPDATE bank.accounts SET balance = balance + 10 WHERE id = 1")
+        connection.execute("UPDATE shop.orders SET total = total + 1 WHERE id = 3")
+        assert set(violations(connection)) == {
+            "money is neither made nor lost",
+            "each balance is the sum of its transfers",
+            "each order's total is the sum of its lines",
+        }
+
+
+def test_the_rate_is_roughly_kept(upstream: Database) -> None:
+    with Load(upstream.url, rate=50) as load:
+        time.sleep(2)
+    assert 40 < load.transactions < 160
+
+
+def test_a_seed_decides_what_happens(upstream: Database) -> None:
+    def transfers(seed: int) -> list[Any]:
+        upstream.execute("TRUNCATE bank.transfers")
+        with Load(upstream.url, rate=2000, threads=1, seed=seed) as load:
+            while load.transfers < 20 and load.running:
+                time.sleep(0.01)
+        return upstream.execute("SELECT from_account, to_account, amount FROM bank.transfers ORDER BY id LIMIT 20")
+
+    assert transfers(1) == transfers(1) != transfers(2)
+
+
+def test_an_error_in_a_worker_is_raised_on_stop(upstream: Database) -> None:
+    upstream.execute("DROP FUNCTION bank.transfer")
+    load = Load(upstream.url, rate=500).start()
+    give_up = time.monotonic() + 20
+    while load.running and time.monotonic() < give_up:
+        time.sleep(0.01)
+    with pytest.raises(psycopg.errors.UndefinedFunction):
+        load.stop()
+
+
+def test_an_error_of_the_block_goes_first(upstream: Database) -> None:
+    upstream.execute("DROP FUNCTION bank.transfer")
+    with pytest.raises(KeyError), Load(upstream.url, rate=500):
+        time.sleep(0.3)
+        raise KeyError
+
+
+def test_a_load_without_a_rate_is_refused() -> None:
+    with pytest.raises(UsageError, match="rate above 0"):
+        Load("postgresql://", rate=0)

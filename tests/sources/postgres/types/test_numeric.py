@@ -1,0 +1,162 @@
+"""numeric."""
+
+from __future__ import annotations
+
+import struct
+from decimal import Decimal, localcontext
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.sources.postgres.types import BadValue, UnsupportedType, codec_for
+
+OID = 1700
+
+
+def typmod(precision, scale):
+    return ((precision << 16) | (scale & 0x7FF)) + 4
+
+
+def fixed(unscaled: int, scale: int) -> str:
+    digits = f"{abs(unscaled):0{scale + 1}d}"
+    text = f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits
+    return "-" + text if unscaled < 0 else text
+
+
+def pack(value: str, keep_zeros: bool = False) -> bytes:
+    """The binary form of plain digits, built from the text in base 10000 as numeric_send does."""
+    minus, value = value.startswith("-"), value.removeprefix("-")
+    whole, _, fraction = value.partition(".")
+    dscale = len(fraction)
+    whole = whole.rjust(-(-len(whole) // 4) * 4, "0")
+    fraction = fraction.ljust(-(-len(fraction) // 4) * 4, "0")
+    groups = [int((whole + fraction)[k : k + 4]) for k in range(0, len(whole + fraction), 4)]
+    weight = len(whole) // 4 - 1
+    if not keep_zeros:
+        while groups and groups[0] == 0:
+            groups.pop(0)
+            weight -= 1
+        while groups and groups[-1] == 0:
+            groups.pop()
+        weight = weight if groups else 0
+    return struct.pack(f">HhHH{len(groups)}H", len(groups), weight, 0x4000 if minus else 0, dscale, *groups)
+
+
+def raw(weight, sign, *groups, count=None):
+    return struct.pack(f">HhHH{len(groups)}H", len(groups) if count is None else count, weight, sign, 0, *groups)
+
+
+@st.composite
+def declared(draw):
+    precision = draw(st.integers(1, 38))
+    scale = draw(st.integers(0, precision))
+    bound = 10**precision - 1
+    return precision, scale, draw(st.lists(st.none() | st.integers(-bound, bound) | st.integers(-99, 99).map(
+        lambda v: max(-bound, min(bound, v))), max_size=8))
+
+
+@settings(max_examples=1000)
+@given(declared())
+def test_both_forms_hold_every_value(text, binary, case):
+    precision, scale, values = case
+    with localcontext(prec=60):
+        expected = [None if v is None else Decimal(v).scaleb(-scale) for v in values]
+    texts = [None if v is None else fixed(v, scale) for v in values]
+    mod = typmod(precision, scale)
+    assert text(OID, [v and v.encode() for v in texts], mod).to_pylist() == expected
+    for keep in (False, True):
+        assert binary(OID, [v and pack(v, keep) for v in texts], mod).to_pylist() == expected
+
+
+@settings(max_examples=1000)
+@given(st.integers(1, 38), st.data())
+def test_exact_or_refused(text, binary, precision, data):
+    """Any decimal against any declaration: the value itself, or an error; never a rounded one."""
+    scale = data.draw(st.integers(0, precision))
+    whole = data.draw(st.from_regex(r"[0-9]{1,42}", fullmatch=True) | st.just("0"))
+    fraction = data.draw(st.from_regex(r"[0-9]{0,42}", fullmatch=True) | st.just("0000"))
+    value = data.draw(st.sampled_from(["", "-"])) + whole + ("." + fraction if fraction else "")
+    with localcontext(prec=100):
+        scaled = Decimal(value).scaleb(scale)
+        holds = scaled == scaled.to_integral_value() and abs(scaled) < 10**precision
+    for decode, wire in ((text, value.encode()), (binary, pack(value)), (binary, pack(value, keep_zeros=True))):
+        if holds:
+            assert decode(OID, [wire], typmod(precision, scale)).to_pylist() == [Decimal(value)]
+        else:
+            with pytest.raises(BadValue):
+                decode(OID, [wire], typmod(precision, scale))
+
+
+def test_widest_values(text, binary):
+    for scale in (0, 1, 19, 37, 38):
+        for value in (10**38 - 1, -(10**38) + 1, 10**37, 2**64, 2**64 - 1, -(2**64), 1, 0):
+            literal = fixed(value, scale)
+            a = text(OID, [literal.encode()], typmod(38, scale))
+            assert a.equals(binary(OID, [pack(literal)], typmod(38, scale)))
+            assert int.from_bytes(bytes(a.buffers()[1]), "little", signed=True) == value
+
+
+def test_reasons(text, binary):
+    mod = typmod(5, 2)
+    for special, sign in ((b"NaN", 0xC000), (b"Infinity", 0xD000), (b"-Infinity", 0xF000)):
+        for decode, wire in ((text, special), (binary, raw(0, sign))):
+            with pytest.raises(BadValue, match="TEXT COLUMNS") as caught:
+                decode(OID, [None, wire], mod)
+            assert caught.value.row == 1
+            assert "NaN or infinity" in caught.value.reason
+    for value in ("1.005", "0.001", "0.00001", "-0.000000001", "1234.567"):
+        for decode, wire in ((text, value.encode()), (binary, pack(value))):
+            with pytest.raises(BadValue, match="scale|precision"):
+                decode(OID, [wire], mod)
+    for value in ("1000.00", "99999", "1" + "0" * 200, "1" + "0" * 40000):
+        for decode, wire in ((text, value.encode()), (binary, pack(value))):
+            with pytest.raises(BadValue, match="precision"):
+                decode(OID, [wire], mod)
+    assert text(OID, [b"1.2300", b"-0"], mod).to_pylist() == [Decimal("1.23"), Decimal(0)]
+
+
+@pytest.mark.parametrize("bad", [b"", b"-", b".", b"1.", b".5", b"-.5", b"1..2", b"1.2.3", b"+1", b" 1", b"1e2", b"nan", b"-NaN ", b"Infinit"])
+def test_malformed_text(text, bad):
+    with pytest.raises(BadValue, match="malformed") as caught:
+        text(OID, [b"1", None, bad], typmod(10, 3))
+    assert caught.value.row == 2
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        bytes(7),
+        bytes(9),
+        raw(0, 0, 1, count=2),
+        raw(0, 0, 1, count=0xFFFF),
+        raw(0, 0, 1) + b"\0",
+        raw(0, 0, 10000),
+        raw(0, 0, 0xFFFF),
+        raw(0, 0x8000, 1),
+        raw(0, 1, 1),
+    ],
+)
+def test_malformed_binary(binary, bad):
+    with pytest.raises(BadValue, match="malformed"):
+        binary(OID, [bad], typmod(10, 3))
+
+
+@given(st.binary(max_size=24))
+def test_any_binary_is_held_or_refused(binary, wire):
+    try:
+        assert abs(binary(OID, [wire], typmod(38, 10)).to_pylist()[0]) < 10**28
+    except BadValue:
+        pass
+
+
+def test_declarations():
+    assert codec_for(OID, typmod(38, 38)) is codec_for(OID, typmod(38, 38))
+    assert str(codec_for(OID, typmod(10, 2)).arrow) == "decimal128(10, 2)"
+    refused = {-1: "without", typmod(39, 0): "38", typmod(1000, 5): "38", typmod(5, -2): "scale", typmod(3, 5): "scale"}
+    for mod, why in refused.items():
+        with pytest.raises(UnsupportedType, match=why) as caught:
+            codec_for(OID, mod)
+        assert (caught.value.oid, caught.value.typmod) == (OID, mod)
+        assert "TEXT COLUMNS" in caught.value.reason

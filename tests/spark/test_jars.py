@@ -1,0 +1,122 @@
+"""Jars are fetched once, only into the cache when their content is right, and by any number of processes at once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import DefiniteError, TransientError
+from penstock.spark import jars
+from penstock.spark.jars import Jar, ensure_jars, locked_jars
+
+CONTENT = b"a jar, as far as this test goes"
+LOCKED = Jar("org.example", "thing_2.13", "1.0", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+
+
+class Repository:
+    """Stands in for Ivy: serves `content` under every name, and counts how often it was asked."""
+
+    def __init__(self, content: bytes | None) -> None:
+        self.content = content
+        self.asked = 0
+
+    def retrieve(self, wanted: list[Jar], scratch: Path) -> list[Path]:
+        self.asked += 1
+        if self.content is None:
+            raise TransientError("could not fetch", "Try again.")
+        for jar in wanted:
+            (scratch / jar.artifact).write_bytes(self.content)
+        return [scratch / jar.artifact for jar in wanted]
+
+
+def serve(content: bytes | None, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Repository:
+    repository = Repository(content)
+    monkeypatch.setenv("PENSTOCK_CACHE", str(cache))
+    monkeypatch.setattr(jars, "locked_jars", lambda: [LOCKED])
+    monkeypatch.setattr(jars, "_retrieve", repository.retrieve)
+    return repository
+
+
+def left_over(cache: Path) -> list[Path]:
+    return [path for path in cache.rglob("*") if path.is_file()]
+
+
+def test_a_jar_is_fetched_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    repository = serve(CONTENT, monkeypatch, tmp_path)
+    said: list[str] = []
+    first, second = ensure_jars(said.append), ensure_jars(said.append)
+    assert first == second == [LOCKED.path(tmp_path / "jars")]
+    assert first[0].read_bytes() == CONTENT
+    assert repository.asked == 1
+    assert said == ["fetching org.example:thing_2.13:1.0 (once)"]
+
+
+def test_a_wrong_jar_never_reaches_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    serve(CONTENT[::-1], monkeypatch, tmp_path)
+    with pytest.raises(DefiniteError, match=r"org\.example:thing_2\.13:1\.0 has sha256") as caught:
+        ensure_jars()
+    assert caught.value.remedy
+    assert left_over(tmp_path) == []
+
+
+def test_a_truncated_jar_is_fetched_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    repository = serve(CONTENT, monkeypatch, tmp_path)
+    [path] = ensure_jars()
+    path.write_bytes(CONTENT[:-1])
+    assert ensure_jars()[0].read_bytes() == CONTENT
+    assert repository.asked == 2
+
+
+def test_a_failed_fetch_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    serve(None, monkeypatch, tmp_path)
+    with pytest.raises(TransientError):
+        ensure_jars()
+    assert left_over(tmp_path) == []
+
+
+def test_what_ivy_cannot_find_is_transient_and_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
+    monkeypatch.setattr(jars, "locked_jars", lambda: [LOCKED])
+    monkeypatch.setattr(jars, "_run", lambda command, wanted: "Server access error at url x (no route)")
+    with pytest.raises(TransientError, match="no route") as caught:
+        ensure_jars()
+    assert "JAVA_TOOL_OPTIONS" in caught.value.remedy
+
+
+def test_a_cache_that_cannot_be_made_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    serve(CONTENT, monkeypatch, tmp_path / "file")
+    with pytest.raises(DefiniteError, match="cannot be made") as caught:
+        ensure_jars()
+    assert "PENSTOCK_CACHE" in caught.value.remedy
+
+
+def test_the_lock_names_delta() -> None:
+    assert {jar.artifact for jar in locked_jars()} >= {"delta-spark_4.2_2.13", "delta-storage"}
+
+
+@pytest.mark.parametrize("line", ["", "a:b:1 5", "a:b 5 " + "0" * 64, "a:b:1 five " + "0" * 64, "a:b:1 5 abc"])
+def test_a_malformed_line_is_refused(line: str) -> None:
+    with pytest.raises(ValueError):
+        Jar.parse(line)
+
+
+def test_two_processes_fetch_at_once_for_real(tmp_path: Path) -> None:
+    """Through Ivy, into an empty cache: both get whole, verified jars."""
+    program = "from penstock.spark.jars import ensure_jars; print(*ensure_jars(), sep='\\n')"
+    environment = os.environ | {"PENSTOCK_CACHE": str(tmp_path)}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    outputs = [process.communicate(timeout=200)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert outputs[0] == outputs[1]
+    for jar, path in zip(locked_jars(), outputs[0].split(), strict=True):
+        assert hashlib.sha256(Path(path).read_bytes()).hexdigest() == jar.sha256
+    assert len(left_over(tmp_path / "jars")) == len(locked_jars())

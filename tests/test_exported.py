@@ -1,0 +1,81 @@
+"""The public surface is what ``__all__`` says, in every module: nothing more by accident, nothing less."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parent.parent / "src"
+MODULES = sorted(SRC.rglob("*.py"))
+
+
+def exported(tree: ast.Module) -> list[str] | None:
+    """Return the value of ``__all__``, or None where there is none."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
+            value = ast.literal_eval(node.value)
+            assert isinstance(value, list), "__all__ is a list of names"
+            return value
+    return None
+
+
+def defined(body: list[ast.stmt]) -> Iterator[str]:
+    """Yield the names that a module's own statements make, also under ``if``, ``try`` and ``with``."""
+    for node in body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name
+            case ast.Assign():
+                yield from (name for target in node.targets for name in bound(target))
+            case ast.AnnAssign():
+                yield from bound(node.target)
+            case ast.If() | ast.Try() | ast.With():
+                for part in ("body", "orelse", "finalbody"):
+                    yield from defined(getattr(node, part, []))
+
+
+def bound(target: ast.expr) -> Iterator[str]:
+    """Yield the plain names that a target of an assignment binds; an attribute is not one."""
+    stored = (node for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    yield from (name.id for name in stored)
+
+
+def imported(tree: ast.Module) -> set[str]:
+    """Return the names that imports bind."""
+    found: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+    return found
+
+
+def public(names: Iterator[str]) -> set[str]:
+    """Leave out what begins with an underscore."""
+    return {name for name in names if not name.startswith("_")}
+
+
+def is_empty(tree: ast.Module) -> bool:
+    """Whether there is nothing but a docstring and imports of the future."""
+    return all(
+        (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
+        for node in tree.body
+    )
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SRC)))
+def test_all_is_what_is_public(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = exported(tree)
+    if names is None:
+        assert path.name == "__init__.py", "__all__ is missing"
+        assert is_empty(tree), "__all__ is missing"
+        return
+    assert len(names) == len(set(names)), "__all__ names each name once"
+    own = public(defined(tree.body))
+    reexported = imported(tree) if path.name == "__init__.py" else set()
+    assert own <= set(names), f"public, but not in __all__: {sorted(own - set(names))}"
+    assert set(names) <= own | reexported, f"in __all__, but not defined here: {sorted(set(names) - own - reexported)}"
