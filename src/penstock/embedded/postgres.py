@@ -42,7 +42,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.embedded.account import Account, server_account
-from penstock.embedded.binaries import binaries, binaries_for
+from penstock.embedded.binaries import binaries_for, binaries_in_wheel
 from penstock.embedded.guard import Guard
 from penstock.errors import DefiniteError, TransientError, UsageError
 
@@ -67,7 +67,7 @@ _PORT_TAKEN = "could not create any TCP/IP sockets"
 _PASSING = (_PORT_TAKEN, "is still in use")
 """What the log says when another try may succeed: a taken port; the dying children of a server that was killed."""
 
-_TEMPORARY = ("/tmp", "/var/tmp")
+_TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108  # only as parents for mkdtemp
 _PORTS = range(20_000, 32_000)
 _SOCKET_PATH_LIMIT = 103
 _START_TIMEOUT = 60.0
@@ -229,6 +229,11 @@ class EmbeddedPostgres:
             if _PORT_TAKEN not in complaint:
                 raise _start_error(complaint)
         raise _start_error(_PORT_TAKEN)
+
+
+def binaries() -> Path:
+    """Return the directory of ``psql``, ``pg_recvlogical``, ``pgbench`` and the other programs of Postgres."""
+    return binaries_in_wheel()
 
 
 def start_postgres(

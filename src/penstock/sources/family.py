@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -73,8 +73,11 @@ class Instance(ABC):
     """One running piece of a source: the only writer of its change log."""
 
     @abstractmethod
-    def run(self, stop: threading.Event) -> None:
-        """Write changes to the log until told to stop. Raises `TransientError` when it is worth being run again."""
+    def run(self, stop: threading.Event, connected: Callable[[], None]) -> None:
+        """Write changes to the log until told to stop; say when the source is reached.
+
+        Raises `TransientError` when it is worth being run again.
+        """
 
     @abstractmethod
     def valid_frontier(self) -> Lsn | None:

@@ -28,6 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pyspark import SparkContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from penstock.errors import UsageError
@@ -63,7 +64,13 @@ _LOCAL = {
 }
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
-_JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseParallelGC", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
+_JVM_OPTIONS = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:ReservedCodeCacheSize=240m",  # C1 alone gets 48 MB, which Spark fills in two minutes; then all is interpreted
+    "-XX:+UseParallelGC", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
+
+# PySpark raises what is wrong with a query, and also prints it through these as one line of JSON with the JVM's stack.
+_REPEATERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 def session(
@@ -117,6 +124,8 @@ def _add_local(builder: SparkSession.Builder) -> None:
     # Spark's own default is true, with a warning for each function where pandas is missing.
     _default(builder, {"spark.sql.execution.pythonUDF.arrow.enabled": str(find_spec("pandas") is not None).lower()})
     _append(builder, "spark.driver.extraJavaOptions", _JVM_OPTIONS, separator=" ")
+    for name in _REPEATERS:
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def _own_folder() -> Path:

@@ -18,7 +18,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from penstock.model import Image, TableSchema
-from penstock.tables.columns import column, exact, own, toastable
+from penstock.tables.absent import absent_row
+from penstock.tables.columns import column, exact, own, quoted, toastable
 from penstock.tables.contents import Contents
 from penstock.tables.timeline import is_image
 
@@ -54,7 +55,7 @@ def replaced_rows(base: DataFrame, net: DataFrame, schema: TableSchema) -> DataF
     same = same_row(base, schema, "base", "net")
     there = base.alias("base").join(fewer.alias("net"), same, "left_semi").select(F.lit(1).alias(_COUNT), "*")
     remaining = _counted(there.unionByName(fewer), schema)
-    count = F.when(F.col(_COUNT) < 0, _not_there(schema)).otherwise(F.col(_COUNT))
+    count = F.when(F.col(_COUNT) < 0, absent_row(schema)).otherwise(F.col(_COUNT))
     remaining = remaining.withColumn(_COUNT, count)
     return net.filter(F.col(_COUNT) > 0).unionByName(remaining).filter(F.col(_COUNT) > 0)
 
@@ -92,19 +93,10 @@ def _filled(images: DataFrame, schema: TableSchema) -> DataFrame:
     row = F.col("row")
     listed = F.coalesce("_unchanged", F.array().cast("array<int>"))
     for index, name in toastable(schema):
-        value = F.when(F.col(own("old")).isNull(), _not_there(schema)).otherwise(F.col(own("old")).getField(name))
-        row = row.withField(_field(name), F.when(F.array_contains(listed, index), value).otherwise(row.getField(name)))
+        value = F.when(F.col(own("old")).isNull(), absent_row(schema)).otherwise(F.col(own("old")).getField(name))
+        row = row.withField(quoted(name), F.when(F.array_contains(listed, index), value).otherwise(row.getField(name)))
     return images.withColumn("row", F.when(F.size("_unchanged") > 0, row).otherwise(F.col("row")))
-
-
-def _field(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _columns(schema: TableSchema) -> list[Column]:
     return [column(name) for name in schema.columns.names]
-
-
-def _not_there(schema: TableSchema) -> Column:
-    message = f"the change log of {schema.table} takes away a row that the base table does not hold"
-    return F.raise_error(F.lit(f"{message}; put it right with: penstock repair SOURCE {schema.table} --all"))

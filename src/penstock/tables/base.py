@@ -38,6 +38,7 @@ from pyspark.sql import functions as F
 from penstock.errors import DefiniteError
 from penstock.model import TableSchema
 from penstock.positions import Lsn
+from penstock.tables.absent import absent_row, absent_rows_told
 from penstock.tables.bags import replaced_rows, same_row
 from penstock.tables.columns import column, own, quoted, toastable
 from penstock.tables.contents import Contents
@@ -93,15 +94,12 @@ class BaseTable:
         self._write(rows, position, "append")
 
     def merge(self, net: DataFrame, position: Lsn, contents: Contents = _NOTHING) -> None:
-        """Put the net effect of a range in, which `fold` made of images with these `contents`; stand at `position`."""
-        if not self.schema.key:
-            self._merge_bag(net, position, contents)
-        elif contents.truncated is not None:
-            self._write(self._without_base(net, contents), position, "overwrite")
-        elif contents.inserts_only:
-            self.append(net, position)
-        else:
-            self._merge_keys(net, position, contents)
+        """Put the net effect of a range in, which `fold` made of images with these `contents`; stand at `position`.
+
+        A `TableError` says that the table does not hold a row that it must hold.
+        """
+        with absent_rows_told(self.schema, position):
+            self._merge(net, position, contents)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -143,13 +141,25 @@ class BaseTable:
 
     # -- how --------------------------------------------------------------------------------------------------------
 
+    def _merge(self, net: DataFrame, position: Lsn, contents: Contents) -> None:
+        if not self.schema.key:
+            self._merge_bag(net, position, contents)
+        elif contents.truncated is not None:
+            self._write(self._without_base(net, contents), position, "overwrite")
+        elif contents.inserts_only:
+            self.append(net, position)
+        else:
+            self._merge_keys(net, position, contents)
+
     def _merge_keys(self, net: DataFrame, position: Lsn, contents: Contents) -> None:
         kept = contents.unchanged and not contents.moved
         source = self._filled(net, contents) if contents.unchanged and contents.moved else net
         names = self.schema.columns.names
         left_out = {name: index for index, name in toastable(self.schema)} if kept else {}
         updated: dict[str, str | Column] = {quoted(name): _updated(name, left_out.get(name)) for name in names}
-        inserted: dict[str, str | Column] = {quoted(name): _inserted(name, left_out.get(name), self.schema) for name in names}
+        inserted: dict[str, str | Column] = {
+            quoted(name): _inserted(name, left_out.get(name), self.schema) for name in names
+        }
         match = F.lit(True)
         for name in self.schema.key:
             match &= column(name, "target") == column(name, "source")
@@ -234,9 +244,7 @@ def _inserted(name: str, left_out: int | None, schema: TableSchema) -> Column:
     value = column(name, "source")
     if left_out is None:
         return value
-    missing = f"an update of {schema.table} keeps the value of a column whose row the base table does not hold"
-    error = F.raise_error(F.lit(f"{missing}; put it right with: penstock repair SOURCE {schema.table} --all"))
-    return F.when(F.array_contains("source._unchanged", left_out), error).otherwise(value)
+    return F.when(F.array_contains("source._unchanged", left_out), absent_row(schema)).otherwise(value)
 
 
 def _metadata(incarnation: str, position: Lsn) -> str:

@@ -14,7 +14,7 @@ union is a plain projection, so filters and column choice go down into the Delta
 `net` stands in the plan twice (three times where values were left out): persist it when reading it is dear. It is
 broadcast when known to be small; an unknown or large one is left to the planner.
 
-A left-out value whose base row is not there is an error, never a null.
+A left-out value whose base row is not there is an error, never a null (`absent_rows_told` puts it in words).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from penstock.model import TableSchema
+from penstock.tables.absent import absent_row
 from penstock.tables.bags import overlay_bag
 from penstock.tables.columns import column, own, toastable
 from penstock.tables.contents import Contents
@@ -102,9 +103,8 @@ def _source_key(name: str) -> Column:
 
 
 def _value_or_error(index: int, name: str, schema: TableSchema) -> Column:
-    missing = f"an update of {schema.table} keeps the value of a column whose row the base table does not hold"
-    error = F.raise_error(F.lit(f"{missing}; put it right with: penstock repair SOURCE {schema.table} --all"))
-    value = F.when(F.col(own("found_0")).isNotNull(), F.col(own(f"base_{index}"))).otherwise(error)
+    found = F.col(own("found_0")).isNotNull()
+    value = F.when(found, F.col(own(f"base_{index}"))).otherwise(absent_row(schema))
     return F.when(F.array_contains("_unchanged", index), value).otherwise(column(name))
 
 

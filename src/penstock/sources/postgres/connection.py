@@ -75,7 +75,8 @@ def connection_error(error: psycopg.Error, conninfo: str) -> PenstockError:
     """Sort an error of the connection: worth another try, or not before somebody acts."""
     said = " ".join(str(error).split())
     where = f"{place(conninfo)}: {said}"
-    if "FATAL" not in said or any(word in said for word in _PASSING):
+    passing = error.sqlstate is not None and error.sqlstate.startswith(("08", "53", "57"))
+    if passing or (error.sqlstate is None and "FATAL" not in said) or any(word in said for word in _PASSING):
         return TransientError(
             f"cannot reach Postgres at {where}", "Check that the server runs and that host and port are right."
         )

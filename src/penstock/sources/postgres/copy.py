@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +62,7 @@ def copy_range(
     conninfo: str, snapshot: str, schema: TableSchema, columns: Sequence[RelationColumn], pages: PageRange, lsn: Lsn
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range of pages as the snapshot shows them."""
-    with connect(conninfo, f"penstock copy {schema.table}") as connection:
+    with closing(connect(conninfo, f"penstock copy {schema.table}")) as connection:
         connection.execute("SET statement_timeout = 0")
         connection.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))

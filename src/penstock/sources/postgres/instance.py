@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import psycopg
 
 from penstock.changelog.interface import ChangeLogWriter
 from penstock.changelog.sqlite import SqliteLogReader, SqliteLogWriter
 from penstock.errors import DefiniteError
 from penstock.positions import Lsn
 from penstock.sources.family import Instance, InstanceConfig, InstanceFactory
-from penstock.sources.postgres.connection import connect, connect_replication
+from penstock.sources.postgres.connection import connect, connect_replication, connection_error
 from penstock.sources.postgres.decoder import CapturedTable, Decoded, Decoder
 from penstock.sources.postgres.slot import check_slot, find_slot, identify
 from penstock.sources.postgres.spec import PostgresInstanceConfig
@@ -63,19 +65,27 @@ class PostgresInstance(Instance):
         """Return what the log has on disk."""
         return self._durable
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: threading.Event, connected: Callable[[], None]) -> None:
         """Stream into the log until told to stop."""
         with closing(SqliteLogWriter(self._log)) as writer:
             frontiers = writer.frontiers()
             self._valid, self._durable = frontiers.valid, frontiers.durable
+            decoder = self._decoder(writer)
             stream = self._open()
+            connected()
             try:
-                self._capture(stream, self._decoder(writer), writer, stop)
+                self._capture(stream, decoder, writer, stop)
             finally:
                 stream.stop()
 
     def _open(self) -> ReplicationStream:
         """Connect, and go on only where that is provably without loss."""
+        try:
+            return self._open_slot()
+        except psycopg.Error as error:
+            raise connection_error(error, self._config.connection) from error
+
+    def _open_slot(self) -> ReplicationStream:
         config = self._config
         with connect(config.connection) as connection:
             check_slot(find_slot(connection, config.slot), config.slot, config.source, self._durable)

@@ -19,13 +19,27 @@ from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect_replication
 
-__all__ = ["ExportedSnapshot", "SlotState", "check_slot", "create_slot", "drop_slot", "export_snapshot", "find_slot", "identify"]
+__all__ = [
+    "ExportedSnapshot",
+    "SlotInUse",
+    "SlotState",
+    "check_slot",
+    "create_slot",
+    "drop_slot",
+    "export_snapshot",
+    "find_slot",
+    "identify",
+]
 
 _STATE = """
 SELECT slot_type, plugin, database, active_pid, wal_status, confirmed_flush_lsn::text, restart_lsn::text
   FROM pg_replication_slots WHERE slot_name = %s
 """
 _AFRESH = "Drop the source with `penstock drop {source}` and capture it again: its tables are then copied afresh."
+
+
+class SlotInUse(TransientError):
+    """Another session reads the slot: one that is about to end, or another Penstock."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +120,7 @@ def check_slot(state: SlotState | None, name: str, source: str, durable: Lsn) ->
             afresh,
         )
     if state.active_pid is not None:
-        raise TransientError(
+        raise SlotInUse(
             f"the replication slot {name} is in use by another session (pid {state.active_pid} on the server)",
             "Stop the other Penstock that reads this slot, or give this source another name.",
         )
@@ -118,7 +132,7 @@ def drop_slot(connection: psycopg.Connection[Any], name: str) -> bool:
     if state is None:
         return False
     if state.active_pid is not None:
-        raise TransientError(
+        raise SlotInUse(
             f"the replication slot {name} is in use (pid {state.active_pid} on the server)",
             f"Stop its reader, then run: SELECT pg_drop_replication_slot('{name}');",
         )

@@ -6,14 +6,13 @@ import base64
 import re
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import ClassVar, Self
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
+from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.sources.family import InstanceConfig, Source
@@ -144,11 +143,14 @@ class PostgresInstanceConfig(InstanceConfig):
 
     def prepare(self) -> Self:
         """Make the publication, then the slot: a slot decodes only with publications older than itself."""
-        with connect(self.connection) as connection:
-            create_publication(connection, self.publication, [table.name for table in self.tables])
-        with connect_replication(self.connection) as replication:
+        with connect(self.connection) as connection, connect_replication(self.connection) as replication:
             system, timeline = identify(replication)
-            start = create_slot(replication, self.slot)
+            create_publication(connection, self.publication, [table.name for table in self.tables])
+            try:
+                start = create_slot(replication, self.slot)
+            except BaseException:
+                drop_publication(connection, self.publication)
+                raise
         return self.model_copy(update={"start_lsn": int(start), "system": system, "timeline": timeline})
 
     def cleanup(self) -> list[str]:
@@ -168,11 +170,6 @@ class PostgresInstanceConfig(InstanceConfig):
             f"SELECT pg_drop_replication_slot('{self.slot}');",
             f'DROP PUBLICATION IF EXISTS "{self.publication}";',
         ]
-
-    def undo(self) -> None:
-        """Clean up after a failed `prepare`, as far as the server can be reached."""
-        with suppress(PenstockError, psycopg.Error):
-            self.cleanup()
 
 
 def _drop_released(connection: psycopg.Connection[tuple[object, ...]], slot: str) -> bool:

@@ -29,6 +29,7 @@ from psycopg import pq, sql
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.pump import Drained, Pump
+from penstock.sources.postgres.slot import SlotInUse
 
 __all__ = ["Page", "ReplicationStream"]
 
@@ -185,7 +186,7 @@ def _start_error(result: Any, slot: str) -> PenstockError:
     said = " ".join(result.error_message.decode(errors="replace").split())
     code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
     if code == "55006":
-        return TransientError(
+        return SlotInUse(
             f"the replication slot {slot} is in use: {said}",
             "Stop the other Penstock that reads this slot, or give this source another name.",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -33,11 +33,11 @@ def connection(database: Any) -> Iterator[Connection]:
         yield connected
 
 
-def fetch(connection: Connection, sql_type: str, values: list[str | None], binary: bool) -> tuple[int, int, Cells]:
+def fetch(connection: Connection, sql_type: str, values: Sequence[str | None], binary: bool) -> tuple[int, int, Cells]:
     """Have Postgres cast the literals; the type as the server names it, and the raw cells."""
     query = f"SELECT v::{sql_type} FROM unnest(%s::text[]) WITH ORDINALITY AS t(v, i) ORDER BY i"
     with connection.cursor(binary=binary) as cursor:
-        cursor.execute(query.encode(), [values])
+        cursor.execute(query.encode(), [list(values)])
         result = cursor.pgresult
         assert result is not None
         cells = [result.get_value(row, 0) for row in range(result.ntuples)]
@@ -73,9 +73,10 @@ def decimals(precision: int, scale: int) -> list[str]:
 
 
 def moments() -> list[datetime]:
-    span = (datetime.max - datetime.min) // timedelta(microseconds=1)
-    drawn = [datetime.min + timedelta(microseconds=RANDOM.randint(0, span)) for _ in range(500)]
-    return [datetime.min, datetime.max, datetime(1970, 1, 1), datetime(2000, 2, 29, 23, 59, 59, 1), *drawn]  # noqa: DTZ001
+    least, most = datetime.min, datetime.max  # noqa: DTZ901
+    span = (most - least) // timedelta(microseconds=1)
+    drawn = [least + timedelta(microseconds=RANDOM.randint(0, span)) for _ in range(500)]
+    return [least, most, datetime(1970, 1, 1), datetime(2000, 2, 29, 23, 59, 59, 1), *drawn]  # noqa: DTZ001
 
 
 def strings() -> list[str]:
@@ -90,6 +91,8 @@ def plain(value: Any) -> str:
 def documents() -> list[str]:
     return ["null", "{}", '{"b": 1,   "a": [1.50, "é", {"x": null}]}', '"\\u00e9"', "12345678901234567890.123456789"]
 
+
+DECLARED = [(1, 0), (1, 1), (4, 0), (5, 2), (9, 9), (18, 4), (19, 3), (20, 20), (38, 0), (38, 19), (38, 37), (38, 38)]
 
 CASES: list[tuple[str, list[str], Render]] = [
     ("boolean", ["t", "f"], lambda v: "t" if v else "f"),
@@ -108,10 +111,7 @@ CASES: list[tuple[str, list[str], Render]] = [
     ("date", [str(v.date()) for v in moments()], plain),
     ("timestamp", [str(v) for v in moments()], iso),
     ("timestamptz", [f"{v}+00" for v in moments()], lambda v: iso(v) + "+00"),
-    *(
-        (f"numeric({p},{s})", decimals(p, s), lambda v: f"{v:f}")
-        for p, s in [(1, 0), (1, 1), (4, 0), (5, 2), (9, 9), (18, 4), (19, 3), (20, 20), (38, 0), (38, 19), (38, 37), (38, 38)]
-    ),
+    *((f"numeric({p},{s})", decimals(p, s), lambda v: f"{v:f}") for p, s in DECLARED),
 ]
 
 
@@ -133,7 +133,7 @@ def test_floats_are_bit_exact(connection: Connection, sql_type: str, form: str, 
     drawn = [struct.unpack(form, RANDOM.randbytes(size))[0] for _ in range(3000)]
     drawn += [struct.unpack(form, bytes(2) + RANDOM.randbytes(size - 2))[0] for _ in range(500)]
     drawn += [1.5, 0.1, 1e10, 1e15, 1e20, -0.0, 5e-324 if size == 8 else 2.0**-149]
-    literals: list[str | None] = [f"{v!r}" for v in drawn] + ["NaN", "Infinity", "-Infinity", "0", "-0"]
+    literals = [*(f"{v!r}" for v in drawn), "NaN", "Infinity", "-Infinity", "0", "-0"]
     oid, typmod, printed = fetch(connection, sql_type, literals, binary=False)
     _, _, sent = fetch(connection, sql_type, literals, binary=True)
     exact = b"".join(cell or b"" for cell in sent)
@@ -149,8 +149,8 @@ ZONES = ["Asia/Kolkata", "America/St_Johns", "Europe/Amsterdam", "Africa/Monrovi
 def test_other_time_zones_print_the_same_instants(connection: Connection, zone: str) -> None:
     connection.execute(f"SET TimeZone = '{zone}'".encode())
     inside = [f"{v}+00" for v in moments() if 2 <= v.year <= 9998]
-    oid, typmod, printed = fetch(connection, "timestamptz", list(inside), binary=False)
-    _, _, sent = fetch(connection, "timestamptz", list(inside), binary=True)
+    oid, typmod, printed = fetch(connection, "timestamptz", inside, binary=False)
+    _, _, sent = fetch(connection, "timestamptz", inside, binary=True)
     assert decoded(oid, typmod, printed, binary=False).equals(decoded(oid, typmod, sent, binary=True))
 
 

@@ -1,10 +1,12 @@
 r"""bytea → binary.
 
-Binary is the bytes themselves. Text is `\x` and two hex digits per byte; a value in the old escape format is refused, as
-sessions pin `bytea_output = hex`.
+Binary is the bytes themselves. Text is `\x` and two hex digits per byte; a value in the old escape format is refused,
+as sessions pin `bytea_output = hex`.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +15,7 @@ from numba import types as nb
 from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import fits, gathered, variable_width
 from penstock.sources.postgres.types.hexadecimal import NIBBLE
-from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, kernel
+from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, kernel, start
 
 __all__ = ["BYTEA"]
 
@@ -21,9 +23,9 @@ _REASONS = ("malformed bytea", "bytea in escape format; SET bytea_output = 'hex'
 
 
 @kernel(nb.int64(IN8, IN32, IN32, I32))
-def _offsets(buf: Bytes, off: Ints, length: Ints, offsets: Ints) -> int:
+def _offsets(buf: Bytes, off: Ints, length: Ints, offsets: Ints) -> Any:
     # Any negative verdict is fine: the complement of this one is the number of bytes.
-    total = np.int64(0)
+    total: Any = np.int64(0)
     for r in range(length.size):
         offsets[r] = total
         if length[r] < 0:
@@ -40,7 +42,7 @@ def _offsets(buf: Bytes, off: Ints, length: Ints, offsets: Ints) -> int:
 @kernel(nb.int64(IN8, IN32, IN32, I32, U8))
 def _unhex(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
     for r in range(length.size):
-        at = np.int64(off[r]) + 2
+        at = start(off, r) + 2
         seen = np.uint8(0)
         for to in range(offsets[r], offsets[r + 1]):
             high = NIBBLE[buf[at]]

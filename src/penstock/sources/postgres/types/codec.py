@@ -1,8 +1,8 @@
 """What a column codec is, and the two ways in which it can say no.
 
 A codec takes a column as `(buf, off, length)`: `buf` holds wire bytes, value `r` is `buf[off[r]:off[r] + length[r]]`.
-`length` is `NULL` (-1) for NULL and `UNCHANGED` (-2) for a TOASTed value that Postgres did not send; both become null in
-the array, and telling them apart is the caller's business. Offsets and lengths are trusted to lie inside `buf`: the
+`length` is `NULL` (-1) for NULL and `UNCHANGED` (-2) for a TOASTed value that Postgres did not send; both become null
+in the array, and telling them apart is the caller's business. Offsets and lengths are trusted to lie inside `buf`: the
 splitter proves that. The bytes of a value are not trusted at all.
 
 Lossless or loud: a codec returns every value exactly or raises `BadValue` for the first one that it cannot hold.

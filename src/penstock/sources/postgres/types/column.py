@@ -1,7 +1,7 @@
 """From filled numpy memory to an Arrow array, without a copy and without pyarrow's conversions.
 
-Validity is bit-packed by a kernel; a column without nulls carries no bitmap. The slot of a null is zeroed by the kernels,
-so that no uninitialised memory reaches a file.
+A kernel packs the bits of validity; a column without nulls carries no bitmap. Kernels zero the slot of a null, so that
+no uninitialised memory reaches a file.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from penstock.sources.postgres.types.kernel import I32, IN8, IN32, U8, kernel
 
 __all__ = ["fits", "fixed_width", "gathered", "variable_width"]
 
-MAX_BYTES = 2**31 - 1
+_MAX_BYTES = 2**31 - 1
 
 _memcpy = nb.ExternalFunction("memcpy", nb.intp(nb.intp, nb.intp, nb.uintp))
 
 
 @kernel(nb.int64(IN32, U8))
 def _validity(length: Ints, bitmap: Bytes) -> int:
+    # The count alone is vectorised, and most columns need no more.
     n = length.size
     nulls = 0
-    for byte in range(bitmap.size):
-        bits = 0
-        first = byte << 3
-        for k in range(min(8, n - first)):
-            bits |= (1 if length[first + k] >= 0 else 0) << k
-        bitmap[byte] = bits
-        nulls += min(8, n - first)
-        while bits:
-            bits &= bits - 1
-            nulls -= 1
+    for r in range(n):
+        nulls += length[r] < 0
+    if nulls:
+        for byte in range(bitmap.size):
+            bits = 0
+            first = byte << 3
+            for k in range(min(8, n - first)):
+                bits |= (1 if length[first + k] >= 0 else 0) << k
+            bitmap[byte] = bits
     return nulls
 
 
@@ -53,8 +53,8 @@ def _offsets(length: Ints, skip: int, offsets: Ints) -> int:
 
 @kernel(nb.void(IN8, IN32, nb.int64, I32, U8))
 def _gather(buf: Bytes, off: Ints, skip: int, offsets: Ints, data: Bytes) -> None:
-    source = buf.ctypes.data
-    target = data.ctypes.data
+    source = np.int64(buf.ctypes.data)
+    target = np.int64(data.ctypes.data)
     for r in range(off.size):
         size = offsets[r + 1] - offsets[r]
         if size > 0:
@@ -90,7 +90,7 @@ def gathered(arrow: pa.DataType, buf: Bytes, off: Ints, length: Ints, skip: int 
 
 def fits(total: int) -> int:
     """`total` if 32-bit offsets reach it; a batch that large is a mistake of the caller, not of a value."""
-    if total > MAX_BYTES:
+    if total > _MAX_BYTES:
         message = f"a column of {total} bytes needs 64-bit offsets; decode fewer rows at once"
         raise OverflowError(message)
     return total

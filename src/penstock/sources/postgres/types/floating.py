@@ -2,10 +2,10 @@
 
 Binary is IEEE 754 in network order and is copied bit by bit: NaN payloads, infinities, -0 and subnormals survive.
 
-Text is `NaN`, `Infinity`, `-Infinity`, or decimal digits with an optional fraction and exponent, rounded to the nearest value,
-ties to even. `rounding` settles almost all of them in the kernel; Arrow's exact parser gets the rest, those rows only. For
-float32 the nearest double is rounded once more, which is right unless that double stands exactly between two floats
-(rounding never crosses such a point, it can only land on it); those, subnormals and overflow go to Arrow as well.
+Text is `NaN`, `Infinity`, `-Infinity`, or decimal digits with an optional fraction and exponent, rounded to the nearest
+value, ties to even. `rounding` settles almost all of them in the kernel; Arrow's exact parser gets the rest, those rows
+only. For float32 the nearest double is rounded once more, which is right unless that double stands exactly between two
+floats (rounding never crosses such a point, it can only land on it); those, subnormals and overflow go to Arrow too.
 A number too large for the type, or so small that it would become 0, is a bad value.
 """
 
@@ -21,7 +21,7 @@ from numba import types as nb
 from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import fixed_width, gathered
 from penstock.sources.postgres.types.integer import network_order
-from penstock.sources.postgres.types.kernel import F32, F64, FINE, I32, IN8, IN32, blame, inlined, kernel
+from penstock.sources.postgres.types.kernel import F32, F64, FINE, I32, IN8, IN32, blame, inlined, kernel, start
 from penstock.sources.postgres.types.rounding import nearest_double
 
 __all__ = ["DOUBLE", "REAL"]
@@ -40,7 +40,7 @@ _HALF_FLOAT = np.uint64(2**28)
 def _equals(buf: Bytes, at: int, end: int, word: Bytes) -> bool:
     if end - at != word.size:
         return False
-    for k in range(word.size):
+    for k in range(word.size):  # noqa: SIM110 - numba knows no generators here
         if buf[at + k] != word[k]:
             return False
     return True
@@ -56,7 +56,7 @@ def _exponent(buf: Bytes, at: int, end: int) -> tuple[int, bool]:
     minus = at < end and buf[at] == 45
     if at < end and (minus or buf[at] == 43):
         at += 1
-    value = 0
+    value: Any = 0
     well = at < end
     while at < end:
         digit = np.uint8(buf[at] - 48)
@@ -72,9 +72,9 @@ def _decimal(buf: Bytes, at: int, end: int) -> tuple[Any, int, bool, bool]:
     """Significant digits (uint64), power of ten, whether all digits are in, whether it is a number."""
     digits = np.uint64(0)
     significant = 0
-    power = 0
+    power: Any = 0
     start = at
-    point = np.int64(-1)
+    point: Any = np.int64(-1)
     while at < end:
         byte = buf[at]
         digit = np.uint8(byte - 48)
@@ -109,14 +109,14 @@ def _rounds_once(value: float) -> bool:
     return within and np.float64(value).view(np.uint64) & _BELOW_FLOAT != _HALF_FLOAT
 
 
-@kernel(*(nb.UniTuple(nb.int64, 2)(IN8, IN32, IN32, nb.boolean, out, I32) for out in (F32, F64)))
+@kernel(*((IN8, IN32, IN32, nb.boolean, out, I32) for out in (F32, F64)))
 def _parse(buf: Bytes, off: Ints, length: Ints, single: bool, out: Any, hard: Ints) -> tuple[int, int]:
     left = 0
     for r in range(length.size):
         out[r] = 0.0
         if length[r] < 0:
             continue
-        at = np.int64(off[r])
+        at = start(off, r)
         end = at + length[r]
         minus = at < end and buf[at] == 45
         if minus:

@@ -15,7 +15,7 @@ from numba import types as nb
 
 from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import fixed_width
-from penstock.sources.postgres.types.kernel import FINE, I16, I32, I64, IN8, IN32, blame, kernel, uint
+from penstock.sources.postgres.types.kernel import FINE, I16, I32, I64, IN8, IN32, blame, kernel, start, uint
 
 __all__ = ["BIGINT", "INTEGER", "SMALLINT", "network_order"]
 
@@ -29,7 +29,7 @@ def _digits(buf: Bytes, off: Ints, length: Ints, most: int, out: Any) -> int:
         if length[r] < 0:
             out[r] = 0
             continue
-        at = np.int64(off[r])
+        at = start(off, r)
         end = at + length[r]
         minus = np.uint64(at < end and buf[at] == 45)
         at += np.int64(minus)
@@ -60,7 +60,7 @@ def _fixed(buf: Bytes, off: Ints, length: Ints, out: Any) -> int:
             continue
         if length[r] != width:
             return blame(r, 0)
-        out[r] = uint(buf, np.int64(off[r]), width)
+        out[r] = uint(buf, start(off, r), width)
     return FINE
 
 

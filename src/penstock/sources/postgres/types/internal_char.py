@@ -1,7 +1,7 @@
-r""""char" (one byte, with the quotes) → string.
+"""The type "char" (one byte; the quotes belong to its name) → string.
 
-The binary form is the raw byte, which from 0x80 on is no UTF-8; text is what `charout` prints: nothing for the byte 0, the
-character itself for ASCII, and a backslash with three octal digits for the rest. Both forms become that text.
+The binary form is the raw byte, which from 0x80 on is no UTF-8; text is what `charout` prints: nothing for the byte 0,
+the character itself for ASCII, and a backslash with three octal digits for the rest. Both forms become that text.
 Servers that print high bytes raw (before 16) get a `BadValue`.
 """
 
@@ -17,7 +17,10 @@ from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, bla
 
 __all__ = ["INTERNAL_CHAR"]
 
-_REASONS = ('malformed "char"', '"char" above 0x7f sent as a raw byte; use TEXT COLUMNS on Postgres 16+, or bytea')
+_REASONS = (
+    'malformed "char"',
+    '"char" above 0x7f sent as a raw byte; change the column to bytea, or use Postgres 16 or later',
+)
 
 
 @kernel(nb.int64(IN8, IN32, IN32))

@@ -20,29 +20,30 @@ import numpy as np
 from numba import njit
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import REASON_BITS, Bytes
+from penstock.sources.postgres.types.codec import REASON_BITS, Bytes, Ints
 
 __all__ = [
-    "FINE",
     "F32",
     "F64",
+    "FINE",
     "I16",
     "I32",
     "I64",
-    "IN32",
     "IN8",
-    "U64",
+    "IN32",
     "U8",
+    "U64",
     "Kernel",
     "blame",
     "compile_all",
     "inlined",
     "kernel",
     "read16",
+    "start",
     "uint",
 ]
 
-F = TypeVar("F", bound=Callable[..., Any])
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 FINE = -1
 
@@ -101,9 +102,9 @@ def compile_all() -> None:
         declared.compile()
 
 
-def inlined(function: F) -> F:
+def inlined(function: _F) -> _F:
     """A function that kernels call; LLVM folds it into them."""
-    return cast("F", njit(function))
+    return cast("_F", njit(function))
 
 
 @inlined
@@ -113,8 +114,13 @@ def blame(row: int, reason: int) -> int:
 
 
 @inlined
-def uint(buf: Bytes, at: int, width: int) -> Any:
-    """`width` bytes in network order as uint64."""
+def start(off: Ints, row: int) -> Any:
+    """Where the value of `row` begins; the mask tells LLVM that no index is negative, so none wraps as in Python."""
+    return np.int64(off[row]) & 0x7FFFFFFF
+
+
+@inlined
+def _read(buf: Bytes, at: int, width: int) -> Any:
     value = np.uint64(0)
     for k in range(width):
         value = (value << np.uint64(8)) | np.uint64(buf[at + k])
@@ -122,6 +128,16 @@ def uint(buf: Bytes, at: int, width: int) -> Any:
 
 
 @inlined
-def read16(buf: Bytes, at: int) -> int:
+def uint(buf: Bytes, at: int, width: int) -> Any:
+    """`width` (2, 4 or 8) bytes in network order as uint64; constant widths become one load and a byte swap."""
+    if width == 8:
+        return _read(buf, at, 8)
+    if width == 4:
+        return _read(buf, at, 4)
+    return _read(buf, at, 2)
+
+
+@inlined
+def read16(buf: Bytes, at: int) -> Any:
     """Two bytes in network order, unsigned."""
     return (np.int64(buf[at]) << 8) | np.int64(buf[at + 1])

@@ -1,10 +1,10 @@
 """numeric(p, s) → decimal128(p, s), for 1 <= p <= 38 and 0 <= s <= p.
 
-Text is an optional minus, digits, and an optional fraction. Binary is four 16-bit words (number of digits, weight, sign,
-display scale) and then digits of base 10000, the first of which stands for 10000^weight.
+Text is an optional minus, digits, and an optional fraction. Binary is four 16-bit words (number of digits, weight,
+sign, display scale) and then digits of base 10000, the first of which stands for 10000^weight.
 
-Both forms push digits into an unsigned 128-bit integer of two 64-bit limbs, counting significant decimal digits; more than
-38 of them are refused before the push, so nothing wraps (10^38 < 2^127), and more than p in the end. What stands behind the
+Both forms push digits into an unsigned 128-bit integer of two 64-bit limbs, counting significant decimal digits; more
+than 38 of them are never pushed, so nothing wraps (10^38 < 2^127), and more than p are refused. What stands behind the
 scale must be zero: no value is ever rounded. NaN and the infinities have no decimal128 and are bad values.
 
 A numeric without precision, wider than 38 digits, or with a scale outside 0..p is refused as a type.
@@ -22,7 +22,7 @@ from numba import types as nb
 
 from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints, UnsupportedType
 from penstock.sources.postgres.types.column import fixed_width
-from penstock.sources.postgres.types.kernel import FINE, IN8, IN32, U64, Kernel, blame, inlined, kernel, read16
+from penstock.sources.postgres.types.kernel import FINE, IN8, IN32, U64, Kernel, blame, inlined, kernel, read16, start
 
 __all__ = ["NUMERIC_OID", "numeric"]
 
@@ -46,7 +46,7 @@ _POW10 = np.array([1, 10, 100, 1000, 10000], np.int64)
 
 
 @inlined
-def _push(high: Any, low: Any, factor: int, digit: int) -> tuple[Any, Any]:
+def _push(high: Any, low: Any, factor: Any, digit: Any) -> tuple[Any, Any]:
     """(high, low) × factor + digit, where factor and digit are at most 10000."""
     by = np.uint64(factor)
     add = np.uint64(digit)
@@ -75,7 +75,7 @@ def _store(out: Any, r: int, high: Any, low: Any, minus: bool) -> None:
 
 
 @inlined
-def _special(buf: Bytes, at: int, end: int) -> bool:
+def _special(buf: Bytes, at: int, end: int) -> Any:
     """Whether it is NaN, Infinity or -Infinity."""
     if at < end and buf[at] == 45:
         at += 1
@@ -85,7 +85,7 @@ def _special(buf: Bytes, at: int, end: int) -> bool:
 
 
 @inlined
-def _text_value(buf: Bytes, at: int, end: int, precision: int, scale: int) -> tuple[Any, Any, int]:
+def _text_value(buf: Bytes, at: Any, end: Any, precision: int, scale: int) -> tuple[Any, Any, int]:
     """High limb, low limb, and the reason it is bad (or FINE); `at` is behind the sign."""
     high, low = _0, _0
     significant = 0
@@ -122,7 +122,7 @@ def _text(buf: Bytes, off: Ints, length: Ints, precision: int, scale: int, out: 
         out[2 * r + 1] = 0
         if length[r] < 0:
             continue
-        at = np.int64(off[r])
+        at = start(off, r)
         end = at + length[r]
         minus = at < end and buf[at] == 45
         high, low, reason = _text_value(buf, at + np.int64(minus), end, precision, scale)
@@ -147,9 +147,10 @@ def _binary_value(buf: Bytes, at: int, count: int, power: int, precision: int) -
         if digit > 9999:
             return high, low, _MALFORMED
         kept = min(max(4 + power, 0), 4)
-        if digit % _POW10[4 - kept]:
-            return high, low, _BEHIND_SCALE
-        digit //= _POW10[4 - kept]
+        if kept < 4:
+            if digit % _POW10[4 - kept]:
+                return high, low, _BEHIND_SCALE
+            digit //= _POW10[4 - kept]
         if significant:
             significant += kept
         elif digit:
@@ -175,11 +176,11 @@ def _binary(buf: Bytes, off: Ints, length: Ints, precision: int, scale: int, out
         out[2 * r + 1] = 0
         if length[r] < 0:
             continue
-        at = np.int64(off[r])
+        at = start(off, r)
         if length[r] < 8 or length[r] != 8 + 2 * read16(buf, at):
             return blame(r, _MALFORMED)
         sign = read16(buf, at + 4)
-        if sign == _NAN or sign == _PLUS_INFINITY or sign == _MINUS_INFINITY:
+        if sign in (_NAN, _PLUS_INFINITY, _MINUS_INFINITY):
             return blame(r, _SPECIAL)
         if sign != 0 and sign != _NEGATIVE:
             return blame(r, _MALFORMED)

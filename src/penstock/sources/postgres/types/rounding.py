@@ -3,8 +3,8 @@
 Three ways, each exact or not taken:
 
 1. Clinger: up to 2^53 and 10^±22 are doubles themselves, so one multiplication or division rounds once.
-2. Eisel–Lemire: the digits times a 128-bit truncated power of ten. The truncation can change the result only if the bits
-   below the mantissa are all ones, or stand exactly between two doubles; both cases give up.
+2. Eisel–Lemire: the digits times a 128-bit truncated power of ten. The truncation can change the result only if the
+   bits below the mantissa are all ones, or stand exactly between two doubles; both cases give up.
 3. `ok` is False: subnormals, overflow, and the rare cases above are left to the caller.
 """
 
@@ -24,10 +24,10 @@ _LEAST, _MOST = -342, 308
 def _power(exponent: int) -> int:
     """10^exponent as 128 bits from its leading one on, truncated."""
     if exponent >= 0:
-        exact = 10**exponent
+        exact: int = 10**exponent
         shift = 128 - exact.bit_length()
         return exact << shift if shift >= 0 else exact >> -shift
-    inverse = 10**-exponent
+    inverse: int = 10**-exponent
     quotient = (1 << (inverse.bit_length() + 128)) // inverse
     return quotient >> (quotient.bit_length() - 128)
 

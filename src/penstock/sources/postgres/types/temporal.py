@@ -1,11 +1,11 @@
 """date → date32, timestamp → timestamp[us], timestamptz → timestamp[us, UTC].
 
 Binary is a count of days (32 bits) or microseconds (64 bits) since 2000-01-01, moved to 1970. Text is ISO 8601 as
-`DateStyle = ISO` prints it: `2026-11-15`, `2026-11-15 05:38:00.123456`, and an offset `+00`, `-03`, `+05:30` or `+01:02:03`
-behind a timestamptz. Sessions pin `TimeZone = UTC`, but any numeric offset is right: it is subtracted.
+`DateStyle = ISO` prints it: `2026-11-15`, `2026-11-15 05:38:00.123456`, and an offset `+00`, `-03`, `+05:30` or
+`+01:02:03` behind a timestamptz. Sessions pin `TimeZone = UTC`, but any numeric offset is right: it is subtracted.
 
-Both forms hold microseconds, so nothing is rounded. Infinities, BC and years past 9999 exist in Postgres but not in Spark's
-calendar of 0001..9999: bad values, with a reason of their own.
+Both forms hold microseconds, so nothing is rounded. Infinities, BC and years past 9999 exist in Postgres but not in
+Spark's calendar of 0001..9999: bad values, with a reason of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba import types as nb
 
 from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import fixed_width
-from penstock.sources.postgres.types.kernel import FINE, I32, I64, IN8, IN32, blame, inlined, kernel, uint
+from penstock.sources.postgres.types.kernel import FINE, I32, I64, IN8, IN32, blame, inlined, kernel, start, uint
 
 __all__ = ["DATE", "TIMESTAMP", "TIMESTAMPTZ"]
 
@@ -38,11 +38,12 @@ _EPOCH_US = _EPOCH_DAYS * _DAY
 _NOT_A_DAY = -(10**9)
 _NOT_A_TIME = -(2**63)
 _MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)
+_FRACTION = np.array([0, 100_000, 10_000, 1_000, 100, 10, 1], np.int64)
 _DATE, _TIMESTAMP, _TIMESTAMPTZ = range(3)
 
 
 @inlined
-def _two(buf: Bytes, at: int) -> int:
+def _two(buf: Bytes, at: int) -> Any:
     """Two digits, or -1."""
     tens = np.uint8(buf[at] - 48)
     ones = np.uint8(buf[at + 1] - 48)
@@ -50,7 +51,7 @@ def _two(buf: Bytes, at: int) -> int:
 
 
 @inlined
-def _days(buf: Bytes, at: int) -> int:
+def _days(buf: Bytes, at: int) -> Any:
     """Days since 1970 of the ten bytes `YYYY-MM-DD`, or _NOT_A_DAY."""
     century, year, month, day = _two(buf, at), _two(buf, at + 2), _two(buf, at + 5), _two(buf, at + 8)
     if (century | year | month | day) < 0 or buf[at + 4] != 45 or buf[at + 7] != 45:
@@ -67,7 +68,7 @@ def _days(buf: Bytes, at: int) -> int:
 
 
 @inlined
-def _offset(buf: Bytes, at: int, end: int) -> int:
+def _offset(buf: Bytes, at: int, end: int) -> Any:
     """Microseconds of `+HH[:MM[:SS]]` up to `end`, or _NOT_A_TIME."""
     size = end - at
     if (size != 3 and size != 6 and size != 9) or (buf[at] != 43 and buf[at] != 45):
@@ -86,7 +87,7 @@ def _offset(buf: Bytes, at: int, end: int) -> int:
 
 
 @inlined
-def _microseconds(buf: Bytes, at: int, end: int, zoned: bool) -> int:
+def _microseconds(buf: Bytes, at: int, end: int, zoned: bool) -> Any:
     """Microseconds since 1970 of a timestamp, or _NOT_A_TIME."""
     if end - at < 19:
         return _NOT_A_TIME
@@ -99,14 +100,14 @@ def _microseconds(buf: Bytes, at: int, end: int, zoned: bool) -> int:
     at += 19
     if at < end and buf[at] == 46:
         at += 1
-        unit = 100_000
         first = at
-        while at < end and unit and np.uint8(buf[at] - 48) <= 9:
-            total += np.int64(buf[at] - 48) * unit
-            unit //= 10
+        fraction: Any = 0
+        while at < end and at < first + 6 and np.uint8(buf[at] - 48) <= 9:
+            fraction = fraction * 10 + np.int64(buf[at] - 48)
             at += 1
         if at == first:
             return _NOT_A_TIME
+        total += fraction * _FRACTION[at - first]
     if not zoned:
         return total if at == end else _NOT_A_TIME
     offset = _offset(buf, at, end)
@@ -135,7 +136,7 @@ def _text(buf: Bytes, off: Ints, length: Ints, kind: int, first: int, last: int,
         if length[r] < 0:
             out[r] = 0
             continue
-        at = np.int64(off[r])
+        at = start(off, r)
         end = at + length[r]
         if kind == _DATE:
             value = _days(buf, at) if end - at == 10 else _NOT_A_DAY
@@ -162,7 +163,7 @@ def _binary(buf: Bytes, off: Ints, length: Ints, epoch: int, first: int, last: i
             continue
         if length[r] != width:
             return blame(r, _WIDTH)
-        value = np.int64(uint(buf, np.int64(off[r]), width) << spare) >> np.int64(spare)
+        value = np.int64(uint(buf, start(off, r), width) << spare) >> np.int64(spare)
         if value == most or value == -most - 1:
             return blame(r, _INFINITE)
         if value < first - epoch or value > last - epoch:

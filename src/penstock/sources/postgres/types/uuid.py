@@ -1,7 +1,7 @@
 """uuid → string, 36 characters in lowercase.
 
-Text is the canonical form and is validated digit by digit; binary is 16 bytes, written out by the kernel. Spark has no type
-of its own for it, and the canonical form is unique, so equal values stay equal strings.
+Text is the canonical form and is validated digit by digit; binary is 16 bytes, written out by the kernel. Spark has no
+type of its own for it, and the canonical form is unique, so equal values stay equal strings.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numba import types as nb
 from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import fits, variable_width
 from penstock.sources.postgres.types.hexadecimal import DIGIT, NIBBLE
-from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, Kernel, blame, kernel
+from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, Kernel, blame, kernel, start
 
 __all__ = ["UUID"]
 
@@ -29,7 +29,7 @@ def _canonical(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) 
             continue
         if length[r] != 36:
             return blame(r, 0)
-        at = np.int64(off[r])
+        at = start(off, r)
         wrong = (buf[at + 8] ^ 45) | (buf[at + 13] ^ 45) | (buf[at + 18] ^ 45) | (buf[at + 23] ^ 45)
         for k in range(36):
             if k == 8 or k == 13 or k == 18 or k == 23:
@@ -54,7 +54,7 @@ def _written(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) ->
             continue
         if length[r] != 16:
             return blame(r, 0)
-        at = np.int64(off[r])
+        at = start(off, r)
         for k in range(16):
             if k == 4 or k == 6 or k == 8 or k == 10:
                 data[end] = 45

@@ -1,0 +1,47 @@
+"""Penstock: Postgres tables in Apache Spark, live and transaction-consistent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import DefiniteError, PenstockError, TableError, TransientError, UsageError
+from penstock.positions import Lsn
+
+if TYPE_CHECKING:
+    from penstock.control.home import Home
+    from penstock.control.home import open_home as open
+    from penstock.control.live import Live
+    from penstock.spark.session import configure, session
+
+__all__ = [
+    "DefiniteError",
+    "Home",
+    "Live",
+    "Lsn",
+    "PenstockError",
+    "TableError",
+    "TransientError",
+    "UsageError",
+    "configure",
+    "open",
+    "session",
+]
+
+_LATER = {
+    "Home": ("penstock.control.home", "Home"),
+    "Live": ("penstock.control.live", "Live"),
+    "configure": ("penstock.spark.session", "configure"),
+    "open": ("penstock.control.home", "open_home"),
+    "session": ("penstock.spark.session", "session"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs Spark when it is first asked for: Spark's workers and the capture process never do."""
+    if name not in _LATER:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    import importlib
+
+    module, attribute = _LATER[name]
+    return getattr(importlib.import_module(module), attribute)

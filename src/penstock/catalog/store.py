@@ -1,0 +1,202 @@
+"""The catalog: what exists in a home, durably, in SQLite. Secrets are never in it.
+
+A source is written here before anything is made outside, and leaves only when everything outside is gone; so a
+crash in between is always seen on the next start. Several processes may use it at once.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.catalog.states import SourceState, TableState
+from penstock.errors import DefiniteError
+from penstock.model import TableName
+from penstock.positions import Lsn
+
+__all__ = ["BaseVersion", "Catalog", "SourceRecord", "TableRecord"]
+
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE source (
+    name TEXT PRIMARY KEY, kind TEXT NOT NULL, spec TEXT NOT NULL, instance TEXT NOT NULL, state TEXT NOT NULL,
+    error TEXT, remedy TEXT, created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP);
+CREATE TABLE source_table (
+    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, schema_name TEXT NOT NULL, table_name TEXT NOT NULL,
+    local TEXT NOT NULL, state TEXT NOT NULL, error TEXT, remedy TEXT,
+    PRIMARY KEY (source, schema_name, table_name), UNIQUE (source, local));
+CREATE TABLE base_version (
+    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, local TEXT NOT NULL, version INTEGER NOT NULL,
+    position INTEGER NOT NULL, PRIMARY KEY (source, local, version))
+"""
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """A source as the catalog holds it; spec and instance are JSON of its kind's types."""
+
+    name: str
+    kind: str
+    spec: str
+    instance: str
+    state: SourceState
+    error: str | None = None
+    remedy: str | None = None
+
+
+@dataclass(frozen=True)
+class TableRecord:
+    """A table of a source: its upstream name, and the local name under which it is queried."""
+
+    source: str
+    upstream: TableName
+    local: str
+    state: TableState
+    error: str | None = None
+    remedy: str | None = None
+
+
+@dataclass(frozen=True)
+class BaseVersion:
+    """A fact that never changes: this Delta version of a base table shows this position."""
+
+    version: int
+    position: Lsn
+
+
+class Catalog:
+    """The catalog of a home."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        with self._connected() as db:
+            db.execute("PRAGMA journal_mode = WAL")
+            self._migrate(db)
+
+    def sources(self) -> list[SourceRecord]:
+        """Return all sources, by name."""
+        with self._connected() as db:
+            rows = db.execute("SELECT name, kind, spec, instance, state, error, remedy FROM source ORDER BY name")
+            return [SourceRecord(*row[:4], SourceState(row[4]), *row[5:]) for row in rows]
+
+    def source(self, name: str) -> SourceRecord | None:
+        """Look a source up."""
+        return next((record for record in self.sources() if record.name == name), None)
+
+    def add_source(self, record: SourceRecord, tables: Sequence[TableRecord]) -> None:
+        """Write a source and its tables, in one step."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO source (name, kind, spec, instance, state) VALUES (?, ?, ?, ?, ?)",
+                (record.name, record.kind, record.spec, record.instance, record.state),
+            )
+            db.executemany(
+                "INSERT INTO source_table VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [(t.source, t.upstream.schema, t.upstream.name, t.local, t.state, t.error, t.remedy) for t in tables],
+            )
+
+    def set_source(
+        self, name: str, state: SourceState, *, instance: str | None = None, error: str = "", remedy: str = ""
+    ) -> None:
+        """Move a source to a state."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE source SET state=?, error=?, remedy=?, instance=coalesce(?, instance) WHERE name=?",
+                (state, error or None, remedy or None, instance, name),
+            )
+
+    def remove_source(self, name: str) -> None:
+        """Forget a source and everything about it."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM source WHERE name=?", (name,))
+
+    def tables(self, source: str | None = None) -> list[TableRecord]:
+        """Return the tables of a source, or of all."""
+        query = (
+            "SELECT source, schema_name, table_name, local, state, error, remedy FROM source_table"
+            " WHERE ?1 IS NULL OR source = ?1 ORDER BY source, schema_name, table_name"
+        )
+        with self._connected() as db:
+            rows = db.execute(query, (source,)).fetchall()
+        return [TableRecord(r[0], TableName(r[1], r[2]), r[3], TableState(r[4]), r[5], r[6]) for r in rows]
+
+    def set_table(
+        self, source: str, upstream: TableName, state: TableState, *, error: str = "", remedy: str = ""
+    ) -> None:
+        """Move a table to a state."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE source_table SET state=?, error=?, remedy=? WHERE source=? AND schema_name=? AND table_name=?",
+                (state, error or None, remedy or None, source, upstream.schema, upstream.name),
+            )
+
+    def record_base(self, source: str, local: str, base: BaseVersion) -> None:
+        """Note which position a Delta version shows."""
+        with self._transaction() as db:
+            row = (source, local, base.version, base.position)
+            db.execute("INSERT OR IGNORE INTO base_version VALUES (?, ?, ?, ?)", row)
+
+    def newest_base(self, source: str, local: str, upto: Lsn) -> BaseVersion | None:
+        """Return the newest version of a base table that shows nothing after `upto`."""
+        query = (
+            "SELECT version, position FROM base_version WHERE source=? AND local=? AND position <= ?"
+            " ORDER BY position DESC, version DESC LIMIT 1"
+        )
+        with self._connected() as db:
+            row = db.execute(query, (source, local, upto)).fetchone()
+        return None if row is None else BaseVersion(row[0], Lsn(row[1]))
+
+    def _migrate(self, db: sqlite3.Connection) -> None:
+        found = db.execute("PRAGMA user_version").fetchone()[0]
+        if found > _VERSION:
+            raise DefiniteError(
+                f"the home {self._path.parent} was made by a newer Penstock (catalog version {found};"
+                f" this one knows {_VERSION})",
+                "Upgrade Penstock, or use another home (--home).",
+            )
+        if found == 0:
+            db.execute("BEGIN IMMEDIATE")
+            if db.execute("PRAGMA user_version").fetchone()[0] == 0:
+                for statement in _SCHEMA.split(";"):
+                    db.execute(statement)
+                db.execute(f"PRAGMA user_version = {_VERSION}")
+            db.execute("COMMIT")
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        try:
+            db = sqlite3.connect(self._path, isolation_level=None, timeout=30)
+        except sqlite3.OperationalError as error:
+            raise DefiniteError(f"the catalog {self._path} cannot be opened: {error}", "Check the home.") from error
+        try:
+            db.execute("PRAGMA foreign_keys = ON")
+            db.execute("PRAGMA synchronous = FULL")
+            yield db
+        except sqlite3.DatabaseError as error:
+            raise _translated(error, self._path) from error
+        finally:
+            db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._connected() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+
+
+def _translated(error: sqlite3.DatabaseError, path: Path) -> Exception:
+    if "full" in str(error) or "I/O" in str(error):
+        return DefiniteError(f"the disk under {path.parent} is full or failing: {error}", "Free some space; start again.")
+    if "not a database" in str(error) or "malformed" in str(error):
+        return DefiniteError(f"{path} is not a catalog of Penstock: {error}", "Use another home (--home).")
+    return error

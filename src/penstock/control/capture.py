@@ -1,0 +1,72 @@
+"""The capture process: ``python -m penstock.control.capture HOME SOURCE``.
+
+It lives as long as its standard input: whoever started it closes that to stop it, and dies with it open. Transient
+errors are retried here, with backoff; a definite error is written into the catalog and ends the process.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from penstock.catalog.states import SourceState
+from penstock.catalog.store import Catalog
+from penstock.control.lifecycle import instance_of
+from penstock.errors import DefiniteError, PenstockError, TransientError
+from penstock.layout import catalog_path, log_path
+from penstock.sources.family import Instance
+from penstock.sources.postgres.instance import PostgresInstanceFactory
+from penstock.sources.postgres.slot import SlotInUse
+
+__all__ = ["main"]
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 15.0
+_SLOT_SECONDS = 15.0
+
+
+def main(arguments: list[str]) -> int:
+    """Capture one source until standard input ends."""
+    home, name = Path(arguments[0]), arguments[1]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the process that started us
+    stop = threading.Event()
+    threading.Thread(target=_wait_for_end_of_input, args=(stop,), daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    catalog = Catalog(catalog_path(home))
+    record = catalog.source(name)
+    if record is None:
+        return DefiniteError.exit_code
+    try:
+        instance = PostgresInstanceFactory().instantiate(instance_of(record), log_path(home, name))
+        _run_until_stopped(instance, catalog, name, stop)
+    except PenstockError as error:
+        catalog.set_source(name, SourceState.FAILED, error=error.message, remedy=error.remedy)
+        return error.exit_code
+    return 0
+
+
+def _wait_for_end_of_input(stop: threading.Event) -> None:
+    sys.stdin.buffer.read()
+    stop.set()
+
+
+def _run_until_stopped(instance: Instance, catalog: Catalog, name: str, stop: threading.Event) -> None:
+    pause, failing_since = _FIRST_PAUSE, 0.0
+    while not stop.is_set():
+        before = instance.durable_frontier()
+        try:
+            instance.run(stop, lambda: catalog.set_source(name, SourceState.READY))
+        except TransientError as error:
+            moved = instance.durable_frontier() != before
+            pause = _FIRST_PAUSE if moved else min(pause * 2, _LONGEST_PAUSE)
+            failing_since = time.monotonic() if moved or not failing_since else failing_since
+            if isinstance(error, SlotInUse) and time.monotonic() - failing_since > _SLOT_SECONDS:
+                raise
+            catalog.set_source(name, SourceState.READY, error=error.message, remedy=error.remedy)
+            stop.wait(min(pause, 1.0) if isinstance(error, SlotInUse) else pause)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,216 @@
+"""Copy, then apply: what keeps the base tables of one source close behind its log.
+
+::
+
+    pending tables ─▶ one exported snapshot at S ─▶ copied side by side ─▶ live at S
+    live tables ─▶ (position, durable] of the log ─▶ folded, merged, position in the same commit ─▶ again
+
+The position of a table is in its own Delta commits. The catalog only notes which version shows which position, for
+live views to choose from; those notes are facts that do not change, and are made good after a crash.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from penstock.catalog.states import TableState
+from penstock.catalog.store import BaseVersion, Catalog, TableRecord
+from penstock.changelog.sqlite import SqliteLogReader
+from penstock.control.lifecycle import instance_of
+from penstock.errors import DefiniteError, PenstockError, TableError, TransientError
+from penstock.layout import base_path, log_path
+from penstock.model import TableName
+from penstock.positions import Lsn
+from penstock.sources.postgres.connection import connection_error
+from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot
+from penstock.sources.postgres.spec import CapturedColumns
+from penstock.spark.boundary import delivering
+from penstock.tables.base import BaseTable, State
+from penstock.tables.initial_copy import upstream_rows
+from penstock.tables.tail import read_tail
+
+__all__ = ["Follower", "Progress"]
+
+_SIDE_BY_SIDE = 2
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
+_RETRY_SECONDS = 5.0
+
+Progress = Callable[[str], None]
+"""Told what is being done, for people to read."""
+
+
+@dataclass
+class _Followed:
+    record: TableRecord
+    captured: CapturedColumns
+    base: BaseTable
+
+
+class Follower:
+    """Copies and applies the tables of one source, in a thread of its own."""
+
+    def __init__(self, home: Path, catalog: Catalog, source: str, spark: SparkSession, progress: Progress) -> None:
+        record = catalog.source(source)
+        if record is None:
+            raise DefiniteError(f"there is no source {source}", "See `penstock status`.")
+        self._catalog = catalog
+        self._source = source
+        self._spark = spark
+        self._progress = progress
+        self._instance = instance_of(record)
+        self._log = log_path(home, source)
+        self._tables = self._followed(home)
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(_SIDE_BY_SIDE, f"penstock-{source}")
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"penstock-follow-{source}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the merges in hand, and stop."""
+        self._stop.set()
+        self._thread.join()
+        self._pool.shutdown()
+
+    def _followed(self, home: Path) -> list[_Followed]:
+        records = {record.upstream: record for record in self._catalog.tables(self._source)}
+        found = []
+        for captured in self._instance.tables:
+            record = records[captured.name]
+            path = base_path(home, self._source, record.local).absolute()
+            found.append(_Followed(record, captured, BaseTable(self._spark, str(path), captured.table_schema())))
+        return found
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._copy_pending()
+                self._apply_until_stopped()
+            except TransientError as error:
+                self._progress(f"{self._source}: {error.message}; trying again")
+                self._stop.wait(_RETRY_SECONDS)
+            except BaseException as error:
+                self.failure = error
+                return
+
+    def _side_by_side(self, work: Callable[[_Followed], None], tables: list[_Followed]) -> None:
+        """Do the work for every table, also when one of them fails; then raise what failed first."""
+        waiting = [self._pool.submit(work, table) for table in tables]
+        failures = [error for error in (future.exception() for future in waiting) if error is not None]
+        if failures:
+            raise failures[0]
+
+    # -- the first copy ---------------------------------------------------------------------------------------------
+
+    def _copy_pending(self) -> None:
+        """Copy the tables that have no whole copy yet, all at one position."""
+        pending = [table for table in self._tables if self._state(table) is TableState.PENDING]
+        if not pending or self._stop.is_set():
+            return
+        self._progress(f"{self._source}: waiting for a snapshot of {len(pending)} tables")
+        try:
+            with export_snapshot(self._instance.connection) as snapshot:
+                self._side_by_side(lambda table: self._copy(table, snapshot), pending)
+        except psycopg.Error as error:
+            raise connection_error(error, self._instance.connection) from error
+        self._progress(f"{self._source}: all tables are live")
+
+    def _copy(self, table: _Followed, snapshot: ExportedSnapshot) -> None:
+        if self._stop.is_set() or self._known_state(table) is not None:
+            return
+        self._progress(f"{self._source}: copying {table.record.upstream}")
+        tasks = max(1, self._spark.sparkContext.defaultParallelism)
+        columns = table.base.schema.columns
+        comments = {f.name: f.metadata[b"comment"].decode() for f in columns if f.metadata and b"comment" in f.metadata}
+        try:
+            with delivering():
+                rows = upstream_rows(self._spark, self._instance.connection, snapshot, table.captured, tasks)
+                table.base.create(
+                    rows, snapshot.lsn, {"penstock.source": self._source}, table.captured.comment or "", comments
+                )
+        except TableError as error:
+            self._fail(table, error)
+            return
+        except (PySparkException, Py4JError) as error:
+            raise TransientError(f"the copy of {table.record.upstream} broke off: {_brief(error)}") from error
+        self._known_state(table)
+
+    # -- apply ------------------------------------------------------------------------------------------------------
+
+    def _apply_until_stopped(self) -> None:
+        seen = Lsn.ZERO
+        with closing(SqliteLogReader(self._log)) as log:
+            while not self._stop.is_set():
+                durable = log.wait(seen, 0.5).durable
+                if durable <= seen:
+                    continue
+                started = time.monotonic()
+                errors = {name: table.error for name, table in log.tables().items() if table.error is not None}
+                self._side_by_side(lambda table: self._apply(table, durable, errors), self._tables)
+                seen = durable
+                cost = time.monotonic() - started
+                self._stop.wait(min(max(cost, _SHORTEST_PAUSE), _LONGEST_PAUSE))
+
+    def _apply(self, table: _Followed, durable: Lsn, errors: dict[TableName, TableError]) -> None:
+        """Bring one table to the durable frontier, or to just before its error."""
+        state = self._state(table)
+        if self._stop.is_set() or state is TableState.PENDING:
+            return
+        base = self._catalog.newest_base(self._source, table.record.local, durable)
+        if base is None:
+            return
+        error = errors.get(table.record.upstream)
+        upto = durable if error is None else Lsn(min(durable, error.lsn - 1))
+        try:
+            self._merge(table, base.position, upto)
+        except (PySparkException, Py4JError) as broken:
+            if not self._stop.is_set():
+                raise TransientError(f"applying {table.record.upstream} broke off: {_brief(broken)}") from broken
+        if error is not None and state is not TableState.FAILED:
+            self._fail(table, error)
+
+    def _merge(self, table: _Followed, position: Lsn, upto: Lsn) -> None:
+        if upto <= position:
+            return
+        tail = read_tail(self._spark, self._log, table.base.schema, position, upto)
+        if tail is not None:
+            table.base.merge(tail.net, upto, tail.contents)
+            self._known_state(table)
+
+    # -- what is known ----------------------------------------------------------------------------------------------
+
+    def _state(self, table: _Followed) -> TableState:
+        for record in self._catalog.tables(self._source):
+            if record.upstream == table.record.upstream:
+                return record.state
+        return TableState.FAILED
+
+    def _known_state(self, table: _Followed) -> State | None:
+        """Ask the Delta log where the table stands, and note it in the catalog."""
+        state = table.base.state()
+        if state is not None:
+            self._catalog.record_base(self._source, table.record.local, BaseVersion(state.version, state.position))
+            if self._state(table) is TableState.PENDING:
+                self._catalog.set_table(self._source, table.record.upstream, TableState.LIVE)
+        return state
+
+    def _fail(self, table: _Followed, error: PenstockError) -> None:
+        self._catalog.set_table(
+            self._source, table.record.upstream, TableState.FAILED, error=error.message, remedy=error.remedy
+        )
+        self._progress(f"{self._source}: {error.message}")
+
+
+def _brief(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__

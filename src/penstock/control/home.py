@@ -1,0 +1,105 @@
+"""A home: the folder in which everything local lives, and what can be done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from penstock.catalog.states import SourceState
+from penstock.catalog.store import Catalog
+from penstock.changelog.sqlite import SqliteLogReader
+from penstock.control.following import Progress
+from penstock.control.lifecycle import create_source, drop_source, instance_of, recover
+from penstock.control.live import Live
+from penstock.control.lock import hold_home
+from penstock.control.running import Running
+from penstock.control.status import HomeStatus, home_status
+from penstock.control.verify import Verdict, verify_source
+from penstock.errors import UsageError
+from penstock.layout import catalog_path, log_path
+from penstock.positions import Lsn
+from penstock.sources.postgres.spec import PostgresSource
+from penstock.spark.session import session
+
+__all__ = ["Home", "open_home"]
+
+
+def open_home(path: str | Path = ".penstock") -> Home:
+    """Open the home at `path`, making it if it is not there."""
+    return Home(Path(path))
+
+
+class Home:
+    """Sources, their change logs and their tables."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._catalog = Catalog(catalog_path(path))
+
+    def create(self, url: str, name: str | None = None) -> str:
+        """Make a source that captures all tables of a Postgres database; return its name."""
+        source = PostgresSource.from_url(url, name)
+        with hold_home(self.path):
+            recover(self.path, self._catalog)
+            return create_source(self.path, self._catalog, source).name
+
+    def drop(self, name: str, *, force: bool = False) -> list[str]:
+        """Remove a source and what it made, also upstream; return what is left to do there by hand."""
+        with hold_home(self.path):
+            return drop_source(self.path, self._catalog, name, force=force)
+
+    def sources(self) -> list[str]:
+        """Return the names of the sources."""
+        return [record.name for record in self._catalog.sources()]
+
+    def captures(self, url: str) -> str | None:
+        """Return the name of the source that captures this database, if there is one."""
+        wanted = PostgresSource.from_url(url).connection
+        found = (r.name for r in self._catalog.sources() if instance_of(r).connection == wanted)
+        return next(found, None)
+
+    @contextmanager
+    def run(self, spark: SparkSession | None = None, progress: Progress | None = None) -> Iterator[Running]:
+        """Capture, copy and apply in the background while the ``with`` block lasts."""
+        with hold_home(self.path):
+            recover(self.path, self._catalog)
+            running = Running(self.path, self._catalog, spark or session(), progress or (lambda _: None))
+            try:
+                yield running
+            finally:
+                running.stop()
+
+    def live(self, spark: SparkSession) -> Live:
+        """Return all tables at one moment: now."""
+        return self._live(spark, {})
+
+    def status(self) -> HomeStatus:
+        """Return what is the case: sources, tables, frontiers, lag, errors."""
+        return home_status(self.path, self._catalog)
+
+    def verify(self, spark: SparkSession, source: str) -> list[Verdict]:
+        """Compare the live tables of a source with Postgres, row by row, at one position."""
+        record = self._catalog.source(source)
+        if record is None:
+            raise UsageError(f"there is no source {source}", f"Known are: {', '.join(self.sources()) or 'none'}")
+        return verify_source(self.path, spark, instance_of(record), lambda lsn: self._live(spark, {source: lsn}))
+
+    def _live(self, spark: SparkSession, chosen: dict[str, Lsn]) -> Live:
+        positions, moments = dict(chosen), []
+        for record in self._catalog.sources():
+            if record.state not in (SourceState.READY, SourceState.FAILED):
+                continue
+            with closing(SqliteLogReader(log_path(self.path, record.name))) as log:
+                frontiers = log.frontiers()
+            positions.setdefault(record.name, frontiers.durable)
+            moments.append(frontiers.committed_at)
+        return Live(self.path, self._catalog, spark, positions, _latest(moments), lambda: self.live(spark))
+
+
+def _latest(moments: list[datetime | None]) -> datetime | None:
+    known = [moment for moment in moments if moment is not None]
+    return max(known) if known else None

@@ -1,0 +1,126 @@
+"""Creating and dropping sources, so that a crash at any point leaves nothing behind that nobody knows of.
+
+::
+
+    create:  catalog (creating) ─▶ publication ─▶ slot ─▶ log ─▶ catalog (ready)
+    drop:    catalog (dropping) ─▶ slot ─▶ publication ─▶ log, lake ─▶ catalog (gone)
+
+The catalog is written first and cleared last. A source found half-made at the next start is undone, one found
+half-dropped is finished.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import psycopg
+
+from penstock.catalog.states import SourceState, TableState
+from penstock.catalog.store import Catalog, SourceRecord, TableRecord
+from penstock.changelog.sqlite import create_log
+from penstock.errors import DefiniteError, PenstockError, TransientError
+from penstock.layout import lake_path, log_path
+from penstock.model import TableName
+from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
+
+__all__ = ["create_source", "drop_source", "instance_of", "recover"]
+
+
+def create_source(home: Path, catalog: Catalog, source: PostgresSource) -> SourceRecord:
+    """Make a source: everything it needs upstream and here, or nothing at all."""
+    if catalog.source(source.name) is not None:
+        raise DefiniteError(f"there is a source {source.name} already", f"Drop it first: penstock drop {source.name}")
+    instance = source.create_instances(1)[0]
+    record = SourceRecord(
+        source.name, source.NAME, source.model_dump_json(), instance.model_dump_json(), SourceState.CREATING
+    )
+    catalog.add_source(record, _tables(instance))
+    try:
+        prepared = _prepare(instance)
+        create_log(log_path(home, source.name), prepared.start())
+    except BaseException:
+        catalog.remove_source(source.name)
+        raise
+    catalog.set_source(source.name, SourceState.READY, instance=prepared.model_dump_json())
+    return record
+
+
+def drop_source(home: Path, catalog: Catalog, name: str, *, force: bool = False) -> list[str]:
+    """Remove a source and all that it made; return what is left upstream, as statements to run by hand."""
+    record = catalog.source(name)
+    if record is None:
+        known = ", ".join(source.name for source in catalog.sources()) or "none"
+        raise DefiniteError(f"there is no source {name}", f"The sources of this home: {known}.")
+    catalog.set_source(name, SourceState.DROPPING)
+    left = _clean_upstream(instance_of(record), force)
+    _remove_files(home, name)
+    catalog.remove_source(name)
+    return left
+
+
+def recover(home: Path, catalog: Catalog) -> None:
+    """Undo what was half made and finish what was half dropped, when its process died. The home must be held."""
+    for record in catalog.sources():
+        if record.state in (SourceState.CREATING, SourceState.DROPPING):
+            drop_source(home, catalog, record.name)
+
+
+def instance_of(record: SourceRecord) -> PostgresInstanceConfig:
+    """Read a source's instance config."""
+    return PostgresInstanceConfig.model_validate_json(record.instance)
+
+
+def _tables(instance: PostgresInstanceConfig) -> list[TableRecord]:
+    captured = [table.name for table in instance.tables]
+    refused = [TableName.parse(name) for name in instance.refused]
+    local = _local_names([*captured, *refused])
+    pending = [TableRecord(instance.source, name, local[name], TableState.PENDING) for name in captured]
+    failed = [
+        TableRecord(instance.source, name, local[name], TableState.FAILED, *instance.refused[str(name)])
+        for name in refused
+    ]
+    return pending + failed
+
+
+def _local_names(tables: Sequence[TableName]) -> dict[TableName, str]:
+    """Name a table as upstream does; two of the same name in different schemas are told apart by schema."""
+    names = [table.name.lower() for table in tables]
+    return {
+        table: table.name if names.count(table.name.lower()) == 1 else f"{table.schema}_{table.name}"
+        for table in tables
+    }
+
+
+def _prepare(instance: PostgresInstanceConfig) -> PostgresInstanceConfig:
+    try:
+        return instance.prepare()
+    except psycopg.Error as error:
+        said = " ".join(str(error).split())
+        raise DefiniteError(
+            f"Postgres refused to prepare source {instance.source}: {said}", "Mend that upstream, then try again."
+        ) from error
+
+
+def _clean_upstream(instance: PostgresInstanceConfig, force: bool) -> list[str]:
+    try:
+        instance.cleanup()
+    except (PenstockError, psycopg.Error) as error:
+        if force:
+            return instance.by_hand()
+        said = error.message if isinstance(error, PenstockError) else " ".join(str(error).split())
+        raise TransientError(
+            f"source {instance.source} is not gone yet, because slot and publication could not be removed: {said}",
+            f"Try again when Postgres can be reached; or use --force, and run there by hand:\n"
+            + "\n".join(instance.by_hand()),
+        ) from error
+    return []
+
+
+def _remove_files(home: Path, name: str) -> None:
+    log = log_path(home, name)
+    for suffix in ("", "-wal", "-shm"):
+        log.with_name(log.name + suffix).unlink(missing_ok=True)
+    log.with_suffix(".lock").unlink(missing_ok=True)
+    shutil.rmtree(lake_path(home, name), ignore_errors=True)

@@ -1,0 +1,117 @@
+"""Live views: all tables of the home's sources at one moment."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.catalog.states import TableState
+from penstock.catalog.store import Catalog, TableRecord
+from penstock.changelog.sqlite import SqliteLogReader
+from penstock.control.lifecycle import instance_of
+from penstock.errors import DefiniteError, TransientError, UsageError
+from penstock.layout import base_path, log_path
+from penstock.model import TableSchema
+from penstock.positions import Lsn
+from penstock.sql.query import resolve
+from penstock.tables.live import live_table
+
+__all__ = ["Live"]
+
+
+class Live:
+    """Every table of every source, each source at one position: whole transactions, across tables.
+
+    A table is named ``source.table``, or in full ``source.schema.table``.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        catalog: Catalog,
+        spark: SparkSession,
+        positions: Mapping[str, Lsn],
+        timestamp: datetime | None,
+        renew: Callable[[], Live],
+    ) -> None:
+        self._home = home
+        self._catalog = catalog
+        self._spark = spark
+        self._renew = renew
+        self._tables = {record.source + "." + record.local: record for record in catalog.tables()}
+        self._made: dict[str, DataFrame] = {}
+        self.positions = dict(positions)
+        """The position of each source."""
+        self.timestamp = timestamp
+        """Commit time of the last transaction that is visible."""
+
+    @property
+    def position(self) -> Lsn:
+        """The position, where the home has one source."""
+        if len(self.positions) != 1:
+            raise UsageError("this home has several sources, each with its position", "Use `positions`.")
+        return next(iter(self.positions.values()))
+
+    def tables(self) -> list[str]:
+        """Return the names of all tables, readable or not."""
+        return sorted(self._tables)
+
+    def table(self, name: str) -> DataFrame:
+        """Return one table at this moment."""
+        known = self._names().get(tuple(name.lower().split(".")))
+        if known is None:
+            raise UsageError(f"there is no table {name}", f"Known are: {', '.join(self.tables()) or 'none'}")
+        if known not in self._made:
+            self._made[known] = self._make(self._tables[known])
+        return self._made[known]
+
+    def sql(self, query: str) -> DataFrame:
+        """Run Spark SQL over the live tables, named ``source.table``."""
+        resolved = resolve(query, self._names(), f"penstock_{uuid.uuid4().hex[:8]}_")
+        for view, table in resolved.views.items():
+            self.table(table).createTempView(view)
+        try:
+            return self._spark.sql(resolved.text)
+        finally:
+            for view in resolved.views:
+                self._spark.catalog.dropTempView(view)
+
+    def refresh(self) -> Live:
+        """Return a view of a later moment."""
+        return self._renew()
+
+    def _names(self) -> dict[tuple[str, ...], str]:
+        names: dict[tuple[str, ...], str] = {}
+        for name, record in self._tables.items():
+            names[record.source.lower(), record.local.lower()] = name
+            names[record.source.lower(), record.upstream.schema.lower(), record.upstream.name.lower()] = name
+        return names
+
+    def _make(self, record: TableRecord) -> DataFrame:
+        upto = self.positions[record.source]
+        schema = self._readable_schema(record, upto)
+        base = self._catalog.newest_base(record.source, record.local, upto)
+        if base is None:
+            raise TransientError(
+                f"{record.upstream} is still being copied", "It can be read when its first copy is whole."
+            )
+        path = base_path(self._home, record.source, record.local)
+        log = log_path(self._home, record.source)
+        return live_table(self._spark, log, path.absolute(), base.version, base.position, schema, upto)
+
+    def _readable_schema(self, record: TableRecord, upto: Lsn) -> TableSchema:
+        """Return the table's schema; raise its definite error where that holds at this position."""
+        source = self._catalog.source(record.source)
+        captured = [] if source is None else [t for t in instance_of(source).tables if t.name == record.upstream]
+        with closing(SqliteLogReader(log_path(self._home, record.source))) as log:
+            logged = log.tables().get(record.upstream)
+        if logged is not None and logged.error is not None and upto >= logged.error.lsn:
+            raise logged.error
+        if not captured or (record.state is TableState.FAILED and logged is not None and logged.error is None):
+            raise DefiniteError(record.error or f"{record.upstream} is not captured", record.remedy or "")
+        return captured[0].table_schema()

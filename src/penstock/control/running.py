@@ -1,0 +1,72 @@
+"""A home at work: capture processes on one side of the log, copy and apply on the other."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from penstock.catalog.states import SourceState, TableState
+from penstock.catalog.store import Catalog
+from penstock.control.following import Follower, Progress
+from penstock.control.supervisor import CaptureSupervisor
+from penstock.errors import DefiniteError, TransientError
+
+__all__ = ["Running"]
+
+_LOOK_SECONDS = 0.1
+
+
+class Running:
+    """What runs for all sources of a home, until `stop`."""
+
+    def __init__(self, home: Path, catalog: Catalog, spark: SparkSession, progress: Progress) -> None:
+        self._catalog = catalog
+        self._captures: dict[str, CaptureSupervisor] = {}
+        self._followers: dict[str, Follower] = {}
+        names = [record.name for record in catalog.sources()]
+        try:
+            for name in names:
+                self._captures[name] = CaptureSupervisor(home, name)
+            for name in names:
+                self._followers[name] = Follower(home, catalog, name, spark, progress)
+        except BaseException:
+            self.stop()
+            raise
+
+    def capture_pids(self) -> dict[str, int]:
+        """Return the process id of each source's capture."""
+        return {name: capture.pid for name, capture in self._captures.items()}
+
+    def check(self) -> None:
+        """Raise when a source has stopped for good."""
+        for name, capture in self._captures.items():
+            record = self._catalog.source(name)
+            if capture.ended and record is not None and record.state is SourceState.FAILED:
+                raise DefiniteError(record.error or f"capture of {name} stopped", record.remedy or "")
+        for follower in self._followers.values():
+            if follower.failure is not None:
+                raise follower.failure
+
+    def wait_live(self, seconds: float | None = None) -> None:
+        """Wait until no table waits for its first copy."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while any(table.state is TableState.PENDING for table in self._catalog.tables()):
+            self.check()
+            if deadline is not None and time.monotonic() > deadline:
+                raise TransientError(f"the first copy was not whole after {seconds:.0f} s", "See `penstock status`.")
+            time.sleep(_LOOK_SECONDS)
+
+    def wait(self) -> None:
+        """Run until interrupted, or until a source stops for good."""
+        while True:
+            self.check()
+            time.sleep(_LOOK_SECONDS)
+
+    def stop(self) -> None:
+        """Stop applying, then capturing; both finish what they have in hand."""
+        for follower in self._followers.values():
+            follower.stop()
+        for capture in self._captures.values():
+            capture.stop()

@@ -1,0 +1,132 @@
+"""What is the case in a home: sources, tables, frontiers, lag, errors. One documented, versioned shape."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from penstock.catalog.store import Catalog, SourceRecord
+from penstock.changelog.interface import Frontiers
+from penstock.changelog.sqlite import SqliteLogReader
+from penstock.control.lifecycle import instance_of
+from penstock.control.lock import holder
+from penstock.errors import PenstockError
+from penstock.layout import log_path
+from penstock.positions import Lsn
+from penstock.sources.postgres.connection import connect, place
+
+__all__ = ["HomeStatus", "SourceStatus", "TableStatus", "home_status"]
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """One table: `behind` is what the log holds beyond its base table, in changes."""
+
+    name: str
+    upstream: str
+    state: str
+    position: str | None
+    behind: int
+    error: str | None
+    remedy: str | None
+
+
+@dataclass(frozen=True)
+class SourceStatus:
+    """One source; `lag_bytes` is None where Postgres could not be asked."""
+
+    name: str
+    kind: str
+    at: str
+    state: str
+    valid: str | None
+    durable: str | None
+    committed_at: str | None
+    latency_ms: float | None
+    lag_bytes: int | None
+    error: str | None
+    remedy: str | None
+    tables: list[TableStatus]
+
+
+@dataclass(frozen=True)
+class HomeStatus:
+    """A home; `running` is the pid of the process that runs it."""
+
+    version: int
+    home: str
+    running: int | None
+    sources: list[SourceStatus]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the shape of ``penstock status --json``."""
+        return asdict(self)
+
+
+def home_status(home: Path, catalog: Catalog) -> HomeStatus:
+    """Look at everything once."""
+    return HomeStatus(_VERSION, str(home), holder(home), [_source(home, catalog, s) for s in catalog.sources()])
+
+
+def _source(home: Path, catalog: Catalog, record: SourceRecord) -> SourceStatus:
+    log = log_path(home, record.name)
+    frontiers, tables = None, []
+    if log.exists():
+        with closing(SqliteLogReader(log)) as reader:
+            frontiers = reader.frontiers()
+            tables = _tables(catalog, record.name, reader, frontiers)
+    instance = instance_of(record)
+    return SourceStatus(
+        name=record.name,
+        kind=record.kind,
+        at=place(instance.connection),
+        state=record.state.value,
+        valid=str(frontiers.valid) if frontiers else None,
+        durable=str(frontiers.durable) if frontiers else None,
+        committed_at=_moment(frontiers.committed_at if frontiers else None),
+        latency_ms=_latency(frontiers),
+        lag_bytes=_lag_bytes(instance.connection, frontiers),
+        error=record.error,
+        remedy=record.remedy,
+        tables=tables,
+    )
+
+
+def _tables(catalog: Catalog, source: str, log: SqliteLogReader, frontiers: Frontiers) -> list[TableStatus]:
+    found = []
+    for table in catalog.tables(source):
+        base = catalog.newest_base(source, table.local, frontiers.durable)
+        behind = log.extent(table.upstream, base.position, frontiers.durable).rows if base else 0
+        position = str(base.position) if base else None
+        name, upstream = f"{source}.{table.local}", str(table.upstream)
+        found.append(TableStatus(name, upstream, table.state.value, position, behind, table.error, table.remedy))
+    return found
+
+
+def _latency(frontiers: Frontiers | None) -> float | None:
+    """From the commit of the last transaction to its being readable, in milliseconds."""
+    if frontiers is None or frontiers.committed_at is None or frontiers.published_at is None:
+        return None
+    return round((frontiers.published_at - frontiers.committed_at).total_seconds() * 1000, 1)
+
+
+def _lag_bytes(conninfo: str, frontiers: Frontiers | None) -> int | None:
+    if frontiers is None:
+        return None
+    try:
+        with connect(conninfo, connect_timeout=2) as connection:
+            row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+    except (PenstockError, psycopg.Error):
+        return None
+    return max(0, Lsn.parse(row[0]) - frontiers.durable) if row else None
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds") if moment else None

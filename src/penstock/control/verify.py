@@ -1,0 +1,62 @@
+"""Verify: live tables against Postgres, row by row, at one named position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from penstock.changelog.sqlite import SqliteLogReader
+from penstock.control.live import Live
+from penstock.errors import TransientError
+from penstock.layout import log_path
+from penstock.positions import Lsn
+from penstock.sources.postgres.slot import export_snapshot
+from penstock.sources.postgres.spec import PostgresInstanceConfig
+from penstock.spark.boundary import delivering
+from penstock.tables.compare import Differences, differences
+from penstock.tables.initial_copy import upstream_rows
+
+__all__ = ["Verdict", "verify_source", "wait_for"]
+
+_PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The comparison of one table with Postgres at a position."""
+
+    table: str
+    position: Lsn
+    differences: Differences
+
+    @property
+    def equal(self) -> bool:
+        """Whether not one row differs."""
+        return self.differences.count == 0
+
+
+def verify_source(home: Path, spark: SparkSession, instance: PostgresInstanceConfig, live_at: Callable[[Lsn], Live]) -> list[Verdict]:
+    """Compare every captured table at the position of one exported snapshot."""
+    with export_snapshot(instance.connection) as snapshot, delivering():
+        wait_for(home, instance.source, snapshot.lsn)
+        live = live_at(snapshot.lsn)
+        verdicts = []
+        for captured in instance.tables:
+            name = f"{instance.source}.{captured.name}"
+            rows = upstream_rows(spark, instance.connection, snapshot, captured, spark.sparkContext.defaultParallelism)
+            found = differences(rows, live.table(name), captured.table_schema().key)
+            verdicts.append(Verdict(str(captured.name), snapshot.lsn, found))
+    return verdicts
+
+
+def wait_for(home: Path, source: str, position: Lsn, seconds: float = _PATIENCE_SECONDS) -> None:
+    """Wait until the log holds everything up to a position."""
+    with closing(SqliteLogReader(log_path(home, source))) as log:
+        if log.wait(Lsn(position - 1), seconds).durable < position:
+            raise TransientError(
+                f"the log of {source} did not reach {position} in {seconds:.0f} s", "Is its capture running?"
+            )

@@ -1,0 +1,41 @@
+"""Where things lie in a home.
+
+::
+
+    home/
+      penstock.db        the catalog
+      log/SOURCE.db      the change log of a source
+      lake/SOURCE/TABLE  its base tables (Delta)
+      run/               lock and pid of a running instance
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["base_path", "catalog_path", "lake_path", "log_path", "run_path"]
+
+
+def catalog_path(home: Path) -> Path:
+    """Return the catalog's file."""
+    return home / "penstock.db"
+
+
+def log_path(home: Path, source: str) -> Path:
+    """Return the change log of a source."""
+    return home / "log" / f"{source}.db"
+
+
+def lake_path(home: Path, source: str) -> Path:
+    """Return the folder of a source's base tables."""
+    return home / "lake" / source
+
+
+def base_path(home: Path, source: str, table: str) -> Path:
+    """Return the folder of one base table, by its local name."""
+    return lake_path(home, source) / table
+
+
+def run_path(home: Path) -> Path:
+    """Return the folder that tells of a running instance."""
+    return home / "run"

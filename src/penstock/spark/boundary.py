@@ -1,0 +1,45 @@
+"""Our errors across the border between Spark's Python workers and the driver.
+
+Spark turns an exception in a worker into text. A `PenstockError` that leaves a worker through `carrying` takes its
+type and arguments with it, and `delivering` raises it again on the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from penstock import errors
+from penstock.errors import PenstockError
+
+__all__ = ["carrying", "delivering"]
+
+_MARK = re.compile(r"penstock-error:(\{.*?\}):end", re.DOTALL)
+
+
+@contextmanager
+def carrying() -> Iterator[None]:
+    """In a worker: pack our errors for the way to the driver."""
+    try:
+        yield
+    except PenstockError as error:
+        packed = json.dumps({"type": type(error).__name__, "args": list(error.args)})
+        raise RuntimeError(f"penstock-error:{packed}:end") from error
+
+
+@contextmanager
+def delivering() -> Iterator[None]:
+    """On the driver: unpack them."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        found = _MARK.search(str(error))
+        if found is None:
+            raise
+        packed = json.loads(found.group(1))
+        raise getattr(errors, packed["type"])(*packed["args"]) from None

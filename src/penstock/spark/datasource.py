@@ -1,0 +1,214 @@
+"""``format("penstock")``: the changes of one table, as a stream and as a batch.
+
+::
+
+    spark.readStream.format("penstock").option("home", …).option("source", …).option("table", "public.orders").load()
+
+A row is a change: operation, position, transaction, the row before and after. An offset is the commit end LSN of a
+transaction, so a micro-batch always ends between transactions and never within one; and since the log
+replays a range as the same bytes, a batch that Spark runs again gives the same rows.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from penstock.changelog.interface import LoggedTable
+from penstock.changelog.shapes import changes, changes_schema
+from penstock.changelog.sqlite import SqliteLogReader
+from penstock.errors import UsageError
+from penstock.layout import log_path
+from penstock.model import TableName
+from penstock.positions import Lsn
+from penstock.spark.ranges import grouped, spark_schema
+
+__all__ = ["PenstockDataSource", "PenstockOptions"]
+
+_PATIENCE_SECONDS = 0.05
+
+
+class PenstockOptions(BaseModel):
+    """The options of ``format("penstock")``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    home: str = Field(description="The home of the source, as an absolute path where executors run elsewhere")
+    source: str = Field(description="The source's name")
+    table: str = Field(description="The upstream table, as schema.table")
+    rows: Literal["changes"] = Field("changes", description="The shape of rows: one per change")
+    startingposition: str = Field(
+        "latest", alias="startingPosition", description="Changes after this LSN, or after now: latest"
+    )
+    endingposition: str = Field(
+        "latest", alias="endingPosition", description="Batch only: changes up to this LSN, or up to now: latest"
+    )
+
+    @classmethod
+    def parse(cls, given: dict[str, str]) -> PenstockOptions:
+        """Read options as Spark gives them, their names in any case; refuse unknown ones by name."""
+        names = {(field.alias or name).lower(): field.alias or name for name, field in cls.model_fields.items()}
+        for name in given:
+            if name.lower() not in names:
+                near = difflib.get_close_matches(name.lower(), names, 1)
+                hint = f"Did you mean {names[near[0]]}?" if near else f"Known are: {', '.join(names.values())}."
+                raise UsageError(f"format penstock has no option {name!r}", hint)
+        try:
+            return cls(**{names[name.lower()]: value for name, value in given.items()})
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise UsageError(
+                f"option {first['loc'][0]} of format penstock: {first['msg']}", "See the reference of the Spark source."
+            ) from error
+
+    def log(self) -> Path:
+        """Return the log to read."""
+        path = log_path(Path(self.home), self.source)
+        if not path.exists():
+            raise UsageError(
+                f"there is no source {self.source} in {self.home}", "See `penstock status` for its sources."
+            )
+        return path
+
+    def table_name(self) -> TableName:
+        """Return the table to read."""
+        try:
+            return TableName.parse(self.table)
+        except ValueError as error:
+            raise UsageError(str(error), "Name the upstream table, like public.orders.") from error
+
+
+class PenstockDataSource(DataSource):
+    """The changes of a captured table."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "penstock"
+
+    def schema(self) -> StructType:
+        """Return the shape of a change of this table."""
+        return spark_schema(changes_schema(_Changes(self._parsed()).table().schema.columns))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read a range once."""
+        return _BatchReader(self._parsed())
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Follow the table."""
+        return _StreamReader(self._parsed())
+
+    def _parsed(self) -> PenstockOptions:
+        return PenstockOptions.parse(dict(self.options))
+
+
+class _Changes:
+    """One table's changes in its log."""
+
+    def __init__(self, options: PenstockOptions) -> None:
+        self._options = options
+        self._log = options.log()
+        self._name = options.table_name()
+
+    def table(self) -> LoggedTable:
+        with closing(SqliteLogReader(self._log)) as reader:
+            tables = reader.tables()
+        if self._name not in tables:
+            known = ", ".join(sorted(str(name) for name in tables))
+            raise UsageError(f"source {self._options.source} has no table {self._name}", f"It has: {known}")
+        return tables[self._name]
+
+    def position(self, text: str) -> Lsn:
+        """Read a position option, and hold it to what the log can still give."""
+        with closing(SqliteLogReader(self._log)) as reader:
+            frontiers = reader.frontiers()
+        if text == "latest":
+            return frontiers.durable
+        try:
+            lsn = Lsn.parse(text)
+        except ValueError as error:
+            raise UsageError(f"{text!r} is not a position", "Give an LSN like 16/B374D848, or latest.") from error
+        if lsn < frontiers.valid:
+            raise UsageError(f"the log begins at {frontiers.valid}, after {lsn}", "Start at that position or later.")
+        return lsn
+
+    def newest(self, beyond: Lsn) -> Lsn:
+        with closing(SqliteLogReader(self._log)) as reader:
+            return reader.wait(beyond, _PATIENCE_SECONDS).durable
+
+    def partitions(self, after: Lsn, upto: Lsn) -> list[_Piece]:
+        self._refuse_past_error(upto)
+        with closing(SqliteLogReader(self._log)) as reader:
+            extent = reader.extent(self._name, after, upto)
+        return [_Piece(after, upto, chunks) for chunks in grouped(extent)]
+
+    def read(self, piece: _Piece) -> Iterator[pa.RecordBatch]:
+        with closing(SqliteLogReader(self._log)) as reader:
+            for batch in reader.read(self._name, piece.after, piece.upto, piece.chunks):
+                yield changes(batch)
+
+    def _refuse_past_error(self, upto: Lsn) -> None:
+        error = self.table().error
+        if error is not None and upto >= error.lsn:
+            raise error
+
+
+class _Piece(InputPartition):
+    """A group of chunks of a range."""
+
+    def __init__(self, after: Lsn, upto: Lsn, chunks: Sequence[int]) -> None:
+        super().__init__(None)
+        self.after, self.upto, self.chunks = after, upto, chunks
+
+
+class _BatchReader(DataSourceReader):
+    def __init__(self, options: PenstockOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        source = _Changes(self._options)
+        return source.partitions(
+            source.position(self._options.startingposition), source.position(self._options.endingposition)
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, _Piece):
+            raise TypeError(partition)
+        return _Changes(self._options).read(partition)
+
+
+class _StreamReader(DataSourceStreamReader):
+    def __init__(self, options: PenstockOptions) -> None:
+        self._options = options
+        self._start: str | None = None
+        self._newest = Lsn.ZERO
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        # Spark asks twice; the answer must be the same.
+        if self._start is None:
+            self._start = str(_Changes(self._options).position(self._options.startingposition))
+        return {"lsn": self._start}
+
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Wait a moment for a later transaction: a new change then starts a batch at once."""
+        self._newest = _Changes(self._options).newest(self._newest)
+        return {"lsn": str(self._newest)}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return _Changes(self._options).partitions(Lsn.parse(start["lsn"]), Lsn.parse(end["lsn"]))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, _Piece):
+            raise TypeError(partition)
+        return _Changes(self._options).read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing hangs on this: the position is in Spark's checkpoint."""

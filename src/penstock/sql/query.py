@@ -1,0 +1,136 @@
+"""Queries over live tables: names of ours are found in the text and replaced; nothing else of it is touched.
+
+``shop.orders`` in table position becomes a view's name with the alias ``orders`` (unless it has one of its own), and
+``shop.orders.id`` elsewhere becomes ``orders.id``. Strings, comments and everything that is not a captured table
+stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import sqlglot
+from sqlglot.errors import TokenError
+from sqlglot.tokens import Token, TokenType
+
+from penstock.errors import UsageError
+
+__all__ = ["Resolved", "resolve"]
+
+_NAMES = {TokenType.VAR, TokenType.IDENTIFIER}
+_TABLES_FOLLOW = {TokenType.FROM, TokenType.JOIN}
+_TABLES_END = {
+    TokenType.SELECT, TokenType.WHERE, TokenType.GROUP_BY, TokenType.HAVING, TokenType.ORDER_BY, TokenType.ON,
+    TokenType.USING, TokenType.LIMIT, TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT, TokenType.WINDOW,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The query's new text, and the views that it needs: view name → table, as the mapping named it."""
+
+    text: str
+    views: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Name:
+    """A dotted name in the text: its parts, where it stands, and whether a table is expected there."""
+
+    parts: tuple[str, ...]
+    ends: tuple[int, ...]
+    start: int
+    is_table: bool
+    aliased: bool
+
+
+def resolve(query: str, tables: Mapping[tuple[str, ...], str], prefix: str) -> Resolved:
+    """Replace the names of `tables` (by their parts, lower case) with views called `prefix` and a number."""
+    views: dict[str, str] = {}
+    pieces, at = [], 0
+    for name in _dotted_names(query):
+        known = _longest_known(name, tables)
+        if known is None:
+            continue
+        table, parts = known
+        view = next((v for v, t in views.items() if t == table), f"{prefix}{len(views) + 1}")
+        end = name.ends[parts - 1] + 1
+        alias = name.parts[parts - 1]
+        if name.is_table and len(name.parts) == parts:
+            views[view] = table
+            new = view if name.aliased else f"{view} AS `{alias}`"
+        elif not name.is_table and len(name.parts) > parts:
+            new = f"`{alias}`"
+        else:
+            continue
+        pieces += [query[at : name.start], new]
+        at = end
+    return Resolved("".join([*pieces, query[at:]]), views)
+
+
+def _longest_known(name: _Name, tables: Mapping[tuple[str, ...], str]) -> tuple[str, int] | None:
+    lower = tuple(part.lower() for part in name.parts)
+    for parts in (3, 2):
+        if lower[:parts] in tables and len(lower) >= parts:
+            return tables[lower[:parts]], parts
+    return None
+
+
+def _dotted_names(query: str) -> Iterator[_Name]:
+    tokens = _tokens(query)
+    expects_table = [False]
+    at = 0
+    while at < len(tokens):
+        kind = tokens[at].token_type
+        if kind is TokenType.L_PAREN:
+            expects_table.append(False)
+        elif kind is TokenType.R_PAREN and len(expects_table) > 1:
+            expects_table.pop()
+        elif kind in _TABLES_FOLLOW:
+            expects_table[-1] = True
+        elif kind in _TABLES_END:
+            expects_table[-1] = False
+        name = _name_at(tokens, at, expects_table[-1])
+        if name is not None:
+            yield name
+            at += 2 * len(name.parts) - 2
+        at += 1
+
+
+def _name_at(tokens: list[Token], at: int, expects_table: bool) -> _Name | None:
+    """Read a dotted name of at least two parts that begins here."""
+    if at and tokens[at - 1].token_type is TokenType.DOT:
+        return None
+    parts, end = [], at
+    while _is_name(tokens, end):
+        parts.append(tokens[end])
+        if end + 1 < len(tokens) and tokens[end + 1].token_type is TokenType.DOT:
+            end += 2
+        else:
+            break
+    if len(parts) < 2:
+        return None
+    follows = {TokenType.FROM, TokenType.JOIN, TokenType.COMMA}
+    is_table = expects_table and at > 0 and tokens[at - 1].token_type in follows
+    after = tokens[end + 1].token_type if end + 1 < len(tokens) else None
+    texts, ends = tuple(t.text for t in parts), tuple(t.end for t in parts)
+    return _Name(texts, ends, parts[0].start, is_table, after in _NAMES or after is TokenType.ALIAS)
+
+
+def _is_name(tokens: list[Token], at: int) -> bool:
+    """After a dot, a keyword is a name too; before one, only a plain or quoted name is."""
+    if at >= len(tokens):
+        return False
+    if tokens[at].token_type in _NAMES:
+        return True
+    dotted = at > 0 and tokens[at - 1].token_type is TokenType.DOT
+    leads = at + 1 < len(tokens) and tokens[at + 1].token_type is TokenType.DOT
+    return (dotted or leads) and tokens[at].text.isidentifier()
+
+
+def _tokens(query: str) -> list[Token]:
+    try:
+        return sqlglot.tokenize(query, read="spark")
+    except TokenError as error:
+        raise UsageError(f"this is not SQL: {error}", "Check quotes and parentheses.") from error

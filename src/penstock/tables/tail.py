@@ -1,0 +1,60 @@
+"""The tail of a table: what the log holds beyond a position, ready to be folded."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.changelog.interface import ChangeLogReader, Extent
+from penstock.changelog.sqlite import SqliteLogReader
+from penstock.model import Image, TableName, TableSchema
+from penstock.positions import Lsn
+from penstock.spark.ranges import images
+from penstock.tables.contents import Contents
+from penstock.tables.fold import fold
+
+__all__ = ["Tail", "read_tail"]
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The net effect of a range on a table, and what is known of it."""
+
+    net: DataFrame
+    contents: Contents
+
+
+def read_tail(spark: SparkSession, log: Path, schema: TableSchema, after: Lsn, upto: Lsn) -> Tail | None:
+    """Return the net effect of (after, upto]; None where nothing happened."""
+    with closing(SqliteLogReader(log)) as reader:
+        extent = reader.extent(schema.table, after, upto)
+        if not extent.chunks:
+            return None
+        contents = _contents(reader, schema.table, after, upto, extent)
+    found = images(spark, log, schema, after, upto, extent)
+    return Tail(fold(found, schema, contents), contents)
+
+
+def _contents(reader: ChangeLogReader, table: TableName, after: Lsn, upto: Lsn, extent: Extent) -> Contents:
+    return Contents(
+        rows=extent.rows,
+        inserts_only=extent.kinds == 1 << Image.INSERTED,
+        unchanged=extent.unchanged,
+        moved=extent.has(Image.BEFORE) or extent.has(Image.BEFORE_KEY),
+        truncated=_last_truncate(reader, table, after, upto) if extent.has(Image.TRUNCATE) else None,
+    )
+
+
+def _last_truncate(reader: ChangeLogReader, table: TableName, after: Lsn, upto: Lsn) -> tuple[int, int] | None:
+    """Find the last TRUNCATE of a range by reading it: they are rare."""
+    last = None
+    for batch in reader.read(table, after, upto):
+        at = np.flatnonzero(batch.column("_image").to_numpy() == Image.TRUNCATE)
+        if len(at):
+            row = int(at[-1])
+            last = (batch.column("_lsn")[row].as_py(), batch.column("_ordinal")[row].as_py())
+    return last

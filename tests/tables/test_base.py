@@ -1,0 +1,215 @@
+"""A Delta table that stands at a position: steps, replays, what a crash leaves, the way back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from tests.tables.model import COLUMNS, KEYED, KEYLESS, History, plain, random_bag, random_history, row, rows_frame
+
+from penstock.errors import DefiniteError, TableError
+from penstock.model import TableName, TableSchema
+from penstock.positions import Lsn
+from penstock.tables.base import BaseTable, State
+from penstock.tables.contents import Contents, survey
+from penstock.tables.fold import fold
+
+
+def follow(spark: SparkSession, table: BaseTable, history: History, low: int, high: int, known: bool = True) -> None:
+    """Merge (low, high]; `known`: with what a survey of the range says."""
+    images = history.frame(spark, low, high)
+    found = survey(images)
+    contents = found if known else Contents(truncated=found.truncated)
+    table.merge(fold(images, table.schema, contents), Lsn(high), contents)
+
+
+def rows(table: BaseTable) -> object:
+    version = table.version()
+    assert version is not None
+    return plain(table.at(version).collect())
+
+
+def small(spark: SparkSession, path: Path, *keys: str) -> tuple[BaseTable, History, int]:
+    """A base table with a row for each of `keys`."""
+    history = History()
+    for key in keys:
+        history.insert(row(1, key, 0, f"body {key}", key.encode()))
+    base = history.commit()
+    table = BaseTable(spark, str(path / "base"), KEYED)
+    table.create(history.base(spark, base).coalesce(1), Lsn(base))
+    return table, history, base
+
+
+@pytest.mark.parametrize(("seed", "full", "truncate"), [(11, False, False), (12, True, True)])
+def test_merging_in_steps(spark: SparkSession, tmp_path: Path, seed: int, full: bool, truncate: bool) -> None:
+    history = random_history(seed, full=full, truncate=truncate, transactions=12)
+    positions = sorted(history.states)
+    table = BaseTable(spark, str(tmp_path / "base"), KEYED)
+    table.create(history.base(spark, positions[1]), Lsn(positions[1]))
+    for number, (low, high) in enumerate(zip(positions[1:-3:3], positions[4::3], strict=True)):
+        follow(spark, table, history, low, high, known=number % 2 == 0)
+        assert rows(table) == plain(history.states[high])
+        assert table.position() == high
+
+
+def test_merging_bags_in_steps(spark: SparkSession, tmp_path: Path) -> None:
+    history = random_bag(13)
+    positions = sorted(history.states)
+    table = BaseTable(spark, str(tmp_path / "base"), KEYLESS)
+    table.create(history.base(spark, positions[0]), Lsn(positions[0]))
+    for low, high in zip(positions[0:-6:6], positions[6::6], strict=True):
+        follow(spark, table, history, low, high)
+        assert rows(table) == plain(history.states[high])
+    history.truncate()
+    history.insert(row(9, "z"))
+    history.insert(row(9, "z"))
+    end = history.commit()
+    follow(spark, table, history, positions[-1], end)
+    history.insert(row(9, "z"))
+    last = history.commit()
+    follow(spark, table, history, end, last)
+    assert rows(table) == plain(history.states[last])
+
+
+def test_left_out_values_stay_those_of_the_target(spark: SparkSession, tmp_path: Path) -> None:
+    table, history, base = small(spark, tmp_path, "a")
+    history.update(history.find(1, "a"), {"n": 5}, [0, 4])
+    end = history.commit()
+    images = history.frame(spark, base)
+    contents = survey(images)
+    assert contents.unchanged and not contents.moved
+    table.merge(fold(images, KEYED, contents), Lsn(end), contents)
+    assert rows(table) == plain(history.states[end])
+
+
+def test_a_left_out_value_without_its_row_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    table, history, base = small(spark, tmp_path, "a")
+    table.create(history.base(spark, base).limit(0), Lsn(base))
+    history.update(history.find(1, "a"), {"n": 5}, [0, 4])
+    end = history.commit()
+    for known in (True, False):
+        with pytest.raises(TableError, match="penstock repair") as caught:
+            follow(spark, table, history, base, end, known)
+        assert (caught.value.table, caught.value.lsn) == ("public.t", end)
+    assert table.position() == base
+
+
+def test_a_replay_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    table, history, base = small(spark, tmp_path, "a", "b")
+    history.update(history.find(1, "a"), {"n": 1})
+    first = history.commit()
+    history.delete(history.find(1, "b"))
+    second = history.commit()
+    history.insert(row(1, "c"))
+    third = history.commit()
+    history.truncate()
+    history.insert(row(1, "d"))
+    fourth = history.commit()
+    steps = [(base, first), (first, second), (second, third), (third, fourth)]
+    for low, high in steps:
+        follow(spark, table, history, low, high)
+        before = table.state()
+        again = BaseTable(spark, table.path, KEYED)
+        follow(spark, again, history, low, high)
+        assert again.state() == table.state() == before
+        assert rows(table) == plain(history.states[high])
+    follow(spark, table, history, *steps[0])
+    assert rows(table) == plain(history.states[fourth])
+
+
+def test_a_range_without_effect_moves_the_position(spark: SparkSession, tmp_path: Path) -> None:
+    table, history, base = small(spark, tmp_path, "a")
+    history.insert(row(1, "b"))
+    history.delete(history.find(1, "b"))
+    end = history.commit()
+    follow(spark, table, history, base, end)
+    assert (table.position(), rows(table)) == (end, plain(history.states[end]))
+    for position, contents in ((end + 1, Contents()), (end + 2, Contents(inserts_only=True))):
+        table.merge(fold(history.frame(spark, end), KEYED, contents), Lsn(position), contents)
+        assert table.position() == position
+
+
+def test_create_takes_the_place_of_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
+    """Also at a lower position: the old marks must not make Delta skip the writes that follow."""
+    path = tmp_path / "base"
+    path.mkdir()
+    (path / "part-00000-of-a-dead-attempt.parquet").write_bytes(b"half a file")
+    table = BaseTable(spark, str(path), KEYED)
+    assert (table.position(), table.version(), table.state()) == (None, None, None)
+    table.create(rows_frame(spark, [row(1, "a")]), Lsn(5000))
+    table.append(rows_frame(spark, [row(1, "b")]), Lsn(6000))
+    assert table.position() == 6000
+    table.create(rows_frame(spark, [row(1, "x")]), Lsn(100))
+    assert table.position() == 100
+    table.append(rows_frame(spark, [row(1, "y")]), Lsn(200))
+    assert table.position() == 200
+    assert rows(table) == plain([row(1, "x"), row(1, "y")])
+    assert table.versions() == [State(3, Lsn(200)), State(2, Lsn(100))]
+
+
+def test_writing_before_create(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(DefiniteError, match="no base table"):
+        BaseTable(spark, str(tmp_path / "base"), KEYED).append(rows_frame(spark, [row(1, "b")]), Lsn(6000))
+
+
+def test_the_way_back(spark: SparkSession, tmp_path: Path) -> None:
+    table, history, base = small(spark, tmp_path, "a")
+    positions = [base]
+    for n in (1, 2, 3):
+        history.update(history.find(1, "a"), {"n": n})
+        positions.append(history.commit())
+        follow(spark, table, history, positions[-2], positions[-1])
+        if n == 2:
+            spark.sql(f"OPTIMIZE delta.`{table.path}`")
+    found = table.versions()
+    assert [state.position for state in found] == positions[::-1]
+    for version, position in found:
+        assert plain(table.at(version).collect()) == plain(history.states[position])
+    assert table.versions(limit=1) == found[:1]
+    assert found[0] == table.state()
+
+
+def test_properties_and_comments(spark: SparkSession, tmp_path: Path) -> None:
+    table = BaseTable(spark, str(tmp_path / "base"), KEYED)
+    frame = rows_frame(spark, [row(1, "a")])
+    properties = {"penstock.source": "shop", "delta.logRetentionDuration": "interval 90 days"}
+    table.create(frame, Lsn(7), properties, comment="all of it", comments={"n": "a number", "a.key": "a 'key'"})
+    detail = spark.sql(f"DESCRIBE DETAIL delta.`{table.path}`").collect()[0]
+    assert detail["description"] == "all of it"
+    expected = {**properties, "penstock.table": "public.t", "delta.enableDeletionVectors": "true"}
+    assert expected.items() <= detail["properties"].items()
+    comments = {field.name: field.metadata.get("comment") for field in table.at(0).schema}
+    assert {name: text for name, text in comments.items() if text} == {"n": "a number", "a.key": "a 'key'"}
+    assert detail["properties"]["delta.columnMapping.mode"] == "name"
+
+
+def test_columns_are_mapped_only_where_names_need_it(spark: SparkSession, tmp_path: Path) -> None:
+    schema = TableSchema(TableName("s", "t"), pa.schema([("id", pa.int64())]), ("id",))
+    table = BaseTable(spark, str(tmp_path / "base"), schema)
+    table.create(spark.range(3), Lsn(1))
+    detail = spark.sql(f"DESCRIBE DETAIL delta.`{table.path}`").collect()[0]
+    assert "delta.columnMapping.mode" not in detail["properties"]
+
+
+def test_a_merge_is_one_commit_with_its_mark(spark: SparkSession, tmp_path: Path) -> None:
+    table, history, base = small(spark, tmp_path, "a", "b")
+    history.delete(history.find(1, "b"))
+    history.insert(row(1, "c"))
+    end = history.commit()
+    follow(spark, table, history, base, end)
+    log = Path(table.path) / "_delta_log"
+    assert len(list(log.glob("*.json"))) == 2
+    actions = [json.loads(line) for line in (log / f"{1:020}.json").read_text().splitlines()]
+    assert [action["txn"]["version"] for action in actions if "txn" in action] == [end]
+    assert any("deletionVector" in action["add"] for action in actions if "add" in action)
+
+
+def test_sessions_of_others_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    table, history, base = small(spark, tmp_path, "a")
+    history.delete(history.find(1, "a"))
+    follow(spark, table, history, base, history.commit())
+    assert spark.conf.get("spark.databricks.delta.write.txnAppId", None) is None
+    assert table.at(0).columns == COLUMNS.names
