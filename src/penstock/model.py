@@ -72,7 +72,7 @@ class TableSchema:
     def to_bytes(self) -> bytes:
         """Serialise as an Arrow schema that carries name and key as metadata."""
         metadata = {"schema": self.table.schema, "name": self.table.name, "key": "\0".join(self.key)}
-        return self.columns.with_metadata(metadata).serialize().to_pybytes()
+        return bytes(self.columns.with_metadata(metadata).serialize().to_pybytes())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:

@@ -81,7 +81,7 @@ class Catalog:
         """Return all sources, by name."""
         with self._connected() as db:
             rows = db.execute("SELECT name, kind, spec, instance, state, error, remedy FROM source ORDER BY name")
-            return [SourceRecord(*row[:4], SourceState(row[4]), *row[5:]) for row in rows]
+            return [SourceRecord(r[0], r[1], r[2], r[3], SourceState(r[4]), r[5], r[6]) for r in rows]
 
     def source(self, name: str) -> SourceRecord | None:
         """Look a source up."""

@@ -11,11 +11,13 @@ from pyspark.sql import SparkSession
 
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
+from penstock.changelog.interface import Frontiers
 from penstock.changelog.sqlite import SqliteLogReader
 from penstock.control.following import Progress
 from penstock.control.lifecycle import create_source, drop_source, instance_of, recover
 from penstock.control.live import Live
 from penstock.control.lock import hold_home
+from penstock.control.progress import copy_progress
 from penstock.control.running import Running
 from penstock.control.status import HomeStatus, home_status
 from penstock.control.verify import Verdict, verify_source
@@ -25,12 +27,24 @@ from penstock.positions import Lsn
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.spark.session import session
 
-__all__ = ["Home", "open_home"]
+__all__ = ["Home", "open_existing", "open_home", "start_session"]
 
 
 def open_home(path: str | Path = ".penstock") -> Home:
     """Open the home at `path`, making it if it is not there."""
     return Home(Path(path))
+
+
+def open_existing(path: Path) -> Home:
+    """Open a home that is there; refuse to make one by mistake."""
+    if not catalog_path(path).exists():
+        raise UsageError(f"there is no home at {path}", "Name it with --home, or make one with: penstock run postgresql://…")
+    return Home(path)
+
+
+def start_session(progress: Progress) -> SparkSession:
+    """Start Spark on this machine; `progress` is told when something is fetched."""
+    return session(progress=progress)
 
 
 class Home:
@@ -76,6 +90,16 @@ class Home:
     def live(self, spark: SparkSession) -> Live:
         """Return all tables at one moment: now."""
         return self._live(spark, {})
+
+    def frontiers(self, source: str) -> Frontiers:
+        """Return how far a source's log can be read."""
+        with closing(SqliteLogReader(log_path(self.path, source))) as log:
+            return log.frontiers()
+
+    def copied(self, source: str) -> dict[str, tuple[int, int]]:
+        """Return for each table that is being copied the rows copied so far, and about how many there are."""
+        record = self._catalog.source(source)
+        return {} if record is None else copy_progress(instance_of(record))
 
     def status(self) -> HomeStatus:
         """Return what is the case: sources, tables, frontiers, lag, errors."""

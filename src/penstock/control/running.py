@@ -49,19 +49,21 @@ class Running:
             if follower.failure is not None:
                 raise follower.failure
 
+    def copied_tables(self) -> tuple[int, int]:
+        """Return how many tables have their first copy, and how many there are."""
+        states = [table.state for table in self._catalog.tables()]
+        return sum(state is not TableState.PENDING for state in states), len(states)
+
     def wait_live(self, seconds: float | None = None) -> None:
         """Wait until no table waits for its first copy."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        while any(table.state is TableState.PENDING for table in self._catalog.tables()):
+        while True:
+            copied, total = self.copied_tables()
+            if copied == total:
+                return
             self.check()
             if deadline is not None and time.monotonic() > deadline:
                 raise TransientError(f"the first copy was not whole after {seconds:.0f} s", "See `penstock status`.")
-            time.sleep(_LOOK_SECONDS)
-
-    def wait(self) -> None:
-        """Run until interrupted, or until a source stops for good."""
-        while True:
-            self.check()
             time.sleep(_LOOK_SECONDS)
 
     def stop(self) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from penstock.changelog.interface import LoggedTable
@@ -62,7 +63,7 @@ class PenstockOptions(BaseModel):
                 hint = f"Did you mean {names[near[0]]}?" if near else f"Known are: {', '.join(names.values())}."
                 raise UsageError(f"format penstock has no option {name!r}", hint)
         try:
-            return cls(**{names[name.lower()]: value for name, value in given.items()})
+            return cls.model_validate({names[name.lower()]: value for name, value in given.items()})
         except ValidationError as error:
             first = error.errors()[0]
             raise UsageError(
@@ -140,9 +141,21 @@ class _Changes:
             raise UsageError(f"the log begins at {frontiers.valid}, after {lsn}", "Start at that position or later.")
         return lsn
 
-    def newest(self, beyond: Lsn) -> Lsn:
+    def newest(self, start: Lsn, seen: Lsn) -> tuple[Lsn, Lsn]:
+        """Wait a moment for something after `seen`; return where changes after `start` end, and what was seen.
+
+        Transactions that do not touch this table start no batch. One with a definite error is told when all before
+        it has been given.
+        """
         with closing(SqliteLogReader(self._log)) as reader:
-            return reader.wait(beyond, _PATIENCE_SECONDS).durable
+            durable = reader.wait(seen, _PATIENCE_SECONDS).durable
+            error = self.table().error
+            upto = durable if error is None else Lsn(min(durable, error.lsn - 1))
+            if reader.extent(self._name, start, upto).chunks:
+                return upto, durable
+        if error is not None and durable >= error.lsn:
+            raise error
+        return start, durable
 
     def partitions(self, after: Lsn, upto: Lsn) -> list[_Piece]:
         self._refuse_past_error(upto)
@@ -189,7 +202,7 @@ class _StreamReader(DataSourceStreamReader):
     def __init__(self, options: PenstockOptions) -> None:
         self._options = options
         self._start: str | None = None
-        self._newest = Lsn.ZERO
+        self._seen = Lsn.ZERO
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         # Spark asks twice; the answer must be the same.
@@ -197,10 +210,10 @@ class _StreamReader(DataSourceStreamReader):
             self._start = str(_Changes(self._options).position(self._options.startingposition))
         return {"lsn": self._start}
 
-    def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Wait a moment for a later transaction: a new change then starts a batch at once."""
-        self._newest = _Changes(self._options).newest(self._newest)
-        return {"lsn": str(self._newest)}
+        newest, self._seen = _Changes(self._options).newest(Lsn.parse(start["lsn"]), self._seen)
+        return {"lsn": str(newest)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return _Changes(self._options).partitions(Lsn.parse(start["lsn"]), Lsn.parse(end["lsn"]))

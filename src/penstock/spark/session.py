@@ -57,6 +57,7 @@ _LOCAL = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.python.daemon.module": "penstock.spark.worker_daemon",
     # The default manager starts a process or two per micro-batch.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -67,7 +68,9 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 _JVM_OPTIONS = (
     "-XX:TieredStopAtLevel=1",
     "-XX:ReservedCodeCacheSize=240m",  # C1 alone gets 48 MB, which Spark fills in two minutes; then all is interpreted
-    "-XX:+UseParallelGC", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
+    "-XX:+UseParallelGC",
+    f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+)
 
 # PySpark raises what is wrong with a query, and also prints it through these as one line of JSON with the JVM's stack.
 _REPEATERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import sqlglot
 from sqlglot.errors import TokenError
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.errors import UsageError
 

@@ -30,7 +30,7 @@ from penstock.sources.postgres.pump import Drained, Pump
 from penstock.sources.postgres.relation import RelationColumn
 from penstock.sources.postgres.types import BadValue, codec_for
 
-__all__ = ["PageRange", "copy_range", "page_ranges", "split_rows"]
+__all__ = ["PageRange", "copied_rows", "copy_range", "page_ranges", "split_rows"]
 
 _BUFFER = 4 << 20
 _LAST_PAGE = (1 << 32) - 1
@@ -62,7 +62,7 @@ def copy_range(
     conninfo: str, snapshot: str, schema: TableSchema, columns: Sequence[RelationColumn], pages: PageRange, lsn: Lsn
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range of pages as the snapshot shows them."""
-    with closing(connect(conninfo, f"penstock copy {schema.table}")) as connection:
+    with closing(connect(conninfo, _session_name(schema.table))) as connection:
         connection.execute("SET statement_timeout = 0")
         connection.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
@@ -73,6 +73,21 @@ def copy_range(
             )
         for buffer, fill in _messages(connection, schema.table):
             yield from _batches(buffer, fill, schema, columns, lsn)
+
+
+def copied_rows(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> dict[TableName, int]:
+    """Ask Postgres how many rows of each table the running copies have sent."""
+    query = (
+        "SELECT a.application_name, sum(c.tuples_processed)::bigint FROM pg_stat_progress_copy c"
+        " JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database() GROUP BY 1"
+    )
+    found = dict(connection.execute(query).fetchall())
+    return {table: found[_session_name(table)] for table in tables if _session_name(table) in found}
+
+
+def _session_name(table: TableName) -> str:
+    """Name the sessions that copy a table; Postgres keeps 63 bytes of it."""
+    return f"penstock copy {table}".encode()[:63].decode(errors="ignore")
 
 
 def _copy_command(schema: TableSchema, columns: Sequence[RelationColumn], pages: PageRange) -> sql.Composed:

@@ -84,8 +84,8 @@ def find_tables(connection: psycopg.Connection[Any], schemas: Sequence[str] | No
     for oid, *column in connection.execute(_COLUMNS, ([row[0] for row in found],)):
         columns.setdefault(oid, []).append(UpstreamColumn(*column))
     return [
-        UpstreamTable(oid, TableName(schema, name), *rest, tuple(key), tuple(columns.get(oid, ())))
-        for oid, schema, name, *rest, key in found
+        UpstreamTable(row[0], TableName(row[1], row[2]), *row[3:12], tuple(row[12]), tuple(columns.get(row[0], ())))
+        for row in found
     ]
 
 

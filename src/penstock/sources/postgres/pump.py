@@ -2,7 +2,8 @@
 
 libpq keeps the connection (TLS, SCRAM, multi-host stay its business). Its functions are called from a compiled loop
 that holds no GIL: consume what the socket has, take each message, copy it behind the last one. A message in the
-buffer is its length (4 bytes, native order) and its bytes.
+buffer is its length (4 bytes, native order) and its bytes. The loop counts what ends a transaction, so that nobody needs
+to look at half of one.
 
 The functions are bound by symbol name, not by address, so that the compiled loop can be cached on disk. Where
 psycopg brings no libpq of its own that can be found, `get_copy_data` does the same, more slowly.
@@ -41,6 +42,8 @@ class Drained(enum.IntEnum):
 _IDLE, _FULL, _FAILED = int(Drained.IDLE), int(Drained.FULL), int(Drained.FAILED)
 _COALESCED = 8192
 _HEADER = 4
+_KEEPALIVE, _COMMIT = ord("k"), ord("C")
+_XLOG_HEADER = 25
 
 _get_copy_data = types.ExternalFunction("penstock_PQgetCopyData", types.int32(types.intp, types.intp, types.int32))
 _consume_input = types.ExternalFunction("penstock_PQconsumeInput", types.int32(types.intp))
@@ -72,9 +75,18 @@ def _bind_libpq() -> bool:
 _NATIVE = _bind_libpq()  # before the loops below: they are compiled and linked when this module is loaded
 
 
+@njit(inline="always")
+def _is_boundary(buffer, at, length):  # type: ignore[no-untyped-def]
+    """Whether the message is a keepalive or a commit."""
+    return buffer[at] == _KEEPALIVE or (length > _XLOG_HEADER and buffer[at + _XLOG_HEADER] == _COMMIT)
+
+
 @njit(_SIGNATURE, nogil=True, cache=True)
 def _drain(connection, pending, pending_address, buffer, address, fill):  # type: ignore[no-untyped-def]
-    """Move messages until libpq has none; `pending` is (pointer, length) of one that did not fit."""
+    """Move messages until libpq has none.
+
+    `pending` is (pointer, length) of a message that did not fit, and the number of boundaries so far.
+    """
     capacity = buffer.shape[0]
     while True:
         if pending[0] == 0:
@@ -90,6 +102,7 @@ def _drain(connection, pending, pending_address, buffer, address, fill):  # type
         _memcpy(address + fill + _HEADER, pending[0], length)
         _free(pending[0])
         pending[0] = 0
+        pending[2] += _is_boundary(buffer, fill + _HEADER, length)
         fill += _HEADER + length
 
 
@@ -110,7 +123,7 @@ class Pump:
 
     def __init__(self, pgconn: psycopg.pq.abc.PGconn) -> None:
         self._pgconn = pgconn
-        self._pending = np.zeros(2, np.int64)
+        self._pending = np.zeros(3, np.int64)
         self._native = _NATIVE and pgconn.pgconn_ptr is not None
         self._left: bytes | None = None
 
@@ -125,6 +138,11 @@ class Pump:
         if status == Drained.FAILED:
             raise TransientError(f"the connection to Postgres is lost: {self._reason()}", "It will be opened again.")
         return fill, Drained(status)
+
+    @property
+    def boundaries(self) -> int:
+        """How many commits and keepalives were laid down so far."""
+        return int(self._pending[2])
 
     def needed(self) -> int:
         """Return the room that the waiting message needs."""
@@ -145,6 +163,7 @@ class Pump:
             buffer[fill : fill + _HEADER] = np.frombuffer(length.to_bytes(_HEADER, "little"), np.uint8)
             buffer[fill + _HEADER : fill + _HEADER + length] = np.frombuffer(self._left, np.uint8)
             self._left = None
+            self._pending[2] += _is_boundary.py_func(buffer, fill + _HEADER, length)
             fill += _HEADER + length
 
     def _reason(self) -> str:

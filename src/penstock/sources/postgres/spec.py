@@ -100,6 +100,7 @@ class CapturedColumns(BaseModel):
     schema_bytes: str
     columns: tuple[tuple[str, int, int, bool], ...]
     comment: str | None = None
+    estimated_rows: int = 0
 
     @classmethod
     def of(cls, table: UpstreamTable) -> Self:
@@ -109,7 +110,9 @@ class CapturedColumns(BaseModel):
             raise DefiniteError(f"{table.name} cannot be captured: {refused[0][1]}", "Leave it out.")
         columns = tuple((c.name, c.oid, c.typmod, c.identity) for c in table.relation_columns())
         encoded = base64.b64encode(schema.to_bytes()).decode("ascii")
-        return cls(schema_bytes=encoded, columns=columns, comment=table.comment)
+        return cls(
+            schema_bytes=encoded, columns=columns, comment=table.comment, estimated_rows=table.estimated_rows
+        )
 
     def table_schema(self) -> TableSchema:
         """Return the schema downstream."""

@@ -1,0 +1,50 @@
+"""``python -m bench NAME [--quick]``; without a name, the list of benchmarks."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import sys
+from pathlib import Path
+
+from penstock.errors import PenstockError, UsageError
+
+
+def main(arguments: list[str]) -> int:
+    """Run one benchmark; its figure is the last line."""
+    parser = argparse.ArgumentParser("python -m bench", description="Run one benchmark.")
+    parser.add_argument("name", nargs="?", help="one of those that `python -m bench` lists")
+    parser.add_argument("--quick", action="store_true", help="about a minute, and a rougher figure")
+    given = parser.parse_args(arguments)
+    try:
+        return _run(given.name, given.quick)
+    except PenstockError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+
+
+def _run(name: str | None, quick: bool) -> int:
+    known = benches()
+    if name is None:
+        print("\n".join(f"{known_name:12} {what}" for known_name, what in known.items()))
+        return 0
+    if name not in known:
+        raise UsageError(f"there is no benchmark {name!r}", f"Use one of: {', '.join(known)}.")
+    ratio = importlib.import_module(f"bench.{name}").run(quick)
+    print(f"ratio {name} {ratio:.2f}")
+    return 0
+
+
+def benches() -> dict[str, str]:
+    """Return the benchmarks, which are the modules here with a function `run`, and what each measures."""
+    found = {}
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        tree = ast.parse(path.read_text())
+        if any(isinstance(node, ast.FunctionDef) and node.name == "run" for node in tree.body):
+            found[path.stem] = (ast.get_docstring(tree) or "").partition("\n")[0]
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

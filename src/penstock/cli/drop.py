@@ -1,0 +1,30 @@
+"""``penstock drop``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli.options import DebugOption, HomeOption
+from penstock.control.home import open_existing
+
+__all__ = ["drop"]
+
+
+def drop(
+    source: Annotated[str, typer.Argument(help="The source's name.")],
+    home: HomeOption = Path(".penstock"),
+    force: Annotated[bool, typer.Option("--force", help="Also when Postgres cannot be reached.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Remove a source and what it made, also upstream: slot, publication, log, tables.
+
+    Example: penstock drop shop
+    """
+    left = open_existing(home).drop(source, force=force)
+    typer.echo(f"dropped {source}")
+    if left:
+        typer.echo("could not be removed; run by hand:")
+        typer.echo("\n".join(left))

@@ -1,0 +1,77 @@
+"""``penstock run``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from penstock.cli.copying import show_copy
+from penstock.cli.interrupt import Interrupt
+from penstock.cli.options import DebugOption, HomeOption
+from penstock.cli.starting import start_spark, waiting
+from penstock.cli.status import render
+from penstock.control.home import Home, open_home
+from penstock.control.running import Running
+from penstock.errors import UsageError
+
+__all__ = ["run"]
+
+_SCHEMES = ("postgresql://", "postgres://")
+
+
+def run(
+    target: Annotated[str | None, typer.Argument(help="postgresql://… of a database to capture.")] = None,
+    home: HomeOption = Path(".penstock"),
+    name: Annotated[str | None, typer.Option("--name", help="The source's name; else the database's.")] = None,
+    debug: DebugOption = False,
+) -> None:
+    """Capture all tables of a database, and run every source of the home, until Ctrl-C.
+
+    Stops cleanly and resumes exactly where it was. The password comes from PGPASSWORD or ~/.pgpass.
+
+    Example: penstock run postgresql://penstock@db.example.com/shop
+    """
+    console = Console(stderr=True)
+    opened = open_home(home)
+    if target is not None:
+        _capture(console, opened, target, name)
+    if not opened.sources():
+        raise UsageError("this home has no sources", "Name a database: penstock run postgresql://user@host/database")
+    with Interrupt() as interrupt:
+        spark = start_spark()
+        try:
+            with opened.run(spark, _say(console)) as running:
+                show_copy(console, opened, running, interrupt)
+                _show(console, opened, running, interrupt)
+                with waiting("stopping"):
+                    running.stop()
+        finally:
+            spark.stop()
+
+
+def _capture(console: Console, home: Home, target: str, name: str | None) -> None:
+    """Make the source, unless the home captures this database already."""
+    if not target.startswith(_SCHEMES):
+        raise UsageError(f"{target} is not a database", "Name one as postgresql://user@host:5432/database.")
+    if home.captures(target) is None:
+        with waiting("looking at the database"):
+            made = home.create(target, name)
+        console.print(f"created source {made}: `penstock drop {made}` removes it again, also upstream")
+
+
+def _say(console: Console) -> Callable[[str], None]:
+    return lambda text: console.print(text, highlight=False, markup=False)
+
+
+def _show(console: Console, home: Home, running: Running, interrupt: Interrupt) -> None:
+    """Show the state once a second, until Ctrl-C or until a source stops for good."""
+    with Live(console=console, auto_refresh=False, transient=True) as view:
+        while not interrupt.wait(1.0):
+            running.check()
+            if console.is_terminal:
+                view.update(render(home.status()), refresh=True)

@@ -1,0 +1,115 @@
+"""``penstock sql``."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from penstock.cli.options import DebugOption, HomeOption
+from penstock.cli.starting import start_spark
+from penstock.control.home import Home, open_existing
+from penstock.errors import PenstockError, UsageError
+
+__all__ = ["OutputFormat", "sql"]
+
+class OutputFormat(StrEnum):
+    """How rows are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+def sql(
+    query: Annotated[str | None, typer.Argument(help="A query; without one, a prompt.")] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the query from a file.")] = None,
+    output: Annotated[OutputFormat, typer.Option("--format", help="How to print rows.")] = OutputFormat.TABLE,
+    home: HomeOption = Path(".penstock"),
+    debug: DebugOption = False,
+) -> None:
+    """Query live tables, named source.table, with Spark SQL; all of them at one moment.
+
+    Example: penstock sql "SELECT status, count(*) FROM shop.orders GROUP BY status"
+    """
+    opened = open_existing(home)
+    text = file.read_text() if file else query
+    spark = start_spark()
+    try:
+        if text is not None:
+            _print(_run(opened, spark, text), output)
+        else:
+            _prompt(opened, spark, output)
+    finally:
+        spark.stop()
+
+
+def _run(home: Home, spark: SparkSession, text: str) -> DataFrame:
+    statement = text.strip().rstrip(";")
+    if not statement:
+        raise UsageError("there is no query", 'For example: penstock sql "SELECT 1"')
+    try:
+        return home.live(spark).sql(statement)
+    except (AnalysisException, ParseException) as error:
+        said = str(error).split("JVM stacktrace")[0].strip()
+        raise UsageError(said, "Tables are named source.table; see them with: penstock status") from error
+
+
+def _prompt(home: Home, spark: SparkSession, output: OutputFormat) -> None:
+    """Read queries line by line until the end of input; each sees the moment at which it was asked."""
+    import readline  # noqa: F401 - gives input() editing and history
+
+    sys.stderr.write("Spark SQL over live tables; each query ends with ;  Ctrl-D leaves.\n")
+    lines: list[str] = []
+    while True:
+        try:
+            lines.append(input("penstock> " if not lines else "      ... "))
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            lines.clear()
+            continue
+        if lines[-1].rstrip().endswith(";"):
+            _answer(home, spark, "\n".join(lines), output)
+            lines.clear()
+
+
+def _answer(home: Home, spark: SparkSession, text: str, output: OutputFormat) -> None:
+    try:
+        _print(_run(home, spark, text), output)
+    except PenstockError as error:
+        sys.stderr.write(f"{error}\n")
+
+
+def _print(rows: DataFrame, output: OutputFormat) -> None:
+    names = rows.columns
+    if output is OutputFormat.TABLE:
+        _print_table(names, rows)
+    elif output is OutputFormat.JSON:
+        for line in rows.toJSON().toLocalIterator():
+            typer.echo(line)
+    else:
+        writer = csv.writer(sys.stdout)
+        writer.writerow(names)
+        writer.writerows(rows.toLocalIterator())
+
+
+def _print_table(names: list[str], rows: DataFrame) -> None:
+    table = Table()
+    for name in names:
+        table.add_column(escape(name))
+    count = 0
+    for row in rows.toLocalIterator():
+        table.add_row(*("" if value is None else escape(str(value)) for value in row))
+        count += 1
+    Console().print(table)
+    typer.echo(f"{count} rows")

@@ -1,0 +1,86 @@
+"""``penstock status``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.interrupt import Interrupt
+from penstock.cli.options import DebugOption, HomeOption, JsonOption
+from penstock.control.home import open_existing
+from penstock.control.status import HomeStatus, SourceStatus
+
+__all__ = ["render", "status"]
+
+_COLORS = {"live": "green", "ready": "green", "pending": "yellow", "failed": "red"}
+
+
+def status(
+    home: HomeOption = Path(".penstock"),
+    as_json: JsonOption = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show sources, tables, their state, frontiers, lag and errors.
+
+    Example: penstock status --watch
+    """
+    opened = open_existing(home)
+    if as_json:
+        typer.echo(json.dumps(opened.status().as_json(), indent=2))
+        return
+    console = Console()
+    if not watch:
+        console.print(render(opened.status()))
+        return
+    with Interrupt() as interrupt, Live(render(opened.status()), console=console, auto_refresh=False) as view:
+        while not interrupt.wait(1.0):
+            view.update(render(opened.status()), refresh=True)
+
+
+def render(found: HomeStatus) -> RenderableType:
+    """Draw a status for a terminal."""
+    running = f"running, pid {found.running}" if found.running else "not running"
+    parts: list[RenderableType] = [Text(f"home {found.home} ({running})")]
+    if not found.sources:
+        parts.append(Text("no sources yet; try: penstock run postgresql://user@host/database"))
+    for source in found.sources:
+        parts += [_headline(source), _tables(source)]
+        if source.error:
+            parts.append(Text(f"{source.error}\n{source.remedy or ''}".strip(), style="red"))
+        parts += [
+            Text(f"{table.upstream}: {table.error}\n{table.remedy or ''}".strip(), style="red")
+            for table in source.tables
+            if table.error
+        ]
+    return Group(*parts)
+
+
+def _headline(source: SourceStatus) -> Text:
+    lag = "unknown" if source.lag_bytes is None else f"{source.lag_bytes:,} bytes"
+    latency = "" if source.latency_ms is None else f", commit to readable {source.latency_ms:.0f} ms"
+    text = Text.assemble((source.name, "bold"), f" from {source.kind} {source.at}: ", _state(source.state))
+    return text.append(f", durable {source.durable}, lag {lag}{latency}")
+
+
+def _tables(source: SourceStatus) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("table", "upstream", "state", "position"):
+        table.add_column(name)
+    table.add_column("in the log only", justify="right")
+    for row in source.tables:
+        cells = (escape(row.name), escape(row.upstream))
+        table.add_row(*cells, _state(row.state), row.position or "", f"{row.behind:,}")
+    return table
+
+
+def _state(state: str) -> Text:
+    return Text(state, style=_COLORS.get(state, ""))

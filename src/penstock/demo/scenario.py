@@ -1,0 +1,131 @@
+"""The demo, without its face: a database under load, looks at its live tables, and the last comparison.
+
+A *look* is one live view: all tables at one position. At each one the bank's invariants are checked, in Spark, over
+accounts and transfers together; and one table after the other is counted.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from types import TracebackType
+from typing import Self
+
+import psycopg
+from pyspark.sql import SparkSession
+
+from penstock.control.home import Home
+from penstock.demo.bank import create_bank
+from penstock.demo.invariants import bank_checks
+from penstock.demo.shop import create_shop
+from penstock.embedded.postgres import start_postgres
+from penstock.positions import Lsn
+
+__all__ = ["DATABASE", "LatencySampler", "Look", "Looker", "start_database"]
+
+DATABASE = "demo"
+_SAMPLE_SECONDS = 0.02
+
+
+@contextmanager
+def start_database() -> Iterator[str]:
+    """Run a Postgres of our own with a shop and a bank in it; give its URL."""
+    with start_postgres() as server:
+        server.create_database(DATABASE)
+        url = server.url_for(DATABASE)
+        with psycopg.connect(url, autocommit=True) as connection:
+            create_shop(connection)
+            create_bank(connection)
+            connection.execute("ANALYZE")
+        yield url
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one live view showed."""
+
+    position: Lsn
+    total: Decimal
+    transfers: int
+    broken: list[str]
+    """Names of invariants that did not hold: always empty."""
+    counted: tuple[str, int]
+    seconds: float
+
+
+@dataclass
+class Looker:
+    """Looks at the live tables of a home."""
+
+    home: Home
+    spark: SparkSession
+    source: str
+    looks: list[Look] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+    """The rows of each table, at the last look that counted it."""
+
+    def look(self) -> Look:
+        """Take one position and read everything there."""
+        started = time.monotonic()
+        live = self.home.live(self.spark)
+        accounts, transfers = f"{self.source}.accounts", f"{self.source}.transfers"
+        total, count = live.sql(
+            f"SELECT (SELECT sum(balance) FROM {accounts}), (SELECT count(*) FROM {transfers})"  # noqa: S608 - our names
+        ).collect()[0]
+        checks = bank_checks(accounts, transfers)
+        broken = [name for name, query in checks.items() if live.sql(query).limit(1).collect()]
+        name = live.tables()[len(self.looks) % len(live.tables())]
+        self.rows[name] = live.table(name).count()
+        self.rows[transfers] = count
+        found = Look(live.position, total, count, broken, (name, self.rows[name]), time.monotonic() - started)
+        self.looks.append(found)
+        return found
+
+    @property
+    def steady(self) -> bool:
+        """Whether the sum of balances was the same at every look, and no invariant was ever broken."""
+        return len({look.total for look in self.looks}) <= 1 and not any(look.broken for look in self.looks)
+
+
+class LatencySampler:
+    """Collects, while it runs, how long transactions took from their commit to being readable."""
+
+    def __init__(self, home: Home, source: str) -> None:
+        self._home = home
+        self._source = source
+        self._samples: list[float] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, name="penstock-latency", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+        self._stop.set()
+        self._thread.join()
+
+    def percentiles(self) -> tuple[float, float] | None:
+        """Return median and 99th percentile in milliseconds, once there are samples."""
+        samples = list(self._samples)
+        if len(samples) < 2:
+            return None
+        return statistics.median(samples), statistics.quantiles(samples, n=100)[98]
+
+    def _sample(self) -> None:
+        last = None
+        while not self._stop.wait(_SAMPLE_SECONDS):
+            frontiers = self._home.frontiers(self._source)
+            if frontiers.committed_at is None or frontiers.published_at is None or frontiers.committed_at == last:
+                continue
+            last = frontiers.committed_at
+            self._samples.append((frontiers.published_at - last).total_seconds() * 1000)

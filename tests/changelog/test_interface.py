@@ -1,0 +1,276 @@
+"""The contract of a change log, held against every implementation: add one to `LOGS`, and all of this runs on it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.changelog.chunks import COLUMNS, ITEMS, ORDERS, Row, chunk, inserted, read
+
+from penstock.changelog.interface import ChangeLogReader, ChangeLogWriter, Extent
+from penstock.changelog.sqlite import SqliteLogReader, SqliteLogWriter, create_log
+from penstock.errors import DefiniteError, TableError
+from penstock.model import Image, TableName, TableSchema
+from penstock.positions import Lsn
+
+START = Lsn(10)
+
+
+@dataclass(frozen=True)
+class Log:
+    """One implementation, with one log: how to open it again and again."""
+
+    writer: Callable[[], ChangeLogWriter]
+    reader: Callable[[], Any]
+
+
+def sqlite_log(folder: Path) -> Log:
+    path = folder / "log" / "shop.db"
+    create_log(path, START)
+    return Log(lambda: SqliteLogWriter(path), lambda: SqliteLogReader(path))
+
+
+LOGS: dict[str, Callable[[Path], Log]] = {"sqlite": sqlite_log}
+
+
+@pytest.fixture(params=list(LOGS))
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
+    return LOGS[request.param](tmp_path)
+
+
+@pytest.fixture
+def writer(log: Log) -> Iterator[ChangeLogWriter]:
+    with closing(log.writer()) as opened:
+        opened.define(ORDERS)
+        opened.define(ITEMS)
+        yield opened
+
+
+@pytest.fixture
+def reader(log: Log) -> Iterator[ChangeLogReader]:
+    with closing(log.reader()) as opened:
+        yield opened
+
+
+def test_a_new_log_is_empty(reader: ChangeLogReader) -> None:
+    found = reader.frontiers()
+    assert (found.valid, found.durable, found.committed_at, found.published_at) == (START, START, None, None)
+    assert reader.tables() == {}
+    assert reader.extent(ORDERS.table, Lsn.ZERO, Lsn(100)) == Extent()
+    assert read(reader, ORDERS) == []
+
+
+def test_images_come_back_in_order_with_their_transaction(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    rows = [
+        inserted(20, 0),
+        Row(20, 1, Image.BEFORE, (1, "old")),
+        Row(20, 1, Image.UPDATED, (1, None), (1,)),
+        Row(30, 0, Image.DELETED_KEY, (1, None)),
+        Row(40, 0, Image.TRUNCATE, None),
+    ]
+    writer.publish([chunk(ORDERS, rows[:3])], Lsn(20), committed_at=20)
+    writer.publish([chunk(ORDERS, rows[3:])], Lsn(40), committed_at=40)
+    assert read(reader, ORDERS) == rows
+    batches = list(reader.read(ORDERS.table, Lsn.ZERO, Lsn(100)))
+    shared = [(r["_xid"], r["_committed_at"].microsecond) for batch in batches for r in batch.to_pylist()]
+    assert shared == [(21, 20)] * 3 + [(31, 30), (41, 40)]
+    found = reader.frontiers()
+    assert found.durable == 40
+    assert found.committed_at is not None
+    assert found.published_at is not None
+    assert found.committed_at.microsecond == 40
+
+
+@pytest.mark.parametrize("after", range(19, 62, 5))
+@pytest.mark.parametrize("upto", range(19, 62, 5))
+def test_ranges_cut_inside_chunks(writer: ChangeLogWriter, reader: ChangeLogReader, after: int, upto: int) -> None:
+    rows = [inserted(lsn, ordinal) for lsn in (20, 30, 40, 50, 60) for ordinal in range(lsn // 20)]
+    writer.publish([chunk(ORDERS, [row for row in rows if row.lsn <= 30])], Lsn(30))
+    writer.publish([chunk(ORDERS, [row for row in rows if row.lsn > 30])], Lsn(60))
+    wanted = [row for row in rows if after < row.lsn <= upto]
+    assert read(reader, ORDERS, after, upto) == wanted
+    extent = reader.extent(ORDERS.table, Lsn(after), Lsn(upto))
+    assert extent.rows >= len(wanted)
+    by_chunk = [
+        batch.num_rows for c in extent.chunks for batch in reader.read(ORDERS.table, Lsn(after), Lsn(upto), [c])
+    ]
+    assert sum(by_chunk) == len(wanted)
+
+
+def test_the_extent_tells_what_a_range_holds(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    writer.publish([chunk(ORDERS, [inserted(20), Row(25, 0, Image.UPDATED, (1, None), (1,))])], Lsn(25))
+    writer.publish([chunk(ORDERS, [Row(30, 0, Image.DELETED_KEY, (1, None))])], Lsn(30))
+    whole = reader.extent(ORDERS.table, Lsn(10), Lsn(30))
+    assert (len(whole.chunks), whole.rows, whole.bounds, whole.unchanged) == (2, 3, (20, 30), True)
+    assert [image for image in Image if whole.has(image)] == [Image.DELETED_KEY, Image.UPDATED, Image.INSERTED]
+    assert whole.size > 0
+    last = reader.extent(ORDERS.table, Lsn(25), Lsn(30))
+    assert (last.rows, last.bounds, last.unchanged, last.has(Image.INSERTED)) == (1, (30, 30), False, False)
+
+
+def test_reading_a_range_again_gives_equal_batches(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    for lsn in range(20, 30):
+        writer.publish([chunk(ORDERS, [inserted(lsn, n) for n in range(50)])], Lsn(lsn))
+    before = list(reader.read(ORDERS.table, Lsn(22), Lsn(27)))
+    for lsn in range(30, 40):
+        writer.publish([chunk(ORDERS, [inserted(lsn)]), chunk(ITEMS, [inserted(lsn)])], Lsn(lsn))
+    again = list(reader.read(ORDERS.table, Lsn(22), Lsn(27)))
+    assert [a.equals(b) for a, b in zip(before, again, strict=True)] == [True] * 5
+
+
+def test_all_tables_move_in_one_step(log: Log, writer: ChangeLogWriter) -> None:
+    """A reader that looks all the time never sees one table ahead of the other within `durable`."""
+    stop, torn, looks = threading.Event(), [], []
+
+    def look() -> None:
+        with closing(log.reader()) as mine:
+            while not stop.is_set():
+                durable = mine.frontiers().durable
+                counts = [len(read(mine, table, 0, durable)) for table in (ORDERS, ITEMS)]
+                looks.append(durable)
+                if counts != [durable - START] * 2:
+                    torn.append((durable, counts))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for lsn in range(11, 61):
+        writer.publish([chunk(ORDERS, [inserted(lsn)]), chunk(ITEMS, [inserted(lsn)])], Lsn(lsn))
+        time.sleep(0.002)
+    stop.set()
+    thread.join()
+    assert torn == []
+    assert len(set(looks)) > 2
+    assert looks == sorted(looks)
+
+
+def test_staged_parts_are_seen_when_published_and_stand_before_the_rest(
+    writer: ChangeLogWriter, reader: ChangeLogReader
+) -> None:
+    writer.stage(777, [chunk(ORDERS, [inserted(-1, 0), inserted(-1, 1)]), chunk(ITEMS, [inserted(-1, 2)])])
+    writer.publish([chunk(ORDERS, [inserted(20)])], Lsn(20))
+    writer.stage(777, [chunk(ORDERS, [inserted(-1, 3)])])
+    assert [row.lsn for row in read(reader, ORDERS)] == [20]
+    assert read(reader, ITEMS) == []
+    assert reader.extent(ORDERS.table, Lsn.ZERO, Lsn(100)).rows == 1
+    writer.publish([chunk(ORDERS, [inserted(30, 4), inserted(40, 0)])], Lsn(40), staged={777: Lsn(30)})
+    places = [(row.lsn, row.ordinal) for row in read(reader, ORDERS)]
+    assert places == [(20, 0), (30, 0), (30, 1), (30, 3), (30, 4), (40, 0)]
+    assert [(row.lsn, row.ordinal) for row in read(reader, ITEMS)] == [(30, 2)]
+    assert [(row.lsn, row.ordinal) for row in read(reader, ORDERS, 20, 30)] == places[1:5]
+
+
+def test_staged_parts_of_other_transactions_stay_hidden(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    writer.stage(777, [chunk(ORDERS, [inserted(-1)])])
+    writer.stage(778, [chunk(ORDERS, [inserted(-1, 1)])])
+    writer.publish([], Lsn(30), staged={778: Lsn(30)})
+    assert [(row.lsn, row.ordinal) for row in read(reader, ORDERS)] == [(30, 1)]
+
+
+def test_staged_parts_of_a_writer_that_went_are_dropped(log: Log, reader: ChangeLogReader) -> None:
+    with closing(log.writer()) as first:
+        first.define(ORDERS)
+        first.stage(777, [chunk(ORDERS, [inserted(-1)])])
+    with closing(log.writer()) as second:
+        second.define(ORDERS)
+        second.publish([chunk(ORDERS, [inserted(30)])], Lsn(30), staged={777: Lsn(30)})
+    assert read(reader, ORDERS) == [inserted(30)]
+
+
+def test_the_frontier_moves_without_changes(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    writer.publish([chunk(ORDERS, [inserted(20)])], Lsn(20), committed_at=20)
+    before = reader.frontiers()
+    writer.publish([], Lsn(90))
+    after = reader.frontiers()
+    assert (after.durable, after.committed_at, after.published_at) == (90, before.committed_at, before.published_at)
+
+
+def test_the_frontier_never_moves_back(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    writer.publish([chunk(ORDERS, [inserted(50)])], Lsn(50))
+    with pytest.raises(DefiniteError, match="back"):
+        writer.publish([chunk(ORDERS, [inserted(40)])], Lsn(40), errors=[TableError("public.orders", 40, "x")])
+    assert read(reader, ORDERS) == [inserted(50)]
+    assert reader.frontiers().durable == writer.frontiers().durable == 50
+    assert reader.tables()[ORDERS.table].error is None
+    writer.publish([], Lsn(50))
+
+
+def test_a_second_writer_is_refused_and_told_who_is_the_first(log: Log, writer: ChangeLogWriter) -> None:
+    with pytest.raises(DefiniteError, match=rf"pid {os.getpid()}"):
+        log.writer()
+    writer.publish([], Lsn(50))
+
+
+def test_a_writer_can_follow_another(log: Log) -> None:
+    for lsn in (20, 30, 40):
+        with closing(log.writer()) as writer:
+            assert writer.define(ORDERS) == 1
+            writer.publish([chunk(ORDERS, [inserted(lsn)])], Lsn(lsn))
+    with closing(log.reader()) as reader:
+        assert [row.lsn for row in read(reader, ORDERS)] == [20, 30, 40]
+
+
+def test_errors_come_with_the_step_that_published_them(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    error = TableError("public.orders", 30, "its columns changed", "Capture it again.")
+    writer.publish([chunk(ITEMS, [inserted(30)])], Lsn(30), errors=[error])
+    found = reader.tables()
+    assert found[ITEMS.table].error is None
+    kept = found[ORDERS.table].error
+    assert kept is not None
+    assert kept.args == error.args
+
+
+def test_the_first_error_of_a_table_stays(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    writer.publish([], Lsn(30), errors=[TableError("public.orders", 30, "first")])
+    writer.publish([], Lsn(40), errors=[TableError("public.orders", 40, "second")])
+    kept = reader.tables()[ORDERS.table].error
+    assert kept is not None
+    assert (kept.lsn, kept.message) == (30, "first")
+
+
+def test_versions_of_a_schema(log: Log, reader: ChangeLogReader) -> None:
+    wider = TableSchema(ORDERS.table, COLUMNS.append(pa.field("note", pa.string())), ("id",))
+    with closing(log.writer()) as writer:
+        assert [writer.define(s) for s in (ORDERS, ORDERS, wider, wider)] == [1, 1, 2, 2]
+    with closing(log.writer()) as writer:
+        assert writer.define(wider) == 2
+    found = reader.tables()[TableName("public", "orders")]
+    assert found.schemas == (ORDERS, wider)
+    assert found.schema == wider
+
+
+def test_wait_returns_at_once_when_there_is_news(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    writer.publish([], Lsn(20))
+    began = time.monotonic()
+    assert reader.wait(Lsn(15), 10).durable == 20
+    assert time.monotonic() - began < 1
+
+
+def test_wait_gives_up(reader: ChangeLogReader) -> None:
+    began = time.monotonic()
+    assert reader.wait(START, 0.1).durable == START
+    assert 0.1 <= time.monotonic() - began < 2
+
+
+def test_wait_wakes_when_the_frontier_moves(log: Log, writer: ChangeLogWriter) -> None:
+    found: list[Lsn] = []
+
+    def wait() -> None:
+        with closing(log.reader()) as mine:
+            found.append(mine.wait(START, 20).durable)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.1)
+    began = time.monotonic()
+    writer.publish([], Lsn(20))
+    waiting.join()
+    assert found == [20]
+    assert time.monotonic() - began < 5

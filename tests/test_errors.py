@@ -1,0 +1,56 @@
+"""Every error crosses process borders: it pickles, and comes back with all that it knew."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import pkgutil
+from collections.abc import Iterator
+
+import pytest
+
+import penstock
+from penstock import errors
+from penstock.errors import DefiniteError, PenstockError, TableError, TransientError, UsageError
+
+
+def descendants(root: type[PenstockError]) -> Iterator[type[PenstockError]]:
+    for child in root.__subclasses__():
+        yield child
+        yield from descendants(child)
+
+
+def everywhere() -> list[type[PenstockError]]:
+    """All errors, those that other modules add included."""
+    for package in ("sources", "changelog", "catalog", "control", "sql"):
+        for module in pkgutil.walk_packages([*penstock.__path__], "penstock."):
+            if module.name.startswith(f"penstock.{package}"):
+                importlib.import_module(module.name)
+    return [PenstockError, *sorted(set(descendants(PenstockError)), key=lambda kind: kind.__name__)]
+
+
+def test_every_error_pickles() -> None:
+    for kind in everywhere():
+        made = kind("public.t", 7, "it broke", "mend it") if issubclass(kind, TableError) else kind("it broke", "mend it")
+        back = pickle.loads(pickle.dumps(made))
+        assert type(back) is kind
+        assert (back.message, back.remedy, back.exit_code) == ("it broke", "mend it", kind.exit_code)
+        assert str(back) == "it broke\nmend it"
+        assert vars(back) == vars(made)
+
+
+def test_a_table_error_keeps_its_table_and_position() -> None:
+    back = pickle.loads(pickle.dumps(TableError("public.t", 7, "it broke")))
+    assert (back.table, back.lsn, back.message, back.remedy) == ("public.t", 7, "it broke", "")
+    assert str(back) == "it broke"
+
+
+@pytest.mark.parametrize(("kind", "code"), [(UsageError, 2), (DefiniteError, 3), (TransientError, 4)])
+def test_exit_codes(kind: type[PenstockError], code: int) -> None:
+    assert kind("x").exit_code == code
+
+
+def test_the_tree_in_the_docstring_is_the_tree() -> None:
+    assert errors.__doc__ is not None
+    for name in errors.__all__:
+        assert name in errors.__doc__
