@@ -109,7 +109,7 @@ class History:
         """The images of (after, upto], in no order."""
         chosen = [image for image in self.images if after < image["_lsn"] <= upto]
         random.Random(0).shuffle(chosen)
-        return spark.createDataFrame(pa.Table.from_pylist(chosen, image_schema(COLUMNS))).repartition(3)
+        return spark.createDataFrame(pa.Table.from_pylist(chosen, image_schema(COLUMNS)))
 
     def base(self, spark: SparkSession, at: int) -> DataFrame:
         return rows_frame(spark, self.states[at])

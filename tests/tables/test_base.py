@@ -172,6 +172,16 @@ def test_the_way_back(spark: SparkSession, tmp_path: Path) -> None:
     assert found[0] == table.state()
 
 
+def test_the_position_without_delta_s_checksum_files(spark: SparkSession, tmp_path: Path) -> None:
+    """A crash between a commit and its checksum file."""
+    table, _, base = small(spark, tmp_path, "a")
+    table.append(rows_frame(spark, [row(1, "b")]), Lsn(base + 5))
+    for checksum in (Path(table.path) / "_delta_log").glob("*.crc"):
+        checksum.unlink()
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    assert BaseTable(spark, table.path, KEYED).state() == State(1, Lsn(base + 5))
+
+
 def test_properties_and_comments(spark: SparkSession, tmp_path: Path) -> None:
     table = BaseTable(spark, str(tmp_path / "base"), KEYED)
     frame = rows_frame(spark, [row(1, "a")])

@@ -80,4 +80,4 @@ def _within(stored: pa.RecordBatch, lsns: np.ndarray, after: Lsn, upto: Lsn) -> 
         return stored
     tx = stored.column(0).to_numpy()
     start = int(np.searchsorted(tx, first))
-    return stored.slice(start, int(np.searchsorted(tx, last)) - start)
+    return stored.slice(start, max(0, int(np.searchsorted(tx, last)) - start))

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -60,13 +61,14 @@ CREATE TABLE failure (
 PRAGMA user_version = {_FORMAT};
 """
 _FULL_DISK = "Free some space and start again; nothing is lost: Postgres keeps what was not yet confirmed."
+_RESTORE = "Restore the home from a backup, or drop the source and capture it afresh."
 _POLL_SECONDS = 0.002
 
 
 def create_log(path: Path, start: Lsn) -> None:
     """Make an empty log whose history begins after `start`; one that is there already is left as it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _disk(path), _connected(path, readonly=False) as db:
+    with _disk(path), _connected(path) as db:
         db.execute("BEGIN IMMEDIATE")
         if db.execute("PRAGMA user_version").fetchone()[0] == 0:
             for statement in _SCHEMA.split(";"):
@@ -81,10 +83,14 @@ class SqliteLogWriter(ChangeLogWriter):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = _lock(path)
-        self._db = _connect(path, readonly=False)
         self._relations: dict[tuple[TableName, int], int] = {}
-        with self._transaction():
-            self._drop_staged()
+        try:
+            self._db = _connect(path, "rw")
+            with self._transaction():
+                self._drop_staged()
+        except BaseException:
+            os.close(self._lock)
+            raise
 
     def define(self, schema: TableSchema) -> int:
         """Return the version of this schema, adding it when it differs from the table's last."""
@@ -200,17 +206,20 @@ class SqliteLogReader(ChangeLogReader):
     """A reader of the log at `path`; make one per thread."""
 
     def __init__(self, path: Path) -> None:
-        self._db = _connect(path, readonly=True)
+        self._path = path
+        self._db = _connect(path, "rw")  # a WAL reader writes the shared-memory index, so it is not opened mode=ro
+        self._db.execute("PRAGMA query_only = ON")
 
     def frontiers(self) -> Frontiers:
         """Return what can be read now."""
-        return _frontiers(self._db)
+        with _disk(self._path):
+            return _frontiers(self._db)
 
     def wait(self, beyond: Lsn, timeout: float) -> Frontiers:
         """Poll for a later frontier: a look costs some ten microseconds."""
         deadline = time.monotonic() + timeout
         while True:
-            durable = self._db.execute("SELECT durable FROM frontier").fetchone()[0]
+            durable = self._rows("SELECT durable FROM frontier")[0][0]
             if durable > beyond or time.monotonic() >= deadline:
                 return self.frontiers()
             time.sleep(_POLL_SECONDS)
@@ -218,12 +227,12 @@ class SqliteLogReader(ChangeLogReader):
     def tables(self) -> dict[TableName, LoggedTable]:
         """Return the tables with their schemas and errors."""
         schemas: dict[TableName, list[TableSchema]] = {}
-        for (columns,) in self._db.execute("SELECT columns FROM relation ORDER BY version"):
+        for (columns,) in self._rows("SELECT columns FROM relation ORDER BY version"):
             schema = TableSchema.from_bytes(columns)
             schemas.setdefault(schema.table, []).append(schema)
         errors = {
             TableName(row[0], row[1]): TableError(f"{row[0]}.{row[1]}", row[2], row[3], row[4])
-            for row in self._db.execute("SELECT schema_name, table_name, lsn, message, remedy FROM failure")
+            for row in self._rows("SELECT schema_name, table_name, lsn, message, remedy FROM failure")
         }
         return {name: LoggedTable(tuple(found), errors.get(name)) for name, found in schemas.items()}
 
@@ -248,7 +257,7 @@ class SqliteLogReader(ChangeLogReader):
         self, table: TableName, after: Lsn, upto: Lsn, chunks: Sequence[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Yield images chunk by chunk, each checked against its checksum."""
-        schemas = dict(self._db.execute("SELECT id, columns FROM relation"))
+        schemas = dict(self._rows("SELECT id, columns FROM relation"))
         wanted = None if chunks is None else set(chunks)
         for chunk, relation, last, expected in self._chunks("c.id, relation, last_lsn, checksum", table, after, upto):
             if wanted is not None and chunk not in wanted:
@@ -270,16 +279,17 @@ class SqliteLogReader(ChangeLogReader):
             " WHERE r.schema_name = ? AND r.table_name = ? AND c.last_lsn > ? AND c.first_lsn <= ?"
             " AND c.last_lsn <= (SELECT durable FROM frontier) ORDER BY c.last_lsn, c.id"
         )
-        return self._db.execute(query, (table.schema, table.name, after, upto)).fetchall()
+        return self._rows(query, (table.schema, table.name, after, upto))
 
     def _stored(self, chunk: int) -> StoredChunk:
-        row = self._db.execute("SELECT transactions, images FROM payload WHERE chunk = ?", (chunk,)).fetchone()
-        if row is None:
-            raise LogCorrupt(
-                f"the change log is damaged: the data of chunk {chunk} is missing",
-                "Restore the home from a backup, or drop the source and capture it afresh.",
-            )
-        return StoredChunk(*row)
+        rows = self._rows("SELECT transactions, images FROM payload WHERE chunk = ?", (chunk,))
+        if not rows:
+            raise LogCorrupt(f"the change log is damaged: the data of chunk {chunk} is missing", _RESTORE)
+        return StoredChunk(*rows[0])
+
+    def _rows(self, query: str, parameters: tuple[int | str, ...] = ()) -> list[tuple[Any, ...]]:
+        with _disk(self._path):
+            return self._db.execute(query, parameters).fetchall()
 
 
 def _frontiers(db: sqlite3.Connection) -> Frontiers:
@@ -291,36 +301,47 @@ def _moment(microseconds: int | None) -> datetime | None:
     return None if microseconds is None else datetime.fromtimestamp(microseconds / 1e6, UTC)
 
 
-def _connect(path: Path, *, readonly: bool) -> sqlite3.Connection:
-    mode = "rw" if readonly else "rwc"  # a WAL reader writes the shared-memory index, so it is not opened mode=ro
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    """Open a log; only mode ``rwc`` makes one, which is not a log before it has a format."""
     try:
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=30)
+    except sqlite3.OperationalError as error:
+        raise _unusable(path, error) from error
+    try:
         db.execute("PRAGMA page_size = 16384")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA wal_autocheckpoint = 4000")
-        if readonly:
-            db.execute("PRAGMA query_only = ON")
-        _check_format(db, path)
-    except sqlite3.OperationalError as error:
-        raise DefiniteError(
-            f"the change log {path} cannot be opened: {error}", "Check that the home is complete and writable."
-        ) from error
+        _check_format(db, path, empty=mode == "rwc")
+    except sqlite3.DatabaseError as error:
+        db.close()
+        raise _unusable(path, error) from error
+    except BaseException:
+        db.close()
+        raise
     return db
 
 
-def _check_format(db: sqlite3.Connection, path: Path) -> None:
+def _unusable(path: Path, error: sqlite3.Error) -> DefiniteError:
+    return DefiniteError(
+        f"the change log {path} cannot be opened: {error}", "Check that the home is complete and writable."
+    )
+
+
+def _check_format(db: sqlite3.Connection, path: Path, *, empty: bool) -> None:
     found = db.execute("PRAGMA user_version").fetchone()[0]
     if found > _FORMAT:
         raise DefiniteError(
             f"the change log {path} has format {found}; this Penstock knows formats up to {_FORMAT}",
             "Use the version of Penstock that wrote it, or a newer one.",
         )
+    if found == 0 and not empty:
+        raise DefiniteError(f"{path} is not a change log", "Restore the home from a backup, or use another one.")
 
 
 @contextmanager
-def _connected(path: Path, *, readonly: bool) -> Iterator[sqlite3.Connection]:
-    db = _connect(path, readonly=readonly)
+def _connected(path: Path) -> Iterator[sqlite3.Connection]:
+    db = _connect(path, "rwc")
     try:
         yield db
     finally:
@@ -329,12 +350,16 @@ def _connected(path: Path, *, readonly: bool) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def _disk(path: Path) -> Iterator[None]:
-    """Turn SQLite's word for a full or failing disk into ours."""
+    """Turn SQLite's word for a full or failing disk, or for a damaged file, into ours."""
     try:
         yield
     except sqlite3.OperationalError as error:
         if "full" in str(error) or "I/O" in str(error) or "disk" in str(error):
             raise DefiniteError(f"the disk under {path.parent} is full or failing: {error}", _FULL_DISK) from error
+        raise
+    except sqlite3.DatabaseError as error:
+        if "malformed" in str(error) or "not a database" in str(error):
+            raise LogCorrupt(f"the change log {path} is damaged: {error}", _RESTORE) from error
         raise
 
 

@@ -74,11 +74,14 @@ class Looker:
         started = time.monotonic()
         live = self.home.live(self.spark)
         accounts, transfers = f"{self.source}.accounts", f"{self.source}.transfers"
-        total, count = live.sql(
-            f"SELECT (SELECT sum(balance) FROM {accounts}), (SELECT count(*) FROM {transfers})"  # noqa: S608 - our names
-        ).collect()[0]
         checks = bank_checks(accounts, transfers)
-        broken = [name for name, query in checks.items() if live.sql(query).limit(1).collect()]
+        columns = [
+            f"(SELECT sum(balance) FROM {accounts})",  # noqa: S608 - our names
+            f"(SELECT count(*) FROM {transfers})",  # noqa: S608 - our names
+            *(f"(SELECT count(*) FROM ({query}))" for query in checks.values()),  # noqa: S608 - our queries
+        ]
+        total, count, *violations = live.sql(f"SELECT {', '.join(columns)}").collect()[0]
+        broken = [name for name, found in zip(checks, violations, strict=True) if found]
         name = live.tables()[len(self.looks) % len(live.tables())]
         self.rows[name] = live.table(name).count()
         self.rows[transfers] = count

@@ -30,9 +30,12 @@ from penstock.errors import UsageError
 from penstock.layout import log_path
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.spark.planner_noise import hush
 from penstock.spark.ranges import grouped, spark_schema
 
 __all__ = ["PenstockDataSource", "PenstockOptions"]
+
+hush()
 
 _PATIENCE_SECONDS = 0.05
 

@@ -22,8 +22,11 @@ from penstock.changelog.interface import Extent
 from penstock.changelog.sqlite import SqliteLogReader
 from penstock.model import TableName, TableSchema, image_schema
 from penstock.positions import Lsn
+from penstock.spark.planner_noise import hush
 
 __all__ = ["ImagesSource", "grouped", "images", "spark_schema"]
+
+hush()
 
 _LOCAL_BYTES = 4 << 20
 _TASK_BYTES = 32 << 20

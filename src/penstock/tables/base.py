@@ -110,8 +110,7 @@ class BaseTable:
         if incarnation is None:
             return None
         created = int(_option(snapshot.metadata().configuration().get(_POSITION)))
-        written = _option(snapshot.transactions().get(incarnation))
-        return State(snapshot.version(), Lsn(max(created, created if written is None else int(written))))
+        return State(snapshot.version(), Lsn(max(created, _marked(snapshot, incarnation))))
 
     def position(self) -> Lsn | None:
         """Return the position that the table stands at; None: no table yet."""
@@ -258,6 +257,21 @@ def _position_in(text: str | None, incarnation: str) -> Lsn | None:
         return Lsn.parse(mine["position"]) if mine["incarnation"] == incarnation else None
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def _marked(snapshot: Any, incarnation: str) -> int:
+    """Return the highest position that a commit is marked with; 0 for none.
+
+    Delta repeats all marks in the checksum file of a version, which is read at once. Where a crash came between the
+    commit and that file, they are found by a job over the whole log.
+    """
+    checksum = _option(snapshot.checksumOpt())
+    known = _option(checksum.setTransactions()) if checksum else None
+    if known is None:
+        found = _option(snapshot.transactions().get(incarnation))
+        return int(found or 0)
+    marks = (known.apply(i) for i in range(known.size()))
+    return max((int(mark.version()) for mark in marks if mark.appId() == incarnation), default=0)
 
 
 def _option(value: Any) -> Any:

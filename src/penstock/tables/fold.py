@@ -19,8 +19,8 @@ row gone here and a row present there: two keys, each with its last image.)
 
 A table without a key is a bag of rows, see `penstock.tables.bags`.
 
-Why `max_by` and not ``row_number() = 1``: one shuffle either way; `max_by` combines before it, so a hot key travels
-once per partition.
+Why `max_by` and not ``row_number() = 1``: both shuffle once, combine before that, and took the same time (10 thousand
+and 1 million images); `max_by` gives the newest value of every column in the same pass.
 """
 
 from __future__ import annotations

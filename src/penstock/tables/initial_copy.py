@@ -25,9 +25,13 @@ from penstock.sources.postgres.copy import PageRange, copy_range, page_ranges
 from penstock.sources.postgres.slot import ExportedSnapshot
 from penstock.sources.postgres.spec import CapturedColumns
 from penstock.spark.boundary import carrying
+from penstock.spark.planner_noise import hush
 from penstock.spark.ranges import spark_schema
 
 __all__ = ["CopySource", "upstream_rows"]
+
+
+hush()
 
 
 def upstream_rows(

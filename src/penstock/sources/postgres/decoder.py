@@ -99,6 +99,7 @@ class Decoder:
         self._m_ord = np.empty(_MOST_CHANGES, np.int64)
         self._tx_lsn, self._tx_xid, self._tx_time = (np.empty(_MOST_CHANGES, np.int64) for _ in range(3))
         self._staged_xid = 0
+        self._last = 0
         self._resume = np.zeros(scan.KEEPALIVE, np.int64)
         """The scanner's state at the first byte that is not consumed: within the staged transaction, if there is one."""
 
@@ -151,8 +152,11 @@ class Decoder:
         declared = tuple((c.name, c.oid, c.typmod) for c in self._tables[slot].columns)
         if tuple((c.name, c.oid, c.typmod) for c in relation.columns) != declared:
             self._fail(slot, int(self._state[scan.TRANSACTIONS]), _drift(self._tables[slot].columns, relation))
-        elif relation.replica_identity == "n":
-            self._fail(slot, int(self._state[scan.TRANSACTIONS]), "its replica identity is now NOTHING")
+        elif relation.replica_identity not in ("d", "f"):
+            why = "its replica identity is now NOTHING or an index"
+            self._fail(slot, int(self._state[scan.TRANSACTIONS]), why)
+        elif relation.replica_identity == "d" and _identity(relation.columns) != _identity(self._tables[slot].columns):
+            self._fail(slot, int(self._state[scan.TRANSACTIONS]), "its primary key changed upstream")
         return slot
 
     def _fail(self, slot: int, transaction: int, why: str, remedy: str = "") -> None:
@@ -170,17 +174,24 @@ class Decoder:
         state = self._state
         transactions = int(state[scan.CLOSED_TRANSACTIONS])
         if transactions:
+            self._check_order(self._tx_lsn[:transactions])
             found.durable = Lsn(max(int(self._tx_lsn[transactions - 1]), self._start))
             found.committed_at = int(self._tx_time[transactions - 1])
-            if self._staged_xid:
+            if self._staged_xid and self._tx_lsn[0] > self._start:  # else it was sent again: its parts stay hidden
                 found.staged[self._staged_xid] = Lsn(int(self._tx_lsn[0]))
-                self._staged_xid = 0
+            self._staged_xid = 0
             self._resume[:] = 0
             messages = int(state[scan.CLOSED_MESSAGES])
             found.changes = messages
             found.chunks.extend(self._chunks(buf, messages, self._tx_lsn[:transactions]))
         if state[scan.KEEPALIVE]:
             found.durable = Lsn(max(int(state[scan.KEEPALIVE]), found.durable or 0, self._start))
+
+    def _check_order(self, lsns: npt.NDArray[np.int64]) -> None:
+        """Commits come in the order of their LSNs: the log and all its readers rest on it."""
+        if lsns[0] <= self._last or (np.diff(lsns) <= 0).any():
+            raise ProtocolError("commits arrived out of order from Postgres", _REPORT)
+        self._last = int(lsns[-1])
 
     def _open(self, found: Decoded, buf: npt.NDArray[np.uint8]) -> None:
         """Take parts of the transaction in progress: its LSN is not known yet."""
@@ -263,7 +274,7 @@ class Decoder:
         A failure in what stays in the buffer is forgotten: it is met again. One in a staged transaction waits for the
         commit, which will be that of transaction 0.
         """
-        for failure in self._failures:
+        for failure in sorted(self._failures, key=lambda failure: failure.transaction):
             if failure.transaction < transactions and failure.slot not in self._ended:
                 self._ended.add(failure.slot)
                 table, lsn = str(self._tables[failure.slot].schema.table), int(self._tx_lsn[failure.transaction])
@@ -312,6 +323,10 @@ def _unchanged(length: npt.NDArray[np.int32]) -> pa.Array:
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     values = pa.array(columns.astype(np.int32))
     return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=pa.array(counts == 0))
+
+
+def _identity(columns: Sequence[RelationColumn]) -> list[str]:
+    return [column.name for column in columns if column.identity]
 
 
 def _drift(declared: Sequence[RelationColumn], relation: Relation) -> str:

@@ -151,7 +151,7 @@ class PostgresInstance(Instance):
         return done
 
     def _publish(self, writer: ChangeLogWriter, found: Decoded) -> None:
-        if found.durable is None or found.durable < self._durable:
+        if found.durable is None or (found.committed_at is None and found.durable <= self._durable):
             return
         writer.publish(
             found.chunks, found.durable, committed_at=found.committed_at, staged=found.staged, errors=found.errors

@@ -175,6 +175,9 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, tx_lsn, tx_xid, tx_ti
                 status = MALFORMED
                 break
             count = _be32(buf, p + 1)
+            if count > m_off.shape[0]:
+                status = MALFORMED
+                break
             if n + count > m_off.shape[0]:
                 status = TABLE_FULL
                 break

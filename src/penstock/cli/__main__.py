@@ -1,0 +1,9 @@
+"""``python -m penstock.cli``: the same as ``penstock``."""
+
+from __future__ import annotations
+
+from penstock.cli.main import main
+
+__all__: list[str] = []
+
+main()

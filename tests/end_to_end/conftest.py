@@ -1,0 +1,94 @@
+"""The whole path, with real parts: Postgres, capture process, change log, Spark, Delta."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from penstock.demo.bank import create_bank
+from penstock.demo.shop import create_shop
+from tests.conftest import Database
+
+
+@pytest.fixture
+def shop_and_bank(database: Database) -> Database:
+    """A database with the demo's tables in it, small."""
+    with database.connect() as connection:
+        create_shop(connection, customers=200)
+        create_bank(connection, accounts=50)
+    return database
+
+
+@dataclass
+class Penstock:
+    """`penstock run` as a user starts it, in a process of its own."""
+
+    home: Path
+    url: str
+    process: subprocess.Popen[bytes] | None = None
+    output: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.output = self.home.with_suffix(".out")
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "penstock.cli", "run", self.url, "--home", str(self.home), "--name", "demo"]
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def interrupt(self) -> int:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(60)
+
+    def capture_pid(self) -> int | None:
+        """Find the capture process of this home."""
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    words = (entry / "cmdline").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if b"penstock.control.capture" in words and str(self.home.absolute()).encode() in words:
+                    return int(entry.name)
+        return None
+
+    def kill_capture(self) -> None:
+        pid = self.capture_pid()
+        assert pid is not None, self.output.read_text()
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def penstock_run(tmp_path: Path, shop_and_bank: Database) -> Iterator[Penstock]:
+    """`penstock run` on the small shop and bank; not started yet."""
+    running = Penstock(tmp_path / "home", shop_and_bank.url)
+    yield running
+    if running.process is not None and running.process.poll() is None:
+        running.kill()
+    give_up = time.monotonic() + 20
+    while running.capture_pid() is not None:
+        assert time.monotonic() < give_up, "the capture process outlived the process that started it"
+        time.sleep(0.1)
+
+
+def count(url: str, table: str) -> int:
+    """Count the rows of an upstream table."""
+    with psycopg.connect(url) as connection:
+        row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+    assert row is not None
+    return int(row[0])

@@ -1,0 +1,118 @@
+"""Postgres → change log → Spark → live tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import penstock
+from penstock.control.home import Home
+from penstock.control.running import Running
+from penstock.demo.invariants import bank_checks
+from penstock.demo.load import Load
+from penstock.positions import Lsn
+from tests.conftest import Database
+
+
+def upstream_lsn(database: Database) -> Lsn:
+    return Lsn.parse(database.execute("SELECT pg_current_wal_lsn()::text")[0][0])
+
+
+def wait_until_readable(home: Home, source: str, lsn: Lsn, seconds: float = 30) -> None:
+    give_up = time.monotonic() + seconds
+    while home.frontiers(source).durable < lsn:
+        assert time.monotonic() < give_up, f"{source} did not reach {lsn}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def running_home(tmp_path: Path, shop_and_bank: Database, spark: SparkSession) -> Iterator[tuple[Home, Running]]:
+    home = penstock.open(tmp_path / "home")
+    home.create(shop_and_bank.url, "demo")
+    with home.run(spark) as running:
+        running.wait_live(180)
+        yield home, running
+    home.drop("demo")
+
+
+def test_two_hundred_looks_never_see_half_a_transfer(
+    running_home: tuple[Home, Running], shop_and_bank: Database, spark: SparkSession
+) -> None:
+    home, _ = running_home
+    checks = bank_checks("demo.accounts", "demo.transfers")
+    violations = " UNION ALL ".join(f"SELECT count(*) AS n FROM ({query})" for query in checks.values())
+    sums, positions = set(), set()
+    with Load(shop_and_bank.url, rate=40):
+        for _ in range(200):
+            live = home.live(spark)
+            broken, total, transfers = live.sql(
+                f"SELECT (SELECT sum(n) FROM ({violations})), (SELECT sum(balance) FROM demo.accounts),"
+                " (SELECT count(*) FROM demo.transfers)"
+            ).collect()[0]
+            assert broken == 0, f"at {live.position}"
+            sums.add(total)
+            positions.add((live.position, transfers))
+    assert len(sums) == 1
+    assert len({transfers for _, transfers in positions}) > 50, "the looks must see the bank at work"
+    assert all(verdict.equal for verdict in home.verify(spark, "demo"))
+
+
+def test_every_kind_of_change_arrives(
+    running_home: tuple[Home, Running], shop_and_bank: Database, spark: SparkSession
+) -> None:
+    home, _ = running_home
+    with shop_and_bank.connect() as connection:
+        connection.execute("UPDATE shop.customers SET id = id + 100000 WHERE id % 7 = 0 AND id NOT IN (SELECT customer_id FROM shop.orders)")
+        connection.execute("DELETE FROM shop.payments WHERE id IN (SELECT id FROM shop.payments LIMIT 5)")
+        connection.execute("UPDATE shop.customers SET notes = repeat(md5(id::text), 500) WHERE id = 1")
+        connection.execute("UPDATE shop.customers SET loyalty_points = loyalty_points + 1 WHERE id = 1")
+        connection.execute("TRUNCATE bank.transfers")
+        connection.execute("UPDATE bank.accounts SET balance = opening, transfer_count = 0")
+    wait_until_readable(home, "demo", upstream_lsn(shop_and_bank))
+    assert home.live(spark).table("demo.transfers").count() == 0
+    verdicts = home.verify(spark, "demo")
+    assert {verdict.table: verdict.equal for verdict in verdicts} == dict.fromkeys((v.table for v in verdicts), True)
+
+
+def test_a_table_that_fails_leaves_the_others_running(
+    running_home: tuple[Home, Running], shop_and_bank: Database, spark: SparkSession
+) -> None:
+    home, _ = running_home
+    shop_and_bank.execute("ALTER TABLE shop.payments ADD COLUMN surprise text")
+    before = upstream_lsn(shop_and_bank)
+    shop_and_bank.execute("UPDATE shop.payments SET surprise = 'x' WHERE id = (SELECT min(id) FROM shop.payments)")
+    with Load(shop_and_bank.url, rate=20):
+        time.sleep(2)
+    wait_until_readable(home, "demo", upstream_lsn(shop_and_bank))
+    live = home.live(spark)
+    with pytest.raises(penstock.TableError, match="surprise") as caught:
+        live.table("demo.payments")
+    assert caught.value.lsn > before
+    assert "Drop the source" in caught.value.remedy
+    assert live.table("demo.accounts").count() == 50
+    give_up = time.monotonic() + 60
+    while not any(t.error for t in home.status().sources[0].tables):
+        assert time.monotonic() < give_up, "status does not show the error"
+        time.sleep(0.2)
+    failed = [t for t in home.status().sources[0].tables if t.error]
+    assert [t.upstream for t in failed] == ["shop.payments"]
+
+
+def test_names_and_queries(running_home: tuple[Home, Running], spark: SparkSession) -> None:
+    home, _ = running_home
+    live = home.live(spark)
+    assert live.table("demo.bank.accounts").count() == live.table("demo.accounts").count() == 50
+    joined = live.sql(
+        "SELECT count(*) FROM demo.orders o JOIN demo.customers ON o.customer_id = customers.id"
+        " WHERE demo.customers.id > 0 AND 'demo.orders' <> ''"
+    ).collect()[0][0]
+    assert joined == live.table("demo.orders").count()
+    with pytest.raises(penstock.UsageError, match=r"no table demo\.nothing"):
+        live.table("demo.nothing")
+    later = live.refresh()
+    assert later.position >= live.position
+    assert live.timestamp is None or later.timestamp is not None

@@ -1,0 +1,107 @@
+"""A tiny pgoutput: replication messages as bytes, the way the pump lays them into a buffer."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.model import TableName, TableSchema
+from penstock.sources.postgres.decoder import CapturedTable
+from penstock.sources.postgres.relation import RelationColumn
+
+INT8, TEXT = 20, 25
+COLUMNS = (RelationColumn("id", INT8, -1, True), RelationColumn("name", TEXT, -1))
+UNCHANGED = object()
+"""A value that was not sent because it did not change."""
+
+Value = int | str | bytes | None | object
+_EPOCH = 946_684_800_000_000
+
+
+def captured(name: str, version: int = 1) -> CapturedTable:
+    """A table ``public.NAME (id bigint PRIMARY KEY, name text)``."""
+    columns = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    return CapturedTable(TableSchema(TableName("public", name), columns, ("id",)), COLUMNS, version)
+
+
+def framed(message: bytes) -> bytes:
+    """Length and bytes, as the pump writes them."""
+    return struct.pack("<I", len(message)) + message
+
+
+def wal(payload: bytes) -> bytes:
+    """A message of the output plugin."""
+    return framed(b"w" + struct.pack(">QQQ", 1, 2, 3) + payload)
+
+
+def keepalive(lsn: int, reply: int = 0) -> bytes:
+    """The server says how far it has sent."""
+    return framed(b"k" + struct.pack(">QQB", lsn, 0, reply))
+
+
+def begin(xid: int, lsn: int = 0, committed_at: int = 0) -> bytes:
+    """A transaction begins; `committed_at` in microseconds since 1970."""
+    return wal(b"B" + struct.pack(">QqI", lsn, committed_at - _EPOCH, xid))
+
+
+def commit(end: int, committed_at: int = 0) -> bytes:
+    """It ends at an LSN."""
+    return wal(b"C" + struct.pack(">BQQq", 0, max(end - 1, 0), end, committed_at - _EPOCH))
+
+
+def relation(
+    oid: int, name: str, columns: Sequence[RelationColumn] = COLUMNS, identity: str = "d", schema: str = "public"
+) -> bytes:
+    """Describe a table."""
+    told = [
+        struct.pack("B", c.identity) + c.name.encode() + b"\0" + struct.pack(">Ii", c.oid, c.typmod) for c in columns
+    ]
+    head = b"R" + struct.pack(">I", oid) + schema.encode() + b"\0" + name.encode() + b"\0"
+    return wal(head + identity.encode() + struct.pack(">H", len(columns)) + b"".join(told))
+
+
+def row(values: Sequence[Value]) -> bytes:
+    """A tuple: integers in binary, strings and bytes as binary text."""
+    return struct.pack(">H", len(values)) + b"".join(_value(value) for value in values)
+
+
+def _value(value: Value) -> bytes:
+    if value is None:
+        return b"n"
+    if value is UNCHANGED:
+        return b"u"
+    if isinstance(value, int):
+        return b"b" + struct.pack(">Iq", 8, value)
+    data = value.encode() if isinstance(value, str) else value
+    assert isinstance(data, bytes)
+    return b"b" + struct.pack(">I", len(data)) + data
+
+
+def insert(oid: int, *values: Value) -> bytes:
+    """An INSERT."""
+    return wal(b"I" + struct.pack(">I", oid) + b"N" + row(values))
+
+
+def update(oid: int, new: Sequence[Value], old: Sequence[Value] | None = None, role: bytes = b"K") -> bytes:
+    """An UPDATE; `role` says whether `old` is a key (K) or a whole row (O)."""
+    before = b"" if old is None else role + row(old)
+    return wal(b"U" + struct.pack(">I", oid) + before + b"N" + row(new))
+
+
+def delete(oid: int, old: Sequence[Value], role: bytes = b"K") -> bytes:
+    """A DELETE."""
+    return wal(b"D" + struct.pack(">I", oid) + role + row(old))
+
+
+def truncate(*oids: int) -> bytes:
+    """A TRUNCATE of several tables."""
+    return wal(b"T" + struct.pack(">IB", len(oids), 0) + b"".join(struct.pack(">I", oid) for oid in oids))
+
+
+def buffer(data: bytes, slack: int = 0) -> npt.NDArray[np.uint8]:
+    """The bytes as the decoder takes them, with garbage behind their end."""
+    return np.frombuffer(bytearray(data + b"\xfe" * slack), np.uint8)
