@@ -48,9 +48,10 @@ class Spread:
         return " / ".join(format(value, form) for value in (self.least, self.median, self.most))
 
 
-def size(rows: int) -> int:
-    """Return how many rows to use: `rows`, unless a test asks for less by the environment."""
-    return int(os.environ.get(_SIZE, rows))
+def size(rows: int, rounds: int) -> tuple[int, int]:
+    """Return how many rows and rounds to use: these, unless a test asks for a glimpse by the environment."""
+    wanted = os.environ.get(_SIZE)
+    return (int(wanted), 1) if wanted else (rows, rounds)
 
 
 def alternate(contestants: Mapping[str, Callable[[int], Sample]], rounds: int) -> dict[str, list[Sample]]:

@@ -10,7 +10,7 @@ with fsync, confirm. It is done when the log's durable frontier covers the last 
 
 Both are timed from START_REPLICATION, as the server logs it, so that neither pays for its start: imports and loading of
 compiled kernels here, the connection there. The reference ends with its process; the subject's process says when it saw
-the durable frontier there. Both ends are taken behind a small transaction that follows the load. CPU time is that of the
+the durable frontier there. Both ends lie behind a small transaction that follows the load. CPU time is that of the
 client process (the reference's includes its start, some milliseconds).
 
 Goal: at least 1.0 with transactions of 1,000 rows.
@@ -28,6 +28,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.rounds import Sample, Spread, alternate, median_ratio, print_environment, print_table, size
@@ -42,7 +43,13 @@ from penstock.sources.postgres.types import warm
 __all__ = ["Load", "prepared_load", "run", "subject"]
 
 _PENSTOCK, _REFERENCE = "penstock", "pg_recvlogical"
-_LOGGED = {"log_replication_commands": "on", "log_line_prefix": "%n ", "max_replication_slots": "40", "autovacuum": "off"}
+_SETTINGS = {
+    "log_replication_commands": "on",
+    "log_line_prefix": "%n ",
+    "max_replication_slots": "40",
+    "autovacuum": "off",
+}
+_HEADER = ("", "rows a transaction", "rows", "seconds", "client CPU s", "rows/s", "MB/s", "ratio")
 _TABLE = """
 CREATE TABLE orders (
     id bigint PRIMARY KEY, customer integer NOT NULL, quantity smallint NOT NULL, status text NOT NULL, note text,
@@ -58,7 +65,8 @@ BEGIN
         INSERT INTO orders SELECT n, n % 50000, n % 100, (ARRAY['new', 'paid', 'sent', 'back'])[1 + n % 4],
             CASE WHEN n % 10 <> 0 THEN 'order number ' || n || ' of a customer' END, (n % 1000000) / 100.0,
             timestamptz '2026-01-01' + n * interval '1 second', n % 3 = 0, n / 7.0, md5(n::text)::uuid,
-            date '2026-01-01' + (n % 365)::integer, jsonb_build_object('channel', 'web', 'items', n % 9, 'gift', n % 2 = 0)
+            date '2026-01-01' + (n % 365)::integer,
+            jsonb_build_object('channel', 'web', 'items', n % 9, 'gift', n % 2 = 0)
             FROM generate_series(start, start + size - 1) n WHERE n % 4 <> 0;
         UPDATE orders SET status = 'changed', amount = amount + 1, paid = true
             WHERE id BETWEEN start - 1 AND start + size - 2 AND id % 4 = 3;
@@ -74,6 +82,7 @@ class Load:
 
     server: EmbeddedPostgres
     config: PostgresInstanceConfig
+    changes: int
     end: Lsn
     folder: Path
 
@@ -88,40 +97,44 @@ class Load:
 
 def run(quick: bool) -> float:
     """Measure, print, and return the ratio for transactions of 1,000 rows."""
-    rounds = 5 if quick else 7
-    sizes = {1000: size(240_000 if quick else 1_000_000)}
-    if not quick:
-        sizes |= {10: size(500_000), 1: size(100_000)}
-    rows, ratios = [], {}
-    for transaction, changes in sizes.items():
+    sizes = {1000: 240_000} if quick else {1000: 1_000_000, 10: 500_000, 1: 100_000}
+    rows: list[list[str]] = []
+    ratios: dict[int, Spread] = {}
+    for transaction, planned in sizes.items():
+        changes, rounds = size(planned, 5 if quick else 7)
         with prepared_load(changes, transaction, rounds) as load:
             if not ratios:
                 print_environment(load.server)
-            volume = _volume(load)
-            subject(load, 0)
-            samples = alternate({_REFERENCE: lambda n, at=load: _reference(at, n), _PENSTOCK: lambda n, at=load: subject(at, n)}, rounds)
-            ratios[transaction] = median_ratio(samples[_REFERENCE], samples[_PENSTOCK])
-            for name, taken in samples.items():
-                rows.append(_row(name, transaction, changes, volume, taken, ratios[transaction]))
-    print_table(
-        f"{rounds} rounds; least / median / most", ("", "rows a transaction", "rows", "seconds", "client CPU s", "rows/s", "MB/s", "ratio"), rows
-    )
+            measured, ratios[transaction] = _measure(load, rounds)
+            rows += [[name, f"{transaction:,}", *figures] for name, figures in measured.items()]
+    print_table(f"{rounds} rounds; least / median / most", _HEADER, rows)
     return ratios[1000].median
+
+
+def _measure(load: Load, rounds: int) -> tuple[dict[str, list[str]], Spread]:
+    """Let both drain the load, after a round that only warms up; return rows of the table and the ratio."""
+    volume = _volume(load)
+    subject(load, 0)
+    samples = alternate({_REFERENCE: partial(_reference, load), _PENSTOCK: partial(subject, load)}, rounds)
+    ratio = median_ratio(samples[_REFERENCE], samples[_PENSTOCK])
+    shown = {_REFERENCE: "1", _PENSTOCK: ratio.show(".2f")}
+    return {name: [*_figures(load.changes, volume, taken), shown[name]] for name, taken in samples.items()}, ratio
 
 
 @contextmanager
 def prepared_load(changes: int, transaction: int, rounds: int) -> Iterator[Load]:
     """Make a server with changes in its WAL, and pairs of slots for the rounds from 0 on."""
-    with start_postgres(settings=_LOGGED) as server, tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+    with start_postgres(settings=_SETTINGS) as server, tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         server.execute(_TABLE)
         config = PostgresSource.from_url(server.url, "bench").create_instances(1)[0].prepare()
         for name in (f"{who}_{number}" for who in (_PENSTOCK, _REFERENCE) for number in range(rounds + 1)):
             server.execute(f"SELECT pg_copy_logical_replication_slot('{config.slot}', '{name}')")
-        server.execute(f"CALL load({max(1, changes // transaction)}, {transaction})")
+        transactions = max(1, changes // transaction)
+        server.execute(f"CALL load({transactions}, {transaction})")
         end = Lsn.parse(server.execute("SELECT pg_current_wal_insert_lsn()")[0][0])
         server.execute("UPDATE orders SET paid = NOT paid WHERE id = 1")
         server.execute("CHECKPOINT")
-        yield Load(server, config, end, Path(folder))
+        yield Load(server, config, transactions * transaction, end, Path(folder))
 
 
 def subject(load: Load, number: int) -> Sample:
@@ -146,9 +159,9 @@ def subject(load: Load, number: int) -> Sample:
 def _reference(load: Load, number: int, output: str = os.devnull) -> Sample:
     """Drain a slot with `pg_recvlogical`."""
     slot = f"{_REFERENCE}_{number}"
+    where = [f"--slot={slot}", f"--dbname={load.server.url}", f"--endpos={load.end}", f"--file={output}"]
     options = ["-o", "proto_version=1", "-o", f"publication_names={load.config.publication}"]
-    command = ["--start", f"--slot={slot}", f"--dbname={load.server.url}", f"--endpos={load.end}", "--no-loop", *options]
-    process = subprocess.Popen([str(binaries() / "pg_recvlogical"), *command, "-f", output])
+    process = subprocess.Popen([binaries() / "pg_recvlogical", "--start", "--no-loop", *where, *options])
     _, status, usage = os.wait4(process.pid, 0)
     ended = time.time()
     if status:
@@ -165,18 +178,11 @@ def _volume(load: Load) -> int:
     return volume
 
 
-def _row(name: str, transaction: int, changes: int, volume: int, taken: list[Sample], ratio: Spread) -> list[str]:
+def _figures(changes: int, volume: int, taken: list[Sample]) -> list[str]:
     seconds = Spread.of([sample.seconds for sample in taken])
-    return [
-        name,
-        f"{transaction:,}",
-        f"{changes:,}",
-        seconds.show(".2f"),
-        Spread.of([sample.cpu_seconds for sample in taken]).show(".2f"),
-        f"{changes / seconds.median:,.0f}",
-        f"{volume / seconds.median / 1e6:.0f}",
-        ratio.show(".2f") if name == _PENSTOCK else "1",
-    ]
+    cpu = Spread.of([sample.cpu_seconds for sample in taken])
+    rates = f"{changes / seconds.median:,.0f}", f"{volume / seconds.median / 1e6:.0f}"
+    return [f"{changes:,}", seconds.show(".2f"), cpu.show(".2f"), *rates]
 
 
 def _capture(log: Path, end: Lsn) -> None:

@@ -31,7 +31,9 @@ def everywhere() -> list[type[PenstockError]]:
 
 def test_every_error_pickles() -> None:
     for kind in everywhere():
-        made = kind("public.t", 7, "it broke", "mend it") if issubclass(kind, TableError) else kind("it broke", "mend it")
+        made = (
+            kind("public.t", 7, "it broke", "mend it") if issubclass(kind, TableError) else kind("it broke", "mend it")
+        )
         back = pickle.loads(pickle.dumps(made))
         assert type(back) is kind
         assert (back.message, back.remedy, back.exit_code) == ("it broke", "mend it", kind.exit_code)

@@ -12,7 +12,11 @@ import penstock
 
 SRC = Path(__file__).parent.parent / "src"
 MODULES = sorted(SRC.rglob("*.py"))
-REEXPORTING = {"__init__.py", "pyspark_penstock.py"}  # the latter is where Spark looks for the data source
+REEXPORTING = {
+    "__init__.py",
+    "__main__.py",
+    "pyspark_penstock.py",
+}  # the latter is where Spark looks for the data source
 
 
 def exported(tree: ast.Module) -> list[str] | None:

@@ -17,14 +17,32 @@ def test_text_and_back(value: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("0/0", 0), ("16/B374D848", 0x16B374D848), (" 1/a\n", 0x10000000A), ("7FFFFFFF/FFFFFFFF", 2**63 - 1)]
+    ("text", "value"),
+    [("0/0", 0), ("16/B374D848", 0x16B374D848), (" 1/a\n", 0x10000000A), ("7FFFFFFF/FFFFFFFF", 2**63 - 1)],
 )
 def test_parse(text: str, value: int) -> None:
     assert Lsn.parse(text) == value
 
 
 @pytest.mark.parametrize(
-    "text", ["", "/", "1", "1/", "/1", "g/1", "1/2/3", "123456789/0", "0/123456789", "-1/2", "+1/2", "0x1/2", "1/ 2", "80000000/0", "１/1"]
+    "text",
+    [
+        "",
+        "/",
+        "1",
+        "1/",
+        "/1",
+        "g/1",
+        "1/2/3",
+        "123456789/0",
+        "0/123456789",
+        "-1/2",
+        "+1/2",
+        "0x1/2",
+        "1/ 2",
+        "80000000/0",
+        "１/1",
+    ],
 )
 def test_garbage_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="LSN"):
@@ -39,7 +57,12 @@ def test_out_of_range(value: int) -> None:
 
 def test_shown_like_postgres_shows_it() -> None:
     lsn = Lsn(0x16B374D848)
-    assert (str(lsn), f"{lsn}", f"{lsn:>12}", repr(lsn)) == ("16/B374D848", "16/B374D848", " 16/B374D848", "Lsn('16/B374D848')")
+    assert (str(lsn), f"{lsn}", f"{lsn:>12}", repr(lsn)) == (
+        "16/B374D848",
+        "16/B374D848",
+        " 16/B374D848",
+        "Lsn('16/B374D848')",
+    )
 
 
 def test_an_lsn_is_a_number_and_pickles() -> None:

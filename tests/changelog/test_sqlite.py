@@ -244,4 +244,3 @@ def test_creating_a_log_that_exists_leaves_it_alone(written: Path) -> None:
     with closing(SqliteLogReader(written)) as reader:
         assert reader.frontiers().durable == 40
         assert len(read(reader, ORDERS)) == 60
-

@@ -71,8 +71,12 @@ class Catalog:
     """The catalog of a home."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            message = f"the home {path.parent} cannot be used: {error.strerror}"
+            raise DefiniteError(message, "Use another one (--home).") from error
         with self._connected() as db:
             db.execute("PRAGMA journal_mode = WAL")
             self._migrate(db)
@@ -153,9 +157,12 @@ class Catalog:
     def _migrate(self, db: sqlite3.Connection) -> None:
         found = db.execute("PRAGMA user_version").fetchone()[0]
         if found > _VERSION:
-            raise DefiniteError(
+            message = (
                 f"the home {self._path.parent} was made by a newer Penstock (catalog version {found};"
-                f" this one knows {_VERSION})",
+                f" this one knows {_VERSION})"
+            )
+            raise DefiniteError(
+                message,
                 "Upgrade Penstock, or use another home (--home).",
             )
         if found == 0:
@@ -171,7 +178,8 @@ class Catalog:
         try:
             db = sqlite3.connect(self._path, isolation_level=None, timeout=30)
         except sqlite3.OperationalError as error:
-            raise DefiniteError(f"the catalog {self._path} cannot be opened: {error}", "Check the home.") from error
+            message = f"the catalog {self._path} cannot be opened: {error}"
+            raise DefiniteError(message, "Check the home.") from error
         try:
             db.execute("PRAGMA foreign_keys = ON")
             db.execute("PRAGMA synchronous = FULL")
@@ -196,7 +204,13 @@ class Catalog:
 
 def _translated(error: sqlite3.DatabaseError, path: Path) -> Exception:
     if "full" in str(error) or "I/O" in str(error):
-        return DefiniteError(f"the disk under {path.parent} is full or failing: {error}", "Free some space; start again.")
+        return DefiniteError(
+            f"the disk under {path.parent} is full or failing: {error}", "Free some space; start again."
+        )
     if "not a database" in str(error) or "malformed" in str(error):
         return DefiniteError(f"{path} is not a catalog of Penstock: {error}", "Use another home (--home).")
+    if isinstance(error, sqlite3.OperationalError):
+        return DefiniteError(
+            f"the catalog {path} cannot be used: {error}", "Check that the home is whole and writable."
+        )
     return error

@@ -47,8 +47,9 @@ class StoredChunk:
     def verify(self, expected: int, where: str) -> None:
         """Refuse bytes that are not those that were written."""
         if checksum(self.transactions, self.images) != expected:
+            message = f"the change log is damaged: {where} fails its checksum"
             raise LogCorrupt(
-                f"the change log is damaged: {where} fails its checksum",
+                message,
                 "Restore the home from a backup, or drop the source and capture it afresh.",
             )
 

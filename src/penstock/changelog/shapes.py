@@ -1,4 +1,4 @@
-"""The shape in which users read changes: one row each, before and after, made from images. An image never becomes an object."""
+"""The shape in which users read changes: one row each, before and after, made from images, column by column."""
 
 from __future__ import annotations
 

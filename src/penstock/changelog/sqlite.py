@@ -153,7 +153,7 @@ class SqliteLogWriter(ChangeLogWriter):
             *bounds,
             xid,
             chunk.images.num_rows,
-            stored.images.size,
+            memoryview(stored.images).nbytes,
             chunk.kinds,
             chunk.unchanged,
             checksum(stored.transactions, stored.images),
@@ -175,8 +175,9 @@ class SqliteLogWriter(ChangeLogWriter):
             update = "UPDATE frontier SET durable=?1, committed_at=?2, published_at=?3 WHERE durable <= ?1"
             parameters = (durable, committed_at, time.time_ns() // 1000)
         if self._db.execute(update, parameters).rowcount != 1:
+            message = f"the change log was asked to move its frontier back to {durable}"
             raise DefiniteError(
-                f"the change log was asked to move its frontier back to {durable}",
+                message,
                 "This is a defect in Penstock: please report it. Nothing was written.",
             )
 
@@ -275,7 +276,7 @@ class SqliteLogReader(ChangeLogReader):
 
     def _chunks(self, columns: str, table: TableName, after: Lsn, upto: Lsn) -> list[tuple[int, ...]]:
         query = (
-            f"SELECT {columns} FROM chunk c JOIN relation r ON r.id = c.relation"  # noqa: S608 - our own column list
+            f"SELECT {columns} FROM chunk c JOIN relation r ON r.id = c.relation"
             " WHERE r.schema_name = ? AND r.table_name = ? AND c.last_lsn > ? AND c.first_lsn <= ?"
             " AND c.last_lsn <= (SELECT durable FROM frontier) ORDER BY c.last_lsn, c.id"
         )
@@ -284,7 +285,8 @@ class SqliteLogReader(ChangeLogReader):
     def _stored(self, chunk: int) -> StoredChunk:
         rows = self._rows("SELECT transactions, images FROM payload WHERE chunk = ?", (chunk,))
         if not rows:
-            raise LogCorrupt(f"the change log is damaged: the data of chunk {chunk} is missing", _RESTORE)
+            message = f"the change log is damaged: the data of chunk {chunk} is missing"
+            raise LogCorrupt(message, _RESTORE)
         return StoredChunk(*rows[0])
 
     def _rows(self, query: str, parameters: tuple[int | str, ...] = ()) -> list[tuple[Any, ...]]:
@@ -331,12 +333,14 @@ def _unusable(path: Path, error: sqlite3.Error) -> DefiniteError:
 def _check_format(db: sqlite3.Connection, path: Path, *, empty: bool) -> None:
     found = db.execute("PRAGMA user_version").fetchone()[0]
     if found > _FORMAT:
+        message = f"the change log {path} has format {found}; this Penstock knows formats up to {_FORMAT}"
         raise DefiniteError(
-            f"the change log {path} has format {found}; this Penstock knows formats up to {_FORMAT}",
+            message,
             "Use the version of Penstock that wrote it, or a newer one.",
         )
     if found == 0 and not empty:
-        raise DefiniteError(f"{path} is not a change log", "Restore the home from a backup, or use another one.")
+        message = f"{path} is not a change log"
+        raise DefiniteError(message, "Restore the home from a backup, or use another one.")
 
 
 @contextmanager
@@ -355,11 +359,13 @@ def _disk(path: Path) -> Iterator[None]:
         yield
     except sqlite3.OperationalError as error:
         if "full" in str(error) or "I/O" in str(error) or "disk" in str(error):
-            raise DefiniteError(f"the disk under {path.parent} is full or failing: {error}", _FULL_DISK) from error
+            message = f"the disk under {path.parent} is full or failing: {error}"
+            raise DefiniteError(message, _FULL_DISK) from error
         raise
     except sqlite3.DatabaseError as error:
         if "malformed" in str(error) or "not a database" in str(error):
-            raise LogCorrupt(f"the change log {path} is damaged: {error}", _RESTORE) from error
+            message = f"the change log {path} is damaged: {error}"
+            raise LogCorrupt(message, _RESTORE) from error
         raise
 
 
@@ -370,9 +376,8 @@ def _lock(path: Path) -> int:
     except BlockingIOError as error:
         owner = os.pread(handle, 32, 0).decode() or "unknown"
         os.close(handle)
-        raise DefiniteError(
-            f"the change log {path} already has a writer (pid {owner})", "Stop that process, or use another home."
-        ) from error
+        message = f"the change log {path} already has a writer (pid {owner})"
+        raise DefiniteError(message, "Stop that process, or use another home.") from error
     os.ftruncate(handle, 0)
     os.pwrite(handle, str(os.getpid()).encode(), 0)
     return handle

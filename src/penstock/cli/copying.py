@@ -14,7 +14,13 @@ __all__ = ["show_copy"]
 
 def show_copy(console: Console, home: Home, running: Running, interrupt: Interrupt) -> None:
     """Wait until every table is copied, with a bar for each that is being copied."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         tables = progress.add_task("copying tables", total=None)
         bars: dict[str, TaskID] = {}

@@ -47,16 +47,15 @@ def demo(
     Example: penstock demo --seconds 60 --rate 200
     """
     console = Console()
-    with Interrupt() as interrupt, _home(home, keep) as opened:
-        with ExitStack() as stack:
-            with waiting("starting Postgres, with a shop and a bank in it"):
-                url = stack.enter_context(start_database())
-            console.print(f"started Postgres at {url}: a shop and a bank")
-            spark = start_spark()
-            try:
-                right = _demonstrate(console, opened, spark, url, rate, seconds, interrupt)
-            finally:
-                spark.stop()
+    with Interrupt() as interrupt, _home(home, keep) as opened, ExitStack() as stack:
+        with waiting("starting Postgres, with a shop and a bank in it"):
+            url = stack.enter_context(start_database())
+        console.print(f"started Postgres at {url}: a shop and a bank")
+        spark = start_spark()
+        try:
+            right = _demonstrate(console, opened, spark, url, rate, seconds, interrupt)
+        finally:
+            spark.stop()
     if interrupt.asked:
         console.print("interrupted; nothing is left running")
         raise typer.Exit(_INTERRUPTED)
@@ -71,9 +70,8 @@ def _home(home: Path, keep: bool) -> Iterator[Home]:
     if keep:
         opened = open_home(home)
         if DATABASE in opened.sources():
-            raise DefiniteError(
-                f"the home {home} holds a demo already", f"Remove it: penstock drop {DATABASE} --force --home {home}"
-            )
+            message = f"the home {home} holds a demo already"
+            raise DefiniteError(message, f"Remove it: penstock drop {DATABASE} --force --home {home}")
         yield opened
         return
     folder = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
@@ -119,7 +117,7 @@ def _watch(
 
 
 def _line(look: Look) -> str:
-    held = "invariants hold" if not look.broken else f"BROKEN: {', '.join(look.broken)}"
+    held = "every transfer whole" if not look.broken else f"{look.broken} BROKEN"
     return f"at {look.position}: sum of balances {look.total:,}, {look.transfers:,} transfers, {held}"
 
 

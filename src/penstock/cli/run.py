@@ -41,7 +41,8 @@ def run(
     if target is not None:
         _capture(console, opened, target, name)
     if not opened.sources():
-        raise UsageError("this home has no sources", "Name a database: penstock run postgresql://user@host/database")
+        message = "this home has no sources"
+        raise UsageError(message, "Name a database: penstock run postgresql://user@host/database")
     with Interrupt() as interrupt:
         spark = start_spark()
         try:
@@ -57,7 +58,8 @@ def run(
 def _capture(console: Console, home: Home, target: str, name: str | None) -> None:
     """Make the source, unless the home captures this database already."""
     if not target.startswith(_SCHEMES):
-        raise UsageError(f"{target} is not a database", "Name one as postgresql://user@host:5432/database.")
+        message = f"{target} is not a database"
+        raise UsageError(message, "Name one as postgresql://user@host:5432/database.")
     if home.captures(target) is None:
         with waiting("looking at the database"):
             made = home.create(target, name)

@@ -22,6 +22,7 @@ from penstock.errors import PenstockError, UsageError
 
 __all__ = ["OutputFormat", "sql"]
 
+
 class OutputFormat(StrEnum):
     """How rows are printed."""
 
@@ -56,7 +57,8 @@ def sql(
 def _run(home: Home, spark: SparkSession, text: str) -> DataFrame:
     statement = text.strip().rstrip(";")
     if not statement:
-        raise UsageError("there is no query", 'For example: penstock sql "SELECT 1"')
+        message = "there is no query"
+        raise UsageError(message, 'For example: penstock sql "SELECT 1"')
     try:
         return home.live(spark).sql(statement)
     except (AnalysisException, ParseException) as error:

@@ -6,6 +6,7 @@ errors are retried here, with backoff; a definite error is written into the cata
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -48,7 +49,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _wait_for_end_of_input(stop: threading.Event) -> None:
-    sys.stdin.buffer.read()
+    while os.read(sys.stdin.fileno(), 4096):  # without a buffer: its lock would abort an interpreter that ends first
+        pass
     stop.set()
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -44,6 +45,8 @@ __all__ = ["Follower", "Progress"]
 
 _SIDE_BY_SIDE = 2
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
+_REST = 3.0
+"""Pauses are this many times as long as a round of merges: live views need no hurry, queries need the cores."""
 _RETRY_SECONDS = 5.0
 
 Progress = Callable[[str], None]
@@ -63,7 +66,8 @@ class Follower:
     def __init__(self, home: Path, catalog: Catalog, source: str, spark: SparkSession, progress: Progress) -> None:
         record = catalog.source(source)
         if record is None:
-            raise DefiniteError(f"there is no source {source}", "See `penstock status`.")
+            message = f"there is no source {source}"
+            raise DefiniteError(message, "See `penstock status`.")
         self._catalog = catalog
         self._source = source
         self._spark = spark
@@ -143,7 +147,8 @@ class Follower:
             self._fail(table, error)
             return
         except (PySparkException, Py4JError) as error:
-            raise TransientError(f"the copy of {table.record.upstream} broke off: {_brief(error)}") from error
+            message = f"the copy of {table.record.upstream} broke off: {_brief(error)}"
+            raise TransientError(message) from error
         self._known_state(table)
 
     # -- apply ------------------------------------------------------------------------------------------------------
@@ -157,10 +162,10 @@ class Follower:
                     continue
                 started = time.monotonic()
                 errors = {name: table.error for name, table in log.tables().items() if table.error is not None}
-                self._side_by_side(lambda table: self._apply(table, durable, errors), self._tables)
+                self._side_by_side(partial(self._apply, durable=durable, errors=errors), self._tables)
                 seen = durable
                 cost = time.monotonic() - started
-                self._stop.wait(min(max(cost, _SHORTEST_PAUSE), _LONGEST_PAUSE))
+                self._stop.wait(min(max(_REST * cost, _SHORTEST_PAUSE), _LONGEST_PAUSE))
 
     def _apply(self, table: _Followed, durable: Lsn, errors: dict[TableName, TableError]) -> None:
         """Bring one table to the durable frontier, or to just before its error."""
@@ -176,7 +181,8 @@ class Follower:
             self._merge(table, base.position, upto)
         except (PySparkException, Py4JError) as broken:
             if not self._stop.is_set():
-                raise TransientError(f"applying {table.record.upstream} broke off: {_brief(broken)}") from broken
+                message = f"applying {table.record.upstream} broke off: {_brief(broken)}"
+                raise TransientError(message) from broken
         if error is not None and state is not TableState.FAILED:
             self._fail(table, error)
 

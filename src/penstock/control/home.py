@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
@@ -38,7 +39,8 @@ def open_home(path: str | Path = ".penstock") -> Home:
 def open_existing(path: Path) -> Home:
     """Open a home that is there; refuse to make one by mistake."""
     if not catalog_path(path).exists():
-        raise UsageError(f"there is no home at {path}", "Name it with --home, or make one with: penstock run postgresql://…")
+        message = f"there is no home at {path}"
+        raise UsageError(message, "Name it with --home, or make one with: penstock run postgresql://…")
     return Home(path)
 
 
@@ -96,6 +98,16 @@ class Home:
         with closing(SqliteLogReader(log_path(self.path, source))) as log:
             return log.frontiers()
 
+    def watch(self, source: str, stop: threading.Event) -> Iterator[Frontiers]:
+        """Yield the frontiers of a source whenever they move, until told to stop."""
+        with closing(SqliteLogReader(log_path(self.path, source))) as log:
+            frontiers = log.frontiers()
+            while not stop.is_set():
+                moved = log.wait(frontiers.durable, 0.2)
+                if moved.durable > frontiers.durable:
+                    yield moved
+                frontiers = moved
+
     def copied(self, source: str) -> dict[str, tuple[int, int]]:
         """Return for each table that is being copied the rows copied so far, and about how many there are."""
         record = self._catalog.source(source)
@@ -109,7 +121,8 @@ class Home:
         """Compare the live tables of a source with Postgres, row by row, at one position."""
         record = self._catalog.source(source)
         if record is None:
-            raise UsageError(f"there is no source {source}", f"Known are: {', '.join(self.sources()) or 'none'}")
+            message = f"there is no source {source}"
+            raise UsageError(message, f"Known are: {', '.join(self.sources()) or 'none'}")
         return verify_source(self.path, spark, instance_of(record), lambda lsn: self._live(spark, {source: lsn}))
 
     def _live(self, spark: SparkSession, chosen: dict[str, Lsn]) -> Live:

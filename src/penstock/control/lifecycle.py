@@ -11,6 +11,7 @@ half-dropped is finished.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from penstock.changelog.sqlite import create_log
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.layout import lake_path, log_path
 from penstock.model import TableName
+from penstock.sources.postgres.connection import connection_error
 from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
 
 __all__ = ["create_source", "drop_source", "instance_of", "recover"]
@@ -31,7 +33,8 @@ __all__ = ["create_source", "drop_source", "instance_of", "recover"]
 def create_source(home: Path, catalog: Catalog, source: PostgresSource) -> SourceRecord:
     """Make a source: everything it needs upstream and here, or nothing at all."""
     if catalog.source(source.name) is not None:
-        raise DefiniteError(f"there is a source {source.name} already", f"Drop it first: penstock drop {source.name}")
+        message = f"there is a source {source.name} already"
+        raise DefiniteError(message, f"Drop it first: penstock drop {source.name}")
     instance = source.create_instances(1)[0]
     record = SourceRecord(
         source.name, source.NAME, source.model_dump_json(), instance.model_dump_json(), SourceState.CREATING
@@ -40,11 +43,23 @@ def create_source(home: Path, catalog: Catalog, source: PostgresSource) -> Sourc
     try:
         prepared = _prepare(instance)
         create_log(log_path(home, source.name), prepared.start())
-    except BaseException:
-        catalog.remove_source(source.name)
+    except BaseException as error:
+        _undo(home, catalog, instance, error)
         raise
     catalog.set_source(source.name, SourceState.READY, instance=prepared.model_dump_json())
     return record
+
+
+def _undo(home: Path, catalog: Catalog, instance: PostgresInstanceConfig, error: BaseException) -> None:
+    """Take back what a failed create made; while Postgres cannot be reached, the catalog keeps it for `recover`."""
+    taken = isinstance(error.__cause__, psycopg.errors.DuplicateObject)  # what is there is somebody else's
+    try:
+        if not taken:
+            instance.cleanup()
+    except (PenstockError, psycopg.Error):
+        return
+    _remove_files(home, instance.source)
+    catalog.remove_source(instance.source)
 
 
 def drop_source(home: Path, catalog: Catalog, name: str, *, force: bool = False) -> list[str]:
@@ -52,7 +67,8 @@ def drop_source(home: Path, catalog: Catalog, name: str, *, force: bool = False)
     record = catalog.source(name)
     if record is None:
         known = ", ".join(source.name for source in catalog.sources()) or "none"
-        raise DefiniteError(f"there is no source {name}", f"The sources of this home: {known}.")
+        message = f"there is no source {name}"
+        raise DefiniteError(message, f"The sources of this home: {known}.")
     catalog.set_source(name, SourceState.DROPPING)
     left = _clean_upstream(instance_of(record), force)
     _remove_files(home, name)
@@ -85,12 +101,22 @@ def _tables(instance: PostgresInstanceConfig) -> list[TableRecord]:
 
 
 def _local_names(tables: Sequence[TableName]) -> dict[TableName, str]:
-    """Name a table as upstream does; two of the same name in different schemas are told apart by schema."""
+    """Name a table as upstream does; where another has that name, in any case, by its schema too, then by a number."""
     names = [table.name.lower() for table in tables]
-    return {
-        table: table.name if names.count(table.name.lower()) == 1 else f"{table.schema}_{table.name}"
-        for table in tables
-    }
+    own = {table: _folder_name(table.name) for table in tables if names.count(table.name.lower()) == 1}
+    taken = {name.lower() for name in own.values()}
+    for table in tables:
+        name = _folder_name(f"{table.schema}_{table.name}")
+        if table not in own:
+            numbered = itertools.chain([name], (f"{name}_{n}" for n in itertools.count(2)))
+            own[table] = next(name for name in numbered if name.lower() not in taken)
+            taken.add(own[table].lower())
+    return own
+
+
+def _folder_name(name: str) -> str:
+    """A local name is a folder's, too."""
+    return name.replace("/", "_") if name.strip(".") else name.replace(".", "_")
 
 
 def _prepare(instance: PostgresInstanceConfig) -> PostgresInstanceConfig:
@@ -98,9 +124,10 @@ def _prepare(instance: PostgresInstanceConfig) -> PostgresInstanceConfig:
         return instance.prepare()
     except psycopg.Error as error:
         said = " ".join(str(error).split())
-        raise DefiniteError(
-            f"Postgres refused to prepare source {instance.source}: {said}", "Mend that upstream, then try again."
-        ) from error
+        if error.sqlstate is None or error.sqlstate.startswith(("08", "57")):
+            raise connection_error(error, instance.connection) from error
+        message = f"Postgres refused to prepare source {instance.source}: {said}"
+        raise DefiniteError(message, "Mend that upstream, then try again.") from error
 
 
 def _clean_upstream(instance: PostgresInstanceConfig, force: bool) -> list[str]:
@@ -110,9 +137,10 @@ def _clean_upstream(instance: PostgresInstanceConfig, force: bool) -> list[str]:
         if force:
             return instance.by_hand()
         said = error.message if isinstance(error, PenstockError) else " ".join(str(error).split())
+        message = f"source {instance.source} is not gone yet, because slot and publication could not be removed: {said}"
         raise TransientError(
-            f"source {instance.source} is not gone yet, because slot and publication could not be removed: {said}",
-            f"Try again when Postgres can be reached; or use --force, and run there by hand:\n"
+            message,
+            "Try again when Postgres can be reached; or use --force, and run there by hand:\n"
             + "\n".join(instance.by_hand()),
         ) from error
     return []

@@ -54,7 +54,8 @@ class Live:
     def position(self) -> Lsn:
         """The position, where the home has one source."""
         if len(self.positions) != 1:
-            raise UsageError("this home has several sources, each with its position", "Use `positions`.")
+            message = "this home has several sources, each with its position"
+            raise UsageError(message, "Use `positions`.")
         return next(iter(self.positions.values()))
 
     def tables(self) -> list[str]:
@@ -65,7 +66,8 @@ class Live:
         """Return one table at this moment."""
         known = self._names().get(tuple(name.lower().split(".")))
         if known is None:
-            raise UsageError(f"there is no table {name}", f"Known are: {', '.join(self.tables()) or 'none'}")
+            message = f"there is no table {name}"
+            raise UsageError(message, f"Known are: {', '.join(self.tables()) or 'none'}")
         if known not in self._made:
             self._made[known] = self._make(self._tables[known])
         return self._made[known]
@@ -97,9 +99,8 @@ class Live:
         schema = self._readable_schema(record, upto)
         base = self._catalog.newest_base(record.source, record.local, upto)
         if base is None:
-            raise TransientError(
-                f"{record.upstream} is still being copied", "It can be read when its first copy is whole."
-            )
+            message = f"{record.upstream} is still being copied"
+            raise TransientError(message, "It can be read when its first copy is whole.")
         path = base_path(self._home, record.source, record.local)
         log = log_path(self._home, record.source)
         return live_table(self._spark, log, path.absolute(), base.version, base.position, schema, upto)

@@ -20,8 +20,9 @@ def hold_home(home: Path) -> Iterator[None]:
     handle = _open(home)
     try:
         if not _try(handle):
+            message = f"another Penstock (pid {_pid(handle)}) is using the home {home}"
             raise DefiniteError(
-                f"another Penstock (pid {_pid(handle)}) is using the home {home}",
+                message,
                 "Stop it first, or use another home (--home).",
             )
         os.ftruncate(handle, 0)
@@ -49,7 +50,8 @@ def _open(home: Path) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         return os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise DefiniteError(f"the home {home} cannot be used: {error.strerror}", "Use another one (--home).") from error
+        message = f"the home {home} cannot be used: {error.strerror}"
+        raise DefiniteError(message, "Use another one (--home).") from error
 
 
 def _try(handle: int) -> bool:

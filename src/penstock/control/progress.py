@@ -13,7 +13,7 @@ __all__ = ["copy_progress"]
 
 
 def copy_progress(instance: PostgresInstanceConfig) -> dict[str, tuple[int, int]]:
-    """Return rows copied and estimated rows of each table that is being copied; nothing where Postgres cannot be asked."""
+    """Return rows copied and estimated, of each table that is being copied; nothing where Postgres cannot be asked."""
     estimates = {table.name: table.estimated_rows for table in instance.tables}
     try:
         with connect(instance.connection) as connection:

@@ -63,7 +63,8 @@ class Running:
                 return
             self.check()
             if deadline is not None and time.monotonic() > deadline:
-                raise TransientError(f"the first copy was not whole after {seconds:.0f} s", "See `penstock status`.")
+                message = f"the first copy was not whole after {seconds:.0f} s"
+                raise TransientError(message, "See `penstock status`.")
             time.sleep(_LOOK_SECONDS)
 
     def stop(self) -> None:

@@ -65,4 +65,5 @@ class CaptureSupervisor:
             with self._lock:
                 if self._stopping.is_set():
                     return
+                self._process.stdin.close() if self._process.stdin else None
                 self._process = self._start()

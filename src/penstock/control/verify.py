@@ -39,7 +39,9 @@ class Verdict:
         return self.differences.count == 0
 
 
-def verify_source(home: Path, spark: SparkSession, instance: PostgresInstanceConfig, live_at: Callable[[Lsn], Live]) -> list[Verdict]:
+def verify_source(
+    home: Path, spark: SparkSession, instance: PostgresInstanceConfig, live_at: Callable[[Lsn], Live]
+) -> list[Verdict]:
     """Compare every captured table at the position of one exported snapshot."""
     with export_snapshot(instance.connection) as snapshot, delivering():
         wait_for(home, instance.source, snapshot.lsn)
@@ -57,6 +59,5 @@ def wait_for(home: Path, source: str, position: Lsn, seconds: float = _PATIENCE_
     """Wait until the log holds everything up to a position."""
     with closing(SqliteLogReader(log_path(home, source))) as log:
         if log.wait(Lsn(position - 1), seconds).durable < position:
-            raise TransientError(
-                f"the log of {source} did not reach {position} in {seconds:.0f} s", "Is its capture running?"
-            )
+            message = f"the log of {source} did not reach {position} in {seconds:.0f} s"
+            raise TransientError(message, "Is its capture running?")

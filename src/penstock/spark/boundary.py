@@ -29,7 +29,8 @@ def carrying() -> Iterator[None]:
         yield
     except PenstockError as error:
         packed = json.dumps({"type": type(error).__name__, "args": list(error.args)})
-        raise RuntimeError(f"penstock-error:{packed}:end") from error
+        message = f"penstock-error:{packed}:end"
+        raise RuntimeError(message) from error
 
 
 @contextmanager

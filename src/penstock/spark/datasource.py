@@ -64,22 +64,21 @@ class PenstockOptions(BaseModel):
             if name.lower() not in names:
                 near = difflib.get_close_matches(name.lower(), names, 1)
                 hint = f"Did you mean {names[near[0]]}?" if near else f"Known are: {', '.join(names.values())}."
-                raise UsageError(f"format penstock has no option {name!r}", hint)
+                message = f"format penstock has no option {name!r}"
+                raise UsageError(message, hint)
         try:
             return cls.model_validate({names[name.lower()]: value for name, value in given.items()})
         except ValidationError as error:
             first = error.errors()[0]
-            raise UsageError(
-                f"option {first['loc'][0]} of format penstock: {first['msg']}", "See the reference of the Spark source."
-            ) from error
+            message = f"option {first['loc'][0]} of format penstock: {first['msg']}"
+            raise UsageError(message, "See the reference of the Spark source.") from error
 
     def log(self) -> Path:
         """Return the log to read."""
         path = log_path(Path(self.home), self.source)
         if not path.exists():
-            raise UsageError(
-                f"there is no source {self.source} in {self.home}", "See `penstock status` for its sources."
-            )
+            message = f"there is no source {self.source} in {self.home}"
+            raise UsageError(message, "See `penstock status` for its sources.")
         return path
 
     def table_name(self) -> TableName:
@@ -106,7 +105,7 @@ class PenstockDataSource(DataSource):
         """Read a range once."""
         return _BatchReader(self._parsed())
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Follow the table."""
         return _StreamReader(self._parsed())
 
@@ -127,7 +126,8 @@ class _Changes:
             tables = reader.tables()
         if self._name not in tables:
             known = ", ".join(sorted(str(name) for name in tables))
-            raise UsageError(f"source {self._options.source} has no table {self._name}", f"It has: {known}")
+            message = f"source {self._options.source} has no table {self._name}"
+            raise UsageError(message, f"It has: {known}")
         return tables[self._name]
 
     def position(self, text: str) -> Lsn:
@@ -139,9 +139,11 @@ class _Changes:
         try:
             lsn = Lsn.parse(text)
         except ValueError as error:
-            raise UsageError(f"{text!r} is not a position", "Give an LSN like 16/B374D848, or latest.") from error
+            message = f"{text!r} is not a position"
+            raise UsageError(message, "Give an LSN like 16/B374D848, or latest.") from error
         if lsn < frontiers.valid:
-            raise UsageError(f"the log begins at {frontiers.valid}, after {lsn}", "Start at that position or later.")
+            message = f"the log begins at {frontiers.valid}, after {lsn}"
+            raise UsageError(message, "Start at that position or later.")
         return lsn
 
     def newest(self, start: Lsn, seen: Lsn) -> tuple[Lsn, Lsn]:
@@ -207,13 +209,13 @@ class _StreamReader(DataSourceStreamReader):
         self._start: str | None = None
         self._seen = Lsn.ZERO
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, Any]:
         # Spark asks twice; the answer must be the same.
         if self._start is None:
             self._start = str(_Changes(self._options).position(self._options.startingposition))
         return {"lsn": self._start}
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Wait a moment for a later transaction: a new change then starts a batch at once."""
         newest, self._seen = _Changes(self._options).newest(Lsn.parse(start["lsn"]), self._seen)
         return {"lsn": str(newest)}

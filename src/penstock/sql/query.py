@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import sqlglot
+from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
@@ -21,9 +22,16 @@ __all__ = ["Resolved", "resolve"]
 _NAMES = {TokenType.VAR, TokenType.IDENTIFIER}
 _TABLES_FOLLOW = {TokenType.FROM, TokenType.JOIN}
 _TABLES_END = {
-    TokenType.SELECT, TokenType.WHERE, TokenType.GROUP_BY, TokenType.HAVING, TokenType.ORDER_BY, TokenType.ON,
-    TokenType.USING, TokenType.LIMIT, TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT, TokenType.WINDOW,
+    TokenType.SELECT, TokenType.WHERE, TokenType.GROUP_BY, TokenType.HAVING, TokenType.ORDER_BY, TokenType.SORT_BY,
+    TokenType.CLUSTER_BY, TokenType.DISTRIBUTE_BY, TokenType.LIMIT, TokenType.UNION, TokenType.EXCEPT,
+    TokenType.INTERSECT, TokenType.WINDOW, TokenType.QUALIFY,
 }  # fmt: skip
+"""Not ON and USING: a comma behind them, outside of parentheses, is followed by a table."""
+_BEFORE_TABLES = {TokenType.FROM, TokenType.JOIN, TokenType.COMMA, TokenType.L_PAREN}
+_ALIASES = Spark.parser_class.TABLE_ALIAS_TOKENS - {
+    TokenType.LIMIT, TokenType.OFFSET, TokenType.PIVOT, TokenType.UNPIVOT,
+}  # fmt: skip
+_ALIASED = _ALIASES | {TokenType.ALIAS, TokenType.TABLE_SAMPLE}  # an alias stands behind a sample
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,7 @@ def resolve(query: str, tables: Mapping[tuple[str, ...], str], prefix: str) -> R
         if name.is_table and len(name.parts) == parts:
             views[view] = table
             new = view if name.aliased else f"{view} AS `{alias}`"
-        elif not name.is_table and len(name.parts) > parts:
+        elif len(name.parts) > parts:  # a column, also behind the FROM of EXTRACT or IS DISTINCT FROM
             new = f"`{alias}`"
         else:
             continue
@@ -84,7 +92,8 @@ def _dotted_names(query: str) -> Iterator[_Name]:
     while at < len(tokens):
         kind = tokens[at].token_type
         if kind is TokenType.L_PAREN:
-            expects_table.append(False)
+            inside = at > 0 and tokens[at - 1].token_type in _BEFORE_TABLES
+            expects_table.append(expects_table[-1] and inside)  # a join in parentheses, until a SELECT says otherwise
         elif kind is TokenType.R_PAREN and len(expects_table) > 1:
             expects_table.pop()
         elif kind in _TABLES_FOLLOW:
@@ -111,21 +120,22 @@ def _name_at(tokens: list[Token], at: int, expects_table: bool) -> _Name | None:
             break
     if len(parts) < 2:
         return None
-    follows = {TokenType.FROM, TokenType.JOIN, TokenType.COMMA}
-    is_table = expects_table and at > 0 and tokens[at - 1].token_type in follows
+    is_table = expects_table and at > 0 and tokens[at - 1].token_type in _BEFORE_TABLES
     after = tokens[end + 1].token_type if end + 1 < len(tokens) else None
     texts, ends = tuple(t.text for t in parts), tuple(t.end for t in parts)
-    return _Name(texts, ends, parts[0].start, is_table, after in _NAMES or after is TokenType.ALIAS)
+    return _Name(texts, ends, parts[0].start, is_table, after in _ALIASED)
 
 
 def _is_name(tokens: list[Token], at: int) -> bool:
-    """After a dot, a keyword is a name too; before one, only a plain or quoted name is."""
+    """After a dot, a keyword and a star are names too; before one, only a plain or quoted name is."""
     if at >= len(tokens):
         return False
     if tokens[at].token_type in _NAMES:
         return True
     dotted = at > 0 and tokens[at - 1].token_type is TokenType.DOT
     leads = at + 1 < len(tokens) and tokens[at + 1].token_type is TokenType.DOT
+    if dotted and tokens[at].token_type is TokenType.STAR:
+        return True
     return (dotted or leads) and tokens[at].text.isidentifier()
 
 
@@ -133,4 +143,5 @@ def _tokens(query: str) -> list[Token]:
     try:
         return sqlglot.tokenize(query, read="spark")
     except TokenError as error:
-        raise UsageError(f"this is not SQL: {error}", "Check quotes and parentheses.") from error
+        message = f"this is not SQL: {error}"
+        raise UsageError(message, "Check quotes and parentheses.") from error

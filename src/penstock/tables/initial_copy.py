@@ -4,8 +4,8 @@
 
     exported snapshot at S ─▶ one task per range of pages ─▶ COPY … (FORMAT binary) ─▶ Arrow ─▶ Delta, one commit at S
 
-The base table then stands at S: changes whose commit ends at or before S are in it, and apply goes on after S. No gap and
-no overlap. If the copy dies, nothing is committed, and the table is copied again at a new snapshot.
+The base table then stands at S: changes whose commit ends at or before S are in it, and apply goes on after S. No gap
+and no overlap. If the copy dies, nothing is committed, and the table is copied again at a new snapshot.
 """
 
 from __future__ import annotations

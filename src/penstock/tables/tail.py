@@ -7,17 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.changelog.interface import ChangeLogReader, Extent
 from penstock.changelog.sqlite import SqliteLogReader
-from penstock.model import Image, TableName, TableSchema
+from penstock.model import Image, TableName, TableSchema, image_schema
 from penstock.positions import Lsn
-from penstock.spark.ranges import images
+from penstock.spark.ranges import images, spark_schema
 from penstock.tables.contents import Contents
 from penstock.tables.fold import fold
+from penstock.tables.small_fold import can_fold_small, fold_small
 
 __all__ = ["Tail", "read_tail"]
+
+_SMALL_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,18 @@ def read_tail(spark: SparkSession, log: Path, schema: TableSchema, after: Lsn, u
         if not extent.chunks:
             return None
         contents = _contents(reader, schema.table, after, upto, extent)
+        if extent.size <= _SMALL_BYTES and can_fold_small(schema, contents):
+            return Tail(_small_net(spark, reader, schema, after, upto, contents), contents)
     found = images(spark, log, schema, after, upto, extent)
     return Tail(fold(found, schema, contents), contents)
+
+
+def _small_net(
+    spark: SparkSession, reader: ChangeLogReader, schema: TableSchema, after: Lsn, upto: Lsn, contents: Contents
+) -> DataFrame:
+    found = pa.Table.from_batches(reader.read(schema.table, after, upto), schema=image_schema(schema.columns))
+    net = fold_small(found, schema, contents)
+    return spark.createDataFrame(net, spark_schema(net.schema))
 
 
 def _contents(reader: ChangeLogReader, table: TableName, after: Lsn, upto: Lsn, extent: Extent) -> Contents:

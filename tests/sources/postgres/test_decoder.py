@@ -370,7 +370,17 @@ def test_a_table_that_had_ended_stays_so() -> None:
 
 
 def test_other_tables_are_passed_over() -> None:
-    log = feed([begin(1) + relation(5, "others") + insert(5, 1, "x") + truncate(5) + DESCRIBED + insert(ORDERS, 1, "a") + commit(9)])
+    log = feed(
+        [
+            begin(1)
+            + relation(5, "others")
+            + insert(5, 1, "x")
+            + truncate(5)
+            + DESCRIBED
+            + insert(ORDERS, 1, "a")
+            + commit(9)
+        ]
+    )
     assert [(i[2], i[4]) for i in log.images] == [(2, (1, "a"))]
 
 
@@ -414,9 +424,12 @@ def malformed() -> dict[str, bytes]:
         "bytes behind a change": wal(change + b"\0"),
         "length beyond the message": wal(change[:-7] + struct.pack(">I", 4) + b"abc"),
         "length beyond everything": wal(change[:-7] + struct.pack(">I", 0xFFFFFFFF) + b"abc"),
-        "text and binary": insert(ORDERS, 1, "a") + wal(b"I" + struct.pack(">I", ORDERS) + b"N\0\x02n" + b"t\0\0\0\x01a"),
+        "text and binary": insert(ORDERS, 1, "a")
+        + wal(b"I" + struct.pack(">I", ORDERS) + b"N\0\x02n" + b"t\0\0\0\x01a"),
     }
-    for whole in (insert(ORDERS, 1, "abc"), update(ORDERS, [1, "a"], [2, None]), delete(ORDERS, [1, None]), truncate(ORDERS), begin(9), commit(9)):  # fmt: skip
+    old_and_new = update(ORDERS, [1, "a"], [2, None])
+    every = (insert(ORDERS, 1, "abc"), old_and_new, delete(ORDERS, [1, None]), truncate(ORDERS), begin(9), commit(9))
+    for whole in every:
         cases |= {f"{whole[29:30]!r} cut at {cut}": framed(whole[4:cut]) for cut in range(29, len(whole))}
     described = relation(ORDERS, "orders")
     cases |= {f"relation cut at {cut}": framed(described[4:cut]) for cut in range(30, len(described))}
@@ -463,7 +476,9 @@ def survives(data: bytes, pieces: int = 1) -> None:
 
 
 @settings(max_examples=600, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, len(STREAM) - 1), st.integers(1, 255)), min_size=1, max_size=6), st.integers(1, 4))
+@given(
+    st.lists(st.tuples(st.integers(0, len(STREAM) - 1), st.integers(1, 255)), min_size=1, max_size=6), st.integers(1, 4)
+)
 def test_flipped_bytes(flips: list[tuple[int, int]], pieces: int) -> None:
     garbled = bytearray(STREAM)
     for at, mask in flips:

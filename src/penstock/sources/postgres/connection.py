@@ -18,25 +18,38 @@ __all__ = ["connect", "connect_replication", "connection_error", "parse_url", "p
 
 _PINNED = "-c TimeZone=UTC -c DateStyle=ISO -c IntervalStyle=iso_8601 -c extra_float_digits=3 -c bytea_output=hex"
 _CONNECT_SECONDS = 10
-_PASSING = ("starting up", "shutting down", "in recovery mode", "too many", "remaining connection slots", "not yet accepting")
+_PASSING = (
+    "starting up",
+    "shutting down",
+    "in recovery mode",
+    "too many",
+    "remaining connection slots",
+    "not yet accepting",
+)
 _SECRETS = ("password", "sslpassword")
 
 
 def parse_url(url: str) -> str:
-    """Check a connection URL or keyword string and return it in keyword form, without the defaults of the environment."""
+    """Check a connection URL or keyword string and return it in keyword form, without what the environment adds."""
     try:
         parameters = conninfo_to_dict(url)
-    except psycopg.ProgrammingError as error:
-        raise UsageError(
-            f"this is not a Postgres connection: {_without_password(url)}",
-            "Write it as postgresql://user@host:5432/database.",
-        ) from error
+    except psycopg.ProgrammingError:
+        raise _no_connection(_without_password(url)) from None  # libpq repeats what it could not read
+    ports = str(parameters.get("port") or "")
+    if not all(port.isdigit() for port in ports.split(",") if port):  # where a password with a slash in it ends up
+        message = "its port is not a number"
+        raise _no_connection(message)
     if any(parameters.get(secret) for secret in _SECRETS):
+        message = f"the connection to {place(url)} holds a password in clear"
         raise UsageError(
-            f"the connection to {place(url)} holds a password in clear",
-            "Leave it out of the URL and set PGPASSWORD, or put it into a password file (~/.pgpass): both are read here.",
+            message,
+            "Leave it out of the URL, and set PGPASSWORD or put it into a password file (~/.pgpass).",
         )
     return make_conninfo("", **{k: v for k, v in parameters.items() if v is not None})
+
+
+def _no_connection(what: str) -> UsageError:
+    return UsageError(f"this is not a Postgres connection: {what}", "Write it as postgresql://user@host:5432/database.")
 
 
 def place(conninfo: str) -> str:
@@ -75,14 +88,14 @@ def connection_error(error: psycopg.Error, conninfo: str) -> PenstockError:
     """Sort an error of the connection: worth another try, or not before somebody acts."""
     said = " ".join(str(error).split())
     where = f"{place(conninfo)}: {said}"
+    if "no password supplied" in said or "password authentication failed" in said:
+        remedy = "Set PGPASSWORD, or add a line to ~/.pgpass, with the right password for this user."
+        return DefiniteError(f"Postgres refused the login at {where}", remedy)
     passing = error.sqlstate is not None and error.sqlstate.startswith(("08", "53", "57"))
     if passing or (error.sqlstate is None and "FATAL" not in said) or any(word in said for word in _PASSING):
         return TransientError(
             f"cannot reach Postgres at {where}", "Check that the server runs and that host and port are right."
         )
-    if "no password supplied" in said or "password authentication failed" in said:
-        remedy = "Set PGPASSWORD, or add a line to ~/.pgpass, with the right password for this user."
-        return DefiniteError(f"Postgres refused the login at {where}", remedy)
     if "must be superuser or replication role" in said or "permission denied to start WAL sender" in said:
         user = conninfo_to_dict(conninfo).get("user") or "the role"
         return DefiniteError(f"Postgres refused replication at {where}", f'Run: ALTER ROLE "{user}" REPLICATION;')

@@ -22,7 +22,7 @@ import pyarrow as pa
 from numba import njit, types
 from psycopg import pq, sql
 
-from penstock.errors import ProtocolError, TableError, TransientError
+from penstock.errors import PenstockError, ProtocolError, TableError, TransientError
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect
@@ -50,7 +50,7 @@ class PageRange:
 def page_ranges(connection: psycopg.Connection[Any], table: TableName, pieces: int) -> list[PageRange]:
     """Divide a table's pages into about equal ranges; the last one is open, should the table have grown."""
     name = sql.Identifier(table.schema, table.name).as_string(connection)
-    query = "SELECT pg_relation_size(%s::regclass) / current_setting('block_size')::bigint"
+    query = "SELECT coalesce(pg_relation_size(to_regclass(%s)), 0) / current_setting('block_size')::bigint"
     row = connection.execute(query, (name,)).fetchone()
     pages = int(row[0]) if row else 0
     step = max(1, -(-pages // max(1, pieces)), 64)
@@ -63,14 +63,10 @@ def copy_range(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range of pages as the snapshot shows them."""
     with closing(connect(conninfo, _session_name(schema.table))) as connection:
-        connection.execute("SET statement_timeout = 0")
-        connection.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        _take_snapshot(connection, snapshot, schema.table)
         result = connection.pgconn.exec_(_copy_command(schema, columns, pages).as_bytes(connection))
         if result.status != pq.ExecStatus.COPY_OUT:
-            raise TransientError(
-                f"the copy of {schema.table} was refused: {_said(result.error_message)}", "It will be tried again."
-            )
+            raise _refused(result, schema.table, lsn)
         for buffer, fill in _messages(connection, schema.table):
             yield from _batches(buffer, fill, schema, columns, lsn)
 
@@ -88,6 +84,26 @@ def copied_rows(connection: psycopg.Connection[Any], tables: Sequence[TableName]
 def _session_name(table: TableName) -> str:
     """Name the sessions that copy a table; Postgres keeps 63 bytes of it."""
     return f"penstock copy {table}".encode()[:63].decode(errors="ignore")
+
+
+def _take_snapshot(connection: psycopg.Connection[Any], snapshot: str, table: TableName) -> None:
+    """Begin a transaction that sees the snapshot; it is gone when the session that exported it is."""
+    try:
+        connection.execute("SET statement_timeout = 0")
+        connection.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+    except psycopg.Error as error:
+        said = " ".join(str(error).split())
+        message = f"the copy of {table} has lost its snapshot: {said}"
+        raise TransientError(message, "It will be tried again.") from error
+
+
+def _refused(result: pq.abc.PGresult, table: TableName, lsn: Lsn) -> PenstockError:
+    """Sort what Postgres says to COPY: a table or column that is not there stays away."""
+    why = f"the copy of {table} was refused: {_said(result.error_message)}"
+    if (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").startswith(b"42"):
+        return TableError(str(table), lsn, why, "Drop the source and capture it again.")
+    return TransientError(why, "It will be tried again.")
 
 
 def _copy_command(schema: TableSchema, columns: Sequence[RelationColumn], pages: PageRange) -> sql.Composed:
@@ -126,7 +142,8 @@ def _check_end(connection: psycopg.Connection[Any], table: TableName) -> None:
     result = connection.pgconn.get_result()
     if result is None or result.status != pq.ExecStatus.COMMAND_OK:
         said = result.error_message if result is not None else connection.pgconn.error_message
-        raise TransientError(f"the copy of {table} broke off: {_said(said)}", "It will be tried again.")
+        message = f"the copy of {table} broke off: {_said(said)}"
+        raise TransientError(message, "It will be tried again.")
 
 
 def _batches(
@@ -138,9 +155,13 @@ def _batches(
     while at < fill:
         rows, at = split_rows(buffer, at, fill, off, length)
         if rows < 0:
-            raise ProtocolError(f"malformed rows of {schema.table} arrived from COPY", _REPORT)
+            message = f"malformed rows of {schema.table} arrived from COPY"
+            raise ProtocolError(message, _REPORT)
         if rows:
-            arrays = [_column(schema, column, buffer, off[c, :rows], length[c, :rows], lsn) for c, column in enumerate(columns)]
+            arrays = [
+                _column(schema, column, buffer, off[c, :rows], length[c, :rows], lsn)
+                for c, column in enumerate(columns)
+            ]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema.columns.remove_metadata())
 
 
@@ -178,7 +199,9 @@ def split_rows(buf, at, end, off, length):  # type: ignore[no-untyped-def]
     r = 0
     while at < end and r < most:
         p = at + _HEADER
-        e = p + (np.int64(buf[at]) | np.int64(buf[at + 1]) << 8 | np.int64(buf[at + 2]) << 16 | np.int64(buf[at + 3]) << 24)
+        e = p + (
+            np.int64(buf[at]) | np.int64(buf[at + 1]) << 8 | np.int64(buf[at + 2]) << 16 | np.int64(buf[at + 3]) << 24
+        )
         if e - p >= 19 and buf[p] == 80 and buf[p + 1] == 71:  # the header, before the first row: a row begins with 0
             for i in range(11):
                 if buf[p + i] != _SIGNATURE[i]:
@@ -199,7 +222,12 @@ def split_rows(buf, at, end, off, length):  # type: ignore[no-untyped-def]
         for c in range(columns):
             if p + 4 > e:
                 return np.int64(-1), at
-            size = (np.int64(buf[p]) << 24) | (np.int64(buf[p + 1]) << 16) | (np.int64(buf[p + 2]) << 8) | np.int64(buf[p + 3])
+            size = (
+                (np.int64(buf[p]) << 24)
+                | (np.int64(buf[p + 1]) << 16)
+                | (np.int64(buf[p + 2]) << 8)
+                | np.int64(buf[p + 3])
+            )
             p += 4
             off[c, r] = p
             if size == 4294967295:

@@ -4,8 +4,8 @@
 
     messages ─scan─▶ changes, transactions ─by table─▶ split ─by column─▶ type kernels ─▶ Arrow ─▶ Chunk
 
-Only whole transactions leave the decoder: what follows the last commit stays in the caller's buffer and is scanned again
-with what comes next. When a transaction outgrows the buffer, its parts leave it as *staged* chunks, before the
+Only whole transactions leave the decoder: what follows the last commit stays in the caller's buffer and is scanned
+again with what comes next. When a transaction outgrows the buffer, its parts leave it as *staged* chunks, before the
 commit and without an LSN; the change log shows them to nobody until the commit publishes them.
 
 The schema of every table is given beforehand. A Relation message that differs from it, or a value that its
@@ -101,7 +101,7 @@ class Decoder:
         self._staged_xid = 0
         self._last = 0
         self._resume = np.zeros(scan.KEEPALIVE, np.int64)
-        """The scanner's state at the first byte that is not consumed: within the staged transaction, if there is one."""
+        """The scanner's state at the first byte that is not consumed: in the staged transaction, if there is one."""
 
     def decode(self, buf: npt.NDArray[np.uint8], end: int, *, force: bool = False) -> Decoded:
         """Decode the messages in ``buf[:end]`` up to the last commit; `force` also takes what lies behind it."""
@@ -134,7 +134,8 @@ class Decoder:
         at = int(self._state[scan.POSITION]) + 29
         kind = chr(buf[at]) if at < len(buf) else "?"
         what = {scan.UNKNOWN: "an unknown", scan.FOREIGN: "an undescribed table's"}.get(status, "a malformed")
-        raise ProtocolError(f"{what} replication message ({kind!r}) arrived from Postgres", _REPORT)
+        message = f"{what} replication message ({kind!r}) arrived from Postgres"
+        raise ProtocolError(message, _REPORT)
 
     def _describe(self, buf: npt.NDArray[np.uint8]) -> None:
         """Take note of a Relation message and step over it."""
@@ -189,8 +190,9 @@ class Decoder:
 
     def _check_order(self, lsns: npt.NDArray[np.int64]) -> None:
         """Commits come in the order of their LSNs: the log and all its readers rest on it."""
-        if lsns[0] <= self._last or (np.diff(lsns) <= 0).any():
-            raise ProtocolError("commits arrived out of order from Postgres", _REPORT)
+        if lsns[0] <= self._last or (lsns[1:] <= lsns[:-1]).any():
+            message = "commits arrived out of order from Postgres"
+            raise ProtocolError(message, _REPORT)
         self._last = int(lsns[-1])
 
     def _open(self, found: Decoded, buf: npt.NDArray[np.uint8]) -> None:
@@ -203,9 +205,7 @@ class Decoder:
         found.consumed = int(state[scan.POSITION])
         self._resume[:] = state[: scan.KEEPALIVE]
 
-    def _chunks(
-        self, buf: npt.NDArray[np.uint8], messages: int, lsns: npt.NDArray[np.int64]
-    ) -> Iterator[Chunk]:
+    def _chunks(self, buf: npt.NDArray[np.uint8], messages: int, lsns: npt.NDArray[np.int64]) -> Iterator[Chunk]:
         slots = self._m_slot[:messages]
         if 0 <= lsns[0] <= self._start:  # sent again by the server: in the log already
             slots = np.where(lsns[self._m_tx[:messages]] > self._start, slots, len(self._tables))
@@ -241,7 +241,8 @@ class Decoder:
         kinds, owner, tags = np.empty(most, np.int8), np.empty(most, np.int32), np.zeros(columns, np.uint8)
         images = scan.split(buf, self._m_off[entries], columns, off, length, kinds, owner, tags)
         if images < 0:
-            raise ProtocolError(f"a malformed change of {table.schema.table} arrived from Postgres", _REPORT)
+            message = f"a malformed change of {table.schema.table} arrived from Postgres"
+            raise ProtocolError(message, _REPORT)
         arrays = [
             _decode_column(codec, int(tags[c]), buf, off[c, :images], length[c, :images], owner, table.columns[c].name)
             for c, codec in enumerate(codecs)
@@ -264,7 +265,7 @@ class Decoder:
         starts = np.flatnonzero(np.diff(tx, prepend=-1))
         own = tx[starts]
         place = np.repeat(np.arange(len(own), dtype=np.int32), np.diff(starts, append=len(tx)))
-        times = pa.array(self._tx_time[own]).cast(_TRANSACTIONS.field(2).type)
+        times = pa.array(self._tx_time[own]).view(_TRANSACTIONS.field(2).type)
         batch = [pa.array(lsns[own]), pa.array(self._tx_xid[own]), times]
         return place, pa.RecordBatch.from_arrays(batch, schema=_TRANSACTIONS)
 
@@ -304,12 +305,15 @@ def _decode_column(
 ) -> pa.Array:
     """Decode one column; all of its values come in the same wire form."""
     if tags == 3:
-        raise ProtocolError(f"column {name} arrived both as text and as binary from Postgres", _REPORT)
+        message = f"column {name} arrived both as text and as binary from Postgres"
+        raise ProtocolError(message, _REPORT)
     try:
         return (codec.text if tags == 1 else codec.binary)(buf, off, length)
     except BadValue as bad:
         remedy = f"Change the value upstream, or leave column {name} out, then capture the table afresh."
-        raise _Unfit(int(owner[bad.row]), f"column {name} holds a value that cannot be kept: {bad.reason}", remedy) from bad
+        raise _Unfit(
+            int(owner[bad.row]), f"column {name} holds a value that cannot be kept: {bad.reason}", remedy
+        ) from bad
 
 
 def _unchanged(length: npt.NDArray[np.int32]) -> pa.Array:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +23,12 @@ import psycopg
 
 from penstock.changelog.interface import ChangeLogWriter
 from penstock.changelog.sqlite import SqliteLogReader, SqliteLogWriter
-from penstock.errors import DefiniteError
+from penstock.errors import DefiniteError, TableError
 from penstock.positions import Lsn
 from penstock.sources.family import Instance, InstanceConfig, InstanceFactory
 from penstock.sources.postgres.connection import connect, connect_replication, connection_error
 from penstock.sources.postgres.decoder import CapturedTable, Decoded, Decoder
+from penstock.sources.postgres.publication import published_tables
 from penstock.sources.postgres.slot import check_slot, find_slot, identify
 from penstock.sources.postgres.spec import PostgresInstanceConfig
 from penstock.sources.postgres.stream import Page, ReplicationStream
@@ -70,22 +71,43 @@ class PostgresInstance(Instance):
         with closing(SqliteLogWriter(self._log)) as writer:
             frontiers = writer.frontiers()
             self._valid, self._durable = frontiers.valid, frontiers.durable
-            decoder = self._decoder(writer)
-            stream = self._open()
+            with self._connecting():
+                self._check_published(writer)
+                decoder = self._decoder(writer)
+                stream = self._open()
             connected()
             try:
                 self._capture(stream, decoder, writer, stop)
             finally:
                 stream.stop()
 
-    def _open(self) -> ReplicationStream:
-        """Connect, and go on only where that is provably without loss."""
+    @contextmanager
+    def _connecting(self) -> Iterator[None]:
         try:
-            return self._open_slot()
+            yield
         except psycopg.Error as error:
             raise connection_error(error, self._config.connection) from error
 
-    def _open_slot(self) -> ReplicationStream:
+    def _check_published(self, writer: ChangeLogWriter) -> None:
+        """End the tables that are no longer published (dropped upstream, too): Postgres sends nothing of them."""
+        config = self._config
+        with connect(config.connection) as connection:
+            published = published_tables(connection, config.publication)
+        afresh = f"Drop the source with `penstock drop {config.source}` and capture it again."
+        if published is None:
+            message = f"the publication {config.publication} is gone: changes since {self._durable} are lost"
+            raise DefiniteError(message, afresh)
+        gone = [table.name for table in config.tables if table.name not in published]
+        why = "is not in the publication {} any more, so its changes are not sent"
+        errors = [
+            TableError(str(name), self._durable + 1, f"{name} {why.format(config.publication)}", afresh)
+            for name in gone
+        ]
+        if errors:
+            writer.publish([], self._durable, errors=errors)
+
+    def _open(self) -> ReplicationStream:
+        """Connect, and go on only where that is provably without loss."""
         config = self._config
         with connect(config.connection) as connection:
             check_slot(find_slot(connection, config.slot), config.slot, config.source, self._durable)
@@ -93,14 +115,15 @@ class PostgresInstance(Instance):
         try:
             system, timeline = identify(replication)
             if system != config.system or timeline != config.timeline:
-                raise DefiniteError(
+                message = (
                     f"the server behind source {config.source} is not the one whose changes the log holds"
-                    f" (system {system}, timeline {timeline}; was {config.system}, {config.timeline})",
+                    f" (system {system}, timeline {timeline}; was {config.system}, {config.timeline})"
+                )
+                raise DefiniteError(
+                    message,
                     f"Drop the source with `penstock drop {config.source}` and capture it again.",
                 )
-            return ReplicationStream(
-                replication, config.slot, config.publication, self._durable, self.durable_frontier
-            )
+            return ReplicationStream(replication, config.slot, config.publication, self._durable, self.durable_frontier)
         except BaseException:
             replication.close()
             raise

@@ -16,12 +16,15 @@ from penstock.sources.postgres.types import UnsupportedType, codec_for
 __all__ = ["UpstreamColumn", "UpstreamTable", "capturable_schema", "find_tables"]
 
 _TABLES = """
-SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident, c.relrowsecurity, c.relispartition,
+SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
+       row_security_active(c.oid), c.relispartition,
        has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE'),
        pg_has_role(c.relowner, 'USAGE'), greatest(c.reltuples, 0)::bigint, obj_description(c.oid, 'pg_class'),
+       EXISTS (SELECT 1 FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
        coalesce((SELECT array_agg(a.attname::text ORDER BY k.ord)
                    FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k(num, ord), pg_attribute a
-                  WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid AND a.attnum = k.num), '{}')
+                  WHERE i.indrelid = c.oid AND i.indisprimary AND k.ord <= i.indnkeyatts
+                    AND a.attrelid = c.oid AND a.attnum = k.num), '{}')
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
    AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
@@ -64,6 +67,7 @@ class UpstreamTable:
     owned: bool
     estimated_rows: int
     comment: str | None
+    deferrable_key: bool
     key: tuple[str, ...]
     columns: tuple[UpstreamColumn, ...]
 
@@ -83,10 +87,13 @@ def find_tables(connection: psycopg.Connection[Any], schemas: Sequence[str] | No
     columns: dict[int, list[UpstreamColumn]] = {}
     for oid, *column in connection.execute(_COLUMNS, ([row[0] for row in found],)):
         columns.setdefault(oid, []).append(UpstreamColumn(*column))
-    return [
-        UpstreamTable(row[0], TableName(row[1], row[2]), *row[3:12], tuple(row[12]), tuple(columns.get(row[0], ())))
-        for row in found
-    ]
+    return [_upstream_table(row, tuple(columns.get(row[0], ()))) for row in found]
+
+
+def _upstream_table(row: tuple[Any, ...], columns: tuple[UpstreamColumn, ...]) -> UpstreamTable:
+    oid, schema, name, *facts, key = row
+    arguments: list[Any] = [oid, TableName(schema, name), *facts, tuple(key), columns]
+    return UpstreamTable(*arguments)
 
 
 def capturable_schema(table: UpstreamTable) -> tuple[TableSchema | None, list[tuple[str, str]]]:

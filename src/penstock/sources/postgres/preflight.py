@@ -76,7 +76,8 @@ class Preflight:
             said = "\n".join(f"{finding.object}: {finding.why}" for finding in errors)
             raise DefiniteError(said, "\n".join(dict.fromkeys(finding.remedy for finding in errors)))
         if not self.tables:
-            raise DefiniteError("there is no table to capture in this database", "Create one, or name another database.")
+            message = "there is no table to capture in this database"
+            raise DefiniteError(message, "Create one, or name another database.")
 
 
 def examine(
@@ -86,7 +87,12 @@ def examine(
     tables = find_tables(connection, schemas)
     wanted = [table for table in tables if table.kind != "p"]
     superuser, role_findings = _role(connection)
-    server = [*_version(connection), *role_findings, *_settings(connection), *_names_taken(connection, publication, slot)]
+    server = [
+        *_version(connection),
+        *role_findings,
+        *_settings(connection),
+        *_names_taken(connection, publication, slot),
+    ]
     return Preflight(tuple(server), tuple((table, tuple(_table(table, superuser))) for table in wanted))
 
 
@@ -166,16 +172,37 @@ def _table(table: UpstreamTable, superuser: bool) -> list[Finding]:
     if table.replica_identity not in "df":
         why = "its replica identity is NOTHING or an index: updates cannot be followed by primary key"
         found.append((why, f"Run: ALTER TABLE {name} REPLICA IDENTITY DEFAULT;"))
-    if table.row_security and not superuser:
+    found += _writes_refused(table, name)
+    if table.row_security:
         why = "row-level security would hide rows from the copy"
         found.append((why, "Give the role that captures BYPASSRLS."))
-    found += [(f"column {column}: {why}", "This type is not supported yet.") for column, why in capturable_schema(table)[1]]
+    found += [
+        (f"column {column}: {why}", "This type is not supported yet.") for column, why in capturable_schema(table)[1]
+    ]
     found += _names(table)
     return [Finding(Level.ERROR, str(table.name), why, remedy) for why, remedy in found]
 
 
+def _writes_refused(table: UpstreamTable, name: str) -> list[tuple[str, str]]:
+    """Postgres refuses UPDATE and DELETE of a published table whose replica identity cannot be published."""
+    found = []
+    full = table.replica_identity == "f"
+    if table.deferrable_key and not full:
+        remedy = f"Run: ALTER TABLE {name} REPLICA IDENTITY FULL; or make the key NOT DEFERRABLE."
+        found.append(("its primary key is deferrable, so it does not identify rows in the stream", remedy))
+    for column in (column.name for column in table.columns if column.generated):
+        if column in table.key:
+            why = f"its primary key has the generated column {column}, which is not published"
+            found.append((why, f"Drop the key, then run: ALTER TABLE {name} ADD PRIMARY KEY (…);"))
+        elif full:
+            why = f"its replica identity FULL has the generated column {column}, which is not published"
+            found.append((why, f"Run: ALTER TABLE {name} REPLICA IDENTITY DEFAULT;"))
+    return found
+
+
 def _names(table: UpstreamTable) -> list[tuple[str, str]]:
-    """Spark does not tell names apart by case."""
+    """Spark does not tell names apart by case; a name in our catalog ends its schema at the first dot."""
+    found = [("its schema has a dot in its name", "Rename the schema.")] if "." in table.name.schema else []
     names = [column.name.lower() for column in table.streamed]
     twice = {name for name in names if names.count(name) > 1}
-    return [(f"its columns {name} differ by case alone", "Rename one of them.") for name in sorted(twice)]
+    return found + [(f"its columns {name} differ by case alone", "Rename one of them.") for name in sorted(twice)]

@@ -2,8 +2,8 @@
 
 libpq keeps the connection (TLS, SCRAM, multi-host stay its business). Its functions are called from a compiled loop
 that holds no GIL: consume what the socket has, take each message, copy it behind the last one. A message in the
-buffer is its length (4 bytes, native order) and its bytes. The loop counts what ends a transaction, so that nobody needs
-to look at half of one.
+buffer is its length (4 bytes, native order) and its bytes. The loop counts what ends a transaction, so that nobody
+needs to look at half of one.
 
 The functions are bound by symbol name, not by address, so that the compiled loop can be cached on disk. Where
 psycopg brings no libpq of its own that can be found, `get_copy_data` does the same, more slowly.
@@ -90,7 +90,7 @@ def _drain(connection, pending, pending_address, buffer, address, fill):  # type
     capacity = buffer.shape[0]
     while True:
         if pending[0] == 0:
-            length = _get_copy_data(connection, pending_address, 1)
+            length = _get_copy_data(connection, pending_address, 1)  # type: ignore[call-overload]
             if length <= 0:
                 return fill, np.int64(length)
             pending[1] = length
@@ -124,19 +124,20 @@ class Pump:
     def __init__(self, pgconn: psycopg.pq.abc.PGconn) -> None:
         self._pgconn = pgconn
         self._pending = np.zeros(3, np.int64)
-        self._native = _NATIVE and pgconn.pgconn_ptr is not None
+        self._pointer: int | None = getattr(pgconn, "pgconn_ptr", None) if _NATIVE else None
         self._left: bytes | None = None
 
     def drain(self, buffer: npt.NDArray[np.uint8], fill: int) -> tuple[int, Drained]:
         """Append what has arrived behind `fill`; return the new fill and why it stopped there."""
-        if self._native:
+        if self._pointer is not None:
             fill, status = _pump(
-                self._pgconn.pgconn_ptr, self._pending, self._pending.ctypes.data, buffer, buffer.ctypes.data, fill
+                self._pointer, self._pending, self._pending.ctypes.data, buffer, buffer.ctypes.data, fill
             )
         else:
             fill, status = self._drain_plain(buffer, fill)
         if status == Drained.FAILED:
-            raise TransientError(f"the connection to Postgres is lost: {self._reason()}", "It will be opened again.")
+            message = f"the connection to Postgres is lost: {self._reason()}"
+            raise TransientError(message, "It will be opened again.")
         return fill, Drained(status)
 
     @property
@@ -146,7 +147,7 @@ class Pump:
 
     def needed(self) -> int:
         """Return the room that the waiting message needs."""
-        waiting = int(self._pending[1]) if self._native else len(self._left or b"")
+        waiting = int(self._pending[1]) if self._pointer is not None else len(self._left or b"")
         return waiting + _HEADER
 
     def _drain_plain(self, buffer: npt.NDArray[np.uint8], fill: int) -> tuple[int, int]:
@@ -162,8 +163,8 @@ class Pump:
                 return fill, _FULL
             buffer[fill : fill + _HEADER] = np.frombuffer(length.to_bytes(_HEADER, "little"), np.uint8)
             buffer[fill + _HEADER : fill + _HEADER + length] = np.frombuffer(self._left, np.uint8)
+            self._pending[2] += self._left[0] == _KEEPALIVE or self._left[_XLOG_HEADER:][:1] == b"C"
             self._left = None
-            self._pending[2] += _is_boundary.py_func(buffer, fill + _HEADER, length)
             fill += _HEADER + length
 
     def _reason(self) -> str:

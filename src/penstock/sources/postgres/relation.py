@@ -38,7 +38,8 @@ def parse_relation(message: bytes) -> Relation:
     try:
         return _parse(message)
     except (struct.error, ValueError, IndexError) as error:
-        raise ProtocolError("a malformed Relation message arrived from Postgres", _REPORT) from error
+        said = "a malformed Relation message arrived from Postgres"
+        raise ProtocolError(said, _REPORT) from error
 
 
 def _parse(message: bytes) -> Relation:

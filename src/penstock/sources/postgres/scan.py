@@ -16,16 +16,24 @@ import numpy as np
 from numba import njit, types
 
 __all__ = [
+    "CLOSED_MESSAGES",
+    "CLOSED_POSITION",
+    "CLOSED_TRANSACTIONS",
+    "COMMIT_TIME",
     "FOREIGN",
     "IN_TRANSACTION",
     "KEEPALIVE",
     "MALFORMED",
+    "MESSAGES",
     "ORDINAL",
+    "POSITION",
     "RELATION",
     "SCANNED",
     "STATE_SIZE",
     "TABLE_FULL",
+    "TRANSACTIONS",
     "UNKNOWN",
+    "XID",
     "scan",
     "split",
 ]
@@ -103,7 +111,12 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, tx_lsn, tx_xid, tx_ti
     n = state[MESSAGES]
     status = SCANNED
     while pos + _HEADER <= end:
-        length = np.int64(buf[pos]) | np.int64(buf[pos + 1]) << 8 | np.int64(buf[pos + 2]) << 16 | np.int64(buf[pos + 3]) << 24
+        length = (
+            np.int64(buf[pos])
+            | np.int64(buf[pos + 1]) << 8
+            | np.int64(buf[pos + 2]) << 16
+            | np.int64(buf[pos + 3]) << 24
+        )
         p = pos + _HEADER
         e = p + length
         if e > end:
@@ -215,8 +228,10 @@ def split(buf, m_off, columns, off, length, kinds, owner, tags):  # type: ignore
     for i in range(m_off.shape[0]):
         p = np.int64(m_off[i])
         e = p - _XLOG_HEADER - _HEADER
-        e = p - _XLOG_HEADER + (
-            np.int64(buf[e]) | np.int64(buf[e + 1]) << 8 | np.int64(buf[e + 2]) << 16 | np.int64(buf[e + 3]) << 24
+        e = (
+            p
+            - _XLOG_HEADER
+            + (np.int64(buf[e]) | np.int64(buf[e + 1]) << 8 | np.int64(buf[e + 2]) << 16 | np.int64(buf[e + 3]) << 24)
         )
         kind = buf[p]
         if kind == 84:

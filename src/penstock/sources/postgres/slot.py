@@ -67,7 +67,8 @@ def identify(connection: psycopg.Connection[Any]) -> tuple[str, int]:
     """Return system identifier and timeline of the server, over a replication connection."""
     row = connection.execute("IDENTIFY_SYSTEM").fetchone()
     if row is None:
-        raise TransientError("Postgres did not say which system it is", "It will be asked again.")
+        message = "Postgres did not say which system it is"
+        raise TransientError(message, "It will be asked again.")
     return str(row[0]), int(row[1])
 
 
@@ -76,7 +77,8 @@ def create_slot(connection: psycopg.Connection[Any], name: str) -> Lsn:
     command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT").format(sql.Identifier(name))
     row = connection.execute(command).fetchone()
     if row is None:
-        raise TransientError(f"Postgres did not confirm the slot {name}", "Start again.")
+        message = f"Postgres did not confirm the slot {name}"
+        raise TransientError(message, "Start again.")
     return Lsn.parse(row[1])
 
 
@@ -91,7 +93,8 @@ def export_snapshot(conninfo: str) -> Iterator[ExportedSnapshot]:
         command = sql.SQL("CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT").format(name)
         row = connection.execute(command).fetchone()
         if row is None:
-            raise TransientError("Postgres exported no snapshot", "It will be asked again.")
+            message = "Postgres exported no snapshot"
+            raise TransientError(message, "It will be asked again.")
         yield ExportedSnapshot(row[2], Lsn.parse(row[1]))
 
 
@@ -108,20 +111,27 @@ def check_slot(state: SlotState | None, name: str, source: str, durable: Lsn) ->
     """Refuse to go on with a slot from which changes are missing or that somebody else reads."""
     afresh = _AFRESH.format(source=source)
     if state is None:
-        raise DefiniteError(f"the replication slot {name} is gone: changes since {durable} are lost", afresh)
+        message = f"the replication slot {name} is gone: changes since {durable} are lost"
+        raise DefiniteError(message, afresh)
     if state.kind != "logical" or state.plugin != "pgoutput":
-        raise DefiniteError(f"the replication slot {name} is not a logical slot of pgoutput", afresh)
+        message = f"the replication slot {name} is not a logical slot of pgoutput"
+        raise DefiniteError(message, afresh)
     if state.wal_status == "lost":
-        raise DefiniteError(f"Postgres has invalidated the slot {name}: changes since {durable} are lost", afresh)
+        message = f"Postgres has invalidated the slot {name}: changes since {durable} are lost"
+        raise DefiniteError(message, afresh)
     if state.confirmed > durable:
-        raise DefiniteError(
+        message = (
             f"the slot {name} was confirmed up to {state.confirmed}, the change log ends at {durable}:"
-            " what lies between is lost",
+            " what lies between is lost"
+        )
+        raise DefiniteError(
+            message,
             afresh,
         )
     if state.active_pid is not None:
+        message = f"the replication slot {name} is in use by another session (pid {state.active_pid} on the server)"
         raise SlotInUse(
-            f"the replication slot {name} is in use by another session (pid {state.active_pid} on the server)",
+            message,
             "Stop the other Penstock that reads this slot, or give this source another name.",
         )
 
@@ -132,8 +142,9 @@ def drop_slot(connection: psycopg.Connection[Any], name: str) -> bool:
     if state is None:
         return False
     if state.active_pid is not None:
+        message = f"the replication slot {name} is in use (pid {state.active_pid} on the server)"
         raise SlotInUse(
-            f"the replication slot {name} is in use (pid {state.active_pid} on the server)",
+            message,
             f"Stop its reader, then run: SELECT pg_drop_replication_slot('{name}');",
         )
     connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))

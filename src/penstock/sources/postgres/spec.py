@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.model import TableName, TableSchema
@@ -34,7 +34,7 @@ def source_name(url: str) -> str:
     parameters = conninfo_to_dict(parse_url(url))
     database = str(parameters.get("dbname") or parameters.get("user") or "postgres")
     name = re.sub(r"[^a-z0-9_]+", "_", database.lower()).strip("_")[:40]
-    return name if _NAME.fullmatch(name) else f"db_{name}"
+    return name if _NAME.fullmatch(name) else f"db_{name}"[:41]
 
 
 class PostgresSource(Source):
@@ -60,8 +60,9 @@ class PostgresSource(Source):
         conninfo = parse_url(url)
         name = name or source_name(url)
         if not _NAME.fullmatch(name):
+            message = f"{name!r} cannot name a source"
             raise UsageError(
-                f"{name!r} cannot name a source",
+                message,
                 "Use a lower-case letter, then lower-case letters, digits and underscores, 41 at most.",
             )
         return cls(name=name, connection=conninfo, publication=f"penstock_{name}", slot=f"penstock_{name}")
@@ -107,12 +108,11 @@ class CapturedColumns(BaseModel):
         """Describe an upstream table that can be captured."""
         schema, refused = capturable_schema(table)
         if schema is None:
-            raise DefiniteError(f"{table.name} cannot be captured: {refused[0][1]}", "Leave it out.")
+            message = f"{table.name} cannot be captured: {refused[0][1]}"
+            raise DefiniteError(message, "Leave it out.")
         columns = tuple((c.name, c.oid, c.typmod, c.identity) for c in table.relation_columns())
         encoded = base64.b64encode(schema.to_bytes()).decode("ascii")
-        return cls(
-            schema_bytes=encoded, columns=columns, comment=table.comment, estimated_rows=table.estimated_rows
-        )
+        return cls(schema_bytes=encoded, columns=columns, comment=table.comment, estimated_rows=table.estimated_rows)
 
     def table_schema(self) -> TableSchema:
         """Return the schema downstream."""
@@ -135,7 +135,7 @@ class PostgresInstanceConfig(InstanceConfig):
     publication: str
     slot: str
     tables: tuple[CapturedColumns, ...]
-    refused: dict[str, tuple[str, str]] = {}
+    refused: dict[str, tuple[str, str]] = Field(default_factory=dict)
     start_lsn: int = 0
     system: str = ""
     timeline: int = 0

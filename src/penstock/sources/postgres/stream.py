@@ -7,9 +7,9 @@
        └────────── feedback: durable ◀──────────────────┘
 
 The receiving thread owns the connection. It hands a page over as soon as the caller waits for one and a transaction is
-complete, and lets pages grow while the caller is busy: batches get larger with the load by themselves. Postgres sends each
-row by itself, so under load the thread pauses between its reads, and pages are handed over some milliseconds apart:
-waking up for each row would cost more than decoding it. A transaction that comes after a quiet moment waits for nothing.
+complete, and lets pages grow while the caller is busy: batches get larger with the load by themselves. Postgres sends
+each row by itself, so under load the thread pauses between its reads, and pages are handed over some milliseconds
+apart: waking up for each row would cost more than decoding it. A transaction after a quiet moment waits for nothing.
 
 It sends feedback about once a second, also while the disk is slow, so `wal_sender_timeout` is not hit; the position is
 always what the log has made durable.
@@ -120,32 +120,39 @@ class ReplicationStream:
     def _receive(self) -> None:
         try:
             self._receive_until_stopped()
+        except psycopg.Error as error:
+            said = " ".join(str(error).split())
+            self._fail(TransientError(f"the connection to Postgres is lost: {said}", "It will be opened again."))
         except BaseException as error:
-            with self._changed:
-                self._failure = error
-                self._changed.notify_all()
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
 
     def _receive_until_stopped(self) -> None:
         poll = select.poll()
         poll.register(self._pgconn.socket, select.POLLIN)
-        confirm_at = 0.0
+        confirm_at, full = 0.0, False
         while not self._stopping.is_set():
             now = time.monotonic()
             if now >= confirm_at:
                 self._send_feedback()
                 confirm_at = now + self._feedback_seconds
-            full = self._fill(poll, confirm_at - now)
+            if not (full or self._complete()):
+                poll.poll(min(confirm_at - now, 0.1) * 1000)
+            full = self._fill()
             self._hand_over(full, confirm_at)
         self._send_feedback()
 
-    def _fill(self, poll: select.poll, patience: float) -> bool:
+    def _fill(self) -> bool:
         """Take what the connection has; True when the page has no room for more."""
         page = self._page
-        if page.fill < _BUSY and not self._complete():
-            poll.poll(min(patience, 0.1) * 1000)
         page.fill, drained = self._pump.drain(page.buffer, page.fill)
         if drained is Drained.ENDED:
-            raise TransientError(f"Postgres ended the stream: {self._last_words()}", "It will be opened again.")
+            message = f"Postgres ended the stream: {self._last_words()}"
+            raise TransientError(message, "It will be opened again.")
         if drained is Drained.FULL and page.fill == 0:
             page.buffer = np.empty(self._pump.needed() + _PAGE, np.uint8)
             return False
@@ -164,8 +171,9 @@ class ReplicationStream:
             now = time.monotonic()
             due = full or (complete and self._wanted and now >= self._next_hand_over)
             if due and self._ready is None and self._spare is not None:
+                self._next_hand_over = now + _SPACING_SECONDS if self._page.fill >= _BUSY else now
                 self._ready, self._page, self._spare = self._page, self._spare, None
-                self._handed, self._next_hand_over = self._pump.boundaries, now + _SPACING_SECONDS
+                self._handed = self._pump.boundaries
                 self._changed.notify_all()
                 return
             self._changed.wait(max(0.0, min(confirm_at - now, 0.1)) if full else _COALESCE_SECONDS)
@@ -204,6 +212,8 @@ def _start_error(result: Any, slot: str) -> PenstockError:
             f"the replication slot {slot} is in use: {said}",
             "Stop the other Penstock that reads this slot, or give this source another name.",
         )
-    if code.startswith(("08", "57")):
+    if not code or code.startswith(("08", "53", "57")):
         return TransientError(f"Postgres ended the connection: {said}", "It will be opened again.")
-    return DefiniteError(f"Postgres refused to stream from slot {slot}: {said}", "Mend that upstream, then start again.")
+    return DefiniteError(
+        f"Postgres refused to stream from slot {slot}: {said}", "Mend that upstream, then start again."
+    )

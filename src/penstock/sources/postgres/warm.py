@@ -1,7 +1,7 @@
 """Compile all kernels ahead of time: ``python -m penstock.sources.postgres.warm``.
 
-They are cached on disk beside their modules, so this is done once per installation; without it the first capture and the
-first copy do it.
+They are cached on disk beside their modules, so this is done once per installation; without it the first capture and
+the first copy do it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,182 @@
+"""The catalog: durable, shared by processes, and never taken for what it is not."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from penstock.catalog.states import SourceState, TableState
+from penstock.catalog.store import BaseVersion, Catalog, SourceRecord, TableRecord
+from penstock.errors import DefiniteError
+from penstock.model import TableName
+from penstock.positions import Lsn
+
+ORDERS, ITEMS = TableName("public", "orders"), TableName("public", "items")
+
+
+def source(name: str = "shop") -> SourceRecord:
+    return SourceRecord(name, "POSTGRES", "{}", "{}", SourceState.CREATING)
+
+
+def table(upstream: TableName, name: str = "shop") -> TableRecord:
+    return TableRecord(name, upstream, upstream.name, TableState.PENDING)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return Catalog(tmp_path / "home" / "penstock.db")
+
+
+@pytest.fixture
+def shop(catalog: Catalog) -> Catalog:
+    catalog.add_source(source(), [table(ORDERS), table(ITEMS)])
+    return catalog
+
+
+def test_a_source_goes_through_its_states(shop: Catalog, tmp_path: Path) -> None:
+    again = Catalog(tmp_path / "home" / "penstock.db")
+    assert again.source("shop") == source()
+    shop.set_source("shop", SourceState.READY, instance='{"a": 1}')
+    shop.set_source("shop", SourceState.FAILED, error="broken", remedy="mend it")
+    found = again.source("shop")
+    assert found == SourceRecord("shop", "POSTGRES", "{}", '{"a": 1}', SourceState.FAILED, "broken", "mend it")
+    shop.set_source("shop", SourceState.READY)
+    found = again.source("shop")
+    assert found is not None
+    assert (found.state, found.error, found.remedy) == (SourceState.READY, None, None)
+    assert again.source("other") is None
+
+
+def test_tables_have_states_of_their_own(shop: Catalog) -> None:
+    shop.set_table("shop", ORDERS, TableState.LIVE)
+    shop.set_table("shop", ITEMS, TableState.FAILED, error="broken", remedy="mend it")
+    items, orders = shop.tables("shop")
+    assert (orders.state, orders.error) == (TableState.LIVE, None)
+    assert (items.state, items.error, items.remedy) == (TableState.FAILED, "broken", "mend it")
+    assert shop.tables() == shop.tables("shop")
+    assert shop.tables("other") == []
+
+
+def test_removing_a_source_removes_all_of_it(shop: Catalog) -> None:
+    shop.record_base("shop", "orders", BaseVersion(0, Lsn(10)))
+    shop.add_source(source("other"), [table(ORDERS, "other")])
+    shop.remove_source("shop")
+    assert [record.name for record in shop.sources()] == ["other"]
+    assert [record.source for record in shop.tables()] == ["other"]
+    shop.add_source(source(), [table(ORDERS)])
+    assert shop.newest_base("shop", "orders", Lsn(99)) is None
+
+
+def test_a_source_is_added_whole_or_not_at_all(catalog: Catalog) -> None:
+    with pytest.raises(sqlite3.IntegrityError):
+        catalog.add_source(source(), [table(ORDERS), table(ORDERS)])
+    assert catalog.sources() == []
+    catalog.add_source(source(), [])
+    with pytest.raises(sqlite3.IntegrityError):
+        catalog.add_source(source(), [table(ORDERS)])
+    assert catalog.tables() == []
+
+
+def test_the_newest_base_at_or_before_a_position(shop: Catalog) -> None:
+    for version, position in ((0, 10), (1, 20), (3, 20), (5, 40)):
+        shop.record_base("shop", "orders", BaseVersion(version, Lsn(position)))
+    shop.record_base("shop", "orders", BaseVersion(5, Lsn(40)))
+    asked = {upto: shop.newest_base("shop", "orders", Lsn(upto)) for upto in (9, 10, 19, 20, 39, 40, 99)}
+    assert {upto: base and base.version for upto, base in asked.items()} == {
+        9: None,
+        10: 0,
+        19: 0,
+        20: 3,
+        39: 3,
+        40: 5,
+        99: 5,
+    }
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from penstock.catalog.store import BaseVersion, Catalog
+from penstock.catalog.states import SourceState
+from penstock.positions import Lsn
+catalog = Catalog(Path(sys.argv[1]))
+first = int(sys.argv[2])
+for n in range(100):
+    catalog.record_base("shop", "orders", BaseVersion(first + 2 * n, Lsn(first + 2 * n)))
+    catalog.set_source("shop", SourceState.READY, error=str(first))
+"""
+
+
+def test_two_processes_write_at_once(shop: Catalog, tmp_path: Path) -> None:
+    path = tmp_path / "home" / "penstock.db"
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(first)]) for first in (0, 1)]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert [shop.newest_base("shop", "orders", Lsn(upto)) for upto in range(200)] == [
+        BaseVersion(n, Lsn(n)) for n in range(200)
+    ]
+
+
+def test_two_processes_make_it_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "penstock.db"
+    program = (
+        f"from penstock.catalog.store import Catalog; from pathlib import Path; Catalog(Path({str(path)!r})).sources()"
+    )
+    makers = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
+    assert [maker.wait() for maker in makers] == [0, 0, 0]
+
+
+def test_a_newer_version_is_refused(tmp_path: Path, catalog: Catalog) -> None:
+    path = tmp_path / "home" / "penstock.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(DefiniteError, match="newer Penstock") as caught:
+        Catalog(path)
+    assert "Upgrade" in caught.value.remedy
+
+
+def test_another_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "penstock.db"
+    path.write_bytes(b"this is somebody's novel" * 100)
+    with pytest.raises(DefiniteError, match="not a catalog of Penstock") as caught:
+        Catalog(path)
+    assert "--home" in caught.value.remedy
+    assert path.read_bytes() == b"this is somebody's novel" * 100
+
+
+def test_a_home_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("no folder")
+    with pytest.raises(DefiniteError, match="home") as caught:
+        Catalog(tmp_path / "home" / "penstock.db")
+    assert "--home" in caught.value.remedy
+
+
+def test_a_catalog_that_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "penstock.db").mkdir()
+    with pytest.raises(DefiniteError, match="cannot be") as caught:
+        Catalog(tmp_path / "penstock.db")
+    assert caught.value.remedy
+
+
+def test_a_full_disk(shop: Catalog, tmp_path: Path) -> None:
+    program = """
+import resource, sys
+from pathlib import Path
+from penstock.catalog.store import Catalog
+from penstock.catalog.states import SourceState
+from penstock.errors import DefiniteError
+catalog = Catalog(Path(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+try:
+    catalog.set_source("shop", SourceState.READY, instance="x" * 1_000_000)
+except DefiniteError as error:
+    print(error)
+"""
+    path = tmp_path / "home" / "penstock.db"
+    said = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True).stdout
+    assert "full or failing" in said
+    assert shop.source("shop") == source()

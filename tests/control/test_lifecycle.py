@@ -1,0 +1,234 @@
+"""Create, drop, recover: whatever fails in between, nothing stays behind that nobody knows of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.catalog.states import SourceState, TableState
+from penstock.catalog.store import Catalog
+from penstock.control import lifecycle
+from penstock.control.lifecycle import create_source, drop_source, instance_of, recover
+from penstock.embedded.postgres import start_postgres
+from penstock.errors import DefiniteError, TransientError
+from penstock.layout import catalog_path, lake_path, log_path
+from penstock.model import TableName
+from penstock.sources.postgres import spec
+from penstock.sources.postgres.slot import create_slot
+from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return Catalog(catalog_path(tmp_path))
+
+
+@pytest.fixture
+def source(database: Any) -> PostgresSource:
+    """A source with one table that can be captured and one that cannot."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE keyless (id int)")
+    return PostgresSource.from_url(database.url, database.name)
+
+
+def upstream(database: Any) -> set[str]:
+    """The slots and publications in this database."""
+    slots = "SELECT 'slot ' || slot_name FROM pg_replication_slots WHERE database = current_database()"
+    return {
+        row[0] for row in database.execute(f"{slots} UNION ALL SELECT 'publication ' || pubname FROM pg_publication")
+    }
+
+
+def test_create_and_drop(database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path) -> None:
+    name = source.name
+    create_source(tmp_path, catalog, source)
+    record = catalog.source(name)
+    assert record is not None
+    assert record.state is SourceState.READY
+    assert PostgresSource.model_validate_json(record.spec) == source
+    assert instance_of(record).start() > 0
+    assert log_path(tmp_path, name).exists()
+    assert upstream(database) == {f"slot penstock_{name}", f"publication penstock_{name}"}
+    keyless, captured = catalog.tables(name)
+    assert (captured.upstream, captured.local, captured.state) == (TableName("public", "t"), "t", TableState.PENDING)
+    assert (keyless.state, keyless.error) == (TableState.FAILED, "it has no primary key")
+    lake_path(tmp_path, name).mkdir(parents=True)
+    assert drop_source(tmp_path, catalog, name) == []
+    assert (catalog.sources(), catalog.tables(), upstream(database)) == ([], [], set())
+    assert not lake_path(tmp_path, name).exists()
+    assert list((tmp_path / "log").iterdir()) == []
+
+
+def test_the_same_name_twice(database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path) -> None:
+    create_source(tmp_path, catalog, source)
+    with pytest.raises(DefiniteError, match="already") as caught:
+        create_source(tmp_path, catalog, source)
+    assert f"penstock drop {source.name}" in caught.value.remedy
+    assert len(upstream(database)) == 2
+    drop_source(tmp_path, catalog, source.name)
+
+
+def test_dropping_what_is_not_there(catalog: Catalog, tmp_path: Path) -> None:
+    with pytest.raises(DefiniteError, match="no source x"):
+        drop_source(tmp_path, catalog, "x")
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+ERRORS = [Crash(), KeyboardInterrupt(), psycopg.OperationalError("lost"), DefiniteError("no")]
+PLACES = [
+    (spec, "identify"),
+    (spec, "create_publication"),
+    (spec, "create_slot"),
+    (lifecycle, "create_log"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(("module", "step"), PLACES, ids=[step for _, step in PLACES])
+def test_create_fails_at_any_step(
+    database: Any,
+    source: PostgresSource,
+    catalog: Catalog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: Any,
+    step: str,
+    error: BaseException,
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(module, step, failing(error))
+        with pytest.raises((type(error), DefiniteError, TransientError)):
+            create_source(tmp_path, catalog, source)
+    assert (upstream(database), catalog.sources()) == (set(), [])
+    create_source(tmp_path, catalog, source)
+    drop_source(tmp_path, catalog, source.name)
+
+
+def test_the_slot_was_made_but_its_answer_was_lost(
+    database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = create_slot
+
+    def make_and_lose(connection: Any, name: str) -> Any:
+        made(connection, name)
+        raise psycopg.OperationalError("the connection was lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(spec, "create_slot", make_and_lose)
+        with pytest.raises(TransientError, match="connection was lost"):
+            create_source(tmp_path, catalog, source)
+    assert (upstream(database), catalog.sources()) == (set(), [])
+
+
+def test_names_of_somebody_else_are_left_alone(
+    database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another Penstock makes slot and publication of this name between our preflight and our prepare."""
+    (instance,) = source.create_instances(1)
+    monkeypatch.setattr(PostgresSource, "create_instances", lambda *_: [instance])
+    theirs = instance.prepare()
+    with pytest.raises(DefiniteError, match="already exists"):
+        create_source(tmp_path, catalog, source)
+    assert len(upstream(database)) == 2
+    assert catalog.sources() == []
+    theirs.cleanup()
+    database.execute(f"SELECT pg_create_logical_replication_slot('{instance.slot}', 'pgoutput')")
+    with pytest.raises(DefiniteError, match="already exists"):
+        create_source(tmp_path, catalog, source)
+    assert upstream(database) == {f"slot {instance.slot}"}
+
+
+def test_a_process_that_died_in_create_is_cleaned_up_after(
+    database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of ours runs after the crash: the next start finds the record."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Catalog, "set_source", failing(Crash()))
+        patched.setattr(Catalog, "remove_source", failing(Crash()))
+        patched.setattr(PostgresInstanceConfig, "cleanup", failing(Crash()))
+        with pytest.raises(Crash):
+            create_source(tmp_path, catalog, source)
+    assert len(upstream(database)) == 2
+    record = catalog.source(source.name)
+    assert record is not None
+    assert record.state is SourceState.CREATING
+    recover(tmp_path, catalog)
+    assert (upstream(database), catalog.sources()) == (set(), [])
+    assert not log_path(tmp_path, source.name).exists()
+
+
+@pytest.mark.parametrize("step", ["_clean_upstream", "_remove_files"])
+def test_a_process_that_died_in_drop_is_finished(
+    database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    create_source(tmp_path, catalog, source)
+    with monkeypatch.context() as patched:
+        patched.setattr(lifecycle, step, failing(Crash()))
+        with pytest.raises(Crash):
+            drop_source(tmp_path, catalog, source.name)
+    record = catalog.source(source.name)
+    assert record is not None
+    assert record.state is SourceState.DROPPING
+    recover(tmp_path, catalog)
+    assert (upstream(database), catalog.sources()) == (set(), [])
+    assert not log_path(tmp_path, source.name).exists()
+
+
+def test_recover_leaves_what_is_whole(source: PostgresSource, catalog: Catalog, tmp_path: Path) -> None:
+    create_source(tmp_path, catalog, source)
+    recover(tmp_path, catalog)
+    assert [record.state for record in catalog.sources()] == [SourceState.READY]
+    drop_source(tmp_path, catalog, source.name)
+
+
+def test_drop_while_postgres_is_down(tmp_path: Path, catalog: Catalog) -> None:
+    with start_postgres(fsync=False) as server:
+        server.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        create_source(tmp_path, catalog, PostgresSource.from_url(server.url, "shop"))
+        server.stop()
+        with pytest.raises(TransientError, match="not gone yet") as caught:
+            drop_source(tmp_path, catalog, "shop")
+        record = catalog.source("shop")
+        assert record is not None
+        assert record.state is SourceState.DROPPING
+        assert log_path(tmp_path, "shop").exists()
+        left = drop_source(tmp_path, catalog, "shop", force=True)
+        assert catalog.sources() == []
+        assert not log_path(tmp_path, "shop").exists()
+        assert "\n".join(left) in caught.value.remedy
+        assert "--force" in caught.value.remedy
+        server.start()
+        for statement in left:
+            server.execute(statement)
+        assert (
+            server.execute("SELECT 1 FROM pg_replication_slots") == server.execute("SELECT 1 FROM pg_publication") == []
+        )
+
+
+LOCAL = [
+    (["public.a", "public.b"], ["a", "b"]),
+    (["public.a", "sales.a", "sales.b"], ["public_a", "sales_a", "b"]),
+    (["public.a", "sales.a", "public.sales_a"], ["public_a", "sales_a_2", "sales_a"]),
+    (["public.Orders", "public.orders"], ["public_Orders", "public_orders_2"]),
+    (["public.a/b", "public.order items", "public...", "public.é"], ["a_b", "order items", "__", "é"]),
+]
+
+
+@pytest.mark.parametrize(("tables", "local"), LOCAL)
+def test_local_names_are_told_apart_and_are_names_of_folders(tables: list[str], local: list[str]) -> None:
+    names = [TableName.parse(table) for table in tables]
+    found = lifecycle._local_names(names)
+    assert [found[name] for name in names] == local

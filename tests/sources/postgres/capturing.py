@@ -1,0 +1,120 @@
+"""A capture in a thread, against a real server; and what its change log then holds, as plain rows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from penstock.changelog.shapes import changes
+from penstock.changelog.sqlite import SqliteLogReader, create_log
+from penstock.errors import TableError, TransientError
+from penstock.model import TableName
+from penstock.positions import Lsn
+from penstock.sources.postgres.instance import PostgresInstance
+from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
+
+Change = dict[str, Any]
+PATIENCE = 30.0
+
+
+def until(holds: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
+    """Wait for something to become true."""
+    deadline = time.monotonic() + patience
+    while not holds():
+        assert time.monotonic() < deadline, f"in vain: {what}"
+        time.sleep(0.02)
+
+
+class Capture:
+    """Captures a database into a log of its own; can be stopped and started again."""
+
+    def __init__(self, url: str, log: Path, name: str) -> None:
+        self.source = PostgresSource.from_url(url, name)
+        self.config: PostgresInstanceConfig = self.source.create_instances(1)[0].prepare()
+        self.log = log
+        create_log(log, self.config.start())
+        self.failure: BaseException | None = None
+        self.transient: list[TransientError] = []
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.instance = PostgresInstance(self.config, log)
+
+    def start(self) -> None:
+        """Run, and again after each transient error, as the capture process does; return when connected."""
+        self._stop, connected = threading.Event(), threading.Event()
+        self.failure = None
+        self.instance = PostgresInstance(self.config, self.log)
+        self._thread = threading.Thread(target=self._run, args=(connected,))
+        self._thread.start()
+        until(lambda: connected.is_set() or self.failure is not None, "a connection")
+
+    def _run(self, connected: threading.Event) -> None:
+        while not self._stop.is_set():
+            try:
+                self.instance.run(self._stop, connected.set)
+            except TransientError as error:
+                self.transient.append(error)
+                self._stop.wait(0.1)
+            except BaseException as error:
+                self.failure = error
+                return
+
+    def stop(self) -> None:
+        """End the thread; raise what it died of."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(PATIENCE)
+            assert not self._thread.is_alive()
+            self._thread = None
+        if self.failure is not None:
+            raise self.failure
+
+    def wait(self, lsn: Lsn) -> None:
+        """Wait until the log has everything up to a position."""
+        with closing(SqliteLogReader(self.log)) as reader:
+            until(lambda: self.failure is not None or reader.frontiers().durable >= lsn, f"the log at {lsn}")
+        if self.failure is not None:
+            raise self.failure
+
+    def durable(self) -> Lsn:
+        with closing(SqliteLogReader(self.log)) as reader:
+            return reader.frontiers().durable
+
+    def changes(self, table: str, after: Lsn = Lsn.ZERO) -> list[Change]:
+        """Everything that happened to ``public.TABLE``."""
+        with closing(SqliteLogReader(self.log)) as reader:
+            name = TableName("public", table)
+            batches = [changes(images) for images in reader.read(name, after, reader.frontiers().durable)]
+        for batch in batches:
+            batch.validate(full=True)
+        found = [row for batch in batches for row in batch.to_pylist()]
+        places = [(Lsn.parse(row["_lsn"]), row["_ordinal"]) for row in found]
+        assert places == sorted(set(places))
+        return found
+
+    def error(self, table: str) -> TableError | None:
+        with closing(SqliteLogReader(self.log)) as reader:
+            return reader.tables()[TableName("public", table)].error
+
+
+def merged(rows: dict[Any, Change], found: list[Change], key: str = "id") -> dict[Any, Change]:
+    """Apply changes to rows by key, the way apply does."""
+    rows = dict(rows)
+    for change in found:
+        before, after = change["before"], change["after"]
+        if change["_op"] == "truncate":
+            rows.clear()
+        elif change["_op"] == "delete":
+            del rows[before[key]]
+        elif change["_op"] == "insert":
+            assert after[key] not in rows
+            rows[after[key]] = after
+        else:
+            old = rows.pop(before[key] if before else after[key])
+            kept = {column: old[column] for column in change["_unchanged"] or ()}
+            rows[after[key]] = {**after, **kept}
+    return rows

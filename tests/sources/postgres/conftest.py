@@ -1,0 +1,36 @@
+"""Captures against the shared server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.sources.postgres.capturing import Capture
+
+from penstock.positions import Lsn
+
+
+@pytest.fixture
+def capture(database: Any, tmp_path: Path) -> Iterator[Callable[..., Capture]]:
+    """Make a capture of the test's database; it is stopped afterwards, if the test has not done so."""
+    made: list[Capture] = []
+
+    def start(*, run: bool = True) -> Capture:
+        capture = Capture(database.url, tmp_path / f"{len(made)}.db", f"{database.name}_{len(made)}")
+        made.append(capture)
+        if run:
+            capture.start()
+        return capture
+
+    yield start
+    for capture in made:
+        capture.failure = None
+        capture.stop()
+
+
+@pytest.fixture
+def now(database: Any) -> Callable[[], Lsn]:
+    """The server's position: everything committed so far lies before it."""
+    return lambda: Lsn.parse(database.execute("SELECT pg_current_wal_insert_lsn()::text")[0][0])

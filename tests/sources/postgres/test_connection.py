@@ -1,0 +1,162 @@
+"""Connections: passwords stay out, errors are sorted into those that pass and those that do not."""
+
+from __future__ import annotations
+
+import socket
+import traceback
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
+from penstock.errors import DefiniteError, TransientError, UsageError
+from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
+
+SECRET = "hun.ter2"
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("postgresql://me@db.example:5433/shop", "db.example:5433/shop"),
+        ("postgres://db.example/shop?sslmode=require", "db.example:5432/shop"),
+        ("host=db.example user=me dbname=shop", "db.example:5432/shop"),
+        ("postgresql:///shop?host=/run/pg", "/run/pg:5432/shop"),
+        ("postgresql://me@[::1]:5432/shop", "::1:5432/shop"),
+        ("postgresql://a:1,b:2/shop", "a,b:1,2/shop"),
+    ],
+)
+def test_a_url_becomes_keywords(url: str, where: str) -> None:
+    assert "://" not in parse_url(url)
+    assert place(parse_url(url)) == where
+    assert parse_url(parse_url(url)) == parse_url(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://me:{SECRET}@db.example/shop",
+        f"postgresql://db.example/shop?user=me&password={SECRET}",
+        f"host=db.example password={SECRET}",
+        f"host=db.example sslpassword='{SECRET}'",
+    ],
+)
+def test_a_password_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(UsageError, match=r"db\.example") as caught:
+        parse_url(url)
+    assert "PGPASSWORD" in caught.value.remedy
+    assert SECRET not in "".join(traceback.format_exception(caught.value)).replace(url, "")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nonsense",
+        "postgresql://me:hun.ter2%zz@db.example/shop",
+        "postgresql://me:hun.ter2/@db.example:1/shop",
+        "postgresql://me:x/hun.ter2@db.example/shop",
+        "host=db.example password='hun.ter2",
+        "host=db.example passwort=hun.ter2",
+        "mysql://me:hun.ter2@db.example/shop",
+        "postgresql://me:hun.ter2@[::1/shop",
+    ],
+)
+def test_what_is_no_connection_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_url(url)
+    assert "postgresql://user@host" in caught.value.remedy
+    told = "".join(traceback.format_exception(caught.value)).split("connection.py")[-1]
+    assert SECRET not in told
+
+
+def test_nobody_listens() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with pytest.raises(TransientError, match=rf"127\.0\.0\.1:{port}/shop") as caught:
+        connect(f"postgresql://me@127.0.0.1:{port}/shop")
+    assert caught.value.remedy
+
+
+def test_an_unknown_database(postgres_server: EmbeddedPostgres) -> None:
+    for opened in (connect, connect_replication):
+        with pytest.raises(DefiniteError, match="does not exist"):
+            opened(postgres_server.url_for("nowhere"))
+
+
+def test_sessions_are_pinned(postgres_server: EmbeddedPostgres) -> None:
+    url = postgres_server.url + "?options=-c%20work_mem%3D7MB"
+    with connect(url, "penstock x") as connection:
+        query = "SELECT current_setting(n) FROM unnest(%s::text[]) n"
+        names = ["TimeZone", "extra_float_digits", "bytea_output", "client_encoding", "work_mem", "application_name"]
+        shown = [row[0] for row in connection.execute(query, [names])]
+        assert shown == ["UTC", "3", "hex", "UTF8", "7MB", "penstock x"]
+        assert connection.execute("SELECT now()::text").fetchone() is not None
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[EmbeddedPostgres]:
+    """A server that asks one role for a password, and lets another one not in at all."""
+    lines = [
+        "host all,replication locked 127.0.0.1/32 scram-sha-256",
+        "host all,replication barred 127.0.0.1/32 reject",
+    ]
+    with start_postgres(fsync=False, hba=lines) as server:
+        server.execute(f"CREATE ROLE locked LOGIN REPLICATION PASSWORD '{SECRET}'; CREATE ROLE barred LOGIN")
+        yield server
+
+
+@pytest.fixture
+def password(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    monkeypatch.delenv("PGPASSWORD", raising=False)
+    monkeypatch.setenv("PGPASSFILE", "/nonexistent")
+    yield monkeypatch
+
+
+def test_the_right_password(guarded: EmbeddedPostgres, password: pytest.MonkeyPatch) -> None:
+    password.setenv("PGPASSWORD", SECRET)
+    connect(guarded.url_for("postgres", "locked")).close()
+    connect_replication(guarded.url_for("postgres", "locked")).close()
+
+
+def test_a_wrong_password(guarded: EmbeddedPostgres, password: pytest.MonkeyPatch) -> None:
+    password.setenv("PGPASSWORD", "mistaken")
+    with pytest.raises(DefiniteError, match="refused the login") as caught:
+        connect(guarded.url_for("postgres", "locked"))
+    assert "PGPASSWORD" in caught.value.remedy
+    assert "mistaken" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("password")
+def test_no_password(guarded: EmbeddedPostgres) -> None:
+    with pytest.raises(DefiniteError, match="refused the login") as caught:
+        connect(guarded.url_for("postgres", "locked"))
+    assert "PGPASSWORD" in caught.value.remedy
+
+
+def test_no_entry(guarded: EmbeddedPostgres) -> None:
+    with pytest.raises(DefiniteError, match="refused the connection") as caught:
+        connect(guarded.url_for("postgres", "barred"))
+    assert "pg_hba.conf" in caught.value.remedy
+
+
+def test_replication_without_the_attribute(postgres_server: EmbeddedPostgres) -> None:
+    postgres_server.execute("DROP ROLE IF EXISTS plain; CREATE ROLE plain LOGIN")
+    with pytest.raises(DefiniteError, match="refused replication") as caught:
+        connect_replication(postgres_server.url_for("postgres", "plain"))
+    assert 'ALTER ROLE "plain" REPLICATION' in caught.value.remedy
+
+
+def test_a_server_that_starts_or_stops_is_worth_another_try() -> None:
+    with start_postgres(fsync=False) as server:
+        server.stop()
+        with pytest.raises(TransientError):
+            connect(server.url)
+        server.restart(max_connections="10", superuser_reserved_connections="3", max_wal_senders="2")
+        server.execute("CREATE ROLE plain LOGIN")
+        held = []
+        with pytest.raises(TransientError, match="slots"):
+            for _ in range(20):
+                held.append(connect(server.url_for("postgres", "plain")))
+        for connection in held:
+            connection.close()

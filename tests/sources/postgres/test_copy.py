@@ -1,0 +1,221 @@
+"""The first copy: every row once, at one moment that fits the stream exactly."""
+
+from __future__ import annotations
+
+import random
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+import pytest
+from tests.sources.postgres.capturing import Capture, merged
+
+from penstock.errors import TableError, TransientError
+from penstock.positions import Lsn
+from penstock.sources.postgres.connection import connect
+from penstock.sources.postgres.copy import PageRange, copy_range, page_ranges, split_rows
+from penstock.sources.postgres.slot import export_snapshot
+from penstock.sources.postgres.spec import CapturedColumns, PostgresSource
+
+
+def described(url: str, table: str = "t") -> CapturedColumns:
+    (instance,) = PostgresSource.from_url(url, "copying").create_instances(1)
+    return next(found for found in instance.tables if found.name.name == table)
+
+
+def copied(url: str, table: CapturedColumns, snapshot: str, pieces: int) -> list[list[dict[str, Any]]]:
+    """Copy range by range."""
+    schema = table.table_schema()
+    with connect(url) as connection:
+        ranges = page_ranges(connection, schema.table, pieces)
+    found = []
+    for pages in ranges:
+        batches = list(copy_range(url, snapshot, schema, table.relation_columns(), pages, Lsn(1)))
+        for batch in batches:
+            batch.validate(full=True)
+            assert batch.schema.equals(schema.columns.remove_metadata())
+        found.append([row for batch in batches for row in batch.to_pylist()])
+    return found
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 1000])
+def test_all_rows_exactly_once(database: Any, pieces: int) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
+    database.execute("INSERT INTO t SELECT n, repeat('x', 200) FROM generate_series(1, 20000) n")
+    database.execute("DELETE FROM t WHERE id % 7 = 0; UPDATE t SET body = 'y' WHERE id % 11 = 0")
+    with export_snapshot(database.url) as snapshot:
+        parts = copied(database.url, described(database.url), snapshot.name, pieces)
+    assert (len(parts) > 1) == (pieces > 1)
+    rows = sorted((row["id"], row["body"]) for part in parts for row in part)
+    assert rows == [tuple(row) for row in database.execute("SELECT id, body FROM t ORDER BY id")]
+
+
+def test_an_empty_table(database: Any) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with export_snapshot(database.url) as snapshot:
+        assert copied(database.url, described(database.url), snapshot.name, 4) == [[]]
+
+
+def test_a_table_that_grows_behind_the_last_range(database: Any) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
+    table = described(database.url)
+    with connect(database.url) as connection:
+        (pages,) = page_ranges(connection, table.name, 4)
+    database.execute("INSERT INTO t SELECT n, repeat('x', 500) FROM generate_series(1, 5000) n")
+    with export_snapshot(database.url) as snapshot:
+        batches = copy_range(database.url, snapshot.name, table.table_schema(), table.relation_columns(), pages, Lsn(1))
+        assert sum(batch.num_rows for batch in batches) == 5000
+
+
+def test_generated_columns_are_left_out(database: Any) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED,"
+        ' thrice int GENERATED ALWAYS AS (id * 3), "Odd ""name" text)'
+    )
+    database.execute("INSERT INTO t VALUES (1, DEFAULT, DEFAULT, 'x')")
+    with export_snapshot(database.url) as snapshot:
+        parts = copied(database.url, described(database.url), snapshot.name, 1)
+    assert parts == [[{"id": 1, 'Odd "name': "x"}]]
+
+
+def test_children_by_inheritance_are_not_copied_twice(database: Any) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE child (PRIMARY KEY (id)) INHERITS (t)")
+    database.execute("INSERT INTO t VALUES (1); INSERT INTO child VALUES (2)")
+    with export_snapshot(database.url) as snapshot:
+        assert copied(database.url, described(database.url), snapshot.name, 1) == [[{"id": 1}]]
+
+
+def test_a_row_larger_than_the_buffer(database: Any) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
+    database.execute("INSERT INTO t VALUES (1, 'a'), (2, repeat('x', 6000000)), (3, 'b')")
+    with export_snapshot(database.url) as snapshot:
+        ((first, second, third),) = copied(database.url, described(database.url), snapshot.name, 1)
+    assert (first["body"], len(second["body"]), third["body"]) == ("a", 6_000_000, "b")
+
+
+def test_a_value_that_cannot_be_kept_is_the_tables_error(database: Any) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, day date); INSERT INTO t VALUES (1, 'infinity')")
+    with export_snapshot(database.url) as snapshot, pytest.raises(TableError, match="column day") as caught:
+        copied(database.url, described(database.url), snapshot.name, 1)
+    assert (caught.value.table, caught.value.lsn) == ("public.t", 1)
+    assert caught.value.remedy
+
+
+def test_a_snapshot_whose_exporter_is_gone_is_worth_another_try(database: Any) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    table = described(database.url)
+    with export_snapshot(database.url) as snapshot:
+        pass
+    with pytest.raises(TransientError, match=r"public\.t"):
+        copied(database.url, table, snapshot.name, 1)
+
+
+def test_a_table_that_was_dropped_is_the_tables_error(database: Any) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    table = described(database.url)
+    database.execute("DROP TABLE t")
+    with export_snapshot(database.url) as snapshot, pytest.raises(TableError, match=r"public\.t"):
+        copied(database.url, table, snapshot.name, 4)
+
+
+def busy(url: str, seed: int, stop: threading.Event, paused: threading.Event) -> None:
+    """Insert, update, move and delete rows, some in one transaction, until told to stop."""
+    dice, ids, at = random.Random(seed), list(range(seed, 3000, 3)), 10_000 + seed
+    with psycopg.connect(url) as connection:
+        while not stop.is_set():
+            for _ in range(dice.randint(1, 5)):
+                row = dice.choice(ids)
+                what = dice.random()
+                if what < 0.4:
+                    at += 3
+                    ids.append(at)
+                    connection.execute("INSERT INTO t VALUES (%s, %s, 0)", [at, "n" * dice.randint(0, 3000)])
+                elif what < 0.7:
+                    connection.execute("UPDATE t SET n = n + 1 WHERE id = %s", [row])
+                elif what < 0.85:
+                    at += 3
+                    ids[ids.index(row)] = at
+                    connection.execute("UPDATE t SET id = %s WHERE id = %s", [at, row])
+                else:
+                    ids.remove(row)
+                    connection.execute("DELETE FROM t WHERE id = %s", [row])
+            connection.commit()
+            paused.set()
+
+
+def test_snapshot_and_stream_fit_without_gap_or_overlap(
+    database: Any, capture: Callable[..., Capture], now: Callable[[], Lsn]
+) -> None:
+    """Under writes: the copy at S, with the changes after S, is the table; at any S."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, body text, n int)")
+    database.execute("ALTER TABLE t ALTER body SET STORAGE EXTERNAL")
+    database.execute("INSERT INTO t SELECT n, repeat('x', 2500), 0 FROM generate_series(0, 2999) n")
+    running = capture()
+    stop, paused = threading.Event(), threading.Event()
+    writers = [threading.Thread(target=busy, args=(database.url, seed, stop, paused)) for seed in range(3)]
+    for writer in writers:
+        writer.start()
+    table, copies = running.config.tables[0], []
+    for _ in range(3):
+        paused.clear()
+        paused.wait(10)
+        with export_snapshot(database.url) as snapshot:
+            copies.append((snapshot.lsn, copied(database.url, table, snapshot.name, 4)))
+    stop.set()
+    for writer in writers:
+        writer.join()
+    running.wait(now())
+    final = {row[0]: row for row in database.execute("SELECT id, body, n FROM t")}
+    assert len({lsn for lsn, _ in copies}) == 3
+    for lsn, parts in copies:
+        base = {row["id"]: row for part in parts for row in part}
+        assert len(base) == sum(len(part) for part in parts)
+        table_now = merged(base, running.changes("t", after=lsn))
+        assert {key: tuple(row.values()) for key, row in table_now.items()} == final
+
+
+def copy_message(data: bytes) -> bytes:
+    return struct.pack("<I", len(data)) + data
+
+
+ROW = struct.pack(">H", 2) + struct.pack(">I", 3) + b"abc" + struct.pack(">i", -1)
+COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+
+
+def split(data: bytes, columns: int = 2) -> tuple[int, int]:
+    off, length = np.zeros((columns, 10), np.int32), np.zeros((columns, 10), np.int32)
+    buffer = np.frombuffer(bytearray(data), np.uint8)
+    rows, at = split_rows(buffer, 0, len(data), off, length)
+    return int(rows), int(at)
+
+
+def test_rows_are_split() -> None:
+    for head in (copy_message(COPY_HEADER) + copy_message(ROW), copy_message(COPY_HEADER + ROW)):
+        data = head + copy_message(ROW) + copy_message(b"\xff\xff")
+        assert split(data) == (2, len(data))
+
+
+def test_malformed_rows_are_refused() -> None:
+    cases = [ROW[:cut] for cut in range(1, len(ROW))]
+    cases += [ROW + b"\0", b"\0\3" + ROW[2:], b"\xff\xff\0", COPY_HEADER[:10] + b"x" + bytes(8) + ROW]
+    cases += [ROW[:2] + struct.pack(">I", 0x7FFFFFFF) + ROW[6:], ROW[:2] + struct.pack(">i", -2) + ROW[6:]]
+    for case in cases:
+        assert split(copy_message(ROW) + copy_message(case)) == (-1, 4 + len(ROW)), case
+
+
+def test_the_buffer_is_left_before_the_next_is_filled(database: Any) -> None:
+    """Batches do not share memory with the buffer that is used again."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
+    database.execute("INSERT INTO t SELECT n, n || repeat('x', 1000) FROM generate_series(1, 9000) n")
+    table = described(database.url)
+    with export_snapshot(database.url) as snapshot:
+        rest = copy_range(
+            database.url, snapshot.name, table.table_schema(), table.relation_columns(), PageRange(0, 2**32 - 1), Lsn(1)
+        )
+        whole = pa.Table.from_batches(list(rest))
+    assert whole.num_rows == 9000
+    assert all(row["body"] == f"{row['id']}{'x' * 1000}" for row in whole.to_pylist())

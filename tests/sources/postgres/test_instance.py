@@ -1,0 +1,427 @@
+"""Capture against a real server: what happens there is what the log holds, whatever comes in between."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from tests.sources.postgres.capturing import Capture, merged, until
+
+from penstock.changelog.sqlite import SqliteLogReader, create_log
+from penstock.embedded.postgres import start_postgres
+from penstock.errors import DefiniteError, TransientError
+from penstock.positions import Lsn
+from penstock.sources.postgres.instance import PostgresInstance
+from penstock.sources.postgres.slot import SlotInUse
+
+Start = Callable[..., Capture]
+Now = Callable[[], Lsn]
+
+ACCOUNTS = "CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, balance numeric(12,2))"
+AUDIT = "CREATE TABLE audit (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, what text)"
+
+TYPES = {
+    "boolean": ["true", "false"],
+    "smallint": ["-32768", "32767"],
+    "integer": ["-2147483648", "2147483647"],
+    "bigint": ["-9223372036854775808", "9223372036854775807"],
+    "real": ["1.5", "'NaN'", "'-Infinity'", "3.4028235e38"],
+    "double precision": ["0.1", "'NaN'", "'Infinity'", "5e-324"],
+    "numeric(38,10)": ["-1234567890123456789012345678.0123456789", "0"],
+    "numeric(5,2)": ["999.99", "-0.01"],
+    "text": ["''", "'é€😀'", "'a''b\\c'"],
+    "varchar(10)": ["'abc'", "''"],
+    "char(5)": ["'ab'", "'abcde'"],
+    "name": ["'pg_class'", "'x'"],
+    '"char"': ["'a'", "'z'"],
+    "json": ["""'{"a":  1}'""", "'null'"],
+    "jsonb": ["""'{"a":  1}'""", "'[]'"],
+    "bytea": ["'\\x00ff'", "''"],
+    "uuid": ["'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'", "'00000000-0000-0000-0000-000000000000'"],
+    "date": ["'0001-01-01'", "'9999-12-31'"],
+    "timestamp": ["'0001-01-01 00:00:00.000001'", "'9999-12-31 23:59:59.999999'"],
+    "timestamptz": ["'1970-01-01 00:00:00+00'", "'2024-02-29 12:34:56.789+05:30'"],
+}
+
+
+def shown(value: Any) -> Any:
+    """A value so that NaN equals itself."""
+    return repr(value) if isinstance(value, float) else value
+
+
+def test_every_type_arrives_as_select_shows_it(database: Any, capture: Start, now: Now) -> None:
+    columns = ", ".join(f"c{n} {kind}" for n, kind in enumerate(TYPES))
+    database.execute(f"CREATE TABLE everything (id int PRIMARY KEY, {columns})")
+    running = capture()
+    longest = max(len(values) for values in TYPES.values())
+    for row in range(longest):
+        values = ", ".join(values[row] if row < len(values) else "NULL" for values in TYPES.values())
+        database.execute(f"INSERT INTO everything VALUES ({row}, {values})")
+    running.wait(now())
+    as_text = [n for n, kind in enumerate(TYPES) if kind in ("json", "jsonb", "uuid")]
+    casts = {**dict.fromkeys(as_text, "::text"), list(TYPES).index("real"): "::float8"}
+    listed = ", ".join(f"c{n}{casts.get(n, '')}" for n in range(len(TYPES)))
+    with database.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        selected = connection.execute(f"SELECT id, {listed} FROM everything ORDER BY id").fetchall()
+    captured = [tuple(change["after"].values()) for change in running.changes("everything")]
+    for column in range(len(TYPES) + 1):
+        found, wanted = [shown(row[column]) for row in captured], [shown(row[column]) for row in selected]
+        assert found == wanted, list(TYPES)[column - 1]
+
+
+def test_a_transaction_over_several_tables(database: Any, capture: Start, now: Now) -> None:
+    database.execute(f"{ACCOUNTS}; {AUDIT}")
+    running = capture()
+    with database.connect(autocommit=False) as connection:
+        connection.execute("INSERT INTO accounts VALUES (1, 'a', 10), (2, 'b', 20)")
+        connection.execute("INSERT INTO audit (what) VALUES ('opened')")
+        connection.execute("UPDATE accounts SET balance = balance + 5 WHERE id = 1")
+        (xid,) = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+    database.execute("INSERT INTO audit (what) VALUES ('later')")
+    running.wait(now())
+    accounts, audit = running.changes("accounts"), running.changes("audit")
+    assert [(c["_op"], c["_ordinal"], c["after"]["id"]) for c in accounts] == [
+        ("insert", 0, 1),
+        ("insert", 1, 2),
+        ("update", 3, 1),
+    ]
+    assert [(c["_ordinal"], c["after"]["what"]) for c in audit] == [(2, "opened"), (0, "later")]
+    assert {c["_lsn"] for c in accounts} == {audit[0]["_lsn"]} != {audit[1]["_lsn"]}
+    assert {c["_xid"] for c in accounts} == {xid}
+    assert abs(accounts[0]["_committed_at"].timestamp() - time.time()) < 60
+
+
+def test_rolled_back_changes_are_never_seen(database: Any, capture: Start, now: Now) -> None:
+    database.execute(ACCOUNTS)
+    running = capture()
+    with database.connect(autocommit=False) as connection:
+        connection.execute("INSERT INTO accounts VALUES (1, 'a', 10)")
+        connection.rollback()
+        connection.execute("INSERT INTO accounts VALUES (2, 'a', 10)")
+        connection.execute("SAVEPOINT s")
+        connection.execute("INSERT INTO accounts VALUES (3, 'a', 10)")
+        connection.execute("ROLLBACK TO s")
+    running.wait(now())
+    assert [c["after"]["id"] for c in running.changes("accounts")] == [2]
+
+
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+def test_updates_key_changes_deletes_and_truncate(database: Any, capture: Start, now: Now, identity: str) -> None:
+    database.execute(f"{ACCOUNTS}; ALTER TABLE accounts REPLICA IDENTITY {identity}")
+    running = capture()
+    for statement in (
+        "INSERT INTO accounts VALUES (1, 'a', 10), (2, 'b', 20), (3, 'c', 30)",
+        "UPDATE accounts SET owner = 'z' WHERE id = 1",
+        "UPDATE accounts SET id = 9 WHERE id = 1",
+        "DELETE FROM accounts WHERE id = 2",
+        "TRUNCATE accounts",
+        "INSERT INTO accounts VALUES (4, 'd', NULL)",
+    ):
+        database.execute(statement)
+    running.wait(now())
+    found = running.changes("accounts")
+    full = identity == "FULL"
+    old = [c["before"] and (c["before"]["id"], c["before"]["owner"]) for c in found]
+    assert [c["_op"] for c in found] == ["insert"] * 3 + ["update"] * 2 + ["delete", "truncate", "insert"]
+    assert old[3:6] == ([(1, "a"), (1, "z"), (2, "b")] if full else [None, (1, None), (2, None)])
+    assert old[6] is found[6]["after"] is None
+    assert found[4]["after"]["id"] == 9
+    assert list(merged({}, found)) == [4]
+
+
+def test_unchanged_toast(database: Any, capture: Start, now: Now) -> None:
+    database.execute("CREATE TABLE docs (id int PRIMARY KEY, body text, n int)")
+    database.execute("ALTER TABLE docs ALTER body SET STORAGE EXTERNAL")
+    running = capture()
+    database.execute("INSERT INTO docs VALUES (1, repeat('x', 20000), 1)")
+    database.execute("UPDATE docs SET n = 2")
+    database.execute("UPDATE docs SET id = 5, n = 3")
+    database.execute("UPDATE docs SET body = 'short'")
+    running.wait(now())
+    found = running.changes("docs")
+    assert [(c["_unchanged"], c["after"]["body"]) for c in found[1:]] == [
+        (["body"], None),
+        (["body"], None),
+        (None, "short"),
+    ]
+    assert merged({}, found[:3]) == {5: {"id": 5, "body": "x" * 20000, "n": 3}}
+
+
+def test_a_large_transaction_is_whole_and_in_order(database: Any, capture: Start, now: Now) -> None:
+    """More than the buffer holds: it is staged in parts, and nobody sees one of them before the commit."""
+    database.execute(f"{ACCOUNTS}; {AUDIT}")
+    running = capture()
+    with database.connect(autocommit=False) as connection:
+        connection.execute("INSERT INTO accounts SELECT n, repeat('x', 100), n FROM generate_series(1, 200000) n")
+        connection.execute("INSERT INTO audit (what) VALUES ('all in')")
+        connection.execute("UPDATE accounts SET balance = 0 WHERE id % 100 = 0")
+    end = now()
+    with closing(SqliteLogReader(running.log)) as reader:
+        while (moved := reader.frontiers().durable) < end:
+            assert moved < end
+            time.sleep(0.01)
+    found = running.changes("accounts")
+    assert len({c["_lsn"] for c in found}) == 1
+    assert [c["after"]["id"] for c in found] == [*range(1, 200001), *range(100, 200001, 100)]
+    assert [c["_ordinal"] for c in found] == [*range(200000), *range(200001, 202001)]
+    assert [c["_ordinal"] for c in running.changes("audit")] == [200000]
+    with closing(SqliteLogReader(running.log)) as reader:
+        parts = reader._db.execute("SELECT count(*) FROM chunk WHERE xid IS NOT NULL").fetchone()[0]
+    assert parts >= 1
+
+
+def insert_until(stop: threading.Event, url: str, written: list[int], pause: float = 0.002) -> threading.Thread:
+    """Insert one account per transaction; what the server confirmed is in `written`."""
+
+    def write() -> None:
+        at = 0
+        while not stop.is_set():
+            try:
+                with psycopg.connect(url, autocommit=True) as connection:
+                    while not stop.is_set():
+                        at += 1
+                        connection.execute("INSERT INTO accounts VALUES (%s, 'x', 0)", [at])
+                        written.append(at)
+                        time.sleep(pause)
+            except psycopg.OperationalError:
+                time.sleep(0.1)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    return thread
+
+
+def test_stop_and_start_lose_nothing_and_repeat_nothing(database: Any, capture: Start, now: Now) -> None:
+    database.execute(ACCOUNTS)
+    running = capture(run=False)
+    stop: threading.Event = threading.Event()
+    written: list[int] = []
+    writing = insert_until(stop, database.url, written)
+    for _ in range(6):
+        running.start()
+        time.sleep(0.15)
+        running.stop()
+    stop.set()
+    writing.join()
+    running.start()
+    running.wait(now())
+    assert [c["after"]["id"] for c in running.changes("accounts")] == written
+    assert running.transient == [] or all(isinstance(error, SlotInUse) for error in running.transient)
+
+
+def test_the_slot_is_never_confirmed_beyond_the_log(database: Any, capture: Start, now: Now) -> None:
+    database.execute(ACCOUNTS)
+    running = capture()
+    stop: threading.Event = threading.Event()
+    writing = insert_until(stop, database.url, [], pause=0)
+    query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s"
+    confirmed = []
+    with database.connect() as connection:
+        deadline = time.monotonic() + 3.5
+        while time.monotonic() < deadline:
+            (at,) = connection.execute(query, [running.config.slot]).fetchone()
+            confirmed.append(Lsn.parse(at))
+            assert confirmed[-1] <= running.durable()
+            time.sleep(0.01)
+    stop.set()
+    writing.join()
+    assert len(set(confirmed)) > 2
+    assert confirmed == sorted(confirmed)
+    running.stop()
+    assert Lsn.parse(database.execute(query.replace("%s", f"'{running.config.slot}'"))[0][0]) == running.durable()
+
+
+def test_an_idle_table_on_a_busy_server_holds_back_nothing(database: Any, capture: Start, now: Now) -> None:
+    """The frontier and the slot follow the server, though nothing that we capture changes."""
+    database.execute(ACCOUNTS)
+    running = capture()
+    database.execute("CREATE TABLE busy (n int); INSERT INTO busy SELECT generate_series(1, 10000)")
+    end = now()
+    running.wait(end)
+    confirmed = f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{running.config.slot}'"
+    until(lambda: Lsn.parse(database.execute(confirmed)[0][0]) >= end, "the slot")
+    assert running.changes("accounts") == []
+    assert PostgresInstance(running.config, running.log).durable_frontier() == 0
+    assert running.instance.durable_frontier() >= end
+
+
+@pytest.mark.parametrize("how", ["fast", "immediate"])
+def test_postgres_restarts_in_the_middle(tmp_path: Path, how: str) -> None:
+    with start_postgres() as server:
+        server.execute(ACCOUNTS)
+        running = Capture(server.url, tmp_path / "log.db", "shop")
+        running.start()
+        stop: threading.Event = threading.Event()
+        written: list[int] = []
+        writing = insert_until(stop, server.url, written)
+        until(lambda: len(written) > 20, "some writing")
+        server.stop(how)
+        until(lambda: bool(running.transient), "a transient error")
+        server.start()
+        count = len(written)
+        until(lambda: len(written) > count + 20, "more writing")
+        stop.set()
+        writing.join()
+        try:
+            running.wait(Lsn.parse(server.execute("SELECT pg_current_wal_insert_lsn()::text")[0][0]))
+            found = [c["after"]["id"] for c in running.changes("accounts")]
+            assert len(found) == len(set(found))
+            assert set(written) <= set(found)
+            assert found == [row[0] for row in server.execute("SELECT id FROM accounts ORDER BY id")]
+            assert all(error.remedy for error in running.transient)
+        finally:
+            running.stop()
+
+
+@pytest.mark.parametrize(
+    ("ddl", "said"),
+    [
+        ("ALTER TABLE accounts ADD COLUMN note text", "added: note"),
+        ("ALTER TABLE accounts DROP COLUMN owner", "dropped or renamed: owner"),
+        ("ALTER TABLE accounts RENAME owner TO holder", "holder"),
+        ("ALTER TABLE accounts ALTER balance TYPE numeric(14,2)", "changed in type: balance"),
+        ("ALTER TABLE accounts REPLICA IDENTITY NOTHING", "replica identity"),
+        (
+            "ALTER TABLE accounts DROP CONSTRAINT accounts_pkey; ALTER TABLE accounts ALTER owner SET NOT NULL;"
+            "ALTER TABLE accounts ADD PRIMARY KEY (owner)",
+            "primary key",
+        ),
+        (
+            "ALTER TABLE accounts ALTER owner SET NOT NULL; CREATE UNIQUE INDEX by_owner ON accounts (owner);"
+            "ALTER TABLE accounts REPLICA IDENTITY USING INDEX by_owner",
+            "replica identity",
+        ),
+    ],
+)
+def test_ddl_ends_that_table_and_no_other(database: Any, capture: Start, now: Now, ddl: str, said: str) -> None:
+    database.execute(f"{ACCOUNTS}; {AUDIT}")
+    running = capture()
+    database.execute("INSERT INTO accounts (id, owner) VALUES (1, 'a'); INSERT INTO audit (what) VALUES ('one')")
+    database.execute(ddl)
+    database.execute("INSERT INTO audit (what) VALUES ('two')")
+    holder = "holder" if "holder" in ddl else "balance" if "DROP COLUMN" in ddl else "owner"
+    database.execute(f"INSERT INTO accounts (id, {holder}) VALUES (2, '7')")
+    database.execute("INSERT INTO audit (what) VALUES ('three')")
+    running.wait(now())
+    error = running.error("accounts")
+    assert error is not None
+    assert said in error.message
+    assert error.remedy
+    assert [c["after"]["id"] for c in running.changes("accounts")] == [1]
+    assert [c["after"]["what"] for c in running.changes("audit")] == ["one", "two", "three"]
+    assert running.error("audit") is None
+    running.stop()
+    running.start()
+    database.execute("INSERT INTO audit (what) VALUES ('four')")
+    running.wait(now())
+    assert len(running.changes("audit")) == 4
+    again = running.error("accounts")
+    assert again is not None
+    assert again.args == error.args
+
+
+def test_a_value_that_cannot_be_kept_ends_that_table(database: Any, capture: Start, now: Now) -> None:
+    database.execute(f"CREATE TABLE days (id int PRIMARY KEY, day date); {AUDIT}")
+    running = capture()
+    database.execute("INSERT INTO days VALUES (1, '2024-01-01')")
+    database.execute("INSERT INTO days VALUES (2, 'infinity'); INSERT INTO audit (what) VALUES ('one')")
+    database.execute("INSERT INTO days VALUES (3, '2024-01-02'); INSERT INTO audit (what) VALUES ('two')")
+    running.wait(now())
+    error = running.error("days")
+    assert error is not None
+    assert "column day" in error.message
+    assert [c["after"]["id"] for c in running.changes("days")] == [1]
+    assert [c["after"]["what"] for c in running.changes("audit")] == ["one", "two"]
+
+
+def test_a_slot_that_is_gone(database: Any, capture: Start) -> None:
+    database.execute(ACCOUNTS)
+    running = capture(run=False)
+    database.execute(f"SELECT pg_drop_replication_slot('{running.config.slot}')")
+    with pytest.raises(DefiniteError, match=r"slot .* is gone: changes since .* are lost") as caught:
+        running.instance.run(threading.Event(), lambda: None)
+    assert "penstock drop" in caught.value.remedy
+
+
+def test_a_publication_that_is_gone(database: Any, capture: Start) -> None:
+    """Postgres 18 would go on, and send nothing."""
+    database.execute(ACCOUNTS)
+    running = capture(run=False)
+    database.execute(f'DROP PUBLICATION "{running.config.publication}"')
+    with pytest.raises(DefiniteError, match="publication"):
+        running.instance.run(threading.Event(), lambda: None)
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        'ALTER PUBLICATION "{}" DROP TABLE accounts',
+        "DROP TABLE accounts; CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, balance numeric(12,2))",
+    ],
+)
+def test_a_table_that_is_no_longer_published(database: Any, capture: Start, now: Now, ddl: str) -> None:
+    database.execute(f"{ACCOUNTS}; {AUDIT}")
+    running = capture(run=False)
+    database.execute(ddl.format(running.config.publication))
+    before = running.durable()
+    running.start()
+    database.execute("INSERT INTO accounts VALUES (1, 'a', 1); INSERT INTO audit (what) VALUES ('one')")
+    running.wait(now())
+    error = running.error("accounts")
+    assert error is not None
+    assert error.lsn == before + 1
+    assert "not in the publication" in error.message
+    assert "penstock drop" in error.remedy
+    assert running.error("audit") is None
+    assert len(running.changes("audit")) == 1
+
+
+def test_a_slot_that_somebody_else_reads(database: Any, capture: Start, tmp_path: Path) -> None:
+    database.execute(ACCOUNTS)
+    running = capture()
+    second = tmp_path / "second.db"
+    create_log(second, running.durable())
+    until(lambda: bool(database.execute("SELECT 1 FROM pg_replication_slots WHERE active")), "an active slot")
+    with pytest.raises(SlotInUse, match=running.config.slot) as caught:
+        PostgresInstance(running.config, second).run(threading.Event(), lambda: None)
+    assert isinstance(caught.value, TransientError)
+    assert caught.value.remedy
+
+
+def test_a_slot_that_is_ahead_of_the_log(database: Any, capture: Start, now: Now) -> None:
+    database.execute(ACCOUNTS)
+    running = capture(run=False)
+    database.execute("INSERT INTO accounts VALUES (1, 'a', 1)")
+    database.execute(f"SELECT pg_replication_slot_advance('{running.config.slot}', pg_current_wal_lsn())")
+    with pytest.raises(DefiniteError, match="what lies between is lost"):
+        running.instance.run(threading.Event(), lambda: None)
+
+
+def test_another_server_is_refused(database: Any, capture: Start) -> None:
+    database.execute(ACCOUNTS)
+    running = capture(run=False)
+    for changed in ({"system": "1234"}, {"timeline": 7}):
+        other = PostgresInstance(running.config.model_copy(update=changed), running.log)
+        with pytest.raises(DefiniteError, match="not the one"):
+            other.run(threading.Event(), lambda: None)
+
+
+def test_a_walsender_that_is_ended_is_a_transient_error(database: Any, capture: Start, now: Now) -> None:
+    database.execute(ACCOUNTS)
+    running = capture()
+    for at in range(3):
+        database.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = "
+            f"'{running.config.slot}'"
+        )
+        database.execute(f"INSERT INTO accounts VALUES ({at}, 'a', 1)")
+        until(lambda at=at: len(running.transient) > at, "a transient error")  # type: ignore[misc]
+        running.wait(now())
+    assert [c["after"]["id"] for c in running.changes("accounts")] == [0, 1, 2]

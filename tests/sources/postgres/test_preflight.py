@@ -1,0 +1,262 @@
+"""Preflight: each thing that would keep capture from working, met for real; and what mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
+from penstock.errors import DefiniteError
+from penstock.sources.postgres.connection import connect
+from penstock.sources.postgres.preflight import Finding, Preflight, examine
+from penstock.sources.postgres.slot import export_snapshot
+from penstock.sources.postgres.spec import CapturedColumns, PostgresInstanceConfig, PostgresSource, source_name
+
+
+def examined(url: str, name: str = "penstock_test") -> Preflight:
+    with connect(url) as connection:
+        return examine(connection, name, name)
+
+
+def refused(url: str, table: str = "t") -> Finding:
+    found = {name.name: finding for name, finding in examined(url).refused().items()}
+    return found[table]
+
+
+def nothing_upstream(database: Any) -> bool:
+    slots = "SELECT 1 FROM pg_replication_slots WHERE database = current_database()"
+    return not database.execute(f"{slots} UNION ALL SELECT 1 FROM pg_publication")
+
+
+@pytest.fixture
+def role(database: Any) -> Iterator[str]:
+    """A role with nothing but a login, and the database's URL for it."""
+    name = f"{database.name}_role"
+    database.execute(f"CREATE ROLE {name} LOGIN; GRANT ALL ON SCHEMA public TO {name}")
+    yield database.server.url_for(database.name, name)
+    database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+def test_a_database_that_can_be_captured(database: Any) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TEMP TABLE passing (id int PRIMARY KEY)")
+    found = examined(database.url)
+    assert (found.server, found.refused()) == ((), {})
+    assert [str(table.name) for table in found.capturable()] == ["public.t"]
+    found.require()
+    assert nothing_upstream(database)
+
+
+def test_no_table(database: Any) -> None:
+    with pytest.raises(DefiniteError, match="no table to capture"):
+        examined(database.url).require()
+
+
+TABLES = [
+    ("CREATE TABLE t (id int)", "no primary key", 'ALTER TABLE "public"."t" ADD PRIMARY KEY'),
+    ("CREATE UNLOGGED TABLE t (id int PRIMARY KEY)", "unlogged", 'ALTER TABLE "public"."t" SET LOGGED'),
+    ("CREATE TABLE t (id int PRIMARY KEY, p point)", "column p: point", "not supported"),
+    ("CREATE TABLE t (id int PRIMARY KEY, p int[])", r"column p: integer\[\]", "not supported"),
+    ("CREATE TYPE mood AS ENUM ('x'); CREATE TABLE t (id int PRIMARY KEY, p mood)", "column p: mood", "not supported"),
+    (
+        "CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t REPLICA IDENTITY NOTHING",
+        "replica identity",
+        "REPLICA IDENTITY DEFAULT",
+    ),
+    (
+        "CREATE TABLE t (id int PRIMARY KEY, o int NOT NULL UNIQUE);"
+        " ALTER TABLE t REPLICA IDENTITY USING INDEX t_o_key",
+        "replica identity",
+        "REPLICA IDENTITY DEFAULT",
+    ),
+    ('CREATE TABLE t (id int PRIMARY KEY, "ID" int)', "differ by case", "Rename"),
+    ("CREATE TABLE t (id int PRIMARY KEY DEFERRABLE)", "deferrable", "NOT DEFERRABLE"),
+    (
+        "CREATE TABLE t (id int, k int GENERATED ALWAYS AS (id) STORED PRIMARY KEY)",
+        "generated column k",
+        "ADD PRIMARY KEY",
+    ),
+    (
+        "CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id) STORED);"
+        " ALTER TABLE t REPLICA IDENTITY FULL",
+        "generated column g",
+        "REPLICA IDENTITY DEFAULT",
+    ),
+    (
+        "CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id) VIRTUAL);"
+        " ALTER TABLE t REPLICA IDENTITY FULL",
+        "generated column g",
+        "REPLICA IDENTITY DEFAULT",
+    ),
+]
+
+
+@pytest.mark.parametrize(("ddl", "why", "remedy"), TABLES)
+def test_a_table_that_cannot_be_captured_keeps_no_other_out(database: Any, ddl: str, why: str, remedy: str) -> None:
+    database.execute(ddl)
+    with pytest.raises(DefiniteError, match=why):  # alone, there is nothing to capture
+        PostgresSource.from_url(database.url, "x").create_instances(1)
+    database.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    finding = refused(database.url)
+    assert finding.object == "public.t"
+    assert remedy in finding.remedy
+    (instance,) = PostgresSource.from_url(database.url, "x").create_instances(1)
+    assert [table.name.name for table in instance.tables] == ["other"]
+    assert instance.refused == {"public.t": (finding.why, finding.remedy)}
+    assert nothing_upstream(database)
+
+
+def test_a_schema_with_a_dot_in_its_name(database: Any) -> None:
+    database.execute('CREATE SCHEMA "a.b"; CREATE TABLE "a.b".t (id int PRIMARY KEY)')
+    assert "dot" in refused(database.url).why
+
+
+def test_columns_that_a_key_includes_are_not_of_it(database: Any) -> None:
+    database.execute("CREATE TABLE t (id int, v int, PRIMARY KEY (id) INCLUDE (v))")
+    (table,) = examined(database.url).capturable()
+    assert table.key == ("id",)
+
+
+@pytest.mark.parametrize("ddl", [case[0] for case in TABLES if "GENERATED" in case[0] or "DEFERRABLE" in case[0]])
+def test_what_preflight_refuses_would_stop_writes_when_published(database: Any, ddl: str) -> None:
+    database.execute(f"{ddl}; INSERT INTO t (id) VALUES (1); CREATE PUBLICATION p FOR TABLE t")
+    with pytest.raises(psycopg.Error, match="cannot update table"):
+        database.execute("UPDATE t SET id = 2")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "PRIMARY KEY",
+        "PRIMARY KEY, g int GENERATED ALWAYS AS (1) STORED",
+        "PRIMARY KEY, v int); ALTER TABLE t REPLICA IDENTITY FULL; CREATE TABLE u (id int PRIMARY KEY",
+        "PRIMARY KEY DEFERRABLE); ALTER TABLE t REPLICA IDENTITY FULL; CREATE TABLE u (id int PRIMARY KEY",
+    ],
+)
+def test_publishing_never_stops_the_writes_of_the_source_database(database: Any, key: str) -> None:
+    """What preflight lets through can still be updated and deleted upstream when it is published."""
+    database.execute(f"CREATE TABLE t (id int {key}); INSERT INTO t (id) VALUES (1)")
+    config = PostgresSource.from_url(database.url, database.name).create_instances(1)[0].prepare()
+    database.execute("UPDATE t SET id = 2; DELETE FROM t; TRUNCATE t")
+    config.cleanup()
+
+
+def test_a_role_without_any_right(database: Any, role: str) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    found = examined(role)
+    name = f'"{database.name}_role"'
+    assert [finding.object for finding in found.server] == ["role", "role"]
+    assert f"ALTER ROLE {name} REPLICATION" in found.server[0].remedy
+    assert f'GRANT CREATE ON DATABASE "{database.name}" TO {name}' in found.server[1].remedy
+    assert "may not be read" in refused(role).why
+    with pytest.raises(DefiniteError, match="REPLICATION") as caught:
+        PostgresSource.from_url(role, "x").create_instances(1)
+    assert "GRANT CREATE" in caught.value.remedy
+    assert nothing_upstream(database)
+
+
+def test_the_remedies_are_enough(database: Any, role: str) -> None:
+    """Do what preflight says, one after the other, as an administrator: then capture can begin."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    name = f'"{database.name}_role"'
+    for finding in examined(role).server:
+        database.execute(finding.remedy.split("run: ")[1])
+    assert examined(role).server == ()
+    database.execute(f"GRANT SELECT ON t TO {name}")
+    assert "only its owner" in refused(role).why
+    database.execute(f"ALTER TABLE t OWNER TO {name}")
+    config = PostgresSource.from_url(role, database.name).create_instances(1)[0].prepare()
+    assert sorted(config.cleanup()) == [f"publication penstock_{database.name}", f"slot penstock_{database.name}"]
+    assert config.cleanup() == []
+    assert nothing_upstream(database)
+
+
+def test_row_security(database: Any, role: str) -> None:
+    name = f'"{database.name}_role"'
+    database.execute(f"CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t OWNER TO {name}")
+    database.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+    assert examined(role).refused() == {}  # the owner sees all rows
+    database.execute("ALTER TABLE t FORCE ROW LEVEL SECURITY")
+    finding = refused(role)
+    assert "row-level security" in finding.why
+    assert "BYPASSRLS" in finding.remedy
+    assert examined(database.url).refused() == {}
+    database.execute(f"ALTER ROLE {name} BYPASSRLS")
+    assert examined(role).refused() == {}
+
+
+def test_names_that_are_taken(database: Any) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    name = database.name
+    database.execute(f"SELECT pg_create_logical_replication_slot('penstock_{name}', 'pgoutput')")
+    database.execute(f"CREATE PUBLICATION penstock_{name} FOR TABLE t")
+    with pytest.raises(DefiniteError, match=f"slot penstock_{name} exists already") as caught:
+        PostgresSource.from_url(database.url, name).create_instances(1)
+    assert f"a publication penstock_{name} exists already" in caught.value.message
+    for statement in (f"pg_drop_replication_slot('penstock_{name}')", f'DROP PUBLICATION "penstock_{name}";', "--name"):
+        assert statement in caught.value.remedy
+    assert len(database.execute("SELECT 1 FROM pg_publication")) == 1
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[EmbeddedPostgres]:
+    """A server with the defaults of Postgres, and hardly any slots."""
+    settings = {"wal_level": "replica", "max_replication_slots": "1", "max_wal_senders": "1"}
+    with start_postgres(fsync=False, settings=settings) as server:
+        server.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        yield server
+
+
+def test_a_server_that_is_not_set_up(small: EmbeddedPostgres) -> None:
+    found = {finding.object: finding for finding in examined(small.url).server}
+    assert set(found) == {"wal_level", "max_replication_slots", "max_wal_senders"}
+    assert "wal_level is replica" in found["wal_level"].why
+    assert "ALTER SYSTEM SET wal_level = 'logical'" in found["wal_level"].remedy
+    assert "1 left of max_replication_slots" in found["max_replication_slots"].why
+    assert "max_wal_senders" in found["max_wal_senders"].remedy
+    with pytest.raises(DefiniteError, match="wal_level"):
+        PostgresSource.from_url(small.url, "x").create_instances(1)
+    assert small.execute("SELECT 1 FROM pg_publication") == []
+
+
+def test_prepare_takes_back_what_it_made(small: EmbeddedPostgres) -> None:
+    """The slot is refused after the publication was made."""
+    small.restart(wal_level="logical")
+    small.execute("SELECT pg_create_physical_replication_slot('other')")
+    source = PostgresSource.from_url(small.url, "x")
+    with connect(small.url) as connection:
+        tables = examine(connection, "x", "x").capturable()
+    config = PostgresInstanceConfig(
+        source="x",
+        connection=source.connection,
+        publication=source.publication,
+        slot=source.slot,
+        tables=tuple(CapturedColumns.of(table) for table in tables),
+    )
+    with pytest.raises(psycopg.Error, match="replication slots are in use"):
+        config.prepare()
+    assert small.execute("SELECT 1 FROM pg_publication") == []
+
+
+def test_an_exported_snapshot_leaves_nothing(database: Any) -> None:
+    with export_snapshot(database.url) as snapshot:
+        assert snapshot.lsn > 0
+        assert len(database.execute("SELECT 1 FROM pg_replication_slots WHERE temporary")) >= 1
+    assert nothing_upstream(database)
+
+
+@pytest.mark.parametrize(
+    ("database_name", "name"),
+    [("shop", "shop"), ("My-Shop.2", "my_shop_2"), ("2fast", "db_2fast"), ("é", "db_"), ("x" * 63, "x" * 40)],
+)
+def test_a_source_is_named_after_its_database(database_name: str, name: str) -> None:
+    url = f"postgresql://me@h/{quote(database_name)}"
+    assert source_name(url) == name
+    assert PostgresSource.from_url(url).name == name
+
+
+def test_a_long_name_that_begins_with_a_digit() -> None:
+    assert PostgresSource.from_url("postgresql://me@h/" + "9" * 60).name == "db_" + "9" * 38

@@ -1,0 +1,134 @@
+"""Names of live tables in a query: found where tables stand, and nothing else is touched."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import UsageError
+from penstock.sql.query import resolve
+
+TABLES = {
+    ("shop", "orders"): "shop.orders",
+    ("shop", "public", "orders"): "shop.orders",
+    ("shop", "items"): "shop.items",
+    ("shop", "public", "items"): "shop.items",
+    ("shop", "order items"): "shop.order items",
+    ("bank", "select"): "bank.select",
+}
+
+O, I = "v1 AS `orders`", "v2 AS `items`"  # noqa: E741
+
+CASES = [
+    ("SELECT * FROM shop.orders", f"SELECT * FROM {O}"),
+    ("select * from SHOP.Orders", "select * from v1 AS `Orders`"),
+    ("SELECT * FROM shop . orders", f"SELECT * FROM {O}"),
+    ("SELECT * FROM shop.orders AS o", "SELECT * FROM v1 AS o"),
+    ("SELECT * FROM shop.orders o", "SELECT * FROM v1 o"),
+    ("SELECT * FROM shop.orders `o`", "SELECT * FROM v1 `o`"),
+    ("SELECT * FROM shop.orders date", "SELECT * FROM v1 date"),
+    ("SELECT * FROM shop.public.orders", f"SELECT * FROM {O}"),
+    ("SELECT * FROM `shop`.`orders`", f"SELECT * FROM {O}"),
+    ("SELECT * FROM shop.`order items`", "SELECT * FROM v1 AS `order items`"),
+    ("SELECT * FROM bank.select", "SELECT * FROM v1 AS `select`"),
+    ("SELECT * FROM shop.orders;", f"SELECT * FROM {O};"),
+    ("SELECT * FROM shop.orders, shop.items", f"SELECT * FROM {O}, {I}"),
+    ("SELECT * FROM shop.orders o, shop.items i", "SELECT * FROM v1 o, v2 i"),
+    ("SELECT * FROM shop.orders JOIN shop.items USING (id)", f"SELECT * FROM {O} JOIN {I} USING (id)"),
+    (
+        "SELECT * FROM shop.orders LEFT OUTER JOIN shop.items ON shop.orders.id = shop.items.id",
+        f"SELECT * FROM {O} LEFT OUTER JOIN {I} ON `orders`.id = `items`.id",
+    ),
+    (
+        "SELECT * FROM a JOIN shop.orders o ON a.x = o.x, shop.items",
+        "SELECT * FROM a JOIN v1 o ON a.x = o.x, v2 AS `items`",
+    ),
+    ("SELECT * FROM shop.orders CROSS JOIN shop.items", f"SELECT * FROM {O} CROSS JOIN {I}"),
+    ("SELECT * FROM shop.orders LEFT ANTI JOIN shop.items ON true", f"SELECT * FROM {O} LEFT ANTI JOIN {I} ON true"),
+    ("SELECT * FROM shop.orders NATURAL JOIN shop.items", f"SELECT * FROM {O} NATURAL JOIN {I}"),
+    ("SELECT * FROM shop.orders a JOIN shop.orders b", "SELECT * FROM v1 a JOIN v1 b"),
+    ("SELECT * FROM (shop.orders o JOIN shop.items i ON true)", "SELECT * FROM (v1 o JOIN v2 i ON true)"),
+    ("SELECT shop.orders.id FROM shop.orders", f"SELECT `orders`.id FROM {O}"),
+    ("SELECT shop.public.orders.id FROM shop.orders", f"SELECT `orders`.id FROM {O}"),
+    ("SELECT shop.orders.* FROM shop.orders", f"SELECT `orders`.* FROM {O}"),
+    ("SELECT orders.id, o.public.id FROM shop.orders", f"SELECT orders.id, o.public.id FROM {O}"),
+    ("SELECT count(shop.orders.id) FROM shop.orders", f"SELECT count(`orders`.id) FROM {O}"),
+    (
+        "SELECT id FROM shop.orders WHERE shop.orders.id IN (1, 2) GROUP BY shop.orders.id, shop.orders.x"
+        " HAVING max(shop.orders.y) > 1 ORDER BY shop.orders.id, shop.orders.x LIMIT 3",
+        f"SELECT id FROM {O} WHERE `orders`.id IN (1, 2) GROUP BY `orders`.id, `orders`.x"
+        " HAVING max(`orders`.y) > 1 ORDER BY `orders`.id, `orders`.x LIMIT 3",
+    ),
+    (
+        "SELECT * FROM shop.orders SORT BY shop.orders.a, shop.orders.b",
+        f"SELECT * FROM {O} SORT BY `orders`.a, `orders`.b",
+    ),
+    ("SELECT extract(year FROM shop.orders.at) FROM shop.orders", f"SELECT extract(year FROM `orders`.at) FROM {O}"),
+    ("SELECT trim(BOTH 'x' FROM shop.orders.a) FROM shop.orders", f"SELECT trim(BOTH 'x' FROM `orders`.a) FROM {O}"),
+    (
+        "SELECT a IS DISTINCT FROM shop.orders.b, shop.orders.c FROM shop.orders",
+        f"SELECT a IS DISTINCT FROM `orders`.b, `orders`.c FROM {O}",
+    ),
+    (
+        "SELECT * FROM (SELECT * FROM shop.orders) s, shop.items",
+        f"SELECT * FROM (SELECT * FROM {O}) s, {I}",
+    ),
+    (
+        "SELECT (SELECT max(id) FROM shop.items) FROM shop.orders"
+        " WHERE EXISTS (SELECT 1 FROM shop.items i, bank.select)",
+        "SELECT (SELECT max(id) FROM v1 AS `items`) FROM v2 AS `orders`"
+        " WHERE EXISTS (SELECT 1 FROM v1 i, v3 AS `select`)",
+    ),
+    (
+        "WITH orders AS (SELECT * FROM shop.orders), shop AS (SELECT 1) SELECT * FROM orders, shop, shop.items",
+        f"WITH orders AS (SELECT * FROM {O}), shop AS (SELECT 1) SELECT * FROM orders, shop, {I}",
+    ),
+    ("SELECT * FROM shop.orders UNION ALL SELECT * FROM shop.items", f"SELECT * FROM {O} UNION ALL SELECT * FROM {I}"),
+    ("SELECT 'FROM shop.orders' FROM shop.orders", f"SELECT 'FROM shop.orders' FROM {O}"),
+    ('SELECT "FROM shop.orders" FROM shop.orders', f'SELECT "FROM shop.orders" FROM {O}'),
+    ("SELECT 1 -- FROM shop.orders\nFROM shop.orders", f"SELECT 1 -- FROM shop.orders\nFROM {O}"),
+    ("SELECT 1 /* FROM shop.orders */ FROM shop.orders", f"SELECT 1 /* FROM shop.orders */ FROM {O}"),
+    ("SELECT 'é😀''', x FROM shop.orders -- é", f"SELECT 'é😀''', x FROM {O} -- é"),
+    ("SELECT *\n\tFROM\n\tshop.orders\n\tWHERE x", f"SELECT *\n\tFROM\n\t{O}\n\tWHERE x"),
+    ("SELECT * FROM shop.orders TABLESAMPLE (10 PERCENT)", "SELECT * FROM v1 TABLESAMPLE (10 PERCENT)"),
+    (
+        "SELECT * FROM shop.orders LATERAL VIEW explode(shop.orders.tags) t AS tag, other",
+        f"SELECT * FROM {O} LATERAL VIEW explode(`orders`.tags) t AS tag, other",
+    ),
+]
+
+
+@pytest.mark.parametrize(("query", "wanted"), CASES)
+def test_names_are_replaced(query: str, wanted: str) -> None:
+    assert resolve(query, TABLES, "v").text == wanted
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT 1",
+        "",
+        "SELECT * FROM orders",
+        "SELECT * FROM other.orders",
+        "SELECT * FROM shop.unknown",
+        "SELECT shop.orders FROM t AS shop",
+        "SELECT a.shop.orders FROM a",
+        "SELECT 1.5, 2.x FROM t",
+        "SELECT f(shop.orders) FROM t",
+        "SHOW TABLES",
+    ],
+)
+def test_what_is_not_ours_stays(query: str) -> None:
+    found = resolve(query, TABLES, "v")
+    assert (found.text, found.views) == (query, {})
+
+
+def test_each_table_has_one_view() -> None:
+    found = resolve("SELECT * FROM shop.orders a, shop.items, shop.public.orders b", TABLES, "p_")
+    assert found.views == {"p_1": "shop.orders", "p_2": "shop.items"}
+    assert found.text == "SELECT * FROM p_1 a, p_2 AS `items`, p_1 b"
+
+
+@pytest.mark.parametrize("query", ["SELECT 'open", "SELECT `open", "SELECT /* open"])
+def test_what_cannot_be_read_is_refused(query: str) -> None:
+    with pytest.raises(UsageError, match="not SQL"):
+        resolve(query, TABLES, "v")

@@ -1,0 +1,37 @@
+"""The benchmarks run and end in their figure; what the figure is, is no matter of a test."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def bench(*arguments: str, rows: int = 2000) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PENSTOCK_BENCH_ROWS": str(rows)}
+    command = [sys.executable, "-m", "bench", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_stream_ends_with_its_ratio() -> None:
+    done = bench("stream", "--quick")
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"ratio stream \d+\.\d\d", done.stdout.splitlines()[-1])
+    assert "synchronous_commit=on" in done.stdout
+
+
+def test_without_a_name_the_benchmarks_are_listed() -> None:
+    done = bench()
+    assert done.returncode == 0
+    assert any(line.startswith("stream ") for line in done.stdout.splitlines())
+
+
+def test_an_unknown_benchmark_is_refused() -> None:
+    done = bench("steam")
+    assert done.returncode == 2
+    assert "steam" in done.stderr
+    assert "stream" in done.stderr
