@@ -74,14 +74,7 @@ class Looker:
         started = time.monotonic()
         live = self.home.live(self.spark)
         accounts, transfers = f"{self.source}.accounts", f"{self.source}.transfers"
-        checks = bank_checks(accounts, transfers)
-        columns = [
-            f"(SELECT sum(balance) FROM {accounts})",
-            f"(SELECT count(*) FROM {transfers})",
-            *(f"(SELECT count(*) FROM ({query}))" for query in checks.values()),
-        ]
-        total, count, *violations = live.sql(f"SELECT {', '.join(columns)}").collect()[0]
-        broken = [name for name, found in zip(checks, violations, strict=True) if found]
+        total, count, broken = live.sql(bank_look(accounts, transfers)).collect()[0]
         name = live.tables()[len(self.looks) % len(live.tables())]
         self.rows[name] = live.table(name).count()
         self.rows[transfers] = count
