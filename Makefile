@@ -56,4 +56,6 @@ $(READY): requirements.lock pyproject.toml src/penstock/spark/jars.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	$(BIN)/python -c 'from penstock.spark.jars import ensure_jars; ensure_jars(print)'
+	@echo "compiling kernels, once"
+	$(BIN)/python -m penstock.sources.postgres.warm
 	@touch $@

@@ -13,7 +13,10 @@ from typing import Self
 
 import pyarrow as pa
 
-__all__ = ["Image", "TableName", "TableSchema", "image_schema"]
+__all__ = ["RESERVED", "Image", "TableName", "TableSchema", "image_schema"]
+
+RESERVED = frozenset({"_gone", "_unchanged", "_from", "_count"})
+"""Columns of ours that stand beside those of a table, which may have none of these names, in any case."""
 
 
 class Image(enum.IntEnum):

@@ -297,18 +297,9 @@ def test_several_processes_at_once() -> None:
 
 @as_root
 def test_root_uses_another_account(server: EmbeddedPostgres) -> None:
-    assert server.data.stat().st_uid == server_account().uid != 0
-
-
-@as_root
-def test_root_without_useradd_falls_back_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    named = Account.named
-    monkeypatch.setattr("penstock.embedded.account._OWN", "no-such-account")
-    monkeypatch.setattr("penstock.embedded.account.shutil.which", lambda *_, **__: None)
-    with start_postgres(fsync=False) as server:
-        nobody = named("nobody")
-        assert nobody is not None
-        assert server.data.stat().st_uid == nobody.uid
+    nobody = Account.named("nobody")
+    assert nobody is not None
+    assert server.data.stat().st_uid == server_account().uid == nobody.uid != 0
 
 
 @as_root

@@ -39,7 +39,7 @@ def running_home(tmp_path: Path, shop_and_bank: Database, spark: SparkSession) -
     home.drop("demo")
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 def test_two_hundred_looks_never_see_half_a_transfer(
     running_home: tuple[Home, Running], shop_and_bank: Database, spark: SparkSession
 ) -> None:

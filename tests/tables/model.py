@@ -127,9 +127,12 @@ def rows_frame(spark: SparkSession, rows: list[Row]) -> DataFrame:
 
 
 def random_history(
-    seed: int, *, full: bool, groups: int = 200, transactions: int = 24, truncate: bool = False
+    seed: int, *, full: bool, groups: int = 200, transactions: int = 24, truncate: bool = False, whole: bool = False
 ) -> History:
-    """Inserts, updates, deletes, changes of keys (chains, swaps), left-out values; a key at most once at any time."""
+    """Inserts, updates, deletes, changes of keys (chains, swaps); a key at most once at any time.
+
+    Updates leave values out, unless every image is to be `whole`.
+    """
     dice = random.Random(seed)
     history = History(full=full)
     history.commit()
@@ -141,12 +144,14 @@ def random_history(
             by_group[one["grp"]][one["a.key"]] = one
         for grp in range(groups):
             for _ in range(dice.choice((0, 0, 1, 1, 2, 4))):
-                _random_change(history, dice, grp, by_group[grp])
+                _random_change(history, dice, grp, by_group[grp], () if whole else TOAST)
         history.commit()
     return history
 
 
-def _random_change(history: History, dice: random.Random, grp: int, there: dict[str, Row]) -> None:
+def _random_change(
+    history: History, dice: random.Random, grp: int, there: dict[str, Row], toast: Iterable[int]
+) -> None:
     free = [key for key in "abcd" if key not in there]
     what = dice.choice(("insert", "update", "update", "move", "move", "delete"))
     if what == "insert" and free:
@@ -164,7 +169,7 @@ def _random_change(history: History, dice: random.Random, grp: int, there: dict[
             values["body"] = _text(dice)
         if dice.random() < 0.3:
             values["big `one`"] = _bytes(dice)
-        new = history.update(old, values, [index for index in TOAST if dice.random() < 0.8])
+        new = history.update(old, values, [index for index in toast if dice.random() < 0.8])
         there[new["a.key"]] = new
 
 

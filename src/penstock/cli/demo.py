@@ -69,6 +69,7 @@ def _home(home: Path, keep: bool) -> Iterator[Home]:
     """Give the demo a home of its own, removed afterwards unless it is to be kept."""
     if keep:
         opened = open_home(home)
+        opened.recover()
         if DATABASE in opened.sources():
             message = f"the home {home} holds a demo already"
             raise DefiniteError(message, f"Remove it: penstock drop {DATABASE} --force --home {home}")

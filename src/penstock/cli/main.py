@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
+import traceback
 from typing import Annotated
 
 import typer
@@ -15,7 +16,7 @@ from penstock.cli.drop import drop
 from penstock.cli.run import run
 from penstock.cli.sql import sql
 from penstock.cli.status import status
-from penstock.errors import PenstockError
+from penstock.errors import DefiniteError, PenstockError
 
 __all__ = ["app", "main"]
 
@@ -31,26 +32,47 @@ for command in (demo, run, sql, status, drop):
     app.command()(command)
 
 
-@app.callback()
-def _common(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"penstock {importlib.metadata.version('penstock')}")
         raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:
     """Run a command; no traceback without ``--debug``."""
     try:
         app()
-    except PenstockError as error:
-        if "--debug" in sys.argv:
-            raise
-        _show(error)
-        sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        if "--debug" in sys.argv:
+            traceback.print_exception(error)
+        known = _known(error)
+        _show(known)
+        sys.exit(known.exit_code)
+
+
+def _known(error: Exception) -> PenstockError:
+    """Put into our words what nobody below did."""
+    if isinstance(error, PenstockError):
+        return error
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return DefiniteError(f"{where}{error.strerror}", "Check that it is there, may be used, and has space left.")
+    said = " ".join(str(error).split())[:300]
+    return DefiniteError(
+        f"unexpected {type(error).__name__}: {said}",
+        "This is a defect in Penstock: please report it, with what --debug shows.",
+    )
 
 
 def _show(error: PenstockError) -> None:

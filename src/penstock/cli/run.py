@@ -38,6 +38,7 @@ def run(
     """
     console = Console(stderr=True)
     opened = open_home(home)
+    opened.recover()
     if target is not None:
         _capture(console, opened, target, name)
     if not opened.sources():
@@ -58,7 +59,7 @@ def run(
 def _capture(console: Console, home: Home, target: str, name: str | None) -> None:
     """Make the source, unless the home captures this database already."""
     if not target.startswith(_SCHEMES):
-        message = f"{target} is not a database"
+        message = f"{'this' if '@' in target else target} is not the URL of a database"  # a password may be in it
         raise UsageError(message, "Name one as postgresql://user@host:5432/database.")
     if home.captures(target) is None:
         with waiting("looking at the database"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pyspark.errors import AnalysisException, ParseException
+from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.markup import escape
@@ -18,7 +18,7 @@ from rich.table import Table
 from penstock.cli.options import DebugOption, HomeOption
 from penstock.cli.starting import start_spark
 from penstock.control.home import Home, open_existing
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import DefiniteError, PenstockError, UsageError
 
 __all__ = ["OutputFormat", "sql"]
 
@@ -43,27 +43,53 @@ def sql(
     Example: penstock sql "SELECT status, count(*) FROM shop.orders GROUP BY status"
     """
     opened = open_existing(home)
-    text = file.read_text() if file else query
+    text = _text(query, file)
     spark = start_spark()
     try:
         if text is not None:
-            _print(_run(opened, spark, text), output)
+            _answer(opened, spark, text, output)
         else:
             _prompt(opened, spark, output)
     finally:
         spark.stop()
 
 
-def _run(home: Home, spark: SparkSession, text: str) -> DataFrame:
+def _text(query: str | None, file: Path | None) -> str | None:
+    """Return the query to run; None asks for a prompt."""
+    if query is not None and file is not None:
+        message = "there are two queries, an argument and a file"
+        raise UsageError(message, "Give one of them.")
+    if file is not None:
+        try:
+            query = file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            message = f"the file {file} cannot be read: {error}"
+            raise UsageError(message, "Name a text file with one query in it.") from error
+    return None if query is None else _statement(query)
+
+
+def _statement(text: str) -> str:
     statement = text.strip().rstrip(";")
     if not statement:
         message = "there is no query"
         raise UsageError(message, 'For example: penstock sql "SELECT 1"')
+    return statement
+
+
+def _answer(home: Home, spark: SparkSession, text: str, output: OutputFormat) -> None:
+    """Run a query as of now and print its rows; what is wrong with it may show only while it runs."""
+    statement = _statement(text)
     try:
-        return home.live(spark).sql(statement)
+        _print(home.live(spark).sql(statement), output)
     except (AnalysisException, ParseException) as error:
-        said = str(error).split("JVM stacktrace")[0].strip()
-        raise UsageError(said, "Tables are named source.table; see them with: penstock status") from error
+        raise UsageError(_said(error), "Tables are named source.table; see them with: penstock status") from error
+    except PySparkException as error:
+        message = f"the query failed: {_said(error)}"
+        raise DefiniteError(message, "Mend the query, or see with --debug where it failed.") from error
+
+
+def _said(error: PySparkException) -> str:
+    return str(error).split("JVM stacktrace")[0].strip()
 
 
 def _prompt(home: Home, spark: SparkSession, output: OutputFormat) -> None:
@@ -81,15 +107,11 @@ def _prompt(home: Home, spark: SparkSession, output: OutputFormat) -> None:
             lines.clear()
             continue
         if lines[-1].rstrip().endswith(";"):
-            _answer(home, spark, "\n".join(lines), output)
+            try:
+                _answer(home, spark, "\n".join(lines), output)
+            except PenstockError as error:
+                sys.stderr.write(f"{error}\n")
             lines.clear()
-
-
-def _answer(home: Home, spark: SparkSession, text: str, output: OutputFormat) -> None:
-    try:
-        _print(_run(home, spark, text), output)
-    except PenstockError as error:
-        sys.stderr.write(f"{error}\n")
 
 
 def _print(rows: DataFrame, output: OutputFormat) -> None:

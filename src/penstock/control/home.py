@@ -63,6 +63,11 @@ class Home:
             recover(self.path, self._catalog)
             return create_source(self.path, self._catalog, source).name
 
+    def recover(self) -> None:
+        """Finish or undo what a process that died left half done; refuse while another one has this home."""
+        with hold_home(self.path):
+            recover(self.path, self._catalog)
+
     def drop(self, name: str, *, force: bool = False) -> list[str]:
         """Remove a source and what it made, also upstream; return what is left to do there by hand."""
         with hold_home(self.path):

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -35,13 +36,15 @@ def create_source(home: Path, catalog: Catalog, source: PostgresSource) -> Sourc
     if catalog.source(source.name) is not None:
         message = f"there is a source {source.name} already"
         raise DefiniteError(message, f"Drop it first: penstock drop {source.name}")
-    instance = source.create_instances(1)[0]
+    with _upstream(source.name, source.connection):
+        instance = source.create_instances(1)[0]
     record = SourceRecord(
         source.name, source.NAME, source.model_dump_json(), instance.model_dump_json(), SourceState.CREATING
     )
     catalog.add_source(record, _tables(instance))
     try:
-        prepared = _prepare(instance)
+        with _upstream(source.name, source.connection):
+            prepared = instance.prepare()
         create_log(log_path(home, source.name), prepared.start())
     except BaseException as error:
         _undo(home, catalog, instance, error)
@@ -119,14 +122,16 @@ def _folder_name(name: str) -> str:
     return name.replace("/", "_") if name.strip(".") else name.replace(".", "_")
 
 
-def _prepare(instance: PostgresInstanceConfig) -> PostgresInstanceConfig:
+@contextmanager
+def _upstream(source: str, conninfo: str) -> Iterator[None]:
+    """Tell in our words what Postgres says while a source is made."""
     try:
-        return instance.prepare()
+        yield
     except psycopg.Error as error:
         said = " ".join(str(error).split())
         if error.sqlstate is None or error.sqlstate.startswith(("08", "57")):
-            raise connection_error(error, instance.connection) from error
-        message = f"Postgres refused to prepare source {instance.source}: {said}"
+            raise connection_error(error, conninfo) from error
+        message = f"Postgres refused to prepare source {source}: {said}"
         raise DefiniteError(message, "Mend that upstream, then try again.") from error
 
 
@@ -140,7 +145,7 @@ def _clean_upstream(instance: PostgresInstanceConfig, force: bool) -> list[str]:
         message = f"source {instance.source} is not gone yet, because slot and publication could not be removed: {said}"
         raise TransientError(
             message,
-            "Try again when Postgres can be reached; or use --force, and run there by hand:\n"
+            f"Try again when Postgres can be reached; or: penstock drop {instance.source} --force, and by hand there:\n"
             + "\n".join(instance.by_hand()),
         ) from error
     return []

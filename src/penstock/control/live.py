@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import datetime
@@ -64,7 +65,7 @@ class Live:
 
     def table(self, name: str) -> DataFrame:
         """Return one table at this moment."""
-        known = self._names().get(tuple(name.lower().split(".")))
+        known = {".".join(parts): table for parts, table in self._names().items()}.get(name.lower())
         if known is None:
             message = f"there is no table {name}"
             raise UsageError(message, f"Known are: {', '.join(self.tables()) or 'none'}")
@@ -88,14 +89,17 @@ class Live:
         return self._renew()
 
     def _names(self) -> dict[tuple[str, ...], str]:
-        names: dict[tuple[str, ...], str] = {}
-        for name, record in self._tables.items():
-            names[record.source.lower(), record.local.lower()] = name
-            names[record.source.lower(), record.upstream.schema.lower(), record.upstream.name.lower()] = name
-        return names
+        """Name each table by its local name, and by its upstream name unless another one differs from it by case."""
+        upstream = {name: _upstream_name(record) for name, record in self._tables.items()}
+        count = Counter(upstream.values())
+        full = {parts: name for name, parts in upstream.items() if count[parts] == 1}
+        return full | {(r.source.lower(), r.local.lower()): name for name, r in self._tables.items()}
 
     def _make(self, record: TableRecord) -> DataFrame:
-        upto = self.positions[record.source]
+        upto = self.positions.get(record.source)
+        if upto is None:
+            message = f"source {record.source} is being created or dropped"
+            raise TransientError(message, "See `penstock status`.")
         schema = self._readable_schema(record, upto)
         base = self._catalog.newest_base(record.source, record.local, upto)
         if base is None:
@@ -113,6 +117,13 @@ class Live:
             logged = log.tables().get(record.upstream)
         if logged is not None and logged.error is not None and upto >= logged.error.lsn:
             raise logged.error
-        if not captured or (record.state is TableState.FAILED and logged is not None and logged.error is None):
+        if not captured:
+            message = f"{record.upstream} is not captured" + (f": {record.error}" if record.error else "")
+            raise DefiniteError(message, record.remedy or "")
+        if record.state is TableState.FAILED and logged is not None and logged.error is None:
             raise DefiniteError(record.error or f"{record.upstream} is not captured", record.remedy or "")
         return captured[0].table_schema()
+
+
+def _upstream_name(record: TableRecord) -> tuple[str, ...]:
+    return record.source.lower(), record.upstream.schema.lower(), record.upstream.name.lower()

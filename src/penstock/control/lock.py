@@ -25,8 +25,7 @@ def hold_home(home: Path) -> Iterator[None]:
                 message,
                 "Stop it first, or use another home (--home).",
             )
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        _sign(handle, home)
         yield
         os.ftruncate(handle, 0)
     finally:
@@ -50,8 +49,19 @@ def _open(home: Path) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         return os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        message = f"the home {home} cannot be used: {error.strerror}"
-        raise DefiniteError(message, "Use another one (--home).") from error
+        raise _unusable(home, error) from error
+
+
+def _sign(handle: int, home: Path) -> None:
+    try:
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+    except OSError as error:
+        raise _unusable(home, error) from error
+
+
+def _unusable(home: Path, error: OSError) -> DefiniteError:
+    return DefiniteError(f"the home {home} cannot be used: {error.strerror}", "Mend that, or use another one (--home).")
 
 
 def _try(handle: int) -> bool:

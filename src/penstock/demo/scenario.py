@@ -77,8 +77,8 @@ class Looker:
         total, count, broken = live.sql(bank_look(accounts, transfers)).collect()[0]
         name = live.tables()[len(self.looks) % len(live.tables())]
         self.rows[name] = live.table(name).count()
-        self.rows[transfers] = count
-        found = Look(live.position, total, count, broken, (name, self.rows[name]), time.monotonic() - started)
+        self.rows[transfers] = int(count)
+        found = Look(live.position, total, int(count), broken, (name, self.rows[name]), time.monotonic() - started)
         self.looks.append(found)
         return found
 

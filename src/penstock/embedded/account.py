@@ -1,14 +1,12 @@
 """Whom the embedded server runs as. Postgres refuses to run as root.
 
-Not root: we run it as ourselves. Root: as the system account ``penstock``, made with ``useradd`` when it is missing;
-where that does not work (no ``useradd``, a read-only system), as ``nobody``.
+Not root: we run it as ourselves. Root: as ``nobody``, so that no account has to be made and nothing is left behind.
 """
 
 from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +16,7 @@ from penstock.errors import DefiniteError
 
 __all__ = ["Account", "Identity", "server_account"]
 
-_OWN = "penstock"
-_FALLBACK = "nobody"
+_UNPRIVILEGED = "nobody"
 
 
 class Identity(TypedDict, total=False):
@@ -71,18 +68,8 @@ def server_account() -> Account:
     """Return the account that the server is to run as."""
     if os.geteuid() != 0:
         return Account("", os.geteuid(), os.getegid(), switch=False)
-    account = Account.named(_OWN) or _created() or Account.named(_FALLBACK)
+    account = Account.named(_UNPRIVILEGED)
     if account is None:
-        message = f"Postgres does not run as root, and there is neither an account {_OWN} nor {_FALLBACK}"
-        raise DefiniteError(message, f"Make one (useradd --system {_OWN}), or run this command as another user.")
+        message = f"Postgres does not run as root, and there is no account {_UNPRIVILEGED}"
+        raise DefiniteError(message, "Run this command as another user.")
     return account
-
-
-def _created() -> Account | None:
-    """Make our own account; None when that is not possible here."""
-    useradd = shutil.which("useradd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
-    if useradd is None:
-        return None
-    command = [useradd, "--system", "--no-create-home", "--home-dir", "/nonexistent", "--shell", "/bin/false", _OWN]
-    subprocess.run(command, check=False, capture_output=True)
-    return Account.named(_OWN)

@@ -23,10 +23,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from penstock.changelog.interface import LoggedTable
+from penstock.changelog.interface import Frontiers, LoggedTable
 from penstock.changelog.shapes import changes, changes_schema
 from penstock.changelog.sqlite import SqliteLogReader
-from penstock.errors import UsageError
+from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.layout import log_path
 from penstock.model import TableName
 from penstock.positions import Lsn
@@ -143,7 +143,7 @@ class _Changes:
             raise UsageError(message, "Give an LSN like 16/B374D848, or latest.") from error
         if lsn < frontiers.valid:
             message = f"the log begins at {frontiers.valid}, after {lsn}"
-            raise UsageError(message, "Start at that position or later.")
+            raise UsageError(message, "Name that position or a later one.")
         return lsn
 
     def newest(self, start: Lsn, seen: Lsn) -> tuple[Lsn, Lsn]:
@@ -156,7 +156,7 @@ class _Changes:
             durable = reader.wait(seen, _PATIENCE_SECONDS).durable
             error = self.table().error
             upto = durable if error is None else Lsn(min(durable, error.lsn - 1))
-            if reader.extent(self._name, start, upto).chunks:
+            if upto > start and reader.extent(self._name, start, upto).chunks:
                 return upto, durable
         if error is not None and durable >= error.lsn:
             raise error
@@ -165,6 +165,7 @@ class _Changes:
     def partitions(self, after: Lsn, upto: Lsn) -> list[_Piece]:
         self._refuse_past_error(upto)
         with closing(SqliteLogReader(self._log)) as reader:
+            _refuse_outside(reader.frontiers(), after, upto)
             extent = reader.extent(self._name, after, upto)
         return [_Piece(after, upto, chunks) for chunks in grouped(extent)]
 
@@ -177,6 +178,16 @@ class _Changes:
         error = self.table().error
         if error is not None and upto >= error.lsn:
             raise error
+
+
+def _refuse_outside(frontiers: Frontiers, after: Lsn, upto: Lsn) -> None:
+    """Refuse a range that the log cannot give whole: of another source of this name, or not written yet."""
+    if after < frontiers.valid:
+        message = f"the log begins at {frontiers.valid}: changes after {after} are not in it"
+        raise DefiniteError(message, "Start anew: with another checkpoint, and from a position that the log has.")
+    if upto > max(frontiers.durable, after):
+        message = f"the log ends at {frontiers.durable}: changes up to {upto} are not in it yet"
+        raise TransientError(message, "Try again later, or end at a position that the log has.")
 
 
 class _Piece(InputPartition):
@@ -193,9 +204,8 @@ class _BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         source = _Changes(self._options)
-        return source.partitions(
-            source.position(self._options.startingposition), source.position(self._options.endingposition)
-        )
+        after, upto = (source.position(at) for at in (self._options.startingposition, self._options.endingposition))
+        return source.partitions(after, upto) or [_Piece(after, upto, ())]  # without any, Spark invents one
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, _Piece):

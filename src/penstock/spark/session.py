@@ -55,6 +55,8 @@ _LOCAL = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.shuffle.partitions": "2",
+    # Re-planning at run time costs a fifth of a small query, and Delta runs one per scan to list its files.
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
     # The default manager starts a process or two per micro-batch.

@@ -31,7 +31,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from penstock.errors import UsageError
-from penstock.model import TableSchema
+from penstock.model import RESERVED, TableSchema
 from penstock.tables.bags import fold_bag
 from penstock.tables.columns import own, toastable
 from penstock.tables.contents import Contents
@@ -71,7 +71,7 @@ def _fold_keys(images: DataFrame, schema: TableSchema, left_out: Sequence[tuple[
 
 
 def _refuse_reserved(schema: TableSchema) -> None:
-    taken = {"_gone", "_unchanged", "_from", "_count"} & {name.lower() for name in schema.columns.names}
+    taken = RESERVED & {name.lower() for name in schema.columns.names}
     if taken:
         message = f"table {schema.table} has a column {sorted(taken)[0]!r}, a name that Penstock uses itself"
         raise UsageError(message, "exclude that column from the source, or rename it upstream")

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.model import Image, TableSchema
+from penstock.model import RESERVED, Image, TableSchema
 from penstock.tables.contents import Contents
 
 __all__ = ["can_fold_small", "fold_small"]
@@ -24,7 +24,9 @@ __all__ = ["can_fold_small", "fold_small"]
 def can_fold_small(schema: TableSchema, contents: Contents) -> bool:
     """Whether `fold_small` is exact for such a range."""
     keys = [schema.columns.field(name).type for name in schema.key]
-    return bool(keys) and not contents.unchanged and not any(pa.types.is_floating(kind) for kind in keys)
+    if not keys or contents.unchanged or RESERVED & {name.lower() for name in schema.columns.names}:
+        return False
+    return not any(pa.types.is_floating(kind) for kind in keys)
 
 
 def fold_small(images: pa.Table, schema: TableSchema, contents: Contents) -> pa.Table:

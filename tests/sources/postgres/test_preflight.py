@@ -73,6 +73,7 @@ TABLES = [
         "REPLICA IDENTITY DEFAULT",
     ),
     ('CREATE TABLE t (id int PRIMARY KEY, "ID" int)', "differ by case", "Rename"),
+    ('CREATE TABLE t (id int PRIMARY KEY, "_Gone" int)', "column _gone has a name that Penstock uses", "Rename"),
     ("CREATE TABLE t (id int PRIMARY KEY DEFERRABLE)", "deferrable", "NOT DEFERRABLE"),
     (
         "CREATE TABLE t (id int, k int GENERATED ALWAYS AS (id) STORED PRIMARY KEY)",

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.errors import DefiniteError
-from penstock.model import TableName
+from penstock.model import RESERVED, TableName
 from penstock.sources.postgres.introspect import UpstreamTable, capturable_schema, find_tables
 from penstock.sources.postgres.publication import find_publication
 from penstock.sources.postgres.slot import find_slot
@@ -201,8 +201,11 @@ def _writes_refused(table: UpstreamTable, name: str) -> list[tuple[str, str]]:
 
 
 def _names(table: UpstreamTable) -> list[tuple[str, str]]:
-    """Spark does not tell names apart by case; a name in our catalog ends its schema at the first dot."""
+    """Spark does not tell names apart by case; in our catalog a schema ends at the first dot; some are ours."""
     found = [("its schema has a dot in its name", "Rename the schema.")] if "." in table.name.schema else []
     names = [column.name.lower() for column in table.streamed]
     twice = {name for name in names if names.count(name) > 1}
-    return found + [(f"its columns {name} differ by case alone", "Rename one of them.") for name in sorted(twice)]
+    found += [(f"its columns {name} differ by case alone", "Rename one of them.") for name in sorted(twice)]
+    return found + [
+        (f"its column {name} has a name that Penstock uses itself", "Rename it.") for name in names if name in RESERVED
+    ]

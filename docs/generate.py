@@ -1,0 +1,449 @@
+"""The reference pages, made from the code: ``python docs/generate.py`` writes them, ``--check`` only compares.
+
+::
+
+    typer app ─▶ cli.md              PenstockOptions ─▶ spark-source.md     errors.py ─▶ errors.md
+    codecs ─▶ types.md               states.py ─▶ states.md                 HomeStatus ─▶ status.md
+
+What the code does not say, a word on each field of the status and on each type, stands here; a field or a type without
+one is a `KeyError`, so a page cannot lag behind.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import typer
+from typer.core import TyperArgument, TyperOption
+
+from penstock import errors
+from penstock.catalog.states import SourceState, TableState
+from penstock.changelog.shapes import changes_schema
+from penstock.cli.main import app
+from penstock.control.status import HomeStatus, SourceStatus, TableStatus
+from penstock.sources.postgres import types
+from penstock.sources.postgres.types.numeric import NUMERIC_OID
+from penstock.spark.datasource import PenstockOptions
+from penstock.spark.ranges import spark_schema
+
+__all__ = ["EXIT_CODES", "FOLDER", "main", "pages"]
+
+FOLDER = Path(__file__).parent / "reference"
+_MADE = "<!-- Made by docs/generate.py from the code. Change it there. -->"
+
+EXIT_CODES = {
+    0: "Done. Also `penstock run` stopped by Ctrl-C.",
+    1: "The answer is no: `penstock demo` saw an invariant broken or a table that differs from Postgres.",
+    2: "Wrong usage: an unknown option, table or statement. Nothing was done.",
+    3: "A definite error: it stays until somebody acts.",
+    4: "Gave up on a transient error: try again later.",
+    130: "Interrupted: `penstock demo` and `penstock sql` by Ctrl-C, any command by a second one.",
+}
+
+
+def pages() -> dict[str, str]:
+    """Return all pages: file name → text."""
+    makers: dict[str, Callable[[], str]] = {
+        "cli.md": _cli,
+        "spark-source.md": _spark_source,
+        "errors.md": _errors,
+        "types.md": _types,
+        "states.md": _states,
+        "status.md": _status,
+    }
+    return {name: f"{_MADE}\n\n{make().strip()}\n" for name, make in makers.items()}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the pages, or say which are not current."""
+    stale = [name for name, text in pages().items() if _stored(name) != text]
+    if "--check" in arguments:
+        print("\n".join(f"not current: docs/reference/{name}" for name in stale) or "all current")
+        return 1 if stale else 0
+    FOLDER.mkdir(exist_ok=True)
+    for name in stale:
+        (FOLDER / name).write_text(pages()[name], encoding="utf-8")
+        print(f"wrote docs/reference/{name}")
+    return 0
+
+
+def _stored(name: str) -> str | None:
+    path = FOLDER / name
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+def _cli() -> str:
+    group: Any = typer.main.get_command(app)
+    parts = [
+        "# Command line",
+        group.help,
+        "```sh\n" + "\n".join(["penstock --help", "penstock --version"]) + "\n```",
+        _options(group),
+        "Errors go to stderr: what happened, where, and what to do. "
+        "[Exit codes](errors.md#exit-codes) say how a command ended.",
+    ]
+    parts += [_command(name, command) for name, command in group.commands.items()]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _command(name: str, command: Any) -> str:
+    text = inspect.cleandoc(command.help or "")
+    prose, _, example = text.partition("Example:")
+    arguments = [p for p in command.params if isinstance(p, TyperArgument)]
+    usage = " ".join(["penstock", name, "[OPTIONS]", *(_argument_usage(p) for p in arguments)])
+    parts = [f"## penstock {name}", prose.strip(), f"```text\n{usage}\n```"]
+    if example:
+        parts.append(f"```sh\n{' '.join(example.split())}\n```")
+    if arguments:
+        rows = [[_code(p.name.upper()), p.help or ""] for p in arguments]
+        parts.append(_table(["argument", "meaning"], rows))
+    return "\n\n".join([*parts, _options(command)])
+
+
+def _argument_usage(parameter: Any) -> str:
+    name = str(parameter.name).upper()
+    return name if parameter.required else f"[{name}]"
+
+
+def _options(command: Any) -> str:
+    shown = [p for p in command.params if isinstance(p, TyperOption) and p.name not in _COMPLETION]
+    rows = []
+    for parameter in shown:
+        names = ", ".join(_code(o) for o in sorted(parameter.opts, key=lambda o: (o.startswith("--"), o)))
+        value = "" if parameter.is_flag else _value(parameter)
+        rows.append([names, value, _default(parameter), _help(parameter)])
+    return _table(["option", "value", "default", "meaning"], rows) if rows else ""
+
+
+_COMPLETION = {"install_completion", "show_completion"}
+
+
+def _value(parameter: Any) -> str:
+    kind = parameter.type_descriptor.annotation
+    if issubclass(kind, enum.Enum):
+        return ", ".join(_code(str(choice.value)) for choice in kind)
+    return {int: "number", str: "text", Path: "path"}[kind]
+
+
+def _default(parameter: Any) -> str:
+    value = parameter.default
+    if parameter.is_flag or value is None:
+        return ""
+    return _code(str(value.value if isinstance(value, enum.Enum) else value))
+
+
+def _help(parameter: Any) -> str:
+    variable = parameter.envvar
+    text = parameter.help or ""
+    if parameter.min is not None:
+        text += f" At least {parameter.min}."
+    return f"{text} Also from {_code(str(variable))}." if variable else text
+
+
+# -- the Spark source --------------------------------------------------------------------------------------------------
+
+
+def _spark_source() -> str:
+    rows = []
+    for name, field in PenstockOptions.model_fields.items():
+        default = "required" if field.is_required() else _code(str(field.default))
+        rows.append([_code(field.alias or name), default, f"{field.description}."])
+    columns = pa.schema([("id", pa.int64()), ("status", pa.string())])
+    shape = [[_code(f.name), _spark_type(f.type), _CHANGE[f.name]] for f in changes_schema(columns)]
+    example = """
+changes = (
+    spark.readStream.format("penstock")
+    .option("home", ".penstock")
+    .option("source", "shop")
+    .option("table", "public.orders")
+    .load()
+)
+"""
+    return "\n\n".join(
+        [
+            '# Spark source: format("penstock")',
+            "The changes of one table, as a stream (`spark.readStream`) or as a batch (`spark.read`). Spark finds it "
+            "by itself where the package `penstock` is installed.",
+            f"```python{example}```",
+            "## Options",
+            "Names are read in any case. An unknown one is an error that suggests the nearest.",
+            _table(["option", "default", "meaning"], rows),
+            "A position is an LSN as Postgres prints it, like `16/B374D848`. Changes *after* the starting position are "
+            "read. `home.frontiers(source).valid` in Python, or `valid` in `penstock status --json`, is the earliest "
+            "one: from there on the log holds every change. Rows that were there before are in the live table, not in "
+            "the log.",
+            "## Rows",
+            "One row per change. For a table with the columns `id` and `status`:",
+            _table(["column", "Spark type", "meaning"], shape),
+            "An offset is the commit end LSN of a transaction. A micro-batch ends between two transactions, never "
+            "inside one, and a batch that Spark runs again has the same rows. There is no rate limit yet: a batch "
+            "takes all that is there.",
+        ]
+    )
+
+
+_CHANGE = {
+    "_op": "`insert`, `update`, `delete` or `truncate`.",
+    "_lsn": "Commit end LSN of the transaction.",
+    "_ordinal": "Place of the change in its transaction, over all its tables, from 0.",
+    "_xid": "Transaction id.",
+    "_committed_at": "Commit time at the source.",
+    "_unchanged": "Columns of `after` that Postgres did not send because they did not change (TOAST); null there.",
+    "before": "The old row, as far as the replica identity gives it: all of it (FULL), the key of a deleted row or of "
+    "one whose key changed (DEFAULT), else null.",
+    "after": "The new row; null for a delete and a truncate.",
+}
+
+
+def _spark_type(kind: pa.DataType) -> str:
+    return _code(spark_schema(pa.schema([("c", kind)])).fields[0].dataType.simpleString())
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def _errors() -> str:
+    text = inspect.getdoc(errors) or ""
+    tree = inspect.cleandoc(text.split("::\n", 1)[1].split("\n\nErrors cross", 1)[0])
+    classes = [getattr(errors, name) for name in errors.__all__]
+    rows = [[_code(c.__name__), str(c.exit_code), (inspect.getdoc(c) or "").partition("\n")[0]] for c in classes]
+    return "\n\n".join(
+        [
+            "# Errors and exit codes",
+            "Every error that Penstock raises on purpose has a `message` (what happened and where) and a `remedy` "
+            "(what to do). Neither holds row values or secrets.",
+            f"```text\n{tree}\n```",
+            _table(["error", "exit code", "meaning"], rows),
+            "`penstock.PenstockError`, `UsageError`, `DefiniteError`, `TableError` and `TransientError` can be "
+            "imported from `penstock`, all of them from `penstock.errors`. A `TableError` also has `table` and `lsn`.",
+            '`format("penstock")` runs inside Spark, which wraps errors: there you see a PySpark exception whose text '
+            "ends in message and remedy.",
+            "## Exit codes",
+            _table(["code", "meaning"], [[str(code), meaning] for code, meaning in EXIT_CODES.items()]),
+            "`--debug` shows the traceback of an error.",
+        ]
+    )
+
+
+# -- types -------------------------------------------------------------------------------------------------------------
+
+_NOTES = {
+    "boolean": "",
+    "bytea": "",
+    '"char"': "Bytes from 0x80 on as a backslash and three octal digits.",
+    "name": "",
+    "bigint": "",
+    "smallint": "",
+    "integer": "",
+    "text": "",
+    "json": "The text as Postgres keeps it.",
+    "real": "Bit by bit, NaN and infinities too.",
+    "double precision": "Bit by bit, NaN and infinities too.",
+    "character": "With its padding.",
+    "character varying": "",
+    "date": "Years 0001 to 9999; no infinity.",
+    "timestamp without time zone": "Years 0001 to 9999; no infinity.",
+    "timestamp with time zone": "Years 0001 to 9999; no infinity.",
+    "uuid": "36 characters, lower case.",
+    "jsonb": "The text as Postgres prints it.",
+}
+
+
+def _types() -> str:
+    rows = []
+    for oid, codec in types._BY_OID.items():
+        name = _type_name(oid)
+        rows.append([_code(name), _spark_type(codec.arrow), _NOTES[name]])
+    decimal = types.codec_for(NUMERIC_OID, (12 << 16 | 2) + 4).arrow
+    rows.append(["`numeric(p,s)`", _spark_type(decimal).replace("12,2", "p,s"), "0 ≤ s ≤ p ≤ 38; no NaN, no infinity."])
+    return "\n\n".join(
+        [
+            "# Types",
+            "A column has one Spark type, the same from the first copy and from the stream. A value is kept exactly or "
+            "not at all.",
+            _table(["Postgres", "Spark", "what it holds"], sorted(rows, key=lambda row: row[0].strip('`"'))),
+            "## What is not captured yet",
+            "A table with a column of any other type is left out of the capture: it is `failed`, with the column in "
+            "the message, and the other tables are captured. Among those types are "
+            f"{', '.join(_code(name) for name in _unsupported())}; also `numeric` without precision or with more "
+            "than 38 digits, all arrays, ranges, enums, domains and composite types.",
+            "A value that its Spark type cannot hold (`infinity` in a date, `NaN` in a numeric) ends its table with a "
+            "definite error at that transaction. See [recover a failed table](../how-to/recover-a-failed-table.md).",
+            "Generated columns are not published by Postgres and are not captured; their table is.",
+            "Messages that name `TEXT COLUMNS` speak of an option that does not exist in this version.",
+        ]
+    )
+
+
+def _type_name(oid: int) -> str:
+    known = psycopg.postgres.types.get(oid)
+    if known is None:
+        raise KeyError(oid)
+    return known.regtype
+
+
+def _unsupported() -> list[str]:
+    """Name the plain built-in types that have no codec."""
+    found = []
+    for info in psycopg.postgres.types:
+        plain = type(info).__name__ == "TypeInfo" and info.regtype.replace(" ", "").isalnum()
+        if plain and not info.regtype.startswith(("pg ", "reg", "any")) and info.regtype not in _INTERNAL:
+            try:
+                types.codec_for(info.oid, -1)
+            except types.UnsupportedType:
+                found.append(info.regtype)
+    return sorted(set(found) - {"numeric"})
+
+
+_INTERNAL = {
+    "aclitem",
+    "cid",
+    "gtsvector",
+    "int2vector",
+    "oidvector",
+    "record",
+    "tid",
+    "xid",
+    "xid8",
+    "void",
+    "unknown",
+}
+
+
+# -- states and status -------------------------------------------------------------------------------------------------
+
+
+def _states() -> str:
+    parts = ["# States", "States are durable: they are in the catalog of the home, and a restart finds them."]
+    for title, states in (("Sources", SourceState), ("Tables", TableState)):
+        docs = _attribute_docs(states)
+        rows = [[_code(state.value), docs[state.name]] for state in states]
+        parts += [f"## {title}", _table(["state", "who sets it, and what it means"], rows)]
+    return "\n\n".join(parts)
+
+
+def _attribute_docs(kind: type) -> dict[str, str]:
+    """Read the strings that stand below the attributes of a class."""
+    tree = ast.parse(inspect.getsource(kind)).body[0]
+    if not isinstance(tree, ast.ClassDef):
+        raise TypeError(kind)
+    docs = {}
+    for before, after in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(before, ast.Assign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            name = ast.unparse(before.targets[0])
+            docs[name] = " ".join(str(after.value.value).split())
+    return docs
+
+
+_FIELDS: dict[type, dict[str, str]] = {
+    HomeStatus: {
+        "version": "Version of this shape: 1. It changes when a field changes its meaning or goes.",
+        "home": "The folder.",
+        "running": "Pid of the process that runs the home, or null.",
+        "sources": "One object per source.",
+    },
+    SourceStatus: {
+        "name": "The source's name.",
+        "kind": "`POSTGRES`.",
+        "at": "Host, port and database.",
+        "state": "See [states](states.md).",
+        "valid": "The position after which the log holds every change.",
+        "durable": "Every transaction up to this position is in the log, on disk.",
+        "committed_at": "Commit time of the last transaction in the log.",
+        "latency_ms": "From the commit of that transaction to its being readable here, in milliseconds. Two clocks: "
+        "that of Postgres and ours.",
+        "lag_bytes": "Bytes of WAL that Postgres has flushed beyond `durable`; null where it could not be asked.",
+        "error": "What happened, if something did. With the state `ready` it is transient and is being retried.",
+        "remedy": "What to do about it.",
+        "tables": "One object per table, the ones that are not captured included.",
+    },
+    TableStatus: {
+        "name": "The name in queries, `source.table`.",
+        "upstream": "The name in Postgres, `schema.table`.",
+        "state": "See [states](states.md).",
+        "position": "The position of its base table; null before its first copy.",
+        "behind": "Images in the log beyond the base table (an update with an old row counts twice). Live views include "
+        "them.",
+        "error": "What happened, if something did.",
+        "remedy": "What to do about it.",
+    },
+}
+
+
+def _status() -> str:
+    parts = [
+        "# penstock status --json",
+        "One document. Positions are LSNs as text, times are ISO 8601 in UTC.",
+        f"```json\n{json.dumps(_example().as_json(), indent=2)}\n```",
+    ]
+    for title, kind in (("The home", HomeStatus), ("A source", SourceStatus), ("A table", TableStatus)):
+        known = [field.name for field in dataclasses.fields(kind)]
+        if known != list(_FIELDS[kind]):
+            raise KeyError(kind, known)
+        rows = [[_code(f.name), _json_type(str(f.type)), _FIELDS[kind][f.name]] for f in dataclasses.fields(kind)]
+        parts += [f"## {title}", _table(["field", "type", "meaning"], rows)]
+    return "\n\n".join(parts)
+
+
+def _json_type(annotation: str) -> str:
+    names = {"str": "string", "int": "integer", "float": "number", "None": "null"}
+    if listed := re.fullmatch(r"list\[(\w+)\]", annotation):
+        return f"list of {listed[1].removesuffix('Status').lower()}s"
+    return " or ".join(names[part] for part in annotation.split(" | "))
+
+
+def _example() -> HomeStatus:
+    tables = [
+        TableStatus("shop.orders", "public.orders", TableState.LIVE.value, "0/28F14C0", 757, None, None),
+        TableStatus(
+            "shop.visits",
+            "public.visits",
+            TableState.FAILED.value,
+            None,
+            0,
+            "it has no primary key",
+            'Run: ALTER TABLE "public"."visits" ADD PRIMARY KEY (…);',
+        ),
+    ]
+    source = SourceStatus(
+        name="shop",
+        kind="POSTGRES",
+        at="db.example.com:5432/shop",
+        state=SourceState.READY.value,
+        valid="0/2771D28",
+        durable="0/2A9D5B0",
+        committed_at="2026-11-15T07:15:58.101+00:00",
+        latency_ms=6.2,
+        lag_bytes=0,
+        error=None,
+        remedy=None,
+        tables=tables,
+    )
+    return HomeStatus(1, ".penstock", 4711, [source])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

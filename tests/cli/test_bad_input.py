@@ -1,0 +1,396 @@
+"""Wrong input and broken surroundings: a message, what to do, the right exit code, and nothing left behind.
+
+All of it is found before Spark is started: a run that starts Spark ends with a code of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.cli.commands import STARTED_SPARK, in_a_shell, penstock
+from tests.conftest import Database
+
+from penstock.catalog.states import SourceState
+from penstock.catalog.store import Catalog
+from penstock.control.home import open_home
+from penstock.control.lock import hold_home
+from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
+from penstock.layout import catalog_path, log_path
+
+DONE, USAGE, DEFINITE, GAVE_UP = 0, 2, 3, 4
+SECRET = "correct-horse-battery"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def shop(database: Database) -> Database:
+    """A database with a table that can be captured."""
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, status text)")
+    return database
+
+
+@pytest.fixture(scope="module")
+def other_server() -> Iterator[EmbeddedPostgres]:
+    """A server that writes no logical WAL, and asks one role for its password."""
+    hba = ["host all guarded 127.0.0.1/32 scram-sha-256"]
+    with start_postgres(settings={"wal_level": "replica"}, hba=hba, fsync=False) as server:
+        server.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+        server.execute(f"CREATE ROLE guarded LOGIN PASSWORD '{SECRET}'")
+        yield server
+
+
+def upstream(server: EmbeddedPostgres, database: str = "postgres") -> set[str]:
+    """The slots and publications of a database."""
+    slots = "SELECT 'slot ' || slot_name FROM pg_replication_slots WHERE database = current_database()"
+    query = f"{slots} UNION ALL SELECT 'publication ' || pubname FROM pg_publication"
+    return {row[0] for row in server.execute(query, database)}
+
+
+def nothing_is_left(home: Path, database: Database) -> bool:
+    """Neither upstream, nor in the catalog, nor as a log."""
+    logs = list((home / "log").iterdir()) if (home / "log").exists() else []
+    known = Catalog(catalog_path(home)).sources() if catalog_path(home).exists() else []
+    return not logs and not known and not upstream(database.server, database.name)
+
+
+# -- the database ---------------------------------------------------------------------------------------------------
+
+
+def test_no_server_there(home: Path) -> None:
+    answer = penstock("run", "postgresql://u@127.0.0.1:1/shop", "--home", home).is_an_error(GAVE_UP)
+    assert "127.0.0.1:1/shop" in answer.said
+    assert "refused" in answer.said
+    assert "Check that the server runs" in answer.remedy
+    assert open_home(home).sources() == []
+
+
+def test_no_such_host(home: Path) -> None:
+    answer = penstock("run", "postgresql://u@no.such.host.invalid/shop", "--home", home).is_an_error(GAVE_UP)
+    assert "no.such.host.invalid" in answer.said
+
+
+def test_unknown_database(home: Path, shop: Database) -> None:
+    answer = penstock("run", shop.url + "_missing", "--home", home).is_an_error(DEFINITE)
+    assert f'database "{shop.name}_missing" does not exist' in answer.said
+    assert "Check database, user" in answer.remedy
+    assert nothing_is_left(home, shop)
+
+
+@pytest.mark.parametrize("password", ["wrong-" + SECRET, None], ids=["wrong", "none"])
+def test_wrong_password(home: Path, other_server: EmbeddedPostgres, password: str | None) -> None:
+    env = {} if password is None else {"PGPASSWORD": password}
+    url = other_server.url_for("postgres", "guarded")
+    answer = penstock("run", url, "--home", home, env=env).is_an_error(DEFINITE)
+    assert "refused the login" in answer.said
+    assert "PGPASSWORD" in answer.remedy
+    assert ".pgpass" in answer.remedy
+    assert SECRET not in answer.out + answer.err
+    assert all(SECRET.encode() not in path.read_bytes() for path in home.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://u:{SECRET}@127.0.0.1:1/shop",
+        f"postgresql://u@127.0.0.1:1/shop?password={SECRET}",
+        f"postgresql://u:{SECRET}/x@127.0.0.1:1/shop",
+        f"postgresql+psycopg://u:{SECRET}@127.0.0.1:1/shop",
+        f"u:{SECRET}@127.0.0.1/shop",
+    ],
+)
+def test_a_password_in_the_url(home: Path, url: str) -> None:
+    answer = penstock("run", url, "--home", home).is_an_error(USAGE)
+    assert SECRET not in answer.out + answer.err
+    assert "password" in answer.said or "not the URL of a database" in answer.said or "not a Postgres" in answer.said
+
+
+def test_wal_level(home: Path, other_server: EmbeddedPostgres) -> None:
+    answer = penstock("run", other_server.url, "--home", home).is_an_error(DEFINITE)
+    assert "wal_level is replica" in answer.said
+    assert "ALTER SYSTEM SET wal_level = 'logical'" in answer.remedy
+    assert upstream(other_server) == set()
+    assert open_home(home).sources() == []
+
+
+def test_a_role_that_may_not_replicate(home: Path, shop: Database) -> None:
+    role = f"plain_{shop.name}"
+    shop.execute(f'CREATE ROLE {role} LOGIN; GRANT CREATE ON DATABASE "{shop.name}" TO {role}')
+    try:
+        answer = penstock("run", shop.server.url_for(shop.name, role), "--home", home).is_an_error(DEFINITE)
+    finally:
+        shop.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    assert f"role {role} has no REPLICATION attribute" in answer.said
+    assert f"ALTER ROLE {role} REPLICATION;" in answer.remedy.replace('"', "")
+    assert nothing_is_left(home, shop)
+
+
+def test_an_empty_database(home: Path, database: Database) -> None:
+    answer = penstock("run", database.url, "--home", home).is_an_error(DEFINITE)
+    assert "no table to capture" in answer.said
+    assert nothing_is_left(home, database)
+
+
+@pytest.mark.parametrize(
+    ("table", "said", "remedy"),
+    [
+        ("CREATE TABLE t (id int)", "it has no primary key", 'ALTER TABLE "public"."t" ADD PRIMARY KEY'),
+        ("CREATE TABLE t (id int PRIMARY KEY, p point)", "column p", "not supported"),
+        ("CREATE UNLOGGED TABLE t (id int PRIMARY KEY)", "it is unlogged", "SET LOGGED"),
+    ],
+    ids=["keyless", "unknown type", "unlogged"],
+)
+def test_the_only_table_cannot_be_captured(home: Path, database: Database, table: str, said: str, remedy: str) -> None:
+    database.execute(table)
+    answer = penstock("run", database.url, "--home", home).is_an_error(DEFINITE)
+    assert "public.t" in answer.said
+    assert said in answer.said
+    assert remedy in answer.remedy
+    assert nothing_is_left(home, database)
+
+
+def test_some_tables_can_and_one_cannot(home: Path, shop: Database) -> None:
+    shop.execute("CREATE TABLE notes (body text)")
+    opened = open_home(home)
+    opened.create(shop.url, "shop")
+    try:
+        answer = penstock("status", "--home", home)
+        assert answer.code == DONE
+        lines = answer.out.splitlines()
+        assert any("shop.notes" in line and "failed" in line for line in lines)
+        assert any("shop.orders" in line and "pending" in line for line in lines)
+        assert "public.notes: it has no primary key" in lines
+        assert any("ADD PRIMARY KEY" in line for line in lines)
+    finally:
+        opened.drop("shop")
+    assert nothing_is_left(home, shop)
+
+
+def test_the_slot_is_taken(home: Path, shop: Database, tmp_path: Path) -> None:
+    first = open_home(tmp_path / "first")
+    first.create(shop.url, "shop")
+    try:
+        before = upstream(shop.server, shop.name)
+        answer = penstock("run", shop.url, "--home", home, "--name", "shop").is_an_error(DEFINITE)
+        assert "replication slot penstock_shop exists already" in answer.said
+        assert "--name" in answer.remedy
+        assert upstream(shop.server, shop.name) == before == {"slot penstock_shop", "publication penstock_shop"}
+        assert open_home(home).sources() == []
+    finally:
+        first.drop("shop")
+
+
+def test_a_name_that_is_none(home: Path, shop: Database) -> None:
+    answer = penstock("run", shop.url, "--home", home, "--name", "My Shop").is_an_error(USAGE)
+    assert "'My Shop' cannot name a source" in answer.said
+    assert nothing_is_left(home, shop)
+
+
+# -- the home -------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_instance(home: Path, shop: Database) -> None:
+    with hold_home(home):
+        answer = penstock("run", shop.url, "--home", home).is_an_error(DEFINITE)
+    assert f"pid {os.getpid()}" in answer.said
+    assert "--home" in answer.remedy
+    assert nothing_is_left(home, shop)
+
+
+def test_a_second_instance_of_a_home_with_a_source(home: Path, shop: Database) -> None:
+    opened = open_home(home)
+    opened.create(shop.url, "shop")
+    with hold_home(home):
+        for command in (["run"], ["run", shop.url], ["drop", "shop"], ["drop", "shop", "--force"]):
+            assert f"pid {os.getpid()}" in penstock(*command, "--home", home).is_an_error(DEFINITE).said
+    assert opened.sources() == ["shop"]
+    opened.drop("shop")
+
+
+def test_a_source_that_was_half_made_is_undone_and_made(home: Path, shop: Database) -> None:
+    opened = open_home(home)
+    opened.create(shop.url, "shop")
+    Catalog(catalog_path(home)).set_source("shop", SourceState.CREATING)
+    assert penstock("run", "--home", home).is_an_error(USAGE).said == "this home has no sources"
+    assert nothing_is_left(home, shop)
+    opened.create(shop.url, "shop")
+    Catalog(catalog_path(home)).set_source("shop", SourceState.CREATING)
+    assert penstock("run", shop.url, "--home", home, "--name", "shop").code == STARTED_SPARK
+    assert [record.state for record in Catalog(catalog_path(home)).sources()] == [SourceState.READY]
+    opened.drop("shop")
+
+
+def test_a_killed_create_leaves_nothing_after_the_next_start(home: Path, shop: Database) -> None:
+    """A transaction that is open keeps the slot from being made; the process dies while it waits for that."""
+    with shop.connect(autocommit=False) as writer:
+        writer.execute("INSERT INTO orders VALUES (1, 'new')")
+        command = [sys.executable, "-m", "penstock.cli", "run", shop.url, "--home", str(home), "--name", "shop"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            give_up = time.monotonic() + 60
+            while "slot penstock_shop" not in upstream(shop.server, shop.name):
+                assert time.monotonic() < give_up
+                time.sleep(0.05)
+            process.send_signal(signal.SIGKILL)
+    assert not nothing_is_left(home, shop)
+    open_home(home).recover()
+    assert nothing_is_left(home, shop)
+
+
+def test_a_home_from_a_newer_version(home: Path, shop: Database) -> None:
+    open_home(home)
+    with closing(sqlite3.connect(catalog_path(home))) as db:
+        db.execute("PRAGMA user_version = 99")
+    for command in (["run", shop.url], ["status"], ["sql", "SELECT 1"], ["drop", "shop"]):
+        answer = penstock(*command, "--home", home).is_an_error(DEFINITE)
+        assert "newer Penstock" in answer.said
+        assert "Upgrade" in answer.remedy
+    assert upstream(shop.server, shop.name) == set()
+
+
+def test_a_home_that_is_a_file(home: Path, shop: Database) -> None:
+    home.write_text("mine")
+    assert "cannot be used" in penstock("run", shop.url, "--home", home).is_an_error(DEFINITE).said
+    assert penstock("status", "--home", home).is_an_error(USAGE).said == f"there is no home at {home}"
+    assert (home.read_text(), upstream(shop.server, shop.name)) == ("mine", set())
+
+
+def test_a_catalog_that_is_something_else(home: Path, shop: Database) -> None:
+    home.mkdir()
+    catalog_path(home).write_text("not a database " * 1000)
+    for command in (["run", shop.url], ["status"]):
+        assert "is not a catalog of Penstock" in penstock(*command, "--home", home).is_an_error(DEFINITE).said
+    assert upstream(shop.server, shop.name) == set()
+
+
+@pytest.mark.parametrize("kilobytes", [0, 8, 32, 40, 100])
+def test_a_full_disk(home: Path, shop: Database, kilobytes: int) -> None:
+    """Files cannot grow beyond a size, so that one step after the other fails; then there is space again."""
+    answer = penstock("run", shop.url, "--home", home, "--name", "shop", file_bytes=kilobytes << 10)
+    if answer.code != STARTED_SPARK:
+        answer.is_an_error(DEFINITE)
+        assert str(home) in answer.said
+        assert upstream(shop.server, shop.name) == set()
+    opened = open_home(home)
+    opened.recover()
+    if answer.code != STARTED_SPARK:
+        assert nothing_is_left(home, shop)
+        opened.create(shop.url, "shop")
+    opened.drop("shop")
+
+
+@pytest.mark.parametrize("command", [["status"], ["status", "--json"], ["sql", "SELECT 1"], ["drop", "shop"]])
+def test_no_home(home: Path, command: list[str]) -> None:
+    answer = penstock(*command, "--home", home).is_an_error(USAGE)
+    assert answer.said == f"there is no home at {home}"
+    assert "--home" in answer.remedy
+    assert not home.exists()
+
+
+def test_the_home_may_come_from_the_environment(home: Path) -> None:
+    assert str(home) in penstock("status", env={"PENSTOCK_HOME": str(home)}).is_an_error(USAGE).said
+
+
+# -- commands -------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_to_run(home: Path) -> None:
+    answer = penstock("run", "--home", home).is_an_error(USAGE)
+    assert answer.said == "this home has no sources"
+    assert "postgresql://" in answer.remedy
+
+
+def test_a_target_that_is_not_a_database(home: Path) -> None:
+    answer = penstock("run", "shop.sql", "--home", home).is_an_error(USAGE)
+    assert "shop.sql" in answer.said
+
+
+def test_dropping_an_unknown_source(home: Path) -> None:
+    open_home(home)
+    answer = penstock("drop", "shop", "--home", home).is_an_error(DEFINITE)
+    assert (answer.said, answer.remedy) == ("there is no source shop", "The sources of this home: none.")
+
+
+def test_drop_while_postgres_is_down(home: Path) -> None:
+    with start_postgres(fsync=False) as server:
+        server.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        open_home(home).create(server.url, "shop")
+        server.stop()
+        answer = penstock("drop", "shop", "--home", home).is_an_error(GAVE_UP)
+        assert "shop is not gone yet" in answer.said
+        assert "penstock drop shop --force" in answer.remedy
+        assert "dropping" in penstock("status", "--home", home).out
+        again = penstock("run", "--home", home).is_an_error(GAVE_UP)
+        assert "penstock drop shop --force" in again.remedy
+        forced = penstock("drop", "shop", "--force", "--home", home)
+        assert (forced.code, forced.err) == (DONE, "")
+        statements = [line for line in forced.out.splitlines() if line.endswith(";")]
+        server.start()
+        assert upstream(server) == {"slot penstock_shop", "publication penstock_shop"}
+        for statement in statements:
+            assert statement in answer.remedy
+            server.execute(statement)
+        assert upstream(server) == set()
+    assert open_home(home).sources() == []
+    assert not log_path(home, "shop").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["run", "--bogus"], ["bogus"], ["drop"], ["demo", "--seconds", "x"], ["sql", "--format", "xml", "x"]]
+)
+def test_wrong_usage(arguments: list[str]) -> None:
+    answer = penstock(*arguments)
+    assert answer.code == USAGE
+    assert "Usage: penstock" in answer.err
+    assert "--help" in answer.err
+    assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["sql", " ; "], "there is no query"),
+        (["sql", "SELECT 1", "-f", "query.sql"], "two queries"),
+        (["sql", "-f", "no such file.sql"], "no such file.sql"),
+    ],
+)
+def test_no_query(home: Path, arguments: list[str], said: str) -> None:
+    open_home(home)
+    assert said in penstock(*arguments, "--home", home).is_an_error(USAGE).said
+
+
+@pytest.mark.parametrize("command", ["demo", "run", "sql", "status", "drop"])
+def test_help_has_an_example(command: str) -> None:
+    answer = penstock(command, "--help")
+    assert (answer.code, answer.err) == (DONE, "")
+    assert f"Example: penstock {command}" in answer.out
+
+
+def test_help_names_the_exit_codes() -> None:
+    assert "2 wrong usage, 3 a definite error" in " ".join(penstock("--help").out.split())
+
+
+def test_the_installed_program(home: Path) -> None:
+    shown = in_a_shell("--version")
+    assert (shown.code, shown.err) == (DONE, "")
+    assert shown.out.startswith("penstock 0.")
+    in_a_shell("status", "--home", home).is_an_error(USAGE)
+
+
+def test_debug_shows_where_it_happened(home: Path) -> None:
+    answer = penstock("status", "--home", home, "--debug")
+    assert answer.code == USAGE
+    assert "Traceback" in answer.err
+    assert "open_existing" in answer.err
+    assert answer.said == f"there is no home at {home}"

@@ -1,0 +1,71 @@
+"""`penstock sql`, from the query on: what is printed, and what is said of a query that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.cli.sql import OutputFormat, _answer, _prompt
+from penstock.control.home import Home, open_home
+from penstock.errors import DefiniteError, PenstockError, UsageError
+
+VALUES = "SELECT * FROM VALUES (1, 'a,\"b'), (2, NULL) AS t(n, `[s]`) ORDER BY n"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return open_home(tmp_path)
+
+
+def test_formats(spark: SparkSession, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    _answer(home, spark, f"{VALUES};\n", OutputFormat.JSON)
+    assert capsys.readouterr().out.splitlines() == ['{"n":1,"[s]":"a,\\"b"}', '{"n":2}']
+    _answer(home, spark, VALUES, OutputFormat.CSV)
+    assert capsys.readouterr().out.splitlines() == ["n,[s]", '1,"a,""b"', "2,"]
+    _answer(home, spark, VALUES, OutputFormat.TABLE)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["┃", "n", "┃", "[s]", "┃"]
+    assert lines[3].split() == ["│", "1", "│", 'a,"b', "│"]
+    assert lines[-1] == "2 rows"
+
+
+@pytest.mark.parametrize(
+    ("query", "kind", "said"),
+    [
+        ("SELEC 1", UsageError, "PARSE_SYNTAX_ERROR"),
+        ("SELECT 'a", UsageError, "not SQL"),
+        ("SELECT * FROM shop.orders", UsageError, r"shop.*orders"),
+        ("SELECT nothing FROM VALUES (1) AS t(n)", UsageError, "nothing"),
+        ("SELECT 1 / (n - 1) FROM VALUES (1) AS t(n)", DefiniteError, "the query failed: .*DIVIDE_BY_ZERO"),
+        ("SELECT CAST(s AS INT) FROM VALUES ('x') AS t(s)", DefiniteError, "CAST_INVALID_INPUT"),
+        ("SELECT id + raise_error('no') FROM range(3)", DefiniteError, "no"),
+        (";", UsageError, "there is no query"),
+    ],
+)
+def test_queries_that_are_wrong(
+    spark: SparkSession, home: Home, query: str, kind: type[PenstockError], said: str
+) -> None:
+    with pytest.raises(kind, match=f"(?s){said}") as caught:
+        _answer(home, spark, query, OutputFormat.JSON)
+    assert caught.value.remedy
+    assert "org.apache.spark" not in caught.value.message
+
+
+def test_the_prompt_goes_on_after_an_error(
+    spark: SparkSession, home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: Iterator[str] = iter(["SELECT * FROM", "nowhere;", "SELECT 1", "AS one;"])
+
+    def typed(_: str) -> str:
+        for line in lines:
+            return line
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", typed)
+    _prompt(home, spark, OutputFormat.JSON)
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == ['{"one":1}']
+    assert "nowhere" in shown.err

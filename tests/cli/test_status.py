@@ -1,0 +1,96 @@
+"""`penstock status`: one documented shape of JSON, and a picture of it."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests.cli.commands import penstock
+from tests.conftest import Database
+
+from penstock.cli.status import render
+from penstock.control.home import open_home
+from penstock.control.status import HomeStatus, SourceStatus, TableStatus
+
+TABLE = {
+    "name": "shop.orders",
+    "upstream": "public.orders",
+    "state": "pending",
+    "position": None,
+    "behind": 0,
+    "error": None,
+    "remedy": None,
+}
+
+
+def test_the_shape_of_its_json(tmp_path: Path, database: Database) -> None:
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY); CREATE TABLE notes (body text)")
+    home = open_home(tmp_path / "home")
+    home.create(database.url, "shop")
+    try:
+        answer = penstock("status", "--json", "--home", home.path)
+    finally:
+        home.drop("shop")
+    assert (answer.code, answer.err) == (0, "")
+    found = json.loads(answer.out)
+    assert list(found) == ["version", "home", "running", "sources"]
+    assert (found["version"], found["home"], found["running"]) == (1, str(home.path), None)
+    (source,) = found["sources"]
+    assert list(source) == [
+        *("name", "kind", "at", "state", "valid", "durable", "committed_at", "latency_ms", "lag_bytes"),
+        *("error", "remedy", "tables"),
+    ]
+    assert (source["name"], source["kind"], source["state"]) == ("shop", "POSTGRES", "ready")
+    assert source["at"] == f"127.0.0.1:{database.server.port}/{database.name}"
+    assert source["valid"] == source["durable"]
+    assert source["lag_bytes"] >= 0
+    notes, orders = source["tables"]
+    assert orders == TABLE
+    assert list(notes) == list(TABLE)
+    assert (notes["state"], notes["error"]) == ("failed", "it has no primary key")
+    assert notes["remedy"].startswith("Run: ALTER TABLE")
+
+
+def test_an_empty_home(tmp_path: Path) -> None:
+    open_home(tmp_path)
+    assert json.loads(penstock("status", "--json", "--home", tmp_path).out)["sources"] == []
+    assert "no sources yet; try: penstock run" in penstock("status", "--home", tmp_path).out
+
+
+def drawn(status: HomeStatus, width: int = 160) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(render(status))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def shown() -> HomeStatus:
+    """A source of which one table has failed; the names try to be markup."""
+    live = TableStatus("shop.orders", "public.orders", "live", "0/16B3748", 1234, None, None)
+    failed = TableStatus("shop.[red]x", "public.[red]x", "failed", None, 0, "it has [no] key", "Run: ALTER TABLE x;")
+    source = SourceStatus(
+        *("shop", "POSTGRES", "db:5432/shop", "ready", "0/1", "0/16B3800", None, 12.3, 4096, None, None),
+        [live, failed],
+    )
+    return HomeStatus(1, "home", 4711, [source])
+
+
+def test_what_is_drawn(shown: HomeStatus) -> None:
+    lines = drawn(shown).splitlines()
+    assert lines[0] == "home home (running, pid 4711)"
+    assert lines[1] == (
+        "shop from POSTGRES db:5432/shop: ready, durable 0/16B3800, lag 4,096 bytes, commit to readable 12 ms"
+    )
+    assert lines[3].split() == ["shop.orders", "public.orders", "live", "0/16B3748", "1,234"]
+    assert lines[4].split() == ["shop.[red]x", "public.[red]x", "failed", "0"]
+    assert lines[5:] == ["public.[red]x: it has [no] key", "Run: ALTER TABLE x;"]
+
+
+def test_names_stay_whole_where_the_terminal_is_narrow(shown: HomeStatus) -> None:
+    text = drawn(shown, width=60)
+    assert "shop.orders" in text
+    assert "public.orders" in text

@@ -1,0 +1,107 @@
+"""How tables are found in a live view, and what is said of those that cannot be read. No Spark is needed to say no."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.catalog.states import SourceState, TableState
+from penstock.catalog.store import Catalog, SourceRecord, TableRecord
+from penstock.changelog.sqlite import create_log
+from penstock.control.live import Live
+from penstock.errors import DefiniteError, TransientError, UsageError
+from penstock.layout import catalog_path, log_path
+from penstock.model import TableName, TableSchema
+from penstock.positions import Lsn
+from penstock.sources.postgres.spec import CapturedColumns, PostgresInstanceConfig
+
+NO_SPARK: Any = None
+TABLES = {
+    TableName("public", "orders"): "orders",
+    TableName("public", "Users"): "public_Users",
+    TableName("public", "users"): "public_users_2",
+    TableName("sales", "a.b"): "a.b",
+}
+
+
+def captured(table: TableName) -> CapturedColumns:
+    schema = TableSchema(table, pa.schema([("id", pa.int64())]), ("id",))
+    return CapturedColumns(schema_bytes=base64.b64encode(schema.to_bytes()).decode(), columns=(("id", 20, -1, True),))
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    made = Catalog(catalog_path(tmp_path))
+    instance = PostgresInstanceConfig(
+        source="shop", connection="", publication="p", slot="s", tables=tuple(captured(table) for table in TABLES)
+    )
+    record = SourceRecord("shop", "POSTGRES", "{}", instance.model_dump_json(), SourceState.CREATING)
+    tables = [TableRecord("shop", table, local, TableState.PENDING) for table, local in TABLES.items()]
+    refused = TableRecord(
+        "shop", TableName("public", "notes"), "notes", TableState.FAILED, "it has no primary key", "Run: ALTER TABLE"
+    )
+    made.add_source(record, [*tables, refused])
+    create_log(log_path(tmp_path, "shop"), Lsn(10))
+    return made
+
+
+def live_at(home: Path, catalog: Catalog, **positions: Lsn) -> Live:
+    return Live(home, catalog, NO_SPARK, positions, None, lambda: live_at(home, catalog, **positions))
+
+
+@pytest.fixture
+def found(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Live:
+    """A live view whose tables are their upstream names."""
+    monkeypatch.setattr(Live, "_make", lambda self, record: str(record.upstream))
+    return live_at(tmp_path, catalog, shop=Lsn(10))
+
+
+@pytest.mark.parametrize(
+    ("name", "upstream"),
+    [
+        ("shop.orders", "public.orders"),
+        ("SHOP.Orders", "public.orders"),
+        ("shop.public.orders", "public.orders"),
+        ("shop.public_users", "public.Users"),
+        ("shop.public_users_2", "public.users"),
+        ("shop.a.b", "sales.a.b"),
+        ("shop.sales.a.b", "sales.a.b"),
+        ("shop.notes", "public.notes"),
+    ],
+)
+def test_a_table_by_name(found: Live, name: str, upstream: str) -> None:
+    table: object = found.table(name)
+    assert table == upstream
+
+
+@pytest.mark.parametrize("name", ["orders", "shop", "shop.public.users", "shop.public.Users", "bank.orders", ""])
+def test_names_of_no_table_or_of_two(found: Live, name: str) -> None:
+    with pytest.raises(UsageError, match="there is no table") as caught:
+        found.table(name)
+    assert "shop.orders" in caught.value.remedy
+
+
+def test_a_table_that_is_not_copied_yet(tmp_path: Path, catalog: Catalog) -> None:
+    with pytest.raises(TransientError, match=r"public\.orders is still being copied"):
+        live_at(tmp_path, catalog, shop=Lsn(10)).table("shop.orders")
+
+
+def test_a_table_that_was_refused(tmp_path: Path, catalog: Catalog) -> None:
+    with pytest.raises(DefiniteError, match=r"public\.notes is not captured: it has no primary key") as caught:
+        live_at(tmp_path, catalog, shop=Lsn(10)).table("shop.notes")
+    assert caught.value.remedy == "Run: ALTER TABLE"
+
+
+def test_a_source_that_is_being_made(tmp_path: Path, catalog: Catalog) -> None:
+    with pytest.raises(TransientError, match="source shop is being created or dropped"):
+        live_at(tmp_path, catalog).table("shop.orders")
+
+
+def test_one_position_or_several(tmp_path: Path, catalog: Catalog) -> None:
+    assert live_at(tmp_path, catalog, shop=Lsn(10)).position == 10
+    with pytest.raises(UsageError, match="several sources"):
+        _ = live_at(tmp_path, catalog, shop=Lsn(10), bank=Lsn(20)).position
