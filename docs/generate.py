@@ -319,18 +319,8 @@ def _unsupported() -> list[str]:
 
 
 _INTERNAL = {
-    "aclitem",
-    "cid",
-    "gtsvector",
-    "int2vector",
-    "oidvector",
-    "record",
-    "tid",
-    "xid",
-    "xid8",
-    "void",
-    "unknown",
-}
+    "aclitem", "cid", "gtsvector", "int2vector", "oidvector", "record", "tid", "unknown", "void", "xid", "xid8",
+}  # fmt: skip
 
 
 # -- states and status -------------------------------------------------------------------------------------------------
@@ -385,8 +375,7 @@ _FIELDS: dict[type, dict[str, str]] = {
         "upstream": "The name in Postgres, `schema.table`.",
         "state": "See [states](states.md).",
         "position": "The position of its base table; null before its first copy.",
-        "behind": "Images in the log beyond the base table (an update with an old row counts twice). Live views include "
-        "them.",
+        "behind": "Images in the log beyond the base table (an update with an old row has two). Live views have them.",
         "error": "What happened, if something did.",
         "remedy": "What to do about it.",
     },

@@ -22,7 +22,7 @@ def home(tmp_path: Path) -> Home:
 
 def test_formats(spark: SparkSession, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     _answer(home, spark, f"{VALUES};\n", OutputFormat.JSON)
-    assert capsys.readouterr().out.splitlines() == ['{"n":1,"[s]":"a,\\"b"}', '{"n":2}']
+    assert capsys.readouterr().out.splitlines() == ['{"n":1,"[s]":"a,\\"b"}', '{"n":2,"[s]":null}']
     _answer(home, spark, VALUES, OutputFormat.CSV)
     assert capsys.readouterr().out.splitlines() == ["n,[s]", '1,"a,""b"', "2,"]
     _answer(home, spark, VALUES, OutputFormat.TABLE)
@@ -51,7 +51,7 @@ def test_queries_that_are_wrong(
     with pytest.raises(kind, match=f"(?s){said}") as caught:
         _answer(home, spark, query, OutputFormat.JSON)
     assert caught.value.remedy
-    assert "org.apache.spark" not in caught.value.message
+    assert not any(noise in caught.value.message for noise in ("org.apache.spark", "Project", "UnresolvedRelation"))
 
 
 def test_the_prompt_goes_on_after_an_error(

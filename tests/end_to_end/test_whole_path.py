@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,23 @@ def wait_until_readable(home: Home, source: str, lsn: Lsn, seconds: float = 30) 
     while home.frontiers(source).durable < lsn:
         assert time.monotonic() < give_up, f"{source} did not reach {lsn}"
         time.sleep(0.02)
+
+
+def transfer(database: Database, times: int) -> None:
+    for _ in range(times):
+        database.execute("SELECT bank.transfer(1, 2, 1.00, 'test')")
+
+
+def wait_until_applied(home: Home, table: str, lsn: Lsn, seconds: float = 120) -> None:
+    """Wait until the log holds everything up to a position, and the base table everything that the log holds."""
+    give_up = time.monotonic() + seconds
+    while True:
+        source = home.status().sources[0]
+        found = next(t for t in source.tables if t.name == table)
+        if source.durable is not None and Lsn.parse(source.durable) >= lsn and found.behind == 0:
+            return
+        assert time.monotonic() < give_up, f"{table} is not applied up to {lsn}"
+        time.sleep(0.1)
 
 
 @pytest.fixture
@@ -99,6 +118,26 @@ def test_a_table_that_fails_leaves_the_others_running(
         time.sleep(0.2)
     failed = [t for t in home.status().sources[0].tables if t.error]
     assert [t.upstream for t in failed] == ["shop.payments"]
+
+
+def test_a_crash_between_commit_and_note_applies_nothing_twice(
+    tmp_path: Path, shop_and_bank: Database, spark: SparkSession
+) -> None:
+    home = penstock.open(tmp_path / "home")
+    home.create(shop_and_bank.url, "demo")
+    with home.run(spark) as running:
+        running.wait_live(180)
+        transfer(shop_and_bank, 10)
+        wait_until_applied(home, "demo.transfers", upstream_lsn(shop_and_bank))
+    with closing(sqlite3.connect(tmp_path / "home" / "penstock.db")) as catalog, catalog:
+        gone = catalog.execute("DELETE FROM base_version WHERE local = 'transfers' AND version > 0").rowcount
+    assert gone >= 1, "there must be a commit that the catalog does not know"
+    transfer(shop_and_bank, 5)
+    with home.run(spark):
+        wait_until_applied(home, "demo.transfers", upstream_lsn(shop_and_bank))
+        assert home.live(spark).table("demo.transfers").count() == 15
+        assert all(verdict.equal for verdict in home.verify(spark, "demo"))
+    home.drop("demo")
 
 
 def test_names_and_queries(running_home: tuple[Home, Running], spark: SparkSession) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -21,6 +24,9 @@ from penstock.control.home import Home, open_existing
 from penstock.errors import DefiniteError, PenstockError, UsageError
 
 __all__ = ["OutputFormat", "sql"]
+
+_PLAN = re.compile(r"(SQLSTATE: \w+(?:; line \d+ pos \d+)?);\n.*", re.DOTALL)
+_CAUSE = re.compile(r"^Caused by: [\w.$]+: (.*)$", re.MULTILINE)
 
 
 class OutputFormat(StrEnum):
@@ -83,13 +89,15 @@ def _answer(home: Home, spark: SparkSession, text: str, output: OutputFormat) ->
         _print(home.live(spark).sql(statement), output)
     except (AnalysisException, ParseException) as error:
         raise UsageError(_said(error), "Tables are named source.table; see them with: penstock status") from error
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:  # the latter when it fails while rows are being fetched
         message = f"the query failed: {_said(error)}"
         raise DefiniteError(message, "Mend the query, or see with --debug where it failed.") from error
 
 
-def _said(error: PySparkException) -> str:
-    return str(error).split("JVM stacktrace")[0].strip()
+def _said(error: Exception) -> str:
+    """Leave out Spark's plan of the query, and the JVM's stack."""
+    causes = _CAUSE.findall(str(error)) if isinstance(error, Py4JJavaError) else []
+    return causes[-1] if causes else _PLAN.sub(r"\1", str(error).split("JVM stacktrace")[0].strip())
 
 
 def _prompt(home: Home, spark: SparkSession, output: OutputFormat) -> None:
@@ -119,7 +127,8 @@ def _print(rows: DataFrame, output: OutputFormat) -> None:
     if output is OutputFormat.TABLE:
         _print_table(names, rows)
     elif output is OutputFormat.JSON:
-        for line in rows.toJSON().toLocalIterator():
+        whole = {"ignoreNullFields": "false"}
+        for (line,) in rows.select(F.to_json(F.struct("*"), whole)).toLocalIterator():
             typer.echo(line)
     else:
         writer = csv.writer(sys.stdout)

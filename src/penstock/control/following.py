@@ -55,9 +55,12 @@ Progress = Callable[[str], None]
 
 @dataclass
 class _Followed:
+    """A table at work; `at` is what its Delta log said last."""
+
     record: TableRecord
     captured: CapturedColumns
     base: BaseTable
+    at: State | None = None
 
 
 class Follower:
@@ -99,6 +102,7 @@ class Follower:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
+                self._side_by_side(self._look_up, self._tables)
                 self._copy_pending()
                 self._apply_until_stopped()
             except TransientError as error:
@@ -131,7 +135,7 @@ class Follower:
         self._progress(f"{self._source}: all tables are live")
 
     def _copy(self, table: _Followed, snapshot: ExportedSnapshot) -> None:
-        if self._stop.is_set() or self._known_state(table) is not None:
+        if self._stop.is_set():
             return
         self._progress(f"{self._source}: copying {table.record.upstream}")
         tasks = max(1, self._spark.sparkContext.defaultParallelism)
@@ -149,7 +153,7 @@ class Follower:
         except (PySparkException, Py4JError) as error:
             message = f"the copy of {table.record.upstream} broke off: {_brief(error)}"
             raise TransientError(message) from error
-        self._known_state(table)
+        self._look_up(table)
 
     # -- apply ------------------------------------------------------------------------------------------------------
 
@@ -170,15 +174,15 @@ class Follower:
     def _apply(self, table: _Followed, durable: Lsn, errors: dict[TableName, TableError]) -> None:
         """Bring one table to the durable frontier, or to just before its error."""
         state = self._state(table)
-        if self._stop.is_set() or state is TableState.PENDING:
-            return
-        base = self._catalog.newest_base(self._source, table.record.local, durable)
-        if base is None:
+        if self._stop.is_set() or table.at is None:
             return
         error = errors.get(table.record.upstream)
         upto = durable if error is None else Lsn(min(durable, error.lsn - 1))
         try:
-            self._merge(table, base.position, upto)
+            self._merge(table, table.at.position, upto)
+        except TableError as absent:
+            self._fail(table, absent)
+            return
         except (PySparkException, Py4JError) as broken:
             if not self._stop.is_set():
                 message = f"applying {table.record.upstream} broke off: {_brief(broken)}"
@@ -192,7 +196,7 @@ class Follower:
         tail = read_tail(self._spark, self._log, table.base.schema, position, upto)
         if tail is not None:
             table.base.merge(tail.net, upto, tail.contents)
-            self._known_state(table)
+            self._look_up(table)
 
     # -- what is known ----------------------------------------------------------------------------------------------
 
@@ -202,14 +206,17 @@ class Follower:
                 return record.state
         return TableState.FAILED
 
-    def _known_state(self, table: _Followed) -> State | None:
-        """Ask the Delta log where the table stands, and note it in the catalog."""
-        state = table.base.state()
-        if state is not None:
-            self._catalog.record_base(self._source, table.record.local, BaseVersion(state.version, state.position))
+    def _look_up(self, table: _Followed) -> None:
+        """Ask the Delta log where the table stands, and note it in the catalog.
+
+        The note may be missing: a process can die, or lose its connection to Spark, right after a commit.
+        """
+        table.at = table.base.state()
+        if table.at is not None:
+            base = BaseVersion(table.at.version, table.at.position)
+            self._catalog.record_base(self._source, table.record.local, base)
             if self._state(table) is TableState.PENDING:
                 self._catalog.set_table(self._source, table.record.upstream, TableState.LIVE)
-        return state
 
     def _fail(self, table: _Followed, error: PenstockError) -> None:
         self._catalog.set_table(

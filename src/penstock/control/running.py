@@ -40,14 +40,16 @@ class Running:
         return {name: capture.pid for name, capture in self._captures.items()}
 
     def check(self) -> None:
-        """Raise when a source has stopped for good."""
-        for name, capture in self._captures.items():
-            record = self._catalog.source(name)
-            if capture.ended and record is not None and record.state is SourceState.FAILED:
-                raise DefiniteError(record.error or f"capture of {name} stopped", record.remedy or "")
-        for follower in self._followers.values():
-            if follower.failure is not None:
-                raise follower.failure
+        """Raise when every source has stopped for good; as long as one runs, the others' errors are in the status."""
+        failures = [self._failure(name) for name in self._captures]
+        if failures and all(failure is not None for failure in failures):
+            raise next(failure for failure in failures if failure is not None)
+
+    def _failure(self, name: str) -> BaseException | None:
+        record = self._catalog.source(name)
+        if self._captures[name].ended and record is not None and record.state is SourceState.FAILED:
+            return DefiniteError(record.error or f"capture of {name} stopped", record.remedy or "")
+        return self._followers[name].failure
 
     def copied_tables(self) -> tuple[int, int]:
         """Return how many tables have their first copy, and how many there are."""

@@ -38,5 +38,5 @@ def absent_rows_told(schema: TableSchema, position: Lsn) -> Iterator[None]:
         if _MARK not in str(error):
             raise
         message = f"a change of {schema.table} up to {position} needs a row that its base table does not hold"
-        remedy = f"copy the table again: penstock repair SOURCE {schema.table} --all"
+        remedy = "Drop the source and capture it again: its tables are then copied afresh."
         raise TableError(str(schema.table), position, message, remedy) from error

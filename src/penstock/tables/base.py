@@ -212,7 +212,7 @@ class BaseTable:
         incarnation = _option(self._snapshot().metadata().configuration().get(_INCARNATION))
         if incarnation is None:
             message = f"there is no base table of {self.schema.table} at {self.path}"
-            raise DefiniteError(message, "copy the table first: ALTER SOURCES … RETRY TABLE does that")
+            raise DefiniteError(message, "Drop the source and capture it again: its tables are then copied afresh.")
         return str(incarnation)
 
     def _snapshot(self) -> Any:

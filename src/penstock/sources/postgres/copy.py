@@ -180,7 +180,7 @@ def _column(
             str(schema.table),
             lsn,
             f"{schema.table} cannot be copied: column {column.name} holds a value that cannot be kept: {bad.reason}",
-            "Change the value upstream, then capture the table afresh.",
+            "Change the value upstream, then drop the source and capture it again.",
         ) from bad
 
 

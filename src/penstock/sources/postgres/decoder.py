@@ -310,7 +310,7 @@ def _decode_column(
     try:
         return (codec.text if tags == 1 else codec.binary)(buf, off, length)
     except BadValue as bad:
-        remedy = f"Change the value upstream, or leave column {name} out, then capture the table afresh."
+        remedy = "Change the value upstream, then drop the source and capture it again."
         raise _Unfit(
             int(owner[bad.row]), f"column {name} holds a value that cannot be kept: {bad.reason}", remedy
         ) from bad

@@ -54,7 +54,7 @@ def test_any_bytes_decode_or_are_refused(oid: int, typmod: int, values: Any) -> 
 
 @pytest.mark.parametrize("oid", [0, 26, 600, 869, 1007, 1083, 1186, 1266, 4711, 2**32 - 1])
 def test_other_types_are_refused(oid: int) -> None:
-    with pytest.raises(UnsupportedType, match="TEXT COLUMNS") as caught:
+    with pytest.raises(UnsupportedType, match="type text") as caught:
         codec_for(oid, -1)
     assert caught.value.oid == oid
 

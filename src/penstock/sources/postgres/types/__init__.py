@@ -57,7 +57,7 @@ def codec_for(oid: int, typmod: int) -> ColumnCodec:
         return numeric(typmod)
     codec = _BY_OID.get(oid)
     if codec is None:
-        reason = "no exact Arrow type is known for it; map the column with TEXT COLUMNS to keep its text"
+        reason = "no exact Arrow type is known for it yet; a column of type text would keep its text"
         raise UnsupportedType(oid, typmod, reason)
     return codec
 

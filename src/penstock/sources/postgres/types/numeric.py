@@ -32,9 +32,9 @@ _WIDEST = 38
 _MALFORMED, _TOO_WIDE, _BEHIND_SCALE, _SPECIAL = range(4)
 _REASONS = (
     "malformed numeric",
-    "numeric with more digits than its precision; map the column with TEXT COLUMNS to keep exact text",
-    "numeric with digits beyond its scale; map the column with TEXT COLUMNS to keep exact text",
-    "numeric NaN or infinity, which no decimal holds; map the column with TEXT COLUMNS to keep exact text",
+    "numeric with more digits than its precision; a column of type text would keep it exactly",
+    "numeric with digits beyond its scale; a column of type text would keep it exactly",
+    "numeric NaN or infinity, which no decimal holds; a column of type text would keep it exactly",
 )
 
 _MASK32 = np.uint64(2**32 - 1)
@@ -199,7 +199,7 @@ def _declared(typmod: int) -> tuple[int, int]:
 
 
 def _unsupported(typmod: int, what: str) -> UnsupportedType:
-    remedy = "map the column with TEXT COLUMNS to keep exact text, or declare numeric(p, s) with 0 <= s <= p <= 38"
+    remedy = "declare numeric(p, s) with 0 <= s <= p <= 38, or make it a column of type text"
     return UnsupportedType(NUMERIC_OID, typmod, f"{what}; {remedy}")
 
 

@@ -25,8 +25,8 @@ __all__ = ["DATE", "TIMESTAMP", "TIMESTAMPTZ"]
 _MALFORMED, _INFINITE, _OUTSIDE, _WIDTH = range(4)
 _REASONS = (
     "malformed date or time; the session needs DateStyle = ISO",
-    "infinity, which no date type of Spark holds; map the column with TEXT COLUMNS to keep exact text",
-    "date outside the years 0001 to 9999; map the column with TEXT COLUMNS to keep exact text",
+    "infinity, which no date type of Spark holds; a column of type text would keep it exactly",
+    "date outside the years 0001 to 9999; a column of type text would keep it exactly",
     "binary value of the wrong length",
 )
 
