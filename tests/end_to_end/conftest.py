@@ -67,6 +67,15 @@ class Penstock:
                     return int(entry.name)
         return None
 
+    def kill_jvm(self) -> int:
+        """Kill Spark's JVM alone; return the exit code of the process that had started it."""
+        assert self.process is not None
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        java = [pid for pid in children if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]]
+        assert len(java) == 1
+        os.kill(int(java[0]), signal.SIGKILL)
+        return self.process.wait(60)
+
     def kill_capture(self) -> None:
         pid = self.capture_pid()
         assert pid is not None, self.output.read_text()

@@ -55,7 +55,12 @@ def test_killed_and_started_again_nothing_is_lost_or_doubled(
         wait_for_progress(home)
         assert penstock_run.capture_pid() not in (None, first)
 
-        penstock_run.kill()  # Spark's process: capture ends with it
+        assert penstock_run.kill_jvm() == 4, penstock_run.output.read_text()  # Spark's JVM
+        assert "Start again; nothing is lost" in penstock_run.output.read_text()
+        penstock_run.start()
+        wait_for_progress(home)
+
+        penstock_run.kill()  # the process that drives Spark: JVM and capture end with it
         time.sleep(1)
         penstock_run.start()
         wait_for_progress(home)

@@ -20,7 +20,7 @@ from rich.text import Text
 from penstock.cli.copying import show_copy
 from penstock.cli.interrupt import Interrupt
 from penstock.cli.options import DebugOption, HomeOption
-from penstock.cli.starting import start_spark, waiting
+from penstock.cli.starting import start_spark, stop_spark, waiting
 from penstock.control.home import Home, open_home
 from penstock.demo.load import Load
 from penstock.demo.scenario import DATABASE, LatencySampler, Look, Looker, start_database
@@ -55,7 +55,7 @@ def demo(
         try:
             right = _demonstrate(console, opened, spark, url, rate, seconds, interrupt)
         finally:
-            spark.stop()
+            stop_spark(spark)
     if interrupt.asked:
         console.print("interrupted; nothing is left running")
         raise typer.Exit(_INTERRUPTED)

@@ -13,7 +13,7 @@ from rich.live import Live
 from penstock.cli.copying import show_copy
 from penstock.cli.interrupt import Interrupt
 from penstock.cli.options import DebugOption, HomeOption
-from penstock.cli.starting import start_spark, waiting
+from penstock.cli.starting import start_spark, stop_spark, waiting
 from penstock.cli.status import render
 from penstock.control.home import Home, open_home
 from penstock.control.running import Running
@@ -53,7 +53,7 @@ def run(
                 with waiting("stopping"):
                     running.stop()
         finally:
-            spark.stop()
+            stop_spark(spark)
 
 
 def _capture(console: Console, home: Home, target: str, name: str | None) -> None:

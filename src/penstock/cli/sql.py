@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.options import DebugOption, HomeOption
-from penstock.cli.starting import start_spark
+from penstock.cli.starting import start_spark, stop_spark
 from penstock.control.home import Home, open_existing
 from penstock.errors import DefiniteError, PenstockError, UsageError
 
@@ -57,7 +57,7 @@ def sql(
         else:
             _prompt(opened, spark, output)
     finally:
-        spark.stop()
+        stop_spark(spark)
 
 
 def _text(query: str | None, file: Path | None) -> str | None:

@@ -37,6 +37,7 @@ from penstock.sources.postgres.connection import connection_error
 from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot
 from penstock.sources.postgres.spec import CapturedColumns
 from penstock.spark.boundary import delivering
+from penstock.spark.session import is_alive
 from penstock.tables.base import BaseTable, State
 from penstock.tables.initial_copy import upstream_rows
 from penstock.tables.tail import read_tail
@@ -106,6 +107,10 @@ class Follower:
                 self._copy_pending()
                 self._apply_until_stopped()
             except TransientError as error:
+                if not is_alive():
+                    said = "Spark's JVM has ended: nothing is applied any more"
+                    self.failure = TransientError(said, "Start again; nothing is lost, and it goes on where it was.")
+                    return
                 self._progress(f"{self._source}: {error.message}; trying again")
                 self._stop.wait(_RETRY_SECONDS)
             except BaseException as error:

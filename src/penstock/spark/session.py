@@ -35,7 +35,7 @@ from penstock.errors import UsageError
 from penstock.spark.jars import ensure_jars
 from penstock.spark.java import java_home
 
-__all__ = ["configure", "session"]
+__all__ = ["configure", "is_alive", "session"]
 
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 
@@ -111,6 +111,12 @@ def configure(builder: SparkSession.Builder, *, progress: Callable[[str], None] 
     _append(builder, "spark.jars", [str(path) for path in ensure_jars(progress)])
     _append(builder, "spark.sql.extensions", [_EXTENSION])
     return builder
+
+
+def is_alive() -> bool:
+    """Say whether the JVM that this process started still runs."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    return process is None or process.poll() is None
 
 
 def _choose_programs() -> None:
