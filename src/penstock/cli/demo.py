@@ -46,7 +46,7 @@ def demo(
 
     Example: penstock demo --seconds 60 --rate 200
     """
-    console = Console()
+    console = Console(soft_wrap=True, highlight=False)
     with Interrupt() as interrupt, _home(home, keep) as opened, ExitStack() as stack:
         with waiting("starting Postgres, with a shop and a bank in it"):
             url = stack.enter_context(start_database())
@@ -91,6 +91,9 @@ def _demonstrate(
         with Load(url, rate) as load, LatencySampler(home, source) as latency:
             show_copy(console, home, running, interrupt)
             looker = Looker(home, spark, source)
+            if not interrupt.asked:
+                with waiting("looking for the first time: Spark compiles its queries"):
+                    looker.look()
             _watch(console, home, looker, load, latency, seconds, interrupt)
         if interrupt.asked:
             return False
@@ -114,7 +117,7 @@ def _watch(
             if console.is_terminal:
                 view.update(_picture(home, looker, load, latency, end - time.monotonic()), refresh=True)
             else:
-                console.print(_line(look), highlight=False)
+                console.print(_line(look))
 
 
 def _line(look: Look) -> str:
