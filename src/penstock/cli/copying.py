@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from penstock.cli.interrupt import Interrupt
-from penstock.control.home import Home
-from penstock.control.running import Running
+
+if TYPE_CHECKING:
+    from penstock.control.home import Home
+    from penstock.control.running import Running
 
 __all__ = ["show_copy"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -16,8 +16,10 @@ from penstock.cli.options import DebugOption, HomeOption
 from penstock.cli.starting import start_spark, stop_spark, waiting
 from penstock.cli.status import render
 from penstock.control.home import Home, open_home
-from penstock.control.running import Running
 from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from penstock.control.running import Running
 
 __all__ = ["run"]
 

@@ -1,4 +1,7 @@
-"""A home: the folder in which everything local lives, and what can be done with it."""
+"""A home: the folder in which everything local lives, and what can be done with it.
+
+What needs Spark is imported where it is used: `penstock status` should not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,27 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.changelog.interface import Frontiers
 from penstock.changelog.sqlite import SqliteLogReader
-from penstock.control.following import Progress
 from penstock.control.lifecycle import create_source, drop_source, instance_of, recover
-from penstock.control.live import Live
 from penstock.control.lock import hold_home
-from penstock.control.progress import copy_progress
-from penstock.control.running import Running
 from penstock.control.status import HomeStatus, home_status
-from penstock.control.verify import Verdict, verify_source
 from penstock.errors import UsageError
 from penstock.layout import catalog_path, log_path
 from penstock.positions import Lsn
 from penstock.sources.postgres.spec import PostgresSource
-from penstock.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.control.following import Progress
+    from penstock.control.live import Live
+    from penstock.control.running import Running
+    from penstock.control.verify import Verdict
 
 __all__ = ["Home", "open_existing", "open_home", "start_session"]
 
@@ -46,6 +50,8 @@ def open_existing(path: Path) -> Home:
 
 def start_session(progress: Progress) -> SparkSession:
     """Start Spark on this machine; `progress` is told when something is fetched."""
+    from penstock.spark.session import session
+
     return session(progress=progress)
 
 
@@ -86,9 +92,11 @@ class Home:
     @contextmanager
     def run(self, spark: SparkSession | None = None, progress: Progress | None = None) -> Iterator[Running]:
         """Capture, copy and apply in the background while the ``with`` block lasts."""
+        from penstock.control.running import Running
+
         with hold_home(self.path):
             recover(self.path, self._catalog)
-            running = Running(self.path, self._catalog, spark or session(), progress or (lambda _: None))
+            running = Running(self.path, self._catalog, spark or start_session(print), progress or (lambda _: None))
             try:
                 yield running
             finally:
@@ -115,6 +123,8 @@ class Home:
 
     def copied(self, source: str) -> dict[str, tuple[int, int]]:
         """Return for each table that is being copied the rows copied so far, and about how many there are."""
+        from penstock.control.progress import copy_progress
+
         record = self._catalog.source(source)
         return {} if record is None else copy_progress(instance_of(record))
 
@@ -124,6 +134,8 @@ class Home:
 
     def verify(self, spark: SparkSession, source: str) -> list[Verdict]:
         """Compare the live tables of a source with Postgres, row by row, at one position."""
+        from penstock.control.verify import verify_source
+
         record = self._catalog.source(source)
         if record is None:
             message = f"there is no source {source}"
@@ -131,6 +143,8 @@ class Home:
         return verify_source(self.path, spark, instance_of(record), lambda lsn: self._live(spark, {source: lsn}))
 
     def _live(self, spark: SparkSession, chosen: dict[str, Lsn]) -> Live:
+        from penstock.control.live import Live
+
         positions, moments = dict(chosen), []
         for record in self._catalog.sources():
             if record.state not in (SourceState.READY, SourceState.FAILED):
