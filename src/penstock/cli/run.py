@@ -63,7 +63,11 @@ def _capture(console: Console, home: Home, target: str, name: str | None) -> Non
     if not target.startswith(_SCHEMES):
         message = f"{'this' if '@' in target else target} is not the URL of a database"  # a password may be in it
         raise UsageError(message, "Name one as postgresql://user@host:5432/database.")
-    if home.captures(target) is None:
+    existing = home.captures(target)
+    if existing is not None and name not in (None, existing):
+        message = f"this home captures that database already, as source {existing}"
+        raise UsageError(message, f"Leave --name out, or drop it first: penstock drop {existing}")
+    if existing is None:
         with waiting("looking at the database"):
             made = home.create(target, name)
         console.print(f"created source {made}: `penstock drop {made}` removes it again, also upstream")
