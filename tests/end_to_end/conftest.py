@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -101,3 +102,11 @@ def count(url: str, table: str) -> int:
         row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
     assert row is not None
     return int(row[0])
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder with a short path that every account can enter: a server's socket will lie in it."""
+    with tempfile.TemporaryDirectory(prefix="demo-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)

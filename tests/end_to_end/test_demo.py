@@ -1,0 +1,64 @@
+"""`penstock demo`, as a new user runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+def start_demo(folder: Path, *options: str) -> subprocess.Popen[str]:
+    """Start it with its temporary files in a folder of ours, so that what is left behind is seen."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli", "demo", *options],
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def left_running(folder: Path) -> list[str]:
+    """Return the commands of processes that work in a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if entry.name.isdigit() and str(folder) in command:
+            found.append(command)
+    return found
+
+
+@pytest.mark.timeout(900)
+def test_the_demo_ends_with_every_table_verified(short_folder: Path) -> None:
+    demo = start_demo(short_folder, "--seconds", "5", "--rate", "30")
+    output, _ = demo.communicate(timeout=800)
+    assert demo.returncode == 0, output
+    assert output.count("  equal") == 6, output
+    assert "the same at each of" in output
+    assert "Traceback" not in output
+    assert left_running(short_folder) == []
+    assert [path.name for path in short_folder.iterdir() if path.name.startswith("penstock")] == []
+
+
+@pytest.mark.timeout(600)
+def test_ctrl_c_leaves_nothing_running(short_folder: Path) -> None:
+    demo = start_demo(short_folder, "--seconds", "600")
+    give_up = time.monotonic() + 300
+    while not any("penstock.control.capture" in command for command in left_running(short_folder)):
+        assert demo.poll() is None and time.monotonic() < give_up
+        time.sleep(0.2)
+    demo.send_signal(signal.SIGINT)
+    output, _ = demo.communicate(timeout=240)
+    assert demo.returncode == 130, output
+    assert "nothing is left running" in output
+    assert left_running(short_folder) == []
+    assert [path.name for path in short_folder.iterdir() if path.name.startswith("penstock")] == []
