@@ -86,7 +86,8 @@ def _demonstrate(
     console: Console, home: Home, spark: SparkSession, url: str, rate: int, seconds: int, interrupt: Interrupt
 ) -> bool:
     """Run load, capture, copy, apply and looks; then compare. Return whether everything was right."""
-    source = home.create(url)
+    with waiting("making publication, slot and change log"):
+        source = home.create(url)
     with home.run(spark) as running:
         with Load(url, rate) as load, LatencySampler(home, source) as latency:
             show_copy(console, home, running, interrupt)
