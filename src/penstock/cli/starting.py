@@ -33,5 +33,5 @@ def start_spark() -> SparkSession:
 
 def stop_spark(spark: SparkSession) -> None:
     """Stop Spark; one that has died already is as good as stopped."""
-    with suppress(Py4JError, OSError):
+    with suppress(Py4JError, OSError, EOFError):
         spark.stop()

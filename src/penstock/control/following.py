@@ -106,15 +106,12 @@ class Follower:
                 self._side_by_side(self._look_up, self._tables)
                 self._copy_pending()
                 self._apply_until_stopped()
-            except TransientError as error:
-                if not is_alive():
-                    said = "Spark's JVM has ended: nothing is applied any more"
-                    self.failure = TransientError(said, "Start again; nothing is lost, and it goes on where it was.")
-                    return
-                self._progress(f"{self._source}: {error.message}; trying again")
-                self._stop.wait(_RETRY_SECONDS)
             except BaseException as error:
-                self.failure = error
+                if is_alive() and isinstance(error, TransientError):
+                    self._progress(f"{self._source}: {error.message}; trying again")
+                    self._stop.wait(_RETRY_SECONDS)
+                    continue
+                self.failure = error if is_alive() else _dead_spark()
                 return
 
     def _side_by_side(self, work: Callable[[_Followed], None], tables: list[_Followed]) -> None:
@@ -228,6 +225,11 @@ class Follower:
             self._source, table.record.upstream, TableState.FAILED, error=error.message, remedy=error.remedy
         )
         self._progress(f"{self._source}: {error.message}")
+
+
+def _dead_spark() -> TransientError:
+    said = "Spark's JVM has ended: nothing is applied any more"
+    return TransientError(said, "Start again; nothing is lost, and it goes on where it was.")
 
 
 def _brief(error: BaseException) -> str:
