@@ -23,7 +23,8 @@ demo: $(READY) ## Postgres under load, captured into live Spark tables; needs no
 	$(BIN)/penstock demo
 
 test: lint ## what CI runs: lint, types, all tests
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile tests
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile tests --ignore tests/end_to_end
+	$(BIN)/pytest tests/end_to_end
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

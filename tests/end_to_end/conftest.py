@@ -54,7 +54,7 @@ class Penstock:
     def interrupt(self) -> int:
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(60)
+        return self.process.wait(240)
 
     def capture_pid(self) -> int | None:
         """Find the capture process of this home."""
@@ -75,7 +75,7 @@ class Penstock:
         java = [pid for pid in children if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]]
         assert len(java) == 1
         os.kill(int(java[0]), signal.SIGKILL)
-        return self.process.wait(60)
+        return self.process.wait(120)
 
     def kill_capture(self) -> None:
         pid = self.capture_pid()

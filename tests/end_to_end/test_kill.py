@@ -15,7 +15,7 @@ from tests.conftest import Database
 from tests.end_to_end.conftest import Penstock
 
 
-def wait_for_copy(penstock_run: Penstock, seconds: float = 240) -> Home:
+def wait_for_copy(penstock_run: Penstock, seconds: float = 400) -> Home:
     """Wait until all tables are live."""
     give_up = time.monotonic() + seconds
     while time.monotonic() < give_up:
@@ -34,7 +34,7 @@ def applied(home: Home) -> dict[str, str | None]:
     return {table.name: table.position for source in home.status().sources for table in source.tables}
 
 
-def wait_for_progress(home: Home, seconds: float = 120) -> None:
+def wait_for_progress(home: Home, seconds: float = 300) -> None:
     """Wait until apply has moved some table."""
     before, give_up = applied(home), time.monotonic() + seconds
     while applied(home) == before:
@@ -42,7 +42,7 @@ def wait_for_progress(home: Home, seconds: float = 120) -> None:
         time.sleep(0.3)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_killed_and_started_again_nothing_is_lost_or_doubled(
     penstock_run: Penstock, shop_and_bank: Database, spark: SparkSession
 ) -> None:
@@ -77,13 +77,13 @@ def test_killed_and_started_again_nothing_is_lost_or_doubled(
     assert penstock_run.interrupt() == 0
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_killed_during_the_first_copy_it_copies_again(
     penstock_run: Penstock, shop_and_bank: Database, spark: SparkSession
 ) -> None:
     with Load(shop_and_bank.url, rate=40):
         penstock_run.start()
-        give_up = time.monotonic() + 120
+        give_up = time.monotonic() + 300
         while "copying" not in penstock_run.output.read_text():
             assert time.monotonic() < give_up, penstock_run.output.read_text()
             time.sleep(0.02)
