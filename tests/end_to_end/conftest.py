@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from penstock.demo.bank import create_bank
@@ -94,14 +93,6 @@ def penstock_run(tmp_path: Path, shop_and_bank: Database) -> Iterator[Penstock]:
     while running.capture_pid() is not None:
         assert time.monotonic() < give_up, "the capture process outlived the process that started it"
         time.sleep(0.1)
-
-
-def count(url: str, table: str) -> int:
-    """Count the rows of an upstream table."""
-    with psycopg.connect(url) as connection:
-        row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 @pytest.fixture
