@@ -277,7 +277,7 @@ def _types() -> str:
     for oid, codec in types._BY_OID.items():
         name = _type_name(oid)
         rows.append([_code(name), _spark_type(codec.arrow), _NOTES[name]])
-    decimal = types.codec_for(NUMERIC_OID, (12 << 16 | 2) + 4).arrow
+    decimal = types.codec_for(types.PostgresType(NUMERIC_OID, (12 << 16 | 2) + 4)).arrow
     rows.append(["`numeric(p,s)`", _spark_type(decimal).replace("12,2", "p,s"), "0 ≤ s ≤ p ≤ 38; no NaN, no infinity."])
     return "\n\n".join(
         [
@@ -312,7 +312,7 @@ def _unsupported() -> list[str]:
         plain = type(info).__name__ == "TypeInfo" and info.regtype.replace(" ", "").isalnum()
         if plain and not info.regtype.startswith(("pg ", "reg", "any")) and info.regtype not in _INTERNAL:
             try:
-                types.codec_for(info.oid, -1)
+                types.codec_for(types.PostgresType(info.oid, -1))
             except types.UnsupportedType:
                 found.append(info.regtype)
     return sorted(set(found) - {"numeric"})

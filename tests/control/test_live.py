@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from penstock.catalog.states import SourceState, TableState
@@ -15,9 +13,11 @@ from penstock.changelog.sqlite import create_log
 from penstock.control.live import Live
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.layout import catalog_path, log_path
-from penstock.model import TableName, TableSchema
+from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres.spec import CapturedColumns, PostgresInstanceConfig
+from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
+from penstock.sources.postgres.spec import PostgresInstanceConfig
+from penstock.sources.postgres.types import PostgresType
 
 NO_SPARK: Any = None
 TABLES = {
@@ -28,9 +28,8 @@ TABLES = {
 }
 
 
-def captured(table: TableName) -> CapturedColumns:
-    schema = TableSchema(table, pa.schema([("id", pa.int64())]), ("id",))
-    return CapturedColumns(schema_bytes=base64.b64encode(schema.to_bytes()).decode(), columns=(("id", 20, -1, True),))
+def captured(table: TableName) -> CapturedTable:
+    return CapturedTable(name=table, oid=1, key=("id",), columns=(CapturedColumn("id", PostgresType(20), True),))
 
 
 @pytest.fixture

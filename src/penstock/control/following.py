@@ -33,9 +33,9 @@ from penstock.errors import DefiniteError, PenstockError, TableError, TransientE
 from penstock.layout import base_path, log_path
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connection_error
 from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot
-from penstock.sources.postgres.spec import CapturedColumns
 from penstock.spark.boundary import delivering
 from penstock.spark.session import is_alive
 from penstock.tables.base import BaseTable, State
@@ -59,7 +59,7 @@ class _Followed:
     """A table at work; `at` is what its Delta log said last."""
 
     record: TableRecord
-    captured: CapturedColumns
+    captured: CapturedTable
     base: BaseTable
     at: State | None = None
 

@@ -20,10 +20,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from penstock.positions import Lsn
+from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.copy import PageRange, copy_range, page_ranges
 from penstock.sources.postgres.slot import ExportedSnapshot
-from penstock.sources.postgres.spec import CapturedColumns
 from penstock.spark.boundary import carrying
 from penstock.spark.planner_noise import hush
 from penstock.spark.ranges import spark_schema
@@ -35,7 +35,7 @@ hush()
 
 
 def upstream_rows(
-    spark: SparkSession, conninfo: str, snapshot: ExportedSnapshot, table: CapturedColumns, tasks: int
+    spark: SparkSession, conninfo: str, snapshot: ExportedSnapshot, table: CapturedTable, tasks: int
 ) -> DataFrame:
     """Return the rows of an upstream table as a snapshot shows them. The snapshot must be held while they are read."""
     schema = table.table_schema()
@@ -75,13 +75,12 @@ class _CopyReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         request = self._request
-        table = CapturedColumns.model_validate_json(request["table"])
+        table = CapturedTable.model_validate_json(request["table"])
         with carrying():
             yield from copy_range(
                 request["connection"],
                 request["snapshot"],
-                table.table_schema(),
-                table.relation_columns(),
+                table,
                 PageRange(*partition.value),
                 Lsn(request["lsn"]),
             )

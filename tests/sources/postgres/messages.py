@@ -10,8 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.model import TableName, TableSchema
-from penstock.sources.postgres.decoder import CapturedTable
+from penstock.sources.postgres.captured import CapturedColumn
+from penstock.sources.postgres.decoder import DecodedTable
 from penstock.sources.postgres.relation import RelationColumn
+from penstock.sources.postgres.types import PostgresType
 
 INT8, TEXT = 20, 25
 COLUMNS = (RelationColumn("id", INT8, -1, True), RelationColumn("name", TEXT, -1))
@@ -22,10 +24,11 @@ Value = int | str | bytes | None | object
 _EPOCH = 946_684_800_000_000
 
 
-def captured(name: str, version: int = 1) -> CapturedTable:
+def captured(name: str, version: int = 1) -> DecodedTable:
     """A table ``public.NAME (id bigint PRIMARY KEY, name text)``."""
     columns = pa.schema([("id", pa.int64()), ("name", pa.string())])
-    return CapturedTable(TableSchema(TableName("public", name), columns, ("id",)), COLUMNS, version)
+    own = tuple(CapturedColumn(c.name, PostgresType(c.oid, c.typmod), c.identity) for c in COLUMNS)
+    return DecodedTable(TableSchema(TableName("public", name), columns, ("id",)), own, version)
 
 
 def framed(message: bytes) -> bytes:

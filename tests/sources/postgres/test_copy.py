@@ -16,25 +16,26 @@ from tests.sources.postgres.capturing import Capture, merged
 
 from penstock.errors import TableError, TransientError
 from penstock.positions import Lsn
+from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.copy import PageRange, copy_range, page_ranges, split_rows
 from penstock.sources.postgres.slot import export_snapshot
-from penstock.sources.postgres.spec import CapturedColumns, PostgresSource
+from penstock.sources.postgres.spec import PostgresSource
 
 
-def described(url: str, table: str = "t") -> CapturedColumns:
+def described(url: str, table: str = "t") -> CapturedTable:
     (instance,) = PostgresSource.from_url(url, "copying").create_instances(1)
     return next(found for found in instance.tables if found.name.name == table)
 
 
-def copied(url: str, table: CapturedColumns, snapshot: str, pieces: int) -> list[list[dict[str, Any]]]:
+def copied(url: str, table: CapturedTable, snapshot: str, pieces: int) -> list[list[dict[str, Any]]]:
     """Copy range by range."""
     schema = table.table_schema()
     with connect(url) as connection:
         ranges = page_ranges(connection, schema.table, pieces)
     found = []
     for pages in ranges:
-        batches = list(copy_range(url, snapshot, schema, table.relation_columns(), pages, Lsn(1)))
+        batches = list(copy_range(url, snapshot, table, pages, Lsn(1)))
         for batch in batches:
             batch.validate(full=True)
             assert batch.schema.equals(schema.columns.remove_metadata())
@@ -67,7 +68,7 @@ def test_a_table_that_grows_behind_the_last_range(database: Any) -> None:
         (pages,) = page_ranges(connection, table.name, 4)
     database.execute("INSERT INTO t SELECT n, repeat('x', 500) FROM generate_series(1, 5000) n")
     with export_snapshot(database.url) as snapshot:
-        batches = copy_range(database.url, snapshot.name, table.table_schema(), table.relation_columns(), pages, Lsn(1))
+        batches = copy_range(database.url, snapshot.name, table, pages, Lsn(1))
         assert sum(batch.num_rows for batch in batches) == 5000
 
 
@@ -213,9 +214,7 @@ def test_the_buffer_is_left_before_the_next_is_filled(database: Any) -> None:
     database.execute("INSERT INTO t SELECT n, n || repeat('x', 1000) FROM generate_series(1, 9000) n")
     table = described(database.url)
     with export_snapshot(database.url) as snapshot:
-        rest = copy_range(
-            database.url, snapshot.name, table.table_schema(), table.relation_columns(), PageRange(0, 2**32 - 1), Lsn(1)
-        )
+        rest = copy_range(database.url, snapshot.name, table, PageRange(0, 2**32 - 1), Lsn(1))
         whole = pa.Table.from_batches(list(rest))
     assert whole.num_rows == 9000
     assert all(row["body"] == f"{row['id']}{'x' * 1000}" for row in whole.to_pylist())

@@ -14,7 +14,7 @@ from penstock.errors import DefiniteError
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.preflight import Finding, Preflight, examine
 from penstock.sources.postgres.slot import export_snapshot
-from penstock.sources.postgres.spec import CapturedColumns, PostgresInstanceConfig, PostgresSource, source_name
+from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource, source_name
 
 
 def examined(url: str, name: str = "penstock_test") -> Preflight:
@@ -235,7 +235,7 @@ def test_prepare_takes_back_what_it_made(small: EmbeddedPostgres) -> None:
         connection=source.connection,
         publication=source.publication,
         slot=source.slot,
-        tables=tuple(CapturedColumns.of(table) for table in tables),
+        tables=tuple(table.captured() for table in tables),
     )
     with pytest.raises(psycopg.Error, match="replication slots are in use"):
         config.prepare()

@@ -23,12 +23,12 @@ from numba import njit, types
 from psycopg import pq, sql
 
 from penstock.errors import PenstockError, ProtocolError, TableError, TransientError
-from penstock.model import TableName, TableSchema
+from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.pump import Drained, Pump
-from penstock.sources.postgres.relation import RelationColumn
-from penstock.sources.postgres.types import BadValue, codec_for
+from penstock.sources.postgres.types import BadValue
 
 __all__ = ["PageRange", "copied_rows", "copy_range", "page_ranges", "split_rows"]
 
@@ -59,16 +59,16 @@ def page_ranges(connection: psycopg.Connection[Any], table: TableName, pieces: i
 
 
 def copy_range(
-    conninfo: str, snapshot: str, schema: TableSchema, columns: Sequence[RelationColumn], pages: PageRange, lsn: Lsn
+    conninfo: str, snapshot: str, table: CapturedTable, pages: PageRange, lsn: Lsn
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range of pages as the snapshot shows them."""
-    with closing(connect(conninfo, _session_name(schema.table))) as connection:
-        _take_snapshot(connection, snapshot, schema.table)
-        result = connection.pgconn.exec_(_copy_command(schema, columns, pages).as_bytes(connection))
+    with closing(connect(conninfo, _session_name(table.name))) as connection:
+        _take_snapshot(connection, snapshot, table.name)
+        result = connection.pgconn.exec_(_copy_command(table, pages).as_bytes(connection))
         if result.status != pq.ExecStatus.COPY_OUT:
-            raise _refused(result, schema.table, lsn)
-        for buffer, fill in _messages(connection, schema.table):
-            yield from _batches(buffer, fill, schema, columns, lsn)
+            raise _refused(result, table.name, lsn)
+        for buffer, fill in _messages(connection, table.name):
+            yield from _batches(buffer, fill, table, lsn)
 
 
 def copied_rows(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> dict[TableName, int]:
@@ -106,14 +106,21 @@ def _refused(result: pq.abc.PGresult, table: TableName, lsn: Lsn) -> PenstockErr
     return TransientError(why, "It will be tried again.")
 
 
-def _copy_command(schema: TableSchema, columns: Sequence[RelationColumn], pages: PageRange) -> sql.Composed:
-    listed = sql.SQL(", ").join(sql.Identifier(column.name) for column in columns)
-    table = sql.Identifier(schema.table.schema, schema.table.name)
+def _copy_command(table: CapturedTable, pages: PageRange) -> sql.Composed:
+    listed = sql.SQL(", ").join(_selected(column) for column in table.columns)
+    name = sql.Identifier(table.name.schema, table.name.name)
     bounds = [sql.Literal(f"({pages.first},0)")]
     where = sql.SQL("ctid >= {}::tid").format(*bounds)
     if pages.last < _LAST_PAGE:
         where += sql.SQL(" AND ctid < {}::tid").format(sql.Literal(f"({pages.last},0)"))
-    return sql.SQL("COPY (SELECT {} FROM ONLY {} WHERE {}) TO STDOUT (FORMAT binary)").format(listed, table, where)
+    return sql.SQL("COPY (SELECT {} FROM ONLY {} WHERE {}) TO STDOUT (FORMAT binary)").format(listed, name, where)
+
+
+def _selected(column: CapturedColumn) -> sql.Composable:
+    """A column kept as text is printed by its output function, as in the stream; a cast prints some otherwise."""
+    name = sql.Identifier(column.name)
+    text = sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN format('%s', {0}) END")
+    return text.format(name) if column.as_text else name
 
 
 def _messages(connection: psycopg.Connection[Any], table: TableName) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
@@ -146,40 +153,39 @@ def _check_end(connection: psycopg.Connection[Any], table: TableName) -> None:
         raise TransientError(message, "It will be tried again.")
 
 
-def _batches(
-    buffer: npt.NDArray[np.uint8], fill: int, schema: TableSchema, columns: Sequence[RelationColumn], lsn: Lsn
-) -> Iterator[pa.RecordBatch]:
+def _batches(buffer: npt.NDArray[np.uint8], fill: int, table: CapturedTable, lsn: Lsn) -> Iterator[pa.RecordBatch]:
     most = min(fill // 6 + 1, 1 << 18)
+    columns, schema = table.columns, table.table_schema().columns.remove_metadata()
     off, length = np.empty((len(columns), most), np.int32), np.empty((len(columns), most), np.int32)
     at = 0
     while at < fill:
         rows, at = split_rows(buffer, at, fill, off, length)
         if rows < 0:
-            message = f"malformed rows of {schema.table} arrived from COPY"
+            message = f"malformed rows of {table.name} arrived from COPY"
             raise ProtocolError(message, _REPORT)
         if rows:
             arrays = [
-                _column(schema, column, buffer, off[c, :rows], length[c, :rows], lsn)
+                _column(table.name, column, buffer, off[c, :rows], length[c, :rows], lsn)
                 for c, column in enumerate(columns)
             ]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema.columns.remove_metadata())
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _column(
-    schema: TableSchema,
-    column: RelationColumn,
+    table: TableName,
+    column: CapturedColumn,
     buffer: npt.NDArray[np.uint8],
     off: npt.NDArray[np.int32],
     length: npt.NDArray[np.int32],
     lsn: Lsn,
 ) -> pa.Array:
     try:
-        return codec_for(column.oid, column.typmod).binary(buffer, off, length)
+        return column.codec().binary(buffer, off, length)
     except BadValue as bad:
         raise TableError(
-            str(schema.table),
+            str(table),
             lsn,
-            f"{schema.table} cannot be copied: column {column.name} holds a value that cannot be kept: {bad.reason}",
+            f"{table} cannot be copied: column {column.name} holds a value that cannot be kept: {bad.reason}",
             "Change the value upstream, then drop the source and capture it again.",
         ) from bad
 

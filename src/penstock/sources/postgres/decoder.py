@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +28,11 @@ from penstock.errors import ProtocolError, TableError
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.sources.postgres import scan
+from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
 from penstock.sources.postgres.relation import Relation, RelationColumn, parse_relation
-from penstock.sources.postgres.types import BadValue, ColumnCodec, codec_for
+from penstock.sources.postgres.types import BadValue, ColumnCodec
 
-__all__ = ["CapturedTable", "Decoded", "Decoder"]
+__all__ = ["Decoded", "DecodedTable", "Decoder"]
 
 _REPORT = "This server speaks a protocol that Penstock does not know: please report it with the server's version."
 _TRANSACTIONS = transaction_schema()
@@ -38,12 +40,17 @@ _MOST_CHANGES = 1 << 18
 
 
 @dataclass(frozen=True)
-class CapturedTable:
+class DecodedTable:
     """A table as it was when its capture began, and its version in the change log."""
 
     schema: TableSchema
-    columns: tuple[RelationColumn, ...]
+    columns: tuple[CapturedColumn, ...]
     version: int
+
+    @classmethod
+    def of(cls, table: CapturedTable, version: int) -> Self:
+        """Take over a captured table."""
+        return cls(table.table_schema(), table.columns, version)
 
 
 @dataclass
@@ -80,15 +87,13 @@ class Decoder:
     """Decodes one replication stream; a new stream needs a new decoder."""
 
     def __init__(
-        self, tables: Sequence[CapturedTable], start: Lsn, ended: Mapping[TableName, TableError] | None = None
+        self, tables: Sequence[DecodedTable], start: Lsn, ended: Mapping[TableName, TableError] | None = None
     ) -> None:
         """Decode what follows `start`, without the tables that have `ended`."""
         self._start = start
         self._tables = list(tables)
         self._slots = {table.schema.table: slot for slot, table in enumerate(self._tables)}
-        self._codecs: list[list[ColumnCodec]] = [
-            [codec_for(column.oid, column.typmod) for column in table.columns] for table in self._tables
-        ]
+        self._codecs: list[list[ColumnCodec]] = [[column.codec() for column in table.columns] for table in self._tables]
         self._ended = {self._slots[name] for name in (ended or {}) if name in self._slots}
         self._failures: list[_Failure] = []
         self._relations: dict[int, int] = {}
@@ -150,7 +155,7 @@ class Decoder:
         slot = self._slots.get(relation.table, -1)
         if slot < 0 or slot in self._ended:
             return -1
-        declared = tuple((c.name, c.oid, c.typmod) for c in self._tables[slot].columns)
+        declared = tuple((c.name, c.type.oid, c.type.typmod) for c in self._tables[slot].columns)
         if tuple((c.name, c.oid, c.typmod) for c in relation.columns) != declared:
             self._fail(slot, int(self._state[scan.TRANSACTIONS]), _drift(self._tables[slot].columns, relation))
         elif relation.replica_identity not in ("d", "f"):
@@ -231,7 +236,7 @@ class Decoder:
     def _build(
         self,
         buf: npt.NDArray[np.uint8],
-        table: CapturedTable,
+        table: DecodedTable,
         codecs: Sequence[ColumnCodec],
         entries: npt.NDArray[np.int64],
         lsns: npt.NDArray[np.int64],
@@ -329,15 +334,19 @@ def _unchanged(length: npt.NDArray[np.int32]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=pa.array(counts == 0))
 
 
-def _identity(columns: Sequence[RelationColumn]) -> list[str]:
+def _identity(columns: Sequence[RelationColumn] | Sequence[CapturedColumn]) -> list[str]:
     return [column.name for column in columns if column.identity]
 
 
-def _drift(declared: Sequence[RelationColumn], relation: Relation) -> str:
+def _drift(declared: Sequence[CapturedColumn], relation: Relation) -> str:
     """Say in which way a table's columns are no longer what they were."""
     before, now = {c.name: c for c in declared}, {c.name: c for c in relation.columns}
     added, gone = [n for n in now if n not in before], [n for n in before if n not in now]
-    changed = [n for n in now if n in before and (now[n].oid, now[n].typmod) != (before[n].oid, before[n].typmod)]
+    changed = [n for n in now if n in before and (now[n].oid, now[n].typmod) != _declared(before[n])]
     parts = [("added", added), ("dropped or renamed", gone), ("changed in type", changed)]
     said = ", ".join(f"{what}: {', '.join(names)}" for what, names in parts if names)
     return f"its columns changed upstream ({said or 'another order'})"
+
+
+def _declared(column: CapturedColumn) -> tuple[int, int]:
+    return column.type.oid, column.type.typmod

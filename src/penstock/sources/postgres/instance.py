@@ -27,7 +27,7 @@ from penstock.errors import DefiniteError, TableError
 from penstock.positions import Lsn
 from penstock.sources.family import Instance, InstanceConfig, InstanceFactory
 from penstock.sources.postgres.connection import connect, connect_replication, connection_error
-from penstock.sources.postgres.decoder import CapturedTable, Decoded, Decoder
+from penstock.sources.postgres.decoder import Decoded, DecodedTable, Decoder
 from penstock.sources.postgres.publication import published_tables
 from penstock.sources.postgres.slot import check_slot, find_slot, identify
 from penstock.sources.postgres.spec import PostgresInstanceConfig
@@ -129,10 +129,7 @@ class PostgresInstance(Instance):
             raise
 
     def _decoder(self, writer: ChangeLogWriter) -> Decoder:
-        tables = []
-        for table in self._config.tables:
-            schema = table.table_schema()
-            tables.append(CapturedTable(schema, table.relation_columns(), writer.define(schema)))
+        tables = [DecodedTable.of(table, writer.define(table.table_schema())) for table in self._config.tables]
         with closing(SqliteLogReader(self._log)) as reader:
             ended = {name: table.error for name, table in reader.tables().items() if table.error is not None}
         return Decoder(tables, self._durable, ended)

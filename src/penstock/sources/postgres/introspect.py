@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-import pyarrow as pa
 
-from penstock.model import TableName, TableSchema
-from penstock.sources.postgres.relation import RelationColumn
-from penstock.sources.postgres.types import UnsupportedType, codec_for
+from penstock.model import TableName
+from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
+from penstock.sources.postgres.types import PostgresType, UnsupportedType
 
-__all__ = ["UpstreamColumn", "UpstreamTable", "capturable_schema", "find_tables"]
+__all__ = ["UpstreamColumn", "UpstreamTable", "find_tables"]
 
 _TABLES = """
 SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
@@ -45,8 +44,7 @@ class UpstreamColumn:
     """A column of an upstream table."""
 
     name: str
-    oid: int
-    typmod: int
+    type: PostgresType
     type_name: str
     generated: bool
     comment: str | None = None
@@ -76,17 +74,35 @@ class UpstreamTable:
         """The columns that the stream carries: generated ones are not published."""
         return tuple(column for column in self.columns if not column.generated)
 
-    def relation_columns(self) -> tuple[RelationColumn, ...]:
-        """The streamed columns as a Relation message declares them."""
-        return tuple(RelationColumn(c.name, c.oid, c.typmod, c.name in self.key) for c in self.streamed)
+    def captured(self) -> CapturedTable:
+        """The table as capture will take it."""
+        columns = tuple(CapturedColumn(c.name, c.type, c.name in self.key, comment=c.comment) for c in self.streamed)
+        return CapturedTable(
+            name=self.name,
+            oid=self.oid,
+            key=self.key,
+            columns=columns,
+            comment=self.comment,
+            estimated_rows=self.estimated_rows,
+        )
+
+    def refused_columns(self) -> list[tuple[str, str]]:
+        """Name the columns whose type has no exact form downstream, with the reason."""
+        refused = []
+        for column, captured in zip(self.streamed, self.captured().columns, strict=True):
+            try:
+                captured.codec()
+            except UnsupportedType as error:
+                refused.append((column.name, f"{column.type_name}: {error.reason}"))
+        return refused
 
 
 def find_tables(connection: psycopg.Connection[Any], schemas: Sequence[str] | None = None) -> list[UpstreamTable]:
     """List the tables of this database, of these schemas where given."""
     found = connection.execute(_TABLES, {"schemas": list(schemas) if schemas else None}).fetchall()
     columns: dict[int, list[UpstreamColumn]] = {}
-    for oid, *column in connection.execute(_COLUMNS, ([row[0] for row in found],)):
-        columns.setdefault(oid, []).append(UpstreamColumn(*column))
+    for table, name, oid, typmod, *rest in connection.execute(_COLUMNS, ([row[0] for row in found],)):
+        columns.setdefault(table, []).append(UpstreamColumn(name, PostgresType(oid, typmod), *rest))
     return [_upstream_table(row, tuple(columns.get(row[0], ()))) for row in found]
 
 
@@ -94,17 +110,3 @@ def _upstream_table(row: tuple[Any, ...], columns: tuple[UpstreamColumn, ...]) -
     oid, schema, name, *facts, key = row
     arguments: list[Any] = [oid, TableName(schema, name), *facts, tuple(key), columns]
     return UpstreamTable(*arguments)
-
-
-def capturable_schema(table: UpstreamTable) -> tuple[TableSchema | None, list[tuple[str, str]]]:
-    """Return the table's schema downstream; or None and, for each column that has no type there, the reason."""
-    fields, refused = [], []
-    for column in table.streamed:
-        try:
-            codec = codec_for(column.oid, column.typmod)
-        except UnsupportedType as error:
-            refused.append((column.name, f"{column.type_name}: {error.reason}"))
-        else:
-            metadata = {"comment": column.comment} if column.comment else None
-            fields.append(pa.field(column.name, codec.arrow, metadata=metadata))
-    return (None if refused else TableSchema(table.name, pa.schema(fields), table.key)), refused

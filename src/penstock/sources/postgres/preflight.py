@@ -16,7 +16,7 @@ from psycopg import sql
 
 from penstock.errors import DefiniteError
 from penstock.model import RESERVED, TableName
-from penstock.sources.postgres.introspect import UpstreamTable, capturable_schema, find_tables
+from penstock.sources.postgres.introspect import UpstreamTable, find_tables
 from penstock.sources.postgres.publication import find_publication
 from penstock.sources.postgres.slot import find_slot
 
@@ -176,9 +176,7 @@ def _table(table: UpstreamTable, superuser: bool) -> list[Finding]:
     if table.row_security:
         why = "row-level security would hide rows from the copy"
         found.append((why, "Give the role that captures BYPASSRLS."))
-    found += [
-        (f"column {column}: {why}", "This type is not supported yet.") for column, why in capturable_schema(table)[1]
-    ]
+    found += [(f"column {column}: {why}", "This type is not supported yet.") for column, why in table.refused_columns()]
     found += _names(table)
     return [Finding(Level.ERROR, str(table.name), why, remedy) for why, remedy in found]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import time
 from collections.abc import Sequence
@@ -10,20 +9,19 @@ from typing import ClassVar, Self
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
-from penstock.errors import DefiniteError, TransientError, UsageError
-from penstock.model import TableName, TableSchema
+from penstock.errors import TransientError, UsageError
+from penstock.model import TableSchema
 from penstock.positions import Lsn
 from penstock.sources.family import InstanceConfig, Source
+from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
-from penstock.sources.postgres.introspect import UpstreamTable, capturable_schema
 from penstock.sources.postgres.preflight import Preflight, examine
 from penstock.sources.postgres.publication import create_publication, drop_publication
-from penstock.sources.postgres.relation import RelationColumn
 from penstock.sources.postgres.slot import create_slot, drop_slot, identify
 
-__all__ = ["CapturedColumns", "PostgresInstanceConfig", "PostgresSource", "source_name"]
+__all__ = ["PostgresInstanceConfig", "PostgresSource", "source_name"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 _RELEASE_SECONDS = 10.0
@@ -74,8 +72,7 @@ class PostgresSource(Source):
 
     def describe(self) -> Sequence[TableSchema]:
         """Return the schemas of the tables that can be captured."""
-        schemas = (capturable_schema(table)[0] for table in self.preflight().capturable())
-        return [schema for schema in schemas if schema is not None]
+        return [table.captured().table_schema() for table in self.preflight().capturable()]
 
     def create_instances(self, workers: int) -> Sequence[PostgresInstanceConfig]:
         """Return the one instance: one slot and one connection serve all tables."""
@@ -87,45 +84,10 @@ class PostgresSource(Source):
                 connection=self.connection,
                 publication=self.publication,
                 slot=self.slot,
-                tables=tuple(CapturedColumns.of(table) for table in found.capturable()),
+                tables=tuple(table.captured() for table in found.capturable()),
                 refused={str(name): (f.why, f.remedy) for name, f in found.refused().items()},
             )
         ]
-
-
-class CapturedColumns(BaseModel):
-    """A captured table as its capture begins: what it is downstream, and what the stream must declare."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    schema_bytes: str
-    columns: tuple[tuple[str, int, int, bool], ...]
-    comment: str | None = None
-    estimated_rows: int = 0
-
-    @classmethod
-    def of(cls, table: UpstreamTable) -> Self:
-        """Describe an upstream table that can be captured."""
-        schema, refused = capturable_schema(table)
-        if schema is None:
-            message = f"{table.name} cannot be captured: {refused[0][1]}"
-            raise DefiniteError(message, "Leave it out.")
-        columns = tuple((c.name, c.oid, c.typmod, c.identity) for c in table.relation_columns())
-        encoded = base64.b64encode(schema.to_bytes()).decode("ascii")
-        return cls(schema_bytes=encoded, columns=columns, comment=table.comment, estimated_rows=table.estimated_rows)
-
-    def table_schema(self) -> TableSchema:
-        """Return the schema downstream."""
-        return TableSchema.from_bytes(base64.b64decode(self.schema_bytes))
-
-    def relation_columns(self) -> tuple[RelationColumn, ...]:
-        """Return the columns as the stream declares them."""
-        return tuple(RelationColumn(*column) for column in self.columns)
-
-    @property
-    def name(self) -> TableName:
-        """The upstream table."""
-        return self.table_schema().table
 
 
 class PostgresInstanceConfig(InstanceConfig):
@@ -134,7 +96,7 @@ class PostgresInstanceConfig(InstanceConfig):
     connection: str
     publication: str
     slot: str
-    tables: tuple[CapturedColumns, ...]
+    tables: tuple[CapturedTable, ...]
     refused: dict[str, tuple[str, str]] = Field(default_factory=dict)
     start_lsn: int = 0
     system: str = ""

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import settings
 
-from penstock.sources.postgres.types import codec_for, warm
+from penstock.sources.postgres.types import PostgresType, codec_for, warm
 
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
@@ -40,7 +40,7 @@ def text() -> Decoder:
     """Decode text values: `text(oid, values, typmod=-1)`; the array is checked by Arrow itself."""
 
     def decode(oid: int, values: Sequence[Value], typmod: int = -1) -> pa.Array:
-        codec = codec_for(oid, typmod)
+        codec = codec_for(PostgresType(oid, typmod))
         array = codec.text(*_column(values))
         array.validate(full=True)
         assert array.type == codec.arrow
@@ -54,7 +54,7 @@ def binary() -> Decoder:
     """Decode binary values, as `text` does."""
 
     def decode(oid: int, values: Sequence[Value], typmod: int = -1) -> pa.Array:
-        codec = codec_for(oid, typmod)
+        codec = codec_for(PostgresType(oid, typmod))
         array = codec.binary(*_column(values))
         array.validate(full=True)
         assert array.type == codec.arrow

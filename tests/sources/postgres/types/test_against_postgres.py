@@ -13,7 +13,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from penstock.sources.postgres.types import BadValue, codec_for
+from penstock.sources.postgres.types import BadValue, PostgresType, codec_for
 
 Connection = psycopg.Connection[Any]
 Cells = list[bytes | None]
@@ -48,7 +48,7 @@ def decoded(oid: int, typmod: int, cells: Cells, binary: bool) -> pa.Array:
     wire = np.frombuffer(b"".join(cell or b"" for cell in cells), np.uint8)
     length = np.array([-1 if cell is None else len(cell) for cell in cells], np.int32)
     off = (np.cumsum(np.maximum(length, 0)) - np.maximum(length, 0)).astype(np.int32)
-    codec = codec_for(oid, typmod)
+    codec = codec_for(PostgresType(oid, typmod))
     return (codec.binary if binary else codec.text)(wire, off, length)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sources.postgres.types import BadValue, codec_for
+from penstock.sources.postgres.types import BadValue, PostgresType, codec_for
 
 Decode = Callable[..., Any]
 
@@ -44,4 +44,4 @@ def test_a_column_of_two_gigabytes_is_refused() -> None:
     buf[:2] = list(b"\\x")
     n = 2**12 + 1
     with pytest.raises(OverflowError, match="fewer rows"):
-        codec_for(OID, -1).text(buf, np.zeros(n, np.int32), np.full(n, 2**20, np.int32))
+        codec_for(PostgresType(OID, -1)).text(buf, np.zeros(n, np.int32), np.full(n, 2**20, np.int32))

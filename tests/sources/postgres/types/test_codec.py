@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.sources.postgres import types
-from penstock.sources.postgres.types import BadValue, UnsupportedType, codec_for, warm
+from penstock.sources.postgres.types import BadValue, PostgresType, UnsupportedType, codec_for, warm
 
 Decode = Callable[..., Any]
 
@@ -42,7 +42,7 @@ def test_any_bytes_decode_or_are_refused(oid: int, typmod: int, values: Any) -> 
     length = np.array([-1 if v is None else len(v) for v in values], np.int32)
     off = np.concatenate([[0], np.cumsum(np.maximum(length, 0))])[: len(values)].astype(np.int32)
     buf = np.frombuffer(wire, np.uint8)
-    for decode in (codec_for(oid, typmod).text, codec_for(oid, typmod).binary):
+    for decode in (codec_for(PostgresType(oid, typmod)).text, codec_for(PostgresType(oid, typmod)).binary):
         try:
             array = decode(buf, off, length)
         except BadValue as bad:
@@ -55,13 +55,13 @@ def test_any_bytes_decode_or_are_refused(oid: int, typmod: int, values: Any) -> 
 @pytest.mark.parametrize("oid", [0, 26, 600, 869, 1007, 1083, 1186, 1266, 4711, 2**32 - 1])
 def test_other_types_are_refused(oid: int) -> None:
     with pytest.raises(UnsupportedType, match="type text") as caught:
-        codec_for(oid, -1)
+        codec_for(PostgresType(oid, -1))
     assert caught.value.oid == oid
 
 
 def test_writable_and_read_only_buffers_share_a_kernel() -> None:
     for buf in (np.frombuffer(b"12", np.uint8), np.array([49, 50], np.uint8)):
-        array = codec_for(23, -1).text(buf, np.array([0], np.int32), np.array([2], np.int32))
+        array = codec_for(PostgresType(23, -1)).text(buf, np.array([0], np.int32), np.array([2], np.int32))
         assert array.to_pylist() == [12]
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.sources.postgres.types import BadValue, UnsupportedType, codec_for
+from penstock.sources.postgres.types import BadValue, PostgresType, UnsupportedType, codec_for
 
 Decode = Callable[..., Any]
 
@@ -159,11 +159,11 @@ def test_any_binary_is_held_or_refused(binary: Decode, wire: bytes) -> None:
 
 
 def test_declarations() -> None:
-    assert codec_for(OID, typmod(38, 38)) is codec_for(OID, typmod(38, 38))
-    assert str(codec_for(OID, typmod(10, 2)).arrow) == "decimal128(10, 2)"
+    assert codec_for(PostgresType(OID, typmod(38, 38))) is codec_for(PostgresType(OID, typmod(38, 38)))
+    assert str(codec_for(PostgresType(OID, typmod(10, 2))).arrow) == "decimal128(10, 2)"
     refused = {-1: "without", typmod(39, 0): "38", typmod(1000, 5): "38", typmod(5, -2): "scale", typmod(3, 5): "scale"}
     for mod, why in refused.items():
         with pytest.raises(UnsupportedType, match=why) as caught:
-            codec_for(OID, mod)
+            codec_for(PostgresType(OID, mod))
         assert (caught.value.oid, caught.value.typmod) == (OID, mod)
         assert "type text" in caught.value.reason

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sources.postgres.types import BadValue, codec_for
+from penstock.sources.postgres.types import BadValue, PostgresType, codec_for
 
 Decode = Callable[..., Any]
 
@@ -54,7 +54,9 @@ def test_null_unchanged_and_empty_differ_where_they_should(text: Decode) -> None
 
 
 def test_invalid_utf8_is_an_error_for_the_reader_only() -> None:
-    array = codec_for(25, -1).text(np.frombuffer(b"\xff", np.uint8), np.zeros(1, np.int32), np.ones(1, np.int32))
+    array = codec_for(PostgresType(25, -1)).text(
+        np.frombuffer(b"\xff", np.uint8), np.zeros(1, np.int32), np.ones(1, np.int32)
+    )
     with pytest.raises(UnicodeDecodeError):
         array.to_pylist()
 
@@ -63,4 +65,4 @@ def test_a_column_of_two_gigabytes_is_refused() -> None:
     buf = np.zeros(2**20, np.uint8)
     off = np.zeros(2**11, np.int32)
     with pytest.raises(OverflowError, match="fewer rows"):
-        codec_for(25, -1).text(buf, off, np.full(2**11, 2**20, np.int32))
+        codec_for(PostgresType(25, -1)).text(buf, off, np.full(2**11, 2**20, np.int32))

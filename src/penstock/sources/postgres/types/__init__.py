@@ -2,8 +2,8 @@
 
 ::
 
-    (oid, typmod) ── codec_for ──▶ ColumnCodec ── text(buf, off, length)   ──▶ pa.Array
-                                               └─ binary(buf, off, length) ──▶ the same pa.Array
+    PostgresType ── codec_for ──▶ ColumnCodec ── text(buf, off, length)   ──▶ pa.Array
+                                              └─ binary(buf, off, length) ──▶ the same pa.Array
 
     boolean  integer  floating  numeric  temporal  text  internal_char  bytea  uuid     the families
     codec    what a codec is, BadValue, UnsupportedType
@@ -23,11 +23,12 @@ from penstock.sources.postgres.types.integer import BIGINT, INTEGER, SMALLINT
 from penstock.sources.postgres.types.internal_char import INTERNAL_CHAR
 from penstock.sources.postgres.types.kernel import compile_all
 from penstock.sources.postgres.types.numeric import NUMERIC_OID, numeric
+from penstock.sources.postgres.types.postgres_type import PostgresType, TypeKind
 from penstock.sources.postgres.types.temporal import DATE, TIMESTAMP, TIMESTAMPTZ
 from penstock.sources.postgres.types.text import JSONB, TEXT
 from penstock.sources.postgres.types.uuid import UUID
 
-__all__ = ["BadValue", "ColumnCodec", "UnsupportedType", "codec_for", "warm"]
+__all__ = ["TEXT", "BadValue", "ColumnCodec", "PostgresType", "TypeKind", "UnsupportedType", "codec_for", "warm"]
 
 _BY_OID = {
     16: BOOLEAN,
@@ -51,14 +52,14 @@ _BY_OID = {
 }
 
 
-def codec_for(oid: int, typmod: int) -> ColumnCodec:
+def codec_for(kind: PostgresType) -> ColumnCodec:
     """The codec of a column of this type; raises `UnsupportedType` if no Arrow type holds it exactly."""
-    if oid == NUMERIC_OID:
-        return numeric(typmod)
-    codec = _BY_OID.get(oid)
+    if kind.oid == NUMERIC_OID:
+        return numeric(kind.typmod)
+    codec = _BY_OID.get(kind.oid)
     if codec is None:
         reason = "no exact Arrow type is known for it yet; a column of type text would keep its text"
-        raise UnsupportedType(oid, typmod, reason)
+        raise UnsupportedType(kind.oid, kind.typmod, reason)
     return codec
 
 
