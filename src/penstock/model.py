@@ -7,13 +7,14 @@ change log stores images; the shapes that users see (`changes`, `updates`) are m
 
 from __future__ import annotations
 
+import base64
 import enum
 from dataclasses import dataclass
 from typing import Self
 
 import pyarrow as pa
 
-__all__ = ["RESERVED", "Image", "TableName", "TableSchema", "image_schema"]
+__all__ = ["RESERVED", "Image", "TableName", "TableSchema", "image_schema", "missing_value", "with_missing"]
 
 RESERVED = frozenset({"_gone", "_unchanged", "_from", "_count"})
 """Columns of ours that stand beside those of a table, which may have none of these names, in any case."""
@@ -72,6 +73,11 @@ class TableSchema:
     columns: pa.Schema
     key: tuple[str, ...]
 
+    def extends(self, earlier: TableSchema) -> bool:
+        """Whether this is `earlier` with columns added at its end, none or more."""
+        names = len(earlier.columns)
+        return self.key == earlier.key and list(self.columns)[:names] == list(earlier.columns)
+
     def to_bytes(self) -> bytes:
         """Serialise as an Arrow schema that carries name and key as metadata."""
         metadata = {"schema": self.table.schema, "name": self.table.name, "key": "\0".join(self.key)}
@@ -85,6 +91,24 @@ class TableSchema:
         key = metadata[b"key"].decode()
         table = TableName(metadata[b"schema"].decode(), metadata[b"name"].decode())
         return cls(table, columns.remove_metadata(), tuple(key.split("\0")) if key else ())
+
+
+_MISSING = b"missing"
+
+
+def with_missing(field: pa.Field, value: pa.Array) -> pa.Field:
+    """Return the field of a column that was added later, with the one value that all earlier rows have in it."""
+    encoded = base64.b64encode(pa.RecordBatch.from_arrays([value], names=["value"]).serialize())
+    return field.with_metadata({**(field.metadata or {}), _MISSING: encoded})
+
+
+def missing_value(field: pa.Field) -> pa.Array:
+    """Return, as an array of one, the value of this column in rows that are older than it: null unless it was given."""
+    encoded = (field.metadata or {}).get(_MISSING)
+    if encoded is None:
+        return pa.nulls(1, field.type)
+    schema = pa.schema([("value", field.type)])
+    return pa.ipc.read_record_batch(pa.py_buffer(base64.b64decode(encoded)), schema).column(0)
 
 
 def image_schema(columns: pa.Schema) -> pa.Schema:

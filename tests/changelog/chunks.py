@@ -25,7 +25,7 @@ class Row:
     lsn: int
     ordinal: int
     image: Image
-    values: tuple[int | None, str | None] | None
+    values: tuple[Any, ...] | None
     unchanged: tuple[int, ...] | None = None
 
 

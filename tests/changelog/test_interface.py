@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 from tests.changelog.chunks import COLUMNS, ITEMS, ORDERS, Row, chunk, inserted, read
 
-from penstock.changelog.interface import ChangeLogReader, ChangeLogWriter, Extent
+from penstock.changelog.interface import ChangeLogReader, ChangeLogWriter, Chunk, Extent, StagedCommit
 from penstock.changelog.sqlite import SqliteLogReader, SqliteLogWriter, create_log
 from penstock.errors import DefiniteError, TableError
-from penstock.model import Image, TableName, TableSchema
+from penstock.model import Image, TableName, TableSchema, with_missing
 from penstock.positions import Lsn
 
 START = Lsn(10)
@@ -49,8 +49,8 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
 @pytest.fixture
 def writer(log: Log) -> Iterator[ChangeLogWriter]:
     with closing(log.writer()) as opened:
-        opened.define(ORDERS)
-        opened.define(ITEMS)
+        opened.define(ORDERS, START)
+        opened.define(ITEMS, START)
         yield opened
 
 
@@ -160,7 +160,9 @@ def test_staged_parts_are_seen_when_published_and_stand_before_the_rest(
     assert [row.lsn for row in read(reader, ORDERS)] == [20]
     assert read(reader, ITEMS) == []
     assert reader.extent(ORDERS.table, Lsn.ZERO, Lsn(100)).rows == 1
-    writer.publish([chunk(ORDERS, [inserted(30, 4), inserted(40, 0)])], Lsn(40), staged={777: Lsn(30)})
+    writer.publish(
+        [chunk(ORDERS, [inserted(30, 4), inserted(40, 0)])], Lsn(40), staged={777: StagedCommit(Lsn(30), 30)}
+    )
     places = [(row.lsn, row.ordinal) for row in read(reader, ORDERS)]
     assert places == [(20, 0), (30, 0), (30, 1), (30, 3), (30, 4), (40, 0)]
     assert [(row.lsn, row.ordinal) for row in read(reader, ITEMS)] == [(30, 2)]
@@ -170,7 +172,7 @@ def test_staged_parts_are_seen_when_published_and_stand_before_the_rest(
 def test_staged_parts_of_other_transactions_stay_hidden(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
     writer.stage(777, [chunk(ORDERS, [inserted(-1)])])
     writer.stage(778, [chunk(ORDERS, [inserted(-1, 1)])])
-    writer.publish([], Lsn(30), staged={778: Lsn(30)})
+    writer.publish([], Lsn(30), staged={778: StagedCommit(Lsn(30), 30)})
     assert [(row.lsn, row.ordinal) for row in read(reader, ORDERS)] == [(30, 1)]
 
 
@@ -180,8 +182,94 @@ def test_staged_parts_of_a_writer_that_went_are_dropped(log: Log, reader: Change
         first.stage(777, [chunk(ORDERS, [inserted(-1)])])
     with closing(log.writer()) as second:
         second.define(ORDERS)
-        second.publish([chunk(ORDERS, [inserted(30)])], Lsn(30), staged={777: Lsn(30)})
+        second.publish([chunk(ORDERS, [inserted(30)])], Lsn(30), staged={777: StagedCommit(Lsn(30), 30)})
     assert read(reader, ORDERS) == [inserted(30)]
+
+
+def part(*rows: tuple[int, int, int]) -> Chunk:
+    """Part of a staged transaction: subtransaction, ordinal and id of each row."""
+    made = chunk(ORDERS, [Row(sub, ordinal, Image.INSERTED, (id_, "x")) for sub, ordinal, id_ in rows])
+    unknown = pa.array([-1] * len(made.transactions))
+    xids = pa.array([lsn.as_py() for lsn in made.transactions.column(0)])
+    told = [unknown, xids, made.transactions.column(2)]
+    return replace(made, transactions=pa.RecordBatch.from_arrays(told, schema=made.transactions.schema))
+
+
+def ids(reader: ChangeLogReader) -> list[tuple[int, int]]:
+    """LSN and id of all orders."""
+    return [(row.lsn, row.values[0]) for row in read(reader, ORDERS) if row.values and row.values[0] is not None]
+
+
+def test_subtransactions_that_were_rolled_back_are_gone(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    writer.stage(7, [part((7, 0, 10), (8, 1, 11), (7, 2, 12), (9, 3, 13))])
+    writer.stage(7, [part((8, 4, 14))])
+    writer.stage(7, [part((7, 5, 15), (9, 6, 16))])
+    writer.publish([], Lsn(30), committed_at=30, staged={7: StagedCommit(Lsn(30), 30, frozenset({8}))})
+    assert ids(reader) == [(30, id_) for id_ in (10, 12, 13, 15, 16)]
+    assert reader.extent(ORDERS.table, Lsn.ZERO, Lsn(100)).rows == 5
+    (batch, *_) = reader.read(ORDERS.table, Lsn.ZERO, Lsn(100))
+    assert set(batch.column("_xid").to_pylist()) == {7}, "the transaction's, not that of a subtransaction"
+    assert {moment.microsecond for moment in batch.column("_committed_at").to_pylist()} == {30}
+
+
+def test_a_discarded_transaction_leaves_no_trace(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    writer.stage(7, [part((7, 0, 10))])
+    writer.stage(6, [part((6, 0, 20))])
+    writer.discard(7)
+    writer.publish([], Lsn(30), staged={7: StagedCommit(Lsn(30), 30)})
+    assert ids(reader) == []
+    writer.publish([], Lsn(40), staged={6: StagedCommit(Lsn(40), 40)})
+    assert ids(reader) == [(40, 20)]
+
+
+def test_a_prepared_transaction_outlives_its_writer(log: Log, reader: ChangeLogReader) -> None:
+    with closing(log.writer()) as first:
+        first.define(ORDERS, Lsn(1))
+        first.stage(7, [part((7, 0, 10), (8, 1, 11))])
+        first.stage(6, [part((6, 0, 20))])
+        first.prepare(7, {8})
+    with closing(log.writer()) as second:
+        second.define(ORDERS)
+        assert ids(reader) == []
+        commits = {xid: StagedCommit(Lsn(30), 30) for xid in (6, 7)}
+        second.publish([], Lsn(30), staged=commits)
+    assert ids(reader) == [(30, 10)]
+
+
+WIDER = TableSchema(
+    ORDERS.table,
+    COLUMNS.append(with_missing(pa.field("note", pa.string()), pa.array(["?"]))).append(pa.field("size", pa.int32())),
+    ("id",),
+)
+
+
+def test_earlier_images_are_read_with_the_columns_that_came_later(
+    writer: ChangeLogWriter, reader: ChangeLogReader
+) -> None:
+    writer.publish([chunk(ORDERS, [inserted(20), Row(21, 0, Image.DELETED_KEY, (5, None))])], Lsn(21))
+    version = writer.define(WIDER)
+    assert reader.tables()[ORDERS.table].schema == ORDERS, "until a transaction has it"
+    writer.publish([chunk(WIDER, [Row(30, 0, Image.INSERTED, (1, "a", "b", 7))], version)], Lsn(30))
+    logged = reader.tables()[ORDERS.table]
+    assert logged.schema == WIDER
+    assert [logged.schema_within(Lsn(a), Lsn(b)) for a, b in ((10, 29), (21, 30), (30, 90))] == [None, WIDER, None]
+    rows = [
+        tuple(row["row"].values())
+        for batch in reader.read(ORDERS.table, Lsn(5), Lsn(90), columns=WIDER.columns)
+        for row in batch.to_pylist()
+    ]
+    assert rows == [(20000, "x", "?", None), (5, None, None, None), (1, "a", "b", 7)]
+    with pytest.raises(DefiniteError, match="changed its columns"):
+        list(reader.read(ORDERS.table, Lsn(5), Lsn(90), columns=ORDERS.columns))
+
+
+def test_a_table_can_begin_anew(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    error = TableError("public.orders", 30, "over", "mend it")
+    writer.publish([chunk(ORDERS, [inserted(20)])], Lsn(30), errors=[error])
+    writer.restart(ORDERS.table)
+    logged = reader.tables()
+    assert (logged[ORDERS.table].valid, logged[ORDERS.table].error) == (30, None)
+    assert logged[ITEMS.table].valid < 30
 
 
 def test_the_frontier_moves_without_changes(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
@@ -238,7 +326,7 @@ def test_the_first_error_of_a_table_stays(writer: ChangeLogWriter, reader: Chang
 def test_versions_of_a_schema(log: Log, reader: ChangeLogReader) -> None:
     wider = TableSchema(ORDERS.table, COLUMNS.append(pa.field("note", pa.string())), ("id",))
     with closing(log.writer()) as writer:
-        assert [writer.define(s) for s in (ORDERS, ORDERS, wider, wider)] == [1, 1, 2, 2]
+        assert [writer.define(s, START) for s in (ORDERS, ORDERS, wider, wider)] == [1, 1, 2, 2]
     with closing(log.writer()) as writer:
         assert writer.define(wider) == 2
     found = reader.tables()[TableName("public", "orders")]

@@ -18,7 +18,7 @@ HIGH = 0x16B374D848
 def images(rows: list[Row], after: int = 0) -> pa.RecordBatch:
     """Images as the log returns them, by way of their bytes."""
     stored = StoredChunk.pack(chunk(ORDERS, rows))
-    return stored.unpack(ORDERS.columns, Lsn(after), Lsn(2**62), Lsn.ZERO)
+    return stored.unpack(ORDERS.columns, Lsn(after), Lsn(2**62))
 
 
 def shown(rows: list[Row], after: int = 0) -> list[tuple[Any, ...]]:

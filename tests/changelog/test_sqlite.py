@@ -25,6 +25,7 @@ PUBLISHER = """
 import sys
 from pathlib import Path
 from tests.changelog.chunks import ITEMS, ORDERS, chunk, inserted
+from penstock.changelog.interface import StagedCommit
 from penstock.changelog.sqlite import SqliteLogWriter
 from penstock.positions import Lsn
 
@@ -38,7 +39,7 @@ while True:
     staged = {}
     if at % 3 == 0:
         writer.stage(at, [chunk(ORDERS, [inserted(-1, 0)])])
-        both, staged = both[1:], {at: Lsn(at)}
+        both, staged = both[1:], {at: StagedCommit(Lsn(at), at)}
     writer.publish([chunk(ORDERS, both), chunk(ITEMS, [inserted(at)])], Lsn(at), committed_at=at, staged=staged)
     print(at, flush=True)
 """

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from tests.changelog.chunks import ITEMS, ORDERS, Row, chunk, inserted
 
+from penstock.changelog.interface import StagedCommit
 from penstock.changelog.sqlite import SqliteLogWriter, create_log
 from penstock.errors import TableError, UsageError
 from penstock.layout import log_path
@@ -31,7 +32,7 @@ class Shop:
         create_log(log_path(home, "shop"), Lsn(START))
         self.writer = SqliteLogWriter(log_path(home, "shop"))
         for schema in (ORDERS, ITEMS):
-            self.writer.define(schema)
+            self.writer.define(schema, Lsn(10))
 
     def orders(self, *rows: Row, durable: int = 0, errors: tuple[TableError, ...] = ()) -> None:
         """Publish changes of orders."""
@@ -247,7 +248,9 @@ def test_a_running_stream(shop: Shop, following: Following) -> None:
         shop.writer.stage(9, [chunk(ORDERS, [Row(-1, 0, Image.INSERTED, (1, "staged"))])])
         query.processAllAvailable()
         assert len(following.batches) == 1
-        shop.writer.publish([chunk(ORDERS, [inserted(60), inserted(60, 1)])], Lsn(60), staged={9: Lsn(50)})
+        shop.writer.publish(
+            [chunk(ORDERS, [inserted(60), inserted(60, 1)])], Lsn(60), staged={9: StagedCommit(Lsn(50), 50)}
+        )
         query.processAllAvailable()
         assert following.batches[1:] == [(1, [1, 60000, 60001])]
     finally:

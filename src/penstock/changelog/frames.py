@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Collection
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.changelog.interface import Chunk, transaction_schema
-from penstock.errors import LogCorrupt
-from penstock.model import image_schema
+from penstock.errors import DefiniteError, LogCorrupt
+from penstock.model import Image, TableName, image_schema, missing_value
 from penstock.positions import Lsn
 
-__all__ = ["StoredChunk", "checksum", "stored_schema"]
+__all__ = ["StoredChunk", "checksum", "stored_schema", "widened"]
 
 _TRANSACTIONS = transaction_schema()
 
@@ -53,24 +55,66 @@ class StoredChunk:
                 "Restore the home from a backup, or drop the source and capture it afresh.",
             )
 
-    def unpack(self, columns: pa.Schema, after: Lsn, upto: Lsn, open_lsn: Lsn) -> pa.RecordBatch:
-        """Return the images in (after, upto]; `open_lsn` is the LSN of a transaction that was staged."""
-        transactions = pa.ipc.read_record_batch(pa.py_buffer(self.transactions), _TRANSACTIONS)
-        stored = pa.ipc.read_record_batch(pa.py_buffer(self.images), stored_schema(columns))
-        lsns = transactions.column(0).to_numpy()
-        lsns = np.where(lsns < 0, open_lsn, lsns)
-        stored = _within(stored, lsns, after, upto)
-        tx = stored.column(0)
-        arrays = [
-            pc.take(pa.array(lsns), tx),
-            stored.column(1),
-            stored.column(2),
-            pc.take(transactions.column(1), tx),
-            pc.take(transactions.column(2), tx),
-            stored.column(3),
-            stored.column(4),
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=image_schema(columns))
+    def unpack(self, columns: pa.Schema, after: Lsn, upto: Lsn) -> pa.RecordBatch:
+        """Return the images in (after, upto]."""
+        transactions = self._transactions()
+        stored = _within(self._images(columns), transactions.column(0).to_numpy(), after, upto)
+        lsn, xid, committed_at = (pc.take(transactions.column(i), stored.column(0)) for i in range(3))
+        return _images(stored, columns, lsn, xid, committed_at)
+
+    def unpack_staged(
+        self, columns: pa.Schema, lsn: int, xid: int, committed_at: int, aborted: bytes | None
+    ) -> pa.RecordBatch:
+        """Return the images of a transaction that was staged, without those that were rolled back in it."""
+        stored = self._images(columns)
+        if aborted is not None:
+            lost = np.isin(stored.column(0).to_numpy(), np.frombuffer(aborted, np.int32))
+            stored = stored.filter(pa.array(~lost))
+        time = pa.scalar(committed_at, pa.int64()).cast(_TRANSACTIONS.field(2).type)
+        told = (pa.scalar(lsn, pa.int64()), pa.scalar(xid, pa.int64()), time)
+        return _images(stored, columns, *(pa.repeat(value, len(stored)) for value in told))
+
+    def without(self, columns: pa.Schema, aborted: Collection[int]) -> tuple[npt.NDArray[np.int32], int]:
+        """Return which of the subtransactions are among these, and how many images the others have."""
+        xids = self._transactions().column(1).to_numpy()
+        lost = np.flatnonzero(np.isin(xids, list(aborted))).astype(np.int32)
+        tx = self._images(columns).column(0).to_numpy()
+        return lost, int(np.isin(tx, lost, invert=True).sum())
+
+    def _transactions(self) -> pa.RecordBatch:
+        return pa.ipc.read_record_batch(pa.py_buffer(self.transactions), _TRANSACTIONS)
+
+    def _images(self, columns: pa.Schema) -> pa.RecordBatch:
+        return pa.ipc.read_record_batch(pa.py_buffer(self.images), stored_schema(columns))
+
+
+def widened(images: pa.RecordBatch, columns: pa.Schema, table: TableName) -> pa.RecordBatch:
+    """Return images with all of `columns`: those that came later have the value that earlier rows have in them."""
+    row = images.column("row")
+    names = [field.name for field in row.type]
+    if names == columns.names:
+        return images
+    if names != columns.names[: len(names)]:
+        message = f"{table} has changed its columns upstream: {', '.join(names[-3:])} came after this reader began"
+        raise DefiniteError(message, "Start the query again: it then reads the table with its new columns.")
+    kinds = images.column("_image").to_numpy()
+    whole = pa.array(np.where(_WHOLE[kinds], 0, -1), mask=~_WHOLE[kinds])
+    added = [pc.take(missing_value(columns.field(i)), whole) for i in range(len(names), len(columns))]
+    arrays = [*(row.field(i) for i in range(len(names))), *added]
+    wide = pa.StructArray.from_arrays(arrays, fields=list(columns), mask=row.is_null())
+    return pa.RecordBatch.from_arrays([*images.columns[:-1], wide], schema=image_schema(columns))
+
+
+_WHOLE = np.array([image not in (Image.TRUNCATE, Image.BEFORE_KEY, Image.DELETED_KEY) for image in Image])
+"""Whether an image of each kind holds a whole row."""
+
+
+def _images(
+    stored: pa.RecordBatch, columns: pa.Schema, lsn: pa.Array, xid: pa.Array, committed_at: pa.Array
+) -> pa.RecordBatch:
+    ordinal, image, unchanged, row = stored.columns[1:]
+    arrays = [lsn, ordinal, image, xid, committed_at, unchanged, row]
+    return pa.RecordBatch.from_arrays(arrays, schema=image_schema(columns))
 
 
 def _within(stored: pa.RecordBatch, lsns: np.ndarray, after: Lsn, upto: Lsn) -> pa.RecordBatch:

@@ -3,6 +3,8 @@
 ::
 
     stage(xid, chunks)   parts of a transaction in progress: written, seen by nobody
+    discard(xid)         it was rolled back: its parts are gone
+    prepare(xid)         it was prepared (two-phase commit): its parts outlive their writer
     publish(...)         closed chunks, the staged parts of transactions that committed, table errors and
                          the new `durable` frontier become visible in one atomic step
 
@@ -16,13 +18,16 @@ Contract, for every implementation:
 * **Replay.** Reading the same range again gives the same rows in the same order, for as long as
   `valid` is at or below the range's start.
 * **One writer.** A second writer is refused while the first lives. Staged parts of a writer that died are dropped
-  when the next one opens the log: Postgres sends those transactions again.
+  when the next one opens the log, unless they were prepared: Postgres sends those transactions again.
+* **Subtransactions.** The changes of a subtransaction that was rolled back leave no trace once the rest is published.
+* **Versions.** A chunk has the columns that its table had then. Columns are added at the end, each with the value that
+  earlier rows have in it; a reader that names the columns it wants gets earlier images with those values.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -32,7 +37,16 @@ from penstock.errors import TableError
 from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn
 
-__all__ = ["ChangeLogReader", "ChangeLogWriter", "Chunk", "Extent", "Frontiers", "LoggedTable", "transaction_schema"]
+__all__ = [
+    "ChangeLogReader",
+    "ChangeLogWriter",
+    "Chunk",
+    "Extent",
+    "Frontiers",
+    "LoggedTable",
+    "StagedCommit",
+    "transaction_schema",
+]
 
 
 def transaction_schema() -> pa.Schema:
@@ -45,7 +59,8 @@ class Chunk:
     """Images of one version of one table, in order.
 
     `images` has the columns ``_tx`` (int32, row of `transactions`), ``_ordinal``, ``_image``, ``_unchanged`` and
-    ``row`` of `penstock.model.image_schema`. A staged chunk has one transaction, whose LSN is not known yet (-1).
+    ``row`` of `penstock.model.image_schema`. Of a staged chunk, `transactions` are the subtransactions by their xid;
+    LSN and commit time are not known yet (-1).
     """
 
     table: TableName
@@ -56,6 +71,16 @@ class Chunk:
     """Bit `1 << image` for every kind of image in the chunk."""
     unchanged: bool
     """Whether any image leaves out an unchanged TOAST value."""
+
+
+@dataclass(frozen=True)
+class StagedCommit:
+    """How a staged transaction ended: where and when it committed, and which of its subtransactions did not."""
+
+    lsn: Lsn
+    committed_at: int
+    """In microseconds since 1970."""
+    aborted: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -72,15 +97,24 @@ class Frontiers:
 
 @dataclass(frozen=True)
 class LoggedTable:
-    """A table in the log: the versions of its schema (the last is current), and its error if it has one."""
+    """A table in the log: the versions of its schema, where its history begins, and its error if it has one."""
 
     schemas: tuple[TableSchema, ...]
+    since: tuple[Lsn | None, ...]
+    """From which position on each version holds; None while only transactions in progress have it."""
+    valid: Lsn
+    """Ranges that begin before this cannot be read: the table was captured anew from here on."""
     error: TableError | None = None
 
     @property
     def schema(self) -> TableSchema:
         """The current schema."""
-        return self.schemas[-1]
+        return [schema for schema, since in zip(self.schemas, self.since, strict=True) if since is not None][-1]
+
+    def schema_within(self, after: Lsn, upto: Lsn) -> TableSchema | None:
+        """Return the last schema that came up in (after, upto]; None where the one before still holds."""
+        found = [s for s, since in zip(self.schemas, self.since, strict=True) if since and after < since <= upto]
+        return found[-1] if found else None
 
 
 @dataclass(frozen=True)
@@ -104,12 +138,27 @@ class ChangeLogWriter(ABC):
     """The one writer of a log; see the module's contract."""
 
     @abstractmethod
-    def define(self, schema: TableSchema) -> int:
-        """Return the version of this schema of a table, adding it when it is new."""
+    def define(self, schema: TableSchema, since: Lsn | None = None) -> int:
+        """Return the version of this schema of a table, adding it when it is not the table's last.
+
+        It holds from `since` on; without, from the first transaction that is published with it.
+        """
 
     @abstractmethod
     def stage(self, xid: int, chunks: Sequence[Chunk]) -> None:
         """Append parts of a transaction that has not committed yet."""
+
+    @abstractmethod
+    def discard(self, xid: int) -> None:
+        """Remove the staged parts of a transaction, prepared or not."""
+
+    @abstractmethod
+    def prepare(self, xid: int, aborted: Collection[int] = ()) -> None:
+        """Keep the staged parts of a transaction until it is published or discarded, whoever writes then."""
+
+    @abstractmethod
+    def restart(self, table: TableName) -> None:
+        """Begin the history of a table anew, after `durable`: its error is forgotten, what lies before is not read."""
 
     @abstractmethod
     def publish(
@@ -118,10 +167,10 @@ class ChangeLogWriter(ABC):
         durable: Lsn,
         *,
         committed_at: int | None = None,
-        staged: Mapping[int, Lsn] | None = None,
+        staged: Mapping[int, StagedCommit] | None = None,
         errors: Sequence[TableError] = (),
     ) -> None:
-        """Make everything up to `durable` visible and durable; `staged` gives the LSN of staged transactions.
+        """Make everything up to `durable` visible and durable; `staged` says how staged transactions ended.
 
         `committed_at` is the commit time of the last transaction, in microseconds since 1970, if there was one.
         """
@@ -156,6 +205,15 @@ class ChangeLogReader(ABC):
 
     @abstractmethod
     def read(
-        self, table: TableName, after: Lsn, upto: Lsn, chunks: Sequence[int] | None = None
+        self,
+        table: TableName,
+        after: Lsn,
+        upto: Lsn,
+        chunks: Sequence[int] | None = None,
+        columns: pa.Schema | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the images in (after, upto], as `penstock.model.image_schema`; only these chunks where given."""
+        """Yield the images in (after, upto], as `penstock.model.image_schema`; only these chunks where given.
+
+        All have these `columns`, which extend those of every image; without, each batch has its own. An image with
+        columns beyond these is a `DefiniteError`.
+        """

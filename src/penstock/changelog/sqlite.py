@@ -3,10 +3,12 @@
 WAL mode with synchronous=FULL: a commit is on disk when it returns, readers in other processes never wait for the
 writer, and a torn write leaves the last commit. Publishing is one SQLite transaction::
 
-    chunk    one row per chunk: table version, first and last LSN (null while staged), what it holds, checksum
+    chunk    one row per chunk: table version, first and last LSN (null while staged), what it holds, checksum;
+             of a staged one also xid and commit time, and which of its subtransactions were rolled back
     payload  its bytes, apart, so that giving a staged chunk its LSN rewrites a few bytes and not the data
     frontier one row: valid, durable
     failure  definite errors of tables
+    restart  where the history of a table begins that was captured anew
 
 A reader sees chunks with ``last_lsn <= durable`` only; both change in the same SQLite transaction.
 """
@@ -17,7 +19,7 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.changelog.frames import StoredChunk, checksum
+from penstock.changelog.frames import StoredChunk, checksum, widened
 from penstock.changelog.interface import (
     ChangeLogReader,
     ChangeLogWriter,
@@ -33,6 +35,7 @@ from penstock.changelog.interface import (
     Extent,
     Frontiers,
     LoggedTable,
+    StagedCommit,
 )
 from penstock.errors import DefiniteError, LogCorrupt, TableError
 from penstock.model import TableName, TableSchema
@@ -40,24 +43,27 @@ from penstock.positions import Lsn
 
 __all__ = ["SqliteLogReader", "SqliteLogWriter", "create_log"]
 
-_FORMAT = 1
+_FORMAT = 2
 _SCHEMA = f"""
 CREATE TABLE frontier (
     one INTEGER PRIMARY KEY CHECK (one = 1), valid INTEGER NOT NULL, durable INTEGER NOT NULL,
     committed_at INTEGER, published_at INTEGER);
 CREATE TABLE relation (
     id INTEGER PRIMARY KEY, schema_name TEXT NOT NULL, table_name TEXT NOT NULL, version INTEGER NOT NULL,
-    columns BLOB NOT NULL, UNIQUE (schema_name, table_name, version));
+    columns BLOB NOT NULL, since INTEGER, UNIQUE (schema_name, table_name, version));
 CREATE TABLE chunk (
     id INTEGER PRIMARY KEY AUTOINCREMENT, relation INTEGER NOT NULL REFERENCES relation, first_lsn INTEGER,
-    last_lsn INTEGER, xid INTEGER, rows INTEGER NOT NULL, size INTEGER NOT NULL, kinds INTEGER NOT NULL,
-    unchanged INTEGER NOT NULL, checksum INTEGER NOT NULL);
+    last_lsn INTEGER, xid INTEGER, committed_at INTEGER, aborted BLOB, prepared INTEGER NOT NULL DEFAULT 0,
+    rows INTEGER NOT NULL, size INTEGER NOT NULL, kinds INTEGER NOT NULL, unchanged INTEGER NOT NULL,
+    checksum INTEGER NOT NULL);
 CREATE INDEX chunk_by_lsn ON chunk (relation, last_lsn);
 CREATE INDEX chunk_staged ON chunk (xid) WHERE last_lsn IS NULL;
 CREATE TABLE payload (chunk INTEGER PRIMARY KEY, transactions BLOB NOT NULL, images BLOB NOT NULL);
 CREATE TABLE failure (
     schema_name TEXT NOT NULL, table_name TEXT NOT NULL, lsn INTEGER NOT NULL, message TEXT NOT NULL,
     remedy TEXT NOT NULL, PRIMARY KEY (schema_name, table_name));
+CREATE TABLE restart (
+    schema_name TEXT NOT NULL, table_name TEXT NOT NULL, lsn INTEGER NOT NULL, PRIMARY KEY (schema_name, table_name));
 PRAGMA user_version = {_FORMAT};
 """
 _FULL_DISK = "Free some space and start again; nothing is lost: Postgres keeps what was not yet confirmed."
@@ -84,29 +90,38 @@ class SqliteLogWriter(ChangeLogWriter):
         self._path = path
         self._lock = _lock(path)
         self._relations: dict[tuple[TableName, int], int] = {}
+        self._unused: set[int] = set()
+        """Versions that no published chunk had when they were defined."""
         try:
             self._db = _connect(path, "rw")
             with self._transaction():
-                self._drop_staged()
+                self._delete_chunks("last_lsn IS NULL AND NOT prepared")
         except BaseException:
             os.close(self._lock)
             raise
 
-    def define(self, schema: TableSchema) -> int:
+    def define(self, schema: TableSchema, since: Lsn | None = None) -> int:
         """Return the version of this schema, adding it when it differs from the table's last."""
         name, columns = schema.table, schema.to_bytes()
-        query = "SELECT id, version, columns FROM relation WHERE schema_name=? AND table_name=? ORDER BY version DESC"
+        query = (
+            "SELECT id, version, columns, since FROM relation WHERE schema_name=? AND table_name=?"
+            " ORDER BY version DESC"
+        )
         last = self._db.execute(query, (name.schema, name.name)).fetchone()
         if last is not None and TableSchema.from_bytes(last[2]) == schema:
             self._relations[name, last[1]] = last[0]
+            if last[3] is None:
+                self._unused.add(last[0])
             return int(last[1])
         version = last[1] + 1 if last else 1
         with self._transaction():
-            row = (name.schema, name.name, version, columns)
+            row = (name.schema, name.name, version, columns, since)
             cursor = self._db.execute(
-                "INSERT INTO relation (schema_name, table_name, version, columns) VALUES (?, ?, ?, ?)", row
+                "INSERT INTO relation (schema_name, table_name, version, columns, since) VALUES (?, ?, ?, ?, ?)", row
             )
         self._relations[name, version] = int(cursor.lastrowid or 0)
+        if since is None:
+            self._unused.add(self._relations[name, version])
         return int(version)
 
     def stage(self, xid: int, chunks: Sequence[Chunk]) -> None:
@@ -115,20 +130,37 @@ class SqliteLogWriter(ChangeLogWriter):
             for chunk in chunks:
                 self._insert(chunk, xid)
 
+    def discard(self, xid: int) -> None:
+        """Delete the staged parts of a transaction."""
+        with self._transaction():
+            self._delete_chunks("last_lsn IS NULL AND xid = ?", xid)
+
+    def prepare(self, xid: int, aborted: Collection[int] = ()) -> None:
+        """Mark the staged parts of a transaction so that the next writer leaves them alone."""
+        with self._transaction():
+            self._abort(xid, aborted)
+            self._db.execute("UPDATE chunk SET prepared=1 WHERE xid=? AND last_lsn IS NULL", (xid,))
+
+    def restart(self, table: TableName) -> None:
+        """Forget a table's error, and all of its history."""
+        name = (table.schema, table.name)
+        with self._transaction():
+            self._db.execute("DELETE FROM failure WHERE schema_name=? AND table_name=?", name)
+            self._db.execute("INSERT OR REPLACE INTO restart SELECT ?, ?, durable FROM frontier", name)
+
     def publish(
         self,
         chunks: Sequence[Chunk],
         durable: Lsn,
         *,
         committed_at: int | None = None,
-        staged: Mapping[int, Lsn] | None = None,
+        staged: Mapping[int, StagedCommit] | None = None,
         errors: Sequence[TableError] = (),
     ) -> None:
         """Commit everything up to `durable` in one SQLite transaction."""
         with self._transaction():
-            for xid, lsn in (staged or {}).items():
-                update = "UPDATE chunk SET first_lsn=?, last_lsn=? WHERE xid=? AND last_lsn IS NULL"
-                self._db.execute(update, (lsn, lsn, xid))
+            for xid, commit in (staged or {}).items():
+                self._commit_staged(xid, commit)
             for chunk in chunks:
                 self._insert(chunk, None)
             for error in errors:
@@ -143,6 +175,33 @@ class SqliteLogWriter(ChangeLogWriter):
         """Close the file and let go of the lock."""
         self._db.close()
         os.close(self._lock)
+
+    def _commit_staged(self, xid: int, commit: StagedCommit) -> None:
+        self._abort(xid, commit.aborted)
+        self._db.execute(
+            "UPDATE relation SET since=? WHERE since IS NULL"
+            " AND id IN (SELECT relation FROM chunk WHERE xid=? AND last_lsn IS NULL)",
+            (commit.lsn, xid),
+        )
+        update = "UPDATE chunk SET first_lsn=?1, last_lsn=?1, committed_at=?2 WHERE xid=?3 AND last_lsn IS NULL"
+        self._db.execute(update, (commit.lsn, commit.committed_at, xid))
+
+    def _abort(self, xid: int, aborted: Collection[int]) -> None:
+        """Mark what subtransactions that were rolled back wrote into the staged parts of a transaction."""
+        if not aborted:
+            return
+        staged = (
+            "SELECT c.id, columns, transactions, images FROM chunk c JOIN payload ON chunk = c.id"
+            " JOIN relation r ON r.id = relation WHERE xid=? AND last_lsn IS NULL AND c.id > ? ORDER BY c.id LIMIT 1"
+        )
+        last = 0
+        while found := self._db.execute(staged, (xid, last)).fetchone():
+            last, columns, *payload = found
+            lost, rows = StoredChunk(*payload).without(TableSchema.from_bytes(columns).columns, aborted)
+            if rows == 0:
+                self._delete_chunks("id = ?", last)
+            elif len(lost):
+                self._db.execute("UPDATE chunk SET aborted=?, rows=? WHERE id=?", (lost.tobytes(), rows, last))
 
     def _insert(self, chunk: Chunk, xid: int | None) -> None:
         stored = StoredChunk.pack(chunk)
@@ -167,6 +226,9 @@ class SqliteLogWriter(ChangeLogWriter):
             "INSERT INTO payload VALUES (?, ?, ?)",
             (cursor.lastrowid, memoryview(stored.transactions), memoryview(stored.images)),
         )
+        if row[0] in self._unused and bounds[0] is not None:
+            self._db.execute("UPDATE relation SET since=? WHERE id=? AND since IS NULL", (bounds[0], row[0]))
+            self._unused.discard(row[0])
 
     def _advance(self, durable: Lsn, committed_at: int | None) -> None:
         update = "UPDATE frontier SET durable=?1 WHERE durable <= ?1"
@@ -186,9 +248,10 @@ class SqliteLogWriter(ChangeLogWriter):
         row = (name.schema, name.name, error.lsn, error.message, error.remedy)
         self._db.execute("INSERT OR IGNORE INTO failure VALUES (?, ?, ?, ?, ?)", row)
 
-    def _drop_staged(self) -> None:
-        self._db.execute("DELETE FROM payload WHERE chunk IN (SELECT id FROM chunk WHERE last_lsn IS NULL)")
-        self._db.execute("DELETE FROM chunk WHERE last_lsn IS NULL")
+    def _delete_chunks(self, which: str, *parameters: int) -> None:
+        """Delete chunks with their data."""
+        self._db.execute(f"DELETE FROM payload WHERE chunk IN (SELECT id FROM chunk WHERE {which})", parameters)
+        self._db.execute(f"DELETE FROM chunk WHERE {which}", parameters)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -228,14 +291,22 @@ class SqliteLogReader(ChangeLogReader):
     def tables(self) -> dict[TableName, LoggedTable]:
         """Return the tables with their schemas and errors."""
         schemas: dict[TableName, list[TableSchema]] = {}
-        for (columns,) in self._rows("SELECT columns FROM relation ORDER BY version"):
+        since: dict[TableName, list[Lsn | None]] = {}
+        for columns, lsn in self._rows("SELECT columns, since FROM relation ORDER BY version"):
             schema = TableSchema.from_bytes(columns)
             schemas.setdefault(schema.table, []).append(schema)
+            since.setdefault(schema.table, []).append(None if lsn is None else Lsn(lsn))
+        valid = self.frontiers().valid
+        restarts = {TableName(r[0], r[1]): Lsn(r[2]) for r in self._rows("SELECT * FROM restart")}
         errors = {
             TableName(row[0], row[1]): TableError(f"{row[0]}.{row[1]}", row[2], row[3], row[4])
             for row in self._rows("SELECT schema_name, table_name, lsn, message, remedy FROM failure")
         }
-        return {name: LoggedTable(tuple(found), errors.get(name)) for name, found in schemas.items()}
+        return {
+            name: LoggedTable(tuple(found), tuple(since[name]), max(valid, restarts.get(name, valid)), errors.get(name))
+            for name, found in schemas.items()
+            if any(since[name])
+        }
 
     def extent(self, table: TableName, after: Lsn, upto: Lsn) -> Extent:
         """Describe the chunks that touch (after, upto]."""
@@ -255,26 +326,32 @@ class SqliteLogReader(ChangeLogReader):
         )
 
     def read(
-        self, table: TableName, after: Lsn, upto: Lsn, chunks: Sequence[int] | None = None
+        self,
+        table: TableName,
+        after: Lsn,
+        upto: Lsn,
+        chunks: Sequence[int] | None = None,
+        columns: pa.Schema | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield images chunk by chunk, each checked against its checksum."""
         schemas = dict(self._rows("SELECT id, columns FROM relation"))
         wanted = None if chunks is None else set(chunks)
-        for chunk, relation, last, expected in self._chunks("c.id, relation, last_lsn, checksum", table, after, upto):
+        described = "c.id, relation, checksum, last_lsn, xid, committed_at, aborted"
+        for chunk, relation, expected, *staged in self._chunks(described, table, after, upto):
             if wanted is not None and chunk not in wanted:
                 continue
             stored = self._stored(chunk)
             stored.verify(expected, f"chunk {chunk} of {table}")
-            schema = TableSchema.from_bytes(schemas[relation])
-            batch = stored.unpack(schema.columns, after, upto, Lsn(last))
+            own = TableSchema.from_bytes(schemas[relation]).columns
+            batch = stored.unpack_staged(own, *staged) if staged[1] else stored.unpack(own, after, upto)
             if batch.num_rows:
-                yield batch
+                yield batch if columns is None else widened(batch, columns, table)
 
     def close(self) -> None:
         """Close the file."""
         self._db.close()
 
-    def _chunks(self, columns: str, table: TableName, after: Lsn, upto: Lsn) -> list[tuple[int, ...]]:
+    def _chunks(self, columns: str, table: TableName, after: Lsn, upto: Lsn) -> list[tuple[Any, ...]]:
         query = (
             f"SELECT {columns} FROM chunk c JOIN relation r ON r.id = c.relation"
             " WHERE r.schema_name = ? AND r.table_name = ? AND c.last_lsn > ? AND c.first_lsn <= ?"

@@ -17,8 +17,8 @@ def capture(database: Any, tmp_path: Path) -> Iterator[Callable[..., Capture]]:
     """Make a capture of the test's database; it is stopped afterwards, if the test has not done so."""
     made: list[Capture] = []
 
-    def start(*, run: bool = True) -> Capture:
-        capture = Capture(database.url, tmp_path / f"{len(made)}.db", f"{database.name}_{len(made)}")
+    def start(*, run: bool = True, options: str = "") -> Capture:
+        capture = Capture(database.url + options, tmp_path / f"{len(made)}.db", f"{database.name}_{len(made)}")
         made.append(capture)
         if run:
             capture.start()

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from penstock.model import TableName, TableSchema
-from penstock.sources.postgres.captured import CapturedColumn
-from penstock.sources.postgres.decoder import DecodedTable
+from penstock.model import TableName
+from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
 from penstock.sources.postgres.relation import RelationColumn
+from penstock.sources.postgres.shapes import Shape
 from penstock.sources.postgres.types import PostgresType
 
 INT8, TEXT = 20, 25
@@ -24,11 +23,10 @@ Value = int | str | bytes | None | object
 _EPOCH = 946_684_800_000_000
 
 
-def captured(name: str, version: int = 1) -> DecodedTable:
+def captured(name: str, oid: int, version: int = 1) -> Shape:
     """A table ``public.NAME (id bigint PRIMARY KEY, name text)``."""
-    columns = pa.schema([("id", pa.int64()), ("name", pa.string())])
-    own = tuple(CapturedColumn(c.name, PostgresType(c.oid, c.typmod), c.identity) for c in COLUMNS)
-    return DecodedTable(TableSchema(TableName("public", name), columns, ("id",)), own, version)
+    columns = tuple(CapturedColumn(c.name, PostgresType(c.oid, c.typmod), c.identity) for c in COLUMNS)
+    return Shape.of(CapturedTable(name=TableName("public", name), oid=oid, key=("id",), columns=columns), version)
 
 
 def framed(message: bytes) -> bytes:
@@ -54,6 +52,48 @@ def begin(xid: int, lsn: int = 0, committed_at: int = 0) -> bytes:
 def commit(end: int, committed_at: int = 0) -> bytes:
     """It ends at an LSN."""
     return wal(b"C" + struct.pack(">BQQq", 0, max(end - 1, 0), end, committed_at - _EPOCH))
+
+
+def block(xid: int, *messages: tuple[int, bytes], first: bool = True) -> bytes:
+    """A block of a transaction in progress: messages, each with the xid of its subtransaction."""
+    begun = wal(b"S" + struct.pack(">IB", xid, first))
+    return begun + b"".join(within(sub, message) for sub, message in messages) + wal(b"E")
+
+
+def within(xid: int, message: bytes) -> bytes:
+    """A message as it is in a block: with an xid behind its kind."""
+    payload = message[29:]
+    return wal(payload[:1] + struct.pack(">I", xid) + payload[1:])
+
+
+def block_commit(xid: int, end: int, committed_at: int = 0) -> bytes:
+    """A transaction that came in blocks has committed."""
+    return wal(b"c" + struct.pack(">IBQQq", xid, 0, max(end - 1, 0), end, committed_at - _EPOCH))
+
+
+def abort(xid: int, subtransaction: int) -> bytes:
+    """A transaction that came in blocks, or a subtransaction of it, was rolled back."""
+    return wal(b"A" + struct.pack(">II", xid, subtransaction))
+
+
+def begin_prepare(xid: int) -> bytes:
+    """A transaction that is prepared begins."""
+    return wal(b"b" + struct.pack(">QQqI", 1, 2, 0, xid) + b"name\0")
+
+
+def prepare(xid: int, end: int, streamed: bool = False) -> bytes:
+    """It is prepared."""
+    return wal((b"p" if streamed else b"P") + struct.pack(">BQQqI", 0, end - 1, end, 0, xid) + b"name\0")
+
+
+def commit_prepared(xid: int, end: int, committed_at: int = 0) -> bytes:
+    """A prepared transaction has committed."""
+    return wal(b"K" + struct.pack(">BQQqI", 0, end - 1, end, committed_at - _EPOCH, xid) + b"name\0")
+
+
+def rollback_prepared(xid: int, end: int) -> bytes:
+    """A prepared transaction was rolled back."""
+    return wal(b"r" + struct.pack(">BQQqqI", 0, 1, end, 0, 0, xid) + b"name\0")
 
 
 def relation(

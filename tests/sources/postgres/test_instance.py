@@ -280,53 +280,6 @@ def test_postgres_restarts_in_the_middle(tmp_path: Path, how: str) -> None:
             running.stop()
 
 
-@pytest.mark.parametrize(
-    ("ddl", "said"),
-    [
-        ("ALTER TABLE accounts ADD COLUMN note text", "added: note"),
-        ("ALTER TABLE accounts DROP COLUMN owner", "dropped or renamed: owner"),
-        ("ALTER TABLE accounts RENAME owner TO holder", "holder"),
-        ("ALTER TABLE accounts ALTER balance TYPE numeric(14,2)", "changed in type: balance"),
-        ("ALTER TABLE accounts REPLICA IDENTITY NOTHING", "replica identity"),
-        (
-            "ALTER TABLE accounts DROP CONSTRAINT accounts_pkey; ALTER TABLE accounts ALTER owner SET NOT NULL;"
-            "ALTER TABLE accounts ADD PRIMARY KEY (owner)",
-            "primary key",
-        ),
-        (
-            "ALTER TABLE accounts ALTER owner SET NOT NULL; CREATE UNIQUE INDEX by_owner ON accounts (owner);"
-            "ALTER TABLE accounts REPLICA IDENTITY USING INDEX by_owner",
-            "replica identity",
-        ),
-    ],
-)
-def test_ddl_ends_that_table_and_no_other(database: Any, capture: Start, now: Now, ddl: str, said: str) -> None:
-    database.execute(f"{ACCOUNTS}; {AUDIT}")
-    running = capture()
-    database.execute("INSERT INTO accounts (id, owner) VALUES (1, 'a'); INSERT INTO audit (what) VALUES ('one')")
-    database.execute(ddl)
-    database.execute("INSERT INTO audit (what) VALUES ('two')")
-    holder = "holder" if "holder" in ddl else "balance" if "DROP COLUMN" in ddl else "owner"
-    database.execute(f"INSERT INTO accounts (id, {holder}) VALUES (2, '7')")
-    database.execute("INSERT INTO audit (what) VALUES ('three')")
-    running.wait(now())
-    error = running.error("accounts")
-    assert error is not None
-    assert said in error.message
-    assert error.remedy
-    assert [c["after"]["id"] for c in running.changes("accounts")] == [1]
-    assert [c["after"]["what"] for c in running.changes("audit")] == ["one", "two", "three"]
-    assert running.error("audit") is None
-    running.stop()
-    running.start()
-    database.execute("INSERT INTO audit (what) VALUES ('four')")
-    running.wait(now())
-    assert len(running.changes("audit")) == 4
-    again = running.error("accounts")
-    assert again is not None
-    assert again.args == error.args
-
-
 def test_a_value_that_cannot_be_kept_ends_that_table(database: Any, capture: Start, now: Now) -> None:
     database.execute(f"CREATE TABLE days (id int PRIMARY KEY, day date); {AUDIT}")
     running = capture()

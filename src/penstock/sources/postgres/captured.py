@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
+import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from penstock.model import TableName, TableSchema
+from penstock.model import TableName, TableSchema, with_missing
 from penstock.sources.postgres.types import TEXT, ColumnCodec, PostgresType, codec_for
 
 __all__ = ["CapturedColumn", "CapturedTable"]
@@ -24,10 +26,30 @@ class CapturedColumn:
     as_text: bool = False
     """Whether it is kept as the text that Postgres prints (the option `text columns`)."""
     comment: str | None = None
+    added: bool = False
+    """Whether it was added after the capture had begun."""
+    missing: str | None = None
+    """If so, what rows hold in it that are older than the column: the text that Postgres prints; None is null."""
 
     def codec(self) -> ColumnCodec:
         """Return how its values become Arrow; raises `UnsupportedType` where nothing holds them exactly."""
         return TEXT if self.as_text else codec_for(self.type)
+
+    def field(self) -> pa.Field:
+        """Return the column downstream. One that was added carries its description, for the next start to find."""
+        field = pa.field(self.name, self.codec().arrow, metadata={"comment": self.comment} if self.comment else None)
+        if not self.added:
+            return field
+        field = field.with_metadata({**(field.metadata or {}), _DESCRIPTION: _COLUMN.dump_json(self)})
+        return field if self.missing is None else with_missing(field, self._missing_value(self.missing))
+
+    def _missing_value(self, text: str) -> pa.Array:
+        wire = np.frombuffer(text.encode(), np.uint8)
+        return self.codec().text(wire, np.zeros(1, np.int32), np.array([len(wire)], np.int32))
+
+
+_COLUMN = TypeAdapter(CapturedColumn)
+_DESCRIPTION = b"postgres"
 
 
 class CapturedTable(BaseModel):
@@ -38,16 +60,19 @@ class CapturedTable(BaseModel):
     name: TableName
     oid: int
     key: tuple[str, ...]
+    replica_identity: str = "d"
+    """As ``pg_class`` has it: d(efault), f(ull), i(ndex), n(othing)."""
+    filenode: int | None = None
+    """Another one means that the table was rewritten since."""
     columns: tuple[CapturedColumn, ...]
     comment: str | None = None
     estimated_rows: int = 0
 
     def table_schema(self) -> TableSchema:
         """Return the schema downstream."""
-        fields = [
-            pa.field(
-                column.name, column.codec().arrow, metadata={"comment": column.comment} if column.comment else None
-            )
-            for column in self.columns
-        ]
-        return TableSchema(self.name, pa.schema(fields), self.key)
+        return TableSchema(self.name, pa.schema([column.field() for column in self.columns]), self.key)
+
+    def grown(self, schema: TableSchema) -> Self:
+        """Return this table with the columns that were added to it since, by what its schema in the log says."""
+        added = [_COLUMN.validate_json(f.metadata[_DESCRIPTION]) for f in list(schema.columns)[len(self.columns) :]]
+        return self.model_copy(update={"columns": (*self.columns, *added)}) if added else self

@@ -23,15 +23,17 @@ import psycopg
 
 from penstock.changelog.interface import ChangeLogWriter
 from penstock.changelog.sqlite import SqliteLogReader, SqliteLogWriter
-from penstock.errors import DefiniteError, TableError
+from penstock.errors import DefiniteError, TableError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.family import Instance, InstanceConfig, InstanceFactory
+from penstock.sources.postgres.additions import describe_additions
 from penstock.sources.postgres.connection import connect, connect_replication, connection_error
-from penstock.sources.postgres.decoder import Decoded, DecodedTable, Decoder
+from penstock.sources.postgres.decoder import Decoded, Decoder
 from penstock.sources.postgres.publication import published_tables
+from penstock.sources.postgres.shapes import Refused, Shape, Undescribed
 from penstock.sources.postgres.slot import check_slot, find_slot, identify
 from penstock.sources.postgres.spec import PostgresInstanceConfig
-from penstock.sources.postgres.stream import Page, ReplicationStream
+from penstock.sources.postgres.stream import Page, ReplicationStream, StreamOptions
 
 __all__ = ["PostgresInstance", "PostgresInstanceFactory"]
 
@@ -57,6 +59,8 @@ class PostgresInstance(Instance):
         self._log = log
         self._durable = Lsn.ZERO
         self._valid = Lsn.ZERO
+        self._in_progress = True
+        """Whether transactions are asked for while they run. Not where one adds columns: see `_learn`."""
 
     def valid_frontier(self) -> Lsn:
         """Return where the log's history begins."""
@@ -77,7 +81,8 @@ class PostgresInstance(Instance):
                 stream = self._open()
             connected()
             try:
-                self._capture(stream, decoder, writer, stop)
+                with self._connecting():
+                    self._capture(stream, decoder, writer, stop)
             finally:
                 stream.stop()
 
@@ -123,16 +128,41 @@ class PostgresInstance(Instance):
                     message,
                     f"Drop the source with `penstock drop {config.source}` and capture it again.",
                 )
-            return ReplicationStream(replication, config.slot, config.publication, self._durable, self.durable_frontier)
+            options = StreamOptions(config.slot, config.publication, in_progress=self._in_progress)
+            return ReplicationStream(replication, options, self._durable, self.durable_frontier)
         except BaseException:
             replication.close()
             raise
 
     def _decoder(self, writer: ChangeLogWriter) -> Decoder:
-        tables = [DecodedTable.of(table, writer.define(table.table_schema())) for table in self._config.tables]
+        """Begin with the columns that each table has by what the log holds of it."""
         with closing(SqliteLogReader(self._log)) as reader:
-            ended = {name: table.error for name, table in reader.tables().items() if table.error is not None}
-        return Decoder(tables, self._durable, ended)
+            logged = reader.tables()
+        shapes = []
+        for captured in self._config.tables:
+            known = logged.get(captured.name)
+            table = captured if known is None else captured.grown(known.schema)
+            shapes.append(Shape.of(table, writer.define(table.table_schema(), self._durable)))
+        ended = [name for name, table in logged.items() if table.error is not None]
+        return Decoder(shapes, self._durable, ended)
+
+    def _learn(self, decoder: Decoder, writer: ChangeLogWriter, unknown: Undescribed) -> None:
+        """Find out what columns were added to a table.
+
+        In a transaction in progress they are nobody's to see. Then the stream is opened again without such
+        transactions: Postgres sends them when they commit, and the catalog has the columns by then.
+        """
+        with connect(self._config.connection) as connection:
+            found = describe_additions(connection, unknown.shape.table, unknown.relation)
+        if isinstance(found, str) and unknown.in_progress and self._in_progress:
+            self._in_progress = False
+            message = f"{unknown.shape.name} gains columns in a transaction that has not committed"
+            raise TransientError(message, "The stream is opened again, to get that transaction when it has committed.")
+        if isinstance(found, str):
+            decoder.shapes.learn(unknown.relation, Refused(unknown.shape.name, found))
+        else:
+            version = writer.define(found.table_schema())
+            decoder.shapes.learn(unknown.relation, Shape.of(found, version))
 
     def _capture(
         self, stream: ReplicationStream, decoder: Decoder, writer: ChangeLogWriter, stop: threading.Event
@@ -159,19 +189,32 @@ class PostgresInstance(Instance):
         """Decode and publish what is whole; return how many bytes are done with."""
         done, more = 0, True
         while more:
-            found = decoder.decode(buffer[done:], fill - done, force=fill - done >= _STAGE_BYTES)
+            try:
+                found = decoder.decode(buffer[done:], fill - done, force=fill - done >= _STAGE_BYTES)
+            except Undescribed as unknown:
+                self._learn(decoder, writer, unknown)
+                continue
             done += found.consumed
             more = found.more
-            if found.open_chunks:
-                writer.stage(found.open_xid, found.open_chunks)
-            if found.committed_at is not None:
+            self._stage(writer, found)
+            if found.committed_at is not None or found.errors:
                 self._publish(writer, found)
             elif found.durable is not None:
                 idle.move(found.durable)
         return done
 
+    def _stage(self, writer: ChangeLogWriter, found: Decoded) -> None:
+        """Write what belongs to transactions in progress, and remove what was rolled back."""
+        for xid in found.discarded:
+            writer.discard(xid)
+        if found.open_chunks:
+            writer.stage(found.open_xid, found.open_chunks)
+        for xid, aborted in found.prepared.items():
+            writer.prepare(xid, aborted)
+
     def _publish(self, writer: ChangeLogWriter, found: Decoded) -> None:
-        if found.durable is None or (found.committed_at is None and found.durable <= self._durable):
+        news = found.committed_at is not None or found.errors
+        if found.durable is None or (not news and found.durable <= self._durable):
             return
         writer.publish(
             found.chunks, found.durable, committed_at=found.committed_at, staged=found.staged, errors=found.errors

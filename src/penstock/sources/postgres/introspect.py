@@ -19,6 +19,7 @@ SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
        row_security_active(c.oid), c.relispartition,
        has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE'),
        pg_has_role(c.relowner, 'USAGE'), greatest(c.reltuples, 0)::bigint, obj_description(c.oid, 'pg_class'),
+       pg_relation_filenode(c.oid),
        EXISTS (SELECT 1 FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
        coalesce((SELECT array_agg(a.attname::text ORDER BY k.ord)
                    FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k(num, ord), pg_attribute a
@@ -65,6 +66,7 @@ class UpstreamTable:
     owned: bool
     estimated_rows: int
     comment: str | None
+    filenode: int | None
     deferrable_key: bool
     key: tuple[str, ...]
     columns: tuple[UpstreamColumn, ...]
@@ -81,6 +83,8 @@ class UpstreamTable:
             name=self.name,
             oid=self.oid,
             key=self.key,
+            replica_identity=self.replica_identity,
+            filenode=self.filenode,
             columns=columns,
             comment=self.comment,
             estimated_rows=self.estimated_rows,

@@ -42,7 +42,9 @@ class Drained(enum.IntEnum):
 _IDLE, _FULL, _FAILED = int(Drained.IDLE), int(Drained.FULL), int(Drained.FAILED)
 _COALESCED = 8192
 _HEADER = 4
-_KEEPALIVE, _COMMIT = ord("k"), ord("C")
+_KEEPALIVE = ord("k")
+_ENDS = np.zeros(256, np.bool_)
+_ENDS[np.frombuffer(b"CEcAPKrp", np.uint8)] = True  # what ends a transaction, or a part of one
 _XLOG_HEADER = 25
 
 _get_copy_data = types.ExternalFunction("penstock_PQgetCopyData", types.int32(types.intp, types.intp, types.int32))
@@ -77,8 +79,8 @@ _NATIVE = _bind_libpq()  # before the loops below: they are compiled and linked 
 
 @njit(inline="always")
 def _is_boundary(buffer, at, length):  # type: ignore[no-untyped-def]
-    """Whether the message is a keepalive or a commit."""
-    return buffer[at] == _KEEPALIVE or (length > _XLOG_HEADER and buffer[at + _XLOG_HEADER] == _COMMIT)
+    """Whether the message is a keepalive or ends a transaction, or a part of one."""
+    return buffer[at] == _KEEPALIVE or (length > _XLOG_HEADER and _ENDS[buffer[at + _XLOG_HEADER]])
 
 
 @njit(_SIGNATURE, nogil=True, cache=True)
@@ -163,7 +165,7 @@ class Pump:
                 return fill, _FULL
             buffer[fill : fill + _HEADER] = np.frombuffer(length.to_bytes(_HEADER, "little"), np.uint8)
             buffer[fill + _HEADER : fill + _HEADER + length] = np.frombuffer(self._left, np.uint8)
-            self._pending[2] += self._left[0] == _KEEPALIVE or self._left[_XLOG_HEADER:][:1] == b"C"
+            self._pending[2] += _is_boundary.py_func(np.frombuffer(self._left, np.uint8), 0, length)
             self._left = None
             fill += _HEADER + length
 

@@ -20,7 +20,10 @@ __all__ = [
     "CLOSED_POSITION",
     "CLOSED_TRANSACTIONS",
     "COMMIT_TIME",
+    "CONTROL",
     "FOREIGN",
+    "IN_BLOCK",
+    "IN_PREPARED",
     "IN_TRANSACTION",
     "KEEPALIVE",
     "MALFORMED",
@@ -42,9 +45,14 @@ __all__ = [
 SCANNED = 0
 RELATION = 1
 TABLE_FULL = 2
+CONTROL = 3
 UNKNOWN = -1
 MALFORMED = -2
 FOREIGN = -3
+
+# what state[IN_TRANSACTION] is between a Begin and its Commit (1), and in what comes otherwise
+IN_BLOCK = 2
+IN_PREPARED = 3
 
 # slots of the scanner's state, which lives across calls
 IN_TRANSACTION = 0
@@ -100,12 +108,38 @@ def _slot_of(relation, ids, slots):  # type: ignore[no-untyped-def]
     return np.int32(-2)
 
 
-@njit(types.int64(_U8, types.int64, _I64, _I32, _I32, _I32, _I32, _I64, _I64, _I64, _I64, _I64), nogil=True, cache=True)
-def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, tx_lsn, tx_xid, tx_time, state):  # type: ignore[no-untyped-def]
+@njit(inline="always")
+def _named(b, p, e):  # type: ignore[no-untyped-def]
+    """Return where the text at `p` ends, behind its NUL; -1 when it does not end before `e`."""
+    while p < e:
+        p += 1
+        if b[p - 1] == 0:
+            return p
+    return -1
+
+
+@njit(inline="always")
+def _is_known(b, p, e, skip):  # type: ignore[no-untyped-def]
+    """Whether an Origin, Type or logical Message, none of which we need, is well-formed."""
+    if b[p] == 79:  # Origin: LSN, name
+        return _named(b, p + 9, e) == e
+    if b[p] == 89:  # Type: OID, schema, name
+        q = _named(b, p + 5 + skip, e)
+        return q > 0 and _named(b, q, e) == e
+    q = _named(b, p + 10 + skip, e)  # Message: flags, LSN, prefix, length, content
+    return q > 0 and q + 4 <= e and q + 4 + _be32(b, q) == e
+
+
+_SCAN = types.int64(_U8, types.int64, _I64, _I32, _I32, _I32, _I32, _I64, _I64, _I64, _I64, _I64, _I64)
+
+
+@njit(_SCAN, nogil=True, cache=True)
+def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, m_sub, tx_lsn, tx_xid, tx_time, state):  # type: ignore[no-untyped-def]
     """Scan messages from ``state[POSITION]`` on; return a status.
 
-    On RELATION the caller reads the message at the position, steps over it and calls again. Slot -1 is a table whose
-    changes are not wanted. ``CLOSED_*`` tell how much belongs to transactions that have committed.
+    On RELATION and CONTROL the caller reads the message at the position, steps over it and calls again. Slot -1 is a
+    table whose changes are not wanted. ``CLOSED_*`` tell how much belongs to transactions that have committed. In a
+    block of a transaction in progress, messages carry the xid of their subtransaction behind the kind: `m_sub`.
     """
     pos = state[POSITION]
     n = state[MESSAGES]
@@ -138,11 +172,12 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, tx_lsn, tx_xid, tx_ti
             break
         p += _XLOG_HEADER
         kind = buf[p]
+        skip = 4 if state[IN_TRANSACTION] == IN_BLOCK else 0
         if kind == 73 or kind == 85 or kind == 68:  # I U D
-            if state[IN_TRANSACTION] == 0 or e - p < 6:
+            if state[IN_TRANSACTION] == 0 or e - p < 6 + skip:
                 status = MALFORMED
                 break
-            slot = _slot_of(_be32(buf, p + 1), ids, slots)
+            slot = _slot_of(_be32(buf, p + 1 + skip), ids, slots)
             if slot == -2:
                 status = FOREIGN
                 break
@@ -154,6 +189,7 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, tx_lsn, tx_xid, tx_ti
                 m_slot[n] = slot
                 m_tx[n] = state[TRANSACTIONS]
                 m_ord[n] = state[ORDINAL]
+                m_sub[n] = _be32(buf, p + 1) if skip else state[XID]
                 n += 1
             state[ORDINAL] += 1
         elif kind == 66:  # Begin: final LSN, commit time, xid
@@ -168,7 +204,7 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, tx_lsn, tx_xid, tx_ti
             state[XID] = _be32(buf, p + 17)
             state[ORDINAL] = 0
         elif kind == 67:  # Commit: flags, commit LSN, end LSN, commit time
-            if state[IN_TRANSACTION] == 0 or e - p != 26:
+            if state[IN_TRANSACTION] != 1 or e - p != 26:
                 status = MALFORMED
                 break
             t = state[TRANSACTIONS]
@@ -184,10 +220,10 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, tx_lsn, tx_xid, tx_ti
             status = RELATION
             break
         elif kind == 84:  # Truncate: count, options, relations
-            if state[IN_TRANSACTION] == 0 or e - p < 6 or e - p != 6 + 4 * _be32(buf, p + 1):
+            if state[IN_TRANSACTION] == 0 or e - p < 6 + skip or e - p != 6 + skip + 4 * _be32(buf, p + 1 + skip):
                 status = MALFORMED
                 break
-            count = _be32(buf, p + 1)
+            count = _be32(buf, p + 1 + skip)
             if count > m_off.shape[0]:
                 status = MALFORMED
                 break
@@ -195,7 +231,7 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, tx_lsn, tx_xid, tx_ti
                 status = TABLE_FULL
                 break
             for i in range(count):
-                slot = _slot_of(_be32(buf, p + 6 + 4 * i), ids, slots)
+                slot = _slot_of(_be32(buf, p + 6 + skip + 4 * i), ids, slots)
                 if slot == -2:
                     status = FOREIGN
                 if slot >= 0:
@@ -203,12 +239,23 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, tx_lsn, tx_xid, tx_ti
                     m_slot[n] = slot
                     m_tx[n] = state[TRANSACTIONS]
                     m_ord[n] = state[ORDINAL]
+                    m_sub[n] = _be32(buf, p + 1) if skip else state[XID]
                     n += 1
                 state[ORDINAL] += 1
             if status == FOREIGN:
                 break
-        elif kind == 79 or kind == 89:  # Origin, Type: nothing that we need
-            pass
+        elif kind == 79 or kind == 89 or kind == 77:  # O Y M
+            if not _is_known(buf, p, e, skip):
+                status = MALFORMED
+                break
+            if state[IN_TRANSACTION] == 0:
+                state[CLOSED_POSITION] = e
+        elif (
+            kind == 83 or kind == 69 or kind == 99 or kind == 65
+            or kind == 98 or kind == 80 or kind == 75 or kind == 114 or kind == 112
+        ):  # S E c A b P K r p: told to the caller  # fmt: skip
+            status = CONTROL
+            break
         else:
             status = UNKNOWN
             break
@@ -218,11 +265,13 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, tx_lsn, tx_xid, tx_ti
     return status
 
 
-@njit(types.int64(_U8, _I32, types.int64, _I32x2, _I32x2, _I8, _I32, _U8), nogil=True, cache=True)
-def split(buf, m_off, columns, off, length, kinds, owner, tags):  # type: ignore[no-untyped-def]
+@njit(types.int64(_U8, _I32, types.int64, types.int64, _I32x2, _I32x2, _I8, _I32, _U8), nogil=True, cache=True)
+def split(buf, m_off, skip, columns, off, length, kinds, owner, tags):  # type: ignore[no-untyped-def]
     """Split the tuples of one table's changes; return the number of images, or minus the (1-based) malformed change.
 
-    `owner` gives the change of each image; `tags` collects per column the wire forms seen (1 text, 2 binary).
+    `skip` bytes stand behind each kind (an xid, in blocks). `owner` gives the change of each image; `tags` collects per
+    column the wire forms seen (1 text, 2 binary). A value of the new row that was not sent is taken from the
+    old one where that was (its key, or all of it).
     """
     r = 0
     for i in range(m_off.shape[0]):
@@ -242,7 +291,7 @@ def split(buf, m_off, columns, off, length, kinds, owner, tags):  # type: ignore
             owner[r] = i
             r += 1
             continue
-        p += 5
+        p += 5 + skip
         while True:
             if p + 3 > e:
                 return -i - 1
@@ -274,8 +323,12 @@ def split(buf, m_off, columns, off, length, kinds, owner, tags):  # type: ignore
                 elif tag == 117:  # u: unchanged, not sent
                     if kinds[r] != 5:
                         return -i - 1
-                    off[c, r] = p
-                    length[c, r] = -2
+                    if r > 0 and owner[r - 1] == i and length[c, r - 1] >= 0:
+                        off[c, r] = off[c, r - 1]
+                        length[c, r] = length[c, r - 1]
+                    else:
+                        off[c, r] = p
+                        length[c, r] = -2
                 elif tag == 116 or tag == 98:  # t, b
                     if p + 4 > e:
                         return -i - 1

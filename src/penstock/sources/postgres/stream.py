@@ -35,7 +35,7 @@ from penstock.positions import Lsn
 from penstock.sources.postgres.pump import Drained, Pump
 from penstock.sources.postgres.slot import SlotInUse
 
-__all__ = ["Page", "ReplicationStream"]
+__all__ = ["Page", "ReplicationStream", "StreamOptions"]
 
 _EPOCH = 946_684_800
 _PAGE = 8 << 20
@@ -53,14 +53,46 @@ class Page:
     fill: int = 0
 
 
+@dataclass(frozen=True)
+class StreamOptions:
+    """How the server is asked to send changes."""
+
+    slot: str
+    publication: str
+    binary: bool = True
+    """Values in binary form; as text otherwise."""
+    in_progress: bool = True
+    """Large transactions while they run, and not only when they commit."""
+    two_phase: bool = False
+    """Prepared transactions when they are prepared, and not only when they commit (15+)."""
+    messages: bool = False
+    """Logical messages, too."""
+
+    def clause(self, connection: psycopg.Connection[Any]) -> sql.Composed:
+        """Return the options of START_REPLICATION: the newest protocol that the server knows, of those that we do."""
+        version = connection.info.server_version // 10_000
+        protocol = 4 if version >= 16 else 3 if version == 15 else 2
+        options = {
+            "proto_version": str(protocol),
+            "publication_names": sql.Identifier(self.publication).as_string(connection),
+            "binary": str(self.binary).lower(),
+            "streaming": "on" if self.in_progress else "off",
+        }
+        if self.two_phase:
+            options["two_phase"] = "on"
+        if self.messages:
+            options["messages"] = "true"
+        told = [sql.SQL("{} {}").format(sql.SQL(name), sql.Literal(value)) for name, value in options.items()]
+        return sql.SQL(", ").join(told)
+
+
 class ReplicationStream:
     """Receives the changes of one slot from a position on."""
 
     def __init__(
         self,
         connection: psycopg.Connection[Any],
-        slot: str,
-        publication: str,
+        options: StreamOptions,
         start: Lsn,
         durable: Callable[[], Lsn],
     ) -> None:
@@ -68,7 +100,7 @@ class ReplicationStream:
         self._pgconn = connection.pgconn
         self._durable = durable
         self._feedback_seconds = _feedback_interval(connection)
-        self._start(slot, publication, start)
+        self._start(options, start)
         self._pump = Pump(self._pgconn)
         self._changed = threading.Condition()
         self._page = Page(np.empty(_PAGE, np.uint8))
@@ -106,15 +138,13 @@ class ReplicationStream:
         self._thread.join()
         self._connection.close()
 
-    def _start(self, slot: str, publication: str, start: Lsn) -> None:
-        names = sql.Identifier(publication).as_string(self._connection)
-        options = sql.SQL("proto_version '1', publication_names {}, binary 'true'").format(sql.Literal(names))
+    def _start(self, options: StreamOptions, start: Lsn) -> None:
         command = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} ({})").format(
-            sql.Identifier(slot), sql.SQL(str(start)), options
+            sql.Identifier(options.slot), sql.SQL(str(start)), options.clause(self._connection)
         )
         result = self._pgconn.exec_(command.as_bytes(self._connection))
         if result.status != pq.ExecStatus.COPY_BOTH:
-            raise _start_error(result, slot)
+            raise _start_error(result, options.slot)
         self._pgconn.nonblocking = 1
 
     def _receive(self) -> None:

@@ -1,0 +1,94 @@
+"""Columns that were added to a captured table: what they are, and what older rows hold in them.
+
+A row that is older than a column has the column's default of that time, or null, without ever being written: nothing
+of it comes in the stream. Postgres keeps that one value in its catalog (``attmissingval``) until the table is
+rewritten; a default that differs by row, or an identity, rewrites it at once.
+
+    kept in the catalog                            → that value
+    not kept, and the table's file is the same     → null: nothing was ever filled in
+    not kept, and the file is another one          → unknown: VACUUM FULL, TRUNCATE, or values row by row
+
+Only what is proven goes on; the unknown ends the table, and a fresh copy brings it back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
+from penstock.sources.postgres.relation import Relation, RelationColumn
+from penstock.sources.postgres.types import PostgresType, UnsupportedType
+
+__all__ = ["describe_additions", "read_filenode"]
+
+_COLUMN = """
+SELECT a.atttypid, a.atttypmod, a.atthasmissing, array_to_string(a.attmissingval, ''),
+       a.attidentity <> '' OR a.attgenerated <> '', col_description(a.attrelid, a.attnum),
+       pg_relation_filenode(a.attrelid)
+  FROM pg_attribute a
+ WHERE a.attrelid = %s AND a.attname = %s AND NOT a.attisdropped
+"""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A column as the catalog has it now."""
+
+    oid: int
+    typmod: int
+    has_missing: bool
+    missing: str | None
+    filled: bool
+    comment: str | None
+    filenode: int | None
+
+
+def read_filenode(connection: psycopg.Connection[Any], table: CapturedTable) -> int | None:
+    """Return which file holds the table now; None where it has none."""
+    row = connection.execute("SELECT pg_relation_filenode(%s::oid)", (table.oid,)).fetchone()
+    return row[0] if row else None
+
+
+def describe_additions(
+    connection: psycopg.Connection[Any], table: CapturedTable, relation: Relation
+) -> CapturedTable | str:
+    """Return the table with the columns that `relation` has beyond it; or why that cannot be known for sure."""
+    columns = list(table.columns)
+    for declared in relation.columns[len(columns) :]:
+        described = _describe(connection, table, declared)
+        if isinstance(described, str):
+            return f"column {declared.name} was added upstream, and {described}"
+        columns.append(described)
+    return table.model_copy(update={"columns": tuple(columns)})
+
+
+def _describe(
+    connection: psycopg.Connection[Any], table: CapturedTable, declared: RelationColumn
+) -> CapturedColumn | str:
+    row = connection.execute(_COLUMN, (table.oid, declared.name)).fetchone()
+    found = _Found(*row) if row else None
+    if found is None or (found.oid, found.typmod) != (declared.oid, declared.typmod):
+        return "has been changed or dropped since: what older rows held in it is not known"
+    if found.filled:
+        return "older rows were filled in one by one, which the stream does not carry"
+    if not found.has_missing and (found.filenode is None or found.filenode != table.filenode):
+        return "the table may have been rewritten since: what older rows hold in it cannot be proven"
+    column = CapturedColumn(
+        declared.name,
+        PostgresType(declared.oid, declared.typmod),
+        comment=found.comment,
+        added=True,
+        missing=found.missing if found.has_missing else None,
+    )
+    return _checked(column)
+
+
+def _checked(column: CapturedColumn) -> CapturedColumn | str:
+    try:
+        column.field()
+    except UnsupportedType as error:
+        return f"its type cannot be kept: {error.reason}"
+    return column

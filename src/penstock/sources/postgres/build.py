@@ -1,0 +1,120 @@
+"""From the changes of one table, found by the scan, to a chunk of the change log: split, decoded column by column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.changelog.frames import stored_schema
+from penstock.changelog.interface import Chunk, transaction_schema
+from penstock.errors import ProtocolError
+from penstock.sources.postgres import scan
+from penstock.sources.postgres.control import REPORT
+from penstock.sources.postgres.shapes import Shape
+from penstock.sources.postgres.types import BadValue
+
+__all__ = ["Changes", "Unfit", "build"]
+
+_TRANSACTIONS = transaction_schema()
+_RETRY = "Change the value upstream, then capture the table anew: ALTER SOURCES … RETRY TABLE {table};"
+
+
+class Unfit(Exception):
+    """A change that cannot be kept: its place among the changes given, the reason and what to do."""
+
+    def __init__(self, change: int, why: str, remedy: str = "") -> None:
+        super().__init__(change, why, remedy)
+        self.change, self.why, self.remedy = change, why, remedy
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes of one table in a buffer, and the transactions (or subtransactions) that `tx` refers to."""
+
+    buf: npt.NDArray[np.uint8]
+    off: npt.NDArray[np.int32]
+    ordinal: npt.NDArray[np.int64]
+    tx: npt.NDArray[np.int32]
+    lsns: npt.NDArray[np.int64]
+    xids: npt.NDArray[np.int64]
+    times: npt.NDArray[np.int64]
+    skip: int = 0
+    """Bytes between the kind of a message and its relation: an xid, in blocks."""
+
+
+def build(changes: Changes, shape: Shape) -> Chunk:
+    """Make a chunk; raises `Unfit` for the first change with a value that cannot be kept."""
+    columns, most = len(shape.codecs), 2 * len(changes.off)
+    off, length = np.empty((columns, most), np.int32), np.empty((columns, most), np.int32)
+    kinds, owner, tags = np.empty(most, np.int8), np.empty(most, np.int32), np.zeros(columns, np.uint8)
+    images = scan.split(changes.buf, changes.off, changes.skip, columns, off, length, kinds, owner, tags)
+    if images < 0:
+        message = f"a malformed change of {shape.name} arrived from Postgres"
+        raise ProtocolError(message, REPORT)
+    off, length, kinds, owner = off[:, :images], length[:, :images], kinds[:images], owner[:images]
+    _refuse_partial_keys(shape, length, owner)
+    arrays = [_column(shape, c, int(tags[c]), changes.buf, off[c], length[c], owner) for c in range(columns)]
+    unchanged = _unchanged(length)
+    tx, transactions = _transactions(changes, owner)
+    row = pa.StructArray.from_arrays(arrays, fields=list(shape.schema.columns))
+    stored = pa.RecordBatch.from_arrays(
+        [pa.array(tx), pa.array(changes.ordinal[owner]), pa.array(kinds), unchanged, row],
+        schema=stored_schema(shape.schema.columns),
+    )
+    mask = int(np.bitwise_or.reduce(np.int64(1) << kinds.astype(np.int64)))
+    return Chunk(shape.name, shape.version, transactions, stored, mask, unchanged.null_count < images)
+
+
+def _refuse_partial_keys(shape: Shape, length: npt.NDArray[np.int32], owner: npt.NDArray[np.int32]) -> None:
+    """A row whose key was not sent cannot be told from others."""
+    for name in shape.schema.key:
+        left_out = np.flatnonzero(length[shape.schema.columns.get_field_index(name)] == -2)
+        if len(left_out):
+            why = f"an UPDATE came without the value of its key column {name}, which is too large for that"
+            identity = f"Run: ALTER TABLE {shape.name} REPLICA IDENTITY FULL; then RETRY TABLE {shape.name}."
+            raise Unfit(int(owner[left_out[0]]), why, identity)
+
+
+def _column(
+    shape: Shape,
+    place: int,
+    tags: int,
+    buf: npt.NDArray[np.uint8],
+    off: npt.NDArray[np.int32],
+    length: npt.NDArray[np.int32],
+    owner: npt.NDArray[np.int32],
+) -> pa.Array:
+    """Decode one column; all of its values come in the same wire form."""
+    codec, name = shape.codecs[place], shape.table.columns[place].name
+    if tags == 3:
+        message = f"column {name} of {shape.name} arrived both as text and as binary from Postgres"
+        raise ProtocolError(message, REPORT)
+    try:
+        return (codec.text if tags == 1 else codec.binary)(buf, off, length)
+    except BadValue as bad:
+        why = f"column {name} holds a value that cannot be kept: {bad.reason}"
+        raise Unfit(int(owner[bad.row]), why, _RETRY.format(table=shape.name)) from bad
+
+
+def _unchanged(length: npt.NDArray[np.int32]) -> pa.Array:
+    """List per image the columns that were not sent because they did not change; null where all were."""
+    kind = pa.list_(pa.field("item", pa.int32(), nullable=False))
+    missing = length == -2
+    if not missing.any():
+        return pa.nulls(length.shape[1], kind)
+    images, columns = np.nonzero(missing.T)
+    counts = np.bincount(images, minlength=length.shape[1])
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    values = pa.array(columns.astype(np.int32))
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=pa.array(counts == 0))
+
+
+def _transactions(changes: Changes, owner: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], pa.RecordBatch]:
+    """Return the place of each image's transaction among the chunk's own, and those transactions."""
+    own, place = np.unique(changes.tx[owner], return_inverse=True)
+    times = pa.array(changes.times[own]).view(_TRANSACTIONS.field(2).type)
+    batch = [pa.array(changes.lsns[own]), pa.array(changes.xids[own]), times]
+    return place.astype(np.int32), pa.RecordBatch.from_arrays(batch, schema=_TRANSACTIONS)
