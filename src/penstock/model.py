@@ -78,6 +78,10 @@ class TableSchema:
         names = len(earlier.columns)
         return self.key == earlier.key and list(self.columns)[:names] == list(earlier.columns)
 
+    def added_to(self, earlier: TableSchema) -> list[pa.Field]:
+        """Return the columns that this has beyond `earlier`."""
+        return list(self.columns)[len(earlier.columns) :]
+
     def to_bytes(self) -> bytes:
         """Serialise as an Arrow schema that carries name and key as metadata."""
         metadata = {"schema": self.table.schema, "name": self.table.name, "key": "\0".join(self.key)}

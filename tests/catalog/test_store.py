@@ -8,15 +8,17 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import BaseVersion, Catalog, SourceRecord, TableRecord
 from penstock.errors import DefiniteError
-from penstock.model import TableName
+from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 
 ORDERS, ITEMS = TableName("public", "orders"), TableName("public", "items")
+SCHEMA = TableSchema(ORDERS, pa.schema([("id", pa.int64())]), ("id",))
 
 
 def source(name: str = "shop") -> SourceRecord:
@@ -63,7 +65,7 @@ def test_tables_have_states_of_their_own(shop: Catalog) -> None:
 
 
 def test_removing_a_source_removes_all_of_it(shop: Catalog) -> None:
-    shop.record_base("shop", "orders", BaseVersion(0, Lsn(10)))
+    shop.record_base("shop", "orders", BaseVersion(0, Lsn(10), SCHEMA))
     shop.add_source(source("other"), [table(ORDERS, "other")])
     shop.remove_source("shop")
     assert [record.name for record in shop.sources()] == ["other"]
@@ -84,8 +86,8 @@ def test_a_source_is_added_whole_or_not_at_all(catalog: Catalog) -> None:
 
 def test_the_newest_base_at_or_before_a_position(shop: Catalog) -> None:
     for version, position in ((0, 10), (1, 20), (3, 20), (5, 40)):
-        shop.record_base("shop", "orders", BaseVersion(version, Lsn(position)))
-    shop.record_base("shop", "orders", BaseVersion(5, Lsn(40)))
+        shop.record_base("shop", "orders", BaseVersion(version, Lsn(position), SCHEMA))
+    shop.record_base("shop", "orders", BaseVersion(5, Lsn(40), SCHEMA))
     asked = {upto: shop.newest_base("shop", "orders", Lsn(upto)) for upto in (9, 10, 19, 20, 39, 40, 99)}
     assert {upto: base and base.version for upto, base in asked.items()} == {
         9: None,
@@ -101,13 +103,17 @@ def test_the_newest_base_at_or_before_a_position(shop: Catalog) -> None:
 WRITER = """
 import sys
 from pathlib import Path
+import pyarrow as pa
+
 from penstock.catalog.store import BaseVersion, Catalog
+from penstock.model import TableName, TableSchema
 from penstock.catalog.states import SourceState
 from penstock.positions import Lsn
 catalog = Catalog(Path(sys.argv[1]))
+SCHEMA = TableSchema(TableName("public", "orders"), pa.schema([("id", pa.int64())]), ("id",))
 first = int(sys.argv[2])
 for n in range(100):
-    catalog.record_base("shop", "orders", BaseVersion(first + 2 * n, Lsn(first + 2 * n)))
+    catalog.record_base("shop", "orders", BaseVersion(first + 2 * n, Lsn(first + 2 * n), SCHEMA))
     catalog.set_source("shop", SourceState.READY, error=str(first))
 """
 
@@ -117,7 +123,7 @@ def test_two_processes_write_at_once(shop: Catalog, tmp_path: Path) -> None:
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(first)]) for first in (0, 1)]
     assert [writer.wait() for writer in writers] == [0, 0]
     assert [shop.newest_base("shop", "orders", Lsn(upto)) for upto in range(200)] == [
-        BaseVersion(n, Lsn(n)) for n in range(200)
+        BaseVersion(n, Lsn(n), SCHEMA) for n in range(200)
     ]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,9 +13,10 @@ from pyspark.sql import SparkSession
 from tests.tables.model import COLUMNS, KEYED, KEYLESS, History, plain, random_bag, random_history, row, rows_frame
 
 from penstock.errors import DefiniteError, TableError
-from penstock.model import TableName, TableSchema
+from penstock.model import TableName, TableSchema, with_missing
 from penstock.positions import Lsn
 from penstock.tables.base import BaseTable, State
+from penstock.tables.columns import column
 from penstock.tables.contents import Contents, survey
 from penstock.tables.fold import fold
 
@@ -147,7 +150,7 @@ def test_create_takes_the_place_of_what_is_there(spark: SparkSession, tmp_path: 
     table.append(rows_frame(spark, [row(1, "y")]), Lsn(200))
     assert table.position() == 200
     assert rows(table) == plain([row(1, "x"), row(1, "y")])
-    assert table.versions() == [State(3, Lsn(200)), State(2, Lsn(100))]
+    assert table.versions() == [(3, 200), (2, 100)]
 
 
 def test_writing_before_create(spark: SparkSession, tmp_path: Path) -> None:
@@ -165,11 +168,13 @@ def test_the_way_back(spark: SparkSession, tmp_path: Path) -> None:
         if n == 2:
             spark.sql(f"OPTIMIZE delta.`{table.path}`")
     found = table.versions()
-    assert [state.position for state in found] == positions[::-1]
+    assert [position for _, position in found] == positions[::-1]
     for version, position in found:
         assert plain(table.at(version).collect()) == plain(history.states[position])
     assert table.versions(limit=1) == found[:1]
-    assert found[0] == table.state()
+    state = table.state()
+    assert state is not None
+    assert found[0] == state[:2]
 
 
 def test_the_position_without_delta_s_checksum_files(spark: SparkSession, tmp_path: Path) -> None:
@@ -179,7 +184,54 @@ def test_the_position_without_delta_s_checksum_files(spark: SparkSession, tmp_pa
     for checksum in (Path(table.path) / "_delta_log").glob("*.crc"):
         checksum.unlink()
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    assert BaseTable(spark, table.path, KEYED).state() == State(1, Lsn(base + 5))
+    assert BaseTable(spark, table.path, KEYED).state() == State(1, Lsn(base + 5), KEYED)
+
+
+ADDED = [
+    ([pa.field("note", pa.string())], [None]),
+    ([pa.field("a note; with (all)", pa.int32())], [None]),
+    (
+        [
+            with_missing(pa.field("price", pa.decimal128(6, 2)), pa.array([Decimal("1.50")], pa.decimal128(6, 2))),
+            with_missing(pa.field("tags", pa.list_(pa.string())), pa.array([["x", None]])),
+            pa.field("note", pa.string()),
+        ],
+        [Decimal("1.50"), ["x", None], None],
+    ),
+]
+
+
+@pytest.mark.parametrize(("added", "values"), ADDED)
+def test_columns_are_added(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, added: list[pa.Field], values: list[object]
+) -> None:
+    table, history, base = small(spark, tmp_path, "a", "b")
+    history.update(history.find(1, "a"), {"n": 5})
+    follow(spark, table, history, base, history.commit())
+    before, position = rows(table), table.position()
+    wider = TableSchema(KEYED.table, pa.schema([*KEYED.columns, *added]), KEYED.key)
+    with monkeypatch.context() as crash, pytest.raises(InterruptedError):
+        crash.setattr(table, "_set_properties", fail_for("penstock.schema"))
+        table.evolve(wider)
+    state = BaseTable(spark, table.path, KEYED).state()
+    assert state is not None
+    assert (state.schema, state.position) == (KEYED, position), "a crash half-way: it counts as it was"
+    table.evolve(wider)
+    state = table.state()
+    assert state is not None
+    assert (state.schema, state.position) == (wider, position)
+    found = table.at(state.version)
+    assert plain(found.select(*map(column, KEYED.columns.names)).collect()) == before
+    names = [field.name for field in added]
+    assert [[row[name] for name in names] for row in found.collect()] == [values] * 2
+
+
+def fail_for(name: str) -> Callable[[Mapping[str, str]], None]:
+    def fail(properties: Mapping[str, str]) -> None:
+        if name in properties:
+            raise InterruptedError
+
+    return fail
 
 
 def test_properties_and_comments(spark: SparkSession, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from penstock.catalog.states import SourceState, TableState
 from penstock.errors import DefiniteError
-from penstock.model import TableName
+from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 
 __all__ = ["BaseVersion", "Catalog", "SourceRecord", "TableRecord"]
@@ -30,7 +30,7 @@ CREATE TABLE source_table (
     PRIMARY KEY (source, schema_name, table_name), UNIQUE (source, local));
 CREATE TABLE base_version (
     source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, local TEXT NOT NULL, version INTEGER NOT NULL,
-    position INTEGER NOT NULL, PRIMARY KEY (source, local, version))
+    position INTEGER NOT NULL, columns BLOB NOT NULL, PRIMARY KEY (source, local, version))
 """
 
 
@@ -61,10 +61,11 @@ class TableRecord:
 
 @dataclass(frozen=True)
 class BaseVersion:
-    """A fact that never changes: this Delta version of a base table shows this position."""
+    """A fact that never changes: this Delta version of a base table shows this position, with these columns."""
 
     version: int
     position: Lsn
+    schema: TableSchema
 
 
 class Catalog:
@@ -141,18 +142,23 @@ class Catalog:
     def record_base(self, source: str, local: str, base: BaseVersion) -> None:
         """Note which position a Delta version shows."""
         with self._transaction() as db:
-            row = (source, local, base.version, base.position)
-            db.execute("INSERT OR IGNORE INTO base_version VALUES (?, ?, ?, ?)", row)
+            row = (source, local, base.version, base.position, base.schema.to_bytes())
+            db.execute("INSERT OR IGNORE INTO base_version VALUES (?, ?, ?, ?, ?)", row)
 
     def newest_base(self, source: str, local: str, upto: Lsn) -> BaseVersion | None:
         """Return the newest version of a base table that shows nothing after `upto`."""
         query = (
-            "SELECT version, position FROM base_version WHERE source=? AND local=? AND position <= ?"
+            "SELECT version, position, columns FROM base_version WHERE source=? AND local=? AND position <= ?"
             " ORDER BY position DESC, version DESC LIMIT 1"
         )
         with self._connected() as db:
             row = db.execute(query, (source, local, upto)).fetchone()
-        return None if row is None else BaseVersion(row[0], Lsn(row[1]))
+        return None if row is None else BaseVersion(row[0], Lsn(row[1]), TableSchema.from_bytes(row[2]))
+
+    def forget_bases(self, source: str, local: str) -> None:
+        """Forget which versions of a base table show what: it is copied anew."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM base_version WHERE source=? AND local=?", (source, local))
 
     def _migrate(self, db: sqlite3.Connection) -> None:
         found = db.execute("PRAGMA user_version").fetchone()[0]

@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 
 from penstock.catalog.states import TableState
 from penstock.catalog.store import BaseVersion, Catalog, TableRecord
+from penstock.changelog.interface import LoggedTable
 from penstock.changelog.sqlite import SqliteLogReader
 from penstock.control.lifecycle import instance_of
 from penstock.errors import DefiniteError, PenstockError, TableError, TransientError
@@ -167,21 +168,21 @@ class Follower:
                 if durable <= seen:
                     continue
                 started = time.monotonic()
-                errors = {name: table.error for name, table in log.tables().items() if table.error is not None}
-                self._side_by_side(partial(self._apply, durable=durable, errors=errors), self._tables)
+                self._side_by_side(partial(self._apply, durable=durable, logged=log.tables()), self._tables)
                 seen = durable
                 cost = time.monotonic() - started
                 self._stop.wait(min(max(_REST * cost, _SHORTEST_PAUSE), _LONGEST_PAUSE))
 
-    def _apply(self, table: _Followed, durable: Lsn, errors: dict[TableName, TableError]) -> None:
+    def _apply(self, table: _Followed, durable: Lsn, logged: dict[TableName, LoggedTable]) -> None:
         """Bring one table to the durable frontier, or to just before its error."""
         state = self._state(table)
-        if self._stop.is_set() or table.at is None:
+        if self._stop.is_set() or table.at is None or table.record.upstream not in logged:
             return
-        error = errors.get(table.record.upstream)
+        known = logged[table.record.upstream]
+        error = known.error
         upto = durable if error is None else Lsn(min(durable, error.lsn - 1))
         try:
-            self._merge(table, table.at.position, upto)
+            self._merge(table, table.at, upto, known)
         except TableError as absent:
             self._fail(table, absent)
             return
@@ -192,10 +193,14 @@ class Follower:
         if error is not None and state is not TableState.FAILED:
             self._fail(table, error)
 
-    def _merge(self, table: _Followed, position: Lsn, upto: Lsn) -> None:
-        if upto <= position:
+    def _merge(self, table: _Followed, at: State, upto: Lsn, logged: LoggedTable) -> None:
+        if upto <= at.position:
             return
-        tail = read_tail(self._spark, self._log, table.base.schema, position, upto)
+        schema = logged.schema_within(at.position, upto) or at.schema
+        if len(schema.columns) > len(at.schema.columns):
+            self._progress(f"{self._source}: {table.record.upstream} has gained columns")
+            table.base.evolve(schema)
+        tail = read_tail(self._spark, self._log, schema, at.position, upto)
         if tail is not None:
             table.base.merge(tail.net, upto, tail.contents)
             self._look_up(table)
@@ -215,7 +220,8 @@ class Follower:
         """
         table.at = table.base.state()
         if table.at is not None:
-            base = BaseVersion(table.at.version, table.at.position)
+            table.base.schema = table.at.schema
+            base = BaseVersion(table.at.version, table.at.position, table.at.schema)
             self._catalog.record_base(self._source, table.record.local, base)
             if self._state(table) is TableState.PENDING:
                 self._catalog.set_table(self._source, table.record.upstream, TableState.LIVE)

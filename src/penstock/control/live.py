@@ -13,13 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
+from penstock.changelog.interface import LoggedTable
 from penstock.changelog.sqlite import SqliteLogReader
 from penstock.control.lifecycle import instance_of
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.layout import base_path, log_path
-from penstock.model import TableSchema
 from penstock.positions import Lsn
 from penstock.sql.query import resolve
+from penstock.tables.base import State
 from penstock.tables.live import live_table
 
 __all__ = ["Live"]
@@ -100,17 +101,19 @@ class Live:
         if upto is None:
             message = f"source {record.source} is being created or dropped"
             raise TransientError(message, "See `penstock status`.")
-        schema = self._readable_schema(record, upto)
+        logged = self._readable(record, upto)
         base = self._catalog.newest_base(record.source, record.local, upto)
         if base is None:
             message = f"{record.upstream} is still being copied"
             raise TransientError(message, "It can be read when its first copy is whole.")
-        path = base_path(self._home, record.source, record.local)
+        path = base_path(self._home, record.source, record.local).absolute()
         log = log_path(self._home, record.source)
-        return live_table(self._spark, log, path.absolute(), base.version, base.position, schema, upto)
+        at = State(base.version, base.position, base.schema)
+        schema = (logged and logged.schema_within(base.position, upto)) or base.schema
+        return live_table(self._spark, log, path, at, schema, upto)
 
-    def _readable_schema(self, record: TableRecord, upto: Lsn) -> TableSchema:
-        """Return the table's schema; raise its definite error where that holds at this position."""
+    def _readable(self, record: TableRecord, upto: Lsn) -> LoggedTable | None:
+        """Return the table in the log; raise its definite error where that holds at this position."""
         source = self._catalog.source(record.source)
         captured = [] if source is None else [t for t in instance_of(source).tables if t.name == record.upstream]
         with closing(SqliteLogReader(log_path(self._home, record.source))) as log:
@@ -122,7 +125,7 @@ class Live:
             raise DefiniteError(message, record.remedy or "")
         if record.state is TableState.FAILED and logged is not None and logged.error is None:
             raise DefiniteError(record.error or f"{record.upstream} is not captured", record.remedy or "")
-        return captured[0].table_schema()
+        return logged
 
 
 def _upstream_name(record: TableRecord) -> tuple[str, ...]:

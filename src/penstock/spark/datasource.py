@@ -103,11 +103,11 @@ class PenstockDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Read a range once."""
-        return _BatchReader(self._parsed())
+        return _BatchReader(self._parsed(), _column_names(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Follow the table."""
-        return _StreamReader(self._parsed())
+        return _StreamReader(self._parsed(), _column_names(schema))
 
     def _parsed(self) -> PenstockOptions:
         return PenstockOptions.parse(dict(self.options))
@@ -165,13 +165,15 @@ class _Changes:
     def partitions(self, after: Lsn, upto: Lsn) -> list[_Piece]:
         self._refuse_past_error(upto)
         with closing(SqliteLogReader(self._log)) as reader:
-            _refuse_outside(reader.frontiers(), after, upto)
+            _refuse_outside(reader.frontiers(), self.table().valid, after, upto)
             extent = reader.extent(self._name, after, upto)
         return [_Piece(after, upto, chunks) for chunks in grouped(extent)]
 
-    def read(self, piece: _Piece) -> Iterator[pa.RecordBatch]:
+    def read(self, piece: _Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield changes with the columns that the table had when the query began."""
+        columns = next(s.columns for s in reversed(self.table().schemas) if s.columns.names == list(names))
         with closing(SqliteLogReader(self._log)) as reader:
-            for batch in reader.read(self._name, piece.after, piece.upto, piece.chunks):
+            for batch in reader.read(self._name, piece.after, piece.upto, piece.chunks, columns):
                 yield changes(batch)
 
     def _refuse_past_error(self, upto: Lsn) -> None:
@@ -180,14 +182,19 @@ class _Changes:
             raise error
 
 
-def _refuse_outside(frontiers: Frontiers, after: Lsn, upto: Lsn) -> None:
+def _refuse_outside(frontiers: Frontiers, valid: Lsn, after: Lsn, upto: Lsn) -> None:
     """Refuse a range that the log cannot give whole: of another source of this name, or not written yet."""
-    if after < frontiers.valid:
-        message = f"the log begins at {frontiers.valid}: changes after {after} are not in it"
+    if after < valid:
+        message = f"the log begins at {valid}: changes after {after} are not in it"
         raise DefiniteError(message, "Start anew: with another checkpoint, and from a position that the log has.")
     if upto > max(frontiers.durable, after):
         message = f"the log ends at {frontiers.durable}: changes up to {upto} are not in it yet"
         raise TransientError(message, "Try again later, or end at a position that the log has.")
+
+
+def _column_names(schema: StructType) -> list[str]:
+    row = schema["after"].dataType
+    return row.names if isinstance(row, StructType) else []
 
 
 class _Piece(InputPartition):
@@ -199,8 +206,9 @@ class _Piece(InputPartition):
 
 
 class _BatchReader(DataSourceReader):
-    def __init__(self, options: PenstockOptions) -> None:
+    def __init__(self, options: PenstockOptions, columns: Sequence[str]) -> None:
         self._options = options
+        self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
         source = _Changes(self._options)
@@ -210,12 +218,13 @@ class _BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, _Piece):
             raise TypeError(partition)
-        return _Changes(self._options).read(partition)
+        return _Changes(self._options).read(partition, self._columns)
 
 
 class _StreamReader(DataSourceStreamReader):
-    def __init__(self, options: PenstockOptions) -> None:
+    def __init__(self, options: PenstockOptions, columns: Sequence[str]) -> None:
         self._options = options
+        self._columns = columns
         self._start: str | None = None
         self._seen = Lsn.ZERO
 
@@ -236,7 +245,7 @@ class _StreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, _Piece):
             raise TypeError(partition)
-        return _Changes(self._options).read(partition)
+        return _Changes(self._options).read(partition, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing hangs on this: the position is in Spark's checkpoint."""

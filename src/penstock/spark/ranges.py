@@ -6,6 +6,7 @@ job. A larger one is read by Spark tasks, a group of chunks each. Both give the 
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -20,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from penstock.changelog.interface import Extent
 from penstock.changelog.sqlite import SqliteLogReader
-from penstock.model import TableName, TableSchema, image_schema
+from penstock.model import TableSchema, image_schema
 from penstock.positions import Lsn
 from penstock.spark.planner_noise import hush
 
@@ -44,8 +45,7 @@ def images(spark: SparkSession, log: Path, schema: TableSchema, after: Lsn, upto
     spark.dataSource.register(ImagesSource)
     request = {
         "log": str(log.absolute()),
-        "schema": schema.table.schema,
-        "name": schema.table.name,
+        "schema": base64.b64encode(schema.to_bytes()).decode("ascii"),
         "after": int(after),
         "upto": int(upto),
         "groups": grouped(extent),
@@ -63,7 +63,8 @@ def grouped(extent: Extent) -> list[list[int]]:
 def _local(spark: SparkSession, log: Path, schema: TableSchema, after: Lsn, upto: Lsn) -> DataFrame:
     arrow = image_schema(schema.columns)
     with closing(SqliteLogReader(log)) as reader:
-        table = pa.Table.from_batches(reader.read(schema.table, after, upto), schema=arrow)
+        found = reader.read(schema.table, after, upto, columns=schema.columns)
+        table = pa.Table.from_batches(found, schema=arrow)
     return spark.createDataFrame(table, spark_schema(arrow))
 
 
@@ -89,6 +90,7 @@ class _ImagesReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         request = self._request
-        table = TableName(request["schema"], request["name"])
+        schema = TableSchema.from_bytes(base64.b64decode(request["schema"]))
+        after, upto = Lsn(request["after"]), Lsn(request["upto"])
         with closing(SqliteLogReader(Path(request["log"]))) as reader:
-            yield from reader.read(table, Lsn(request["after"]), Lsn(request["upto"]), partition.value)
+            yield from reader.read(schema.table, after, upto, partition.value, schema.columns)

@@ -26,37 +26,43 @@ A `BaseTable` has one writer at a time; readers may be many.
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
 from penstock.errors import DefiniteError
-from penstock.model import TableSchema
+from penstock.model import TableSchema, missing_value
 from penstock.positions import Lsn
+from penstock.spark.ranges import spark_schema
 from penstock.tables.absent import absent_row, absent_rows_told
 from penstock.tables.bags import replaced_rows, same_row
 from penstock.tables.columns import column, own, quoted, toastable
 from penstock.tables.contents import Contents
 from penstock.tables.overlay import filled
+from penstock.tables.widen import widened
 
 __all__ = ["BaseTable", "State"]
 
 _INCARNATION = "penstock.incarnation"
 _POSITION = "penstock.position"
+_SCHEMA = "penstock.schema"
 _NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
 _NOTHING = Contents()
 
 
 class State(NamedTuple):
-    """A Delta version and the position that it stands at."""
+    """A Delta version, the position that it stands at, and the columns that it has."""
 
     version: int
     position: Lsn
+    schema: TableSchema
 
 
 class BaseTable:
@@ -80,7 +86,12 @@ class BaseTable:
     ) -> None:
         """Make the table of `rows` as of `position`, in one commit, in place of whatever lies at the path."""
         incarnation = uuid.uuid4().hex
-        mine = {_INCARNATION: incarnation, _POSITION: str(int(position)), "penstock.table": str(self.schema.table)}
+        mine = {
+            _INCARNATION: incarnation,
+            _POSITION: str(int(position)),
+            _SCHEMA: _encoded(self.schema),
+            "penstock.table": str(self.schema.table),
+        }
         writer = rows.select(*self._commented(comments or {})).writeTo(f"delta.{quoted(self.path)}").using("delta")
         writer = writer.option("userMetadata", _metadata(incarnation, position))
         for name, value in {**self._delta_properties(), **(properties or {}), **mine}.items():
@@ -88,6 +99,25 @@ class BaseTable:
         if comment:
             writer = writer.tableProperty("comment", comment)
         writer.createOrReplace()
+
+    def evolve(self, schema: TableSchema) -> None:
+        """Give the table the columns that were added to it upstream, filled with what older rows hold in them there.
+
+        The position stays. The property that tells the columns is set last: until then the table counts as it was,
+        and after a crash all of this is done again.
+        """
+        state = self.state()
+        if state is None:
+            return
+        added = schema.added_to(state.schema)
+        if _needs_mapping(schema):
+            self._set_properties({"delta.columnMapping.mode": "name"})
+        if all(missing_value(field)[0].is_valid is False for field in added):
+            self._add_columns(added)
+        else:
+            self._rewrite(state, added)
+        self._set_properties({_SCHEMA: _encoded(schema)})
+        self.schema = schema
 
     def append(self, rows: DataFrame, position: Lsn) -> None:
         """Add `rows`, none of whose keys is in the table, and stand at `position`."""
@@ -110,7 +140,8 @@ class BaseTable:
         if incarnation is None:
             return None
         created = int(_option(snapshot.metadata().configuration().get(_POSITION)))
-        return State(snapshot.version(), Lsn(max(created, _marked(snapshot, incarnation))))
+        schema = _decoded(str(_option(snapshot.metadata().configuration().get(_SCHEMA))))
+        return State(snapshot.version(), Lsn(max(created, _marked(snapshot, incarnation))), schema)
 
     def position(self) -> Lsn | None:
         """Return the position that the table stands at; None: no table yet."""
@@ -122,7 +153,7 @@ class BaseTable:
         state = self.state()
         return state.version if state else None
 
-    def versions(self, limit: int | None = None) -> list[State]:
+    def versions(self, limit: int | None = None) -> list[tuple[int, Lsn]]:
         """Return the versions that are whole positions, newest first, of the newest `limit` commits."""
         incarnation = self._incarnation()
         table = DeltaTable.forPath(self._spark, self.path)
@@ -131,7 +162,7 @@ class BaseTable:
         for version, text in history.orderBy(F.desc("version")).collect():
             position = _position_in(text, incarnation)
             if position is not None:
-                found.append(State(version, position))
+                found.append((version, position))
         return found
 
     def at(self, version: int) -> DataFrame:
@@ -183,6 +214,22 @@ class BaseTable:
         merge = self._target(position).merge(old.unionByName(new).alias("source"), match).whenMatchedDelete()
         merge.whenNotMatchedInsert(F.col(f"source.{own('new')}"), values=values).execute()
 
+    def _add_columns(self, added: Sequence[pa.Field]) -> None:
+        there = self._current().columns
+        fields = spark_schema(pa.schema([field for field in added if field.name not in there]))
+        if fields:
+            columns = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in fields)
+            self._spark.sql(f"ALTER TABLE delta.{quoted(self.path)} ADD COLUMNS ({columns})")
+
+    def _rewrite(self, state: State, added: Sequence[pa.Field]) -> None:
+        rows = widened(self._spark, self.at(state.version).select(*map(column, state.schema.columns.names)), added)
+        writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        writer.option("userMetadata", _metadata(self._incarnation(), state.position)).save(self.path)
+
+    def _set_properties(self, properties: Mapping[str, str]) -> None:
+        told = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+        self._spark.sql(f"ALTER TABLE delta.{quoted(self.path)} SET TBLPROPERTIES ({told})")
+
     def _write(self, rows: DataFrame, position: Lsn, mode: str) -> None:
         incarnation = self._incarnation()
         writer: DataFrameWriter = rows.select(*map(column, self.schema.columns.names)).write.format("delta").mode(mode)
@@ -227,7 +274,7 @@ class BaseTable:
 
     def _delta_properties(self) -> dict[str, str]:
         properties = {"delta.enableDeletionVectors": "true"}
-        if any(_NEEDS_MAPPING & set(name) for name in self.schema.columns.names):
+        if _needs_mapping(self.schema):
             properties["delta.columnMapping.mode"] = "name"
         return properties
 
@@ -244,6 +291,18 @@ def _inserted(name: str, left_out: int | None, schema: TableSchema) -> Column:
     if left_out is None:
         return value
     return F.when(F.array_contains("source._unchanged", left_out), absent_row(schema)).otherwise(value)
+
+
+def _needs_mapping(schema: TableSchema) -> bool:
+    return any(_NEEDS_MAPPING & set(name) for name in schema.columns.names)
+
+
+def _encoded(schema: TableSchema) -> str:
+    return base64.b64encode(schema.to_bytes()).decode("ascii")
+
+
+def _decoded(text: str) -> TableSchema:
+    return TableSchema.from_bytes(base64.b64decode(text))
 
 
 def _metadata(incarnation: str, position: Lsn) -> str:

@@ -8,17 +8,19 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.model import TableSchema
 from penstock.positions import Lsn
+from penstock.tables.base import State
+from penstock.tables.columns import column
 from penstock.tables.overlay import overlay
 from penstock.tables.tail import read_tail
+from penstock.tables.widen import widened
 
 __all__ = ["live_table"]
 
 
-def live_table(
-    spark: SparkSession, log: Path, base: Path, version: int, position: Lsn, schema: TableSchema, upto: Lsn
-) -> DataFrame:
-    """Return the table at `upto`, from Delta version `version` of its base, which stands at `position`."""
-    rows = spark.read.format("delta").option("versionAsOf", version).load(str(base))
-    rows = rows.select(*(f"`{name.replace('`', '``')}`" for name in schema.columns.names))
-    tail = read_tail(spark, log, schema, position, upto)
+def live_table(spark: SparkSession, log: Path, base: Path, at: State, schema: TableSchema, upto: Lsn) -> DataFrame:
+    """Return the table at `upto` with the columns of `schema`, from a version of its base."""
+    rows = spark.read.format("delta").option("versionAsOf", at.version).load(str(base))
+    rows = rows.select(*map(column, at.schema.columns.names))
+    rows = widened(spark, rows, schema.added_to(at.schema))
+    tail = read_tail(spark, log, schema, at.position, upto)
     return rows if tail is None else overlay(rows, tail.net, schema, tail.contents)

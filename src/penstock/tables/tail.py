@@ -48,7 +48,9 @@ def read_tail(spark: SparkSession, log: Path, schema: TableSchema, after: Lsn, u
 def _small_net(
     spark: SparkSession, reader: ChangeLogReader, schema: TableSchema, after: Lsn, upto: Lsn, contents: Contents
 ) -> DataFrame:
-    found = pa.Table.from_batches(reader.read(schema.table, after, upto), schema=image_schema(schema.columns))
+    found = pa.Table.from_batches(
+        reader.read(schema.table, after, upto, columns=schema.columns), schema=image_schema(schema.columns)
+    )
     net = fold_small(found, schema, contents)
     return spark.createDataFrame(net, spark_schema(net.schema))
 
