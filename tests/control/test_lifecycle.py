@@ -122,8 +122,8 @@ def test_the_slot_was_made_but_its_answer_was_lost(
 ) -> None:
     made = create_slot
 
-    def make_and_lose(connection: Any, name: str) -> Any:
-        made(connection, name)
+    def make_and_lose(connection: Any, name: str, **flags: bool) -> Any:
+        made(connection, name, **flags)
         raise psycopg.OperationalError("the connection was lost")
 
     with monkeypatch.context() as patched:

@@ -12,6 +12,7 @@ import pytest
 from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
 from penstock.errors import DefiniteError
 from penstock.sources.postgres.connection import connect
+from penstock.sources.postgres.findings import errors_among
 from penstock.sources.postgres.preflight import Finding, Preflight, examine
 from penstock.sources.postgres.slot import export_snapshot
 from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource, source_name
@@ -44,7 +45,7 @@ def role(database: Any) -> Iterator[str]:
 def test_a_database_that_can_be_captured(database: Any) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TEMP TABLE passing (id int PRIMARY KEY)")
     found = examined(database.url)
-    assert (found.server, found.refused()) == ((), {})
+    assert (errors_among(found.server), found.refused()) == ([], {})
     assert [str(table.name) for table in found.capturable()] == ["public.t"]
     found.require()
     assert nothing_upstream(database)
@@ -149,9 +150,10 @@ def test_a_role_without_any_right(database: Any, role: str) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     found = examined(role)
     name = f'"{database.name}_role"'
-    assert [finding.object for finding in found.server] == ["role", "role"]
-    assert f"ALTER ROLE {name} REPLICATION" in found.server[0].remedy
-    assert f'GRANT CREATE ON DATABASE "{database.name}" TO {name}' in found.server[1].remedy
+    assert [finding.object for finding in errors_among(found.server)] == ["role", "role"]
+    replication, create = errors_among(found.server)
+    assert f"ALTER ROLE {name} REPLICATION" in replication.remedy
+    assert f'GRANT CREATE ON DATABASE "{database.name}" TO {name}' in create.remedy
     assert "may not be read" in refused(role).why
     with pytest.raises(DefiniteError, match="REPLICATION") as caught:
         PostgresSource.from_url(role, "x").create_instances(1)
@@ -163,9 +165,9 @@ def test_the_remedies_are_enough(database: Any, role: str) -> None:
     """Do what preflight says, one after the other, as an administrator: then capture can begin."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     name = f'"{database.name}_role"'
-    for finding in examined(role).server:
-        database.execute(finding.remedy.split("run: ")[1])
-    assert examined(role).server == ()
+    for finding in errors_among(examined(role).server):
+        database.execute(" ".join(finding.sql))
+    assert errors_among(examined(role).server) == []
     database.execute(f"GRANT SELECT ON t TO {name}")
     assert "only its owner" in refused(role).why
     database.execute(f"ALTER TABLE t OWNER TO {name}")
@@ -212,7 +214,7 @@ def small() -> Iterator[EmbeddedPostgres]:
 
 
 def test_a_server_that_is_not_set_up(small: EmbeddedPostgres) -> None:
-    found = {finding.object: finding for finding in examined(small.url).server}
+    found = {finding.object: finding for finding in errors_among(examined(small.url).server)}
     assert set(found) == {"wal_level", "max_replication_slots", "max_wal_senders"}
     assert "wal_level is replica" in found["wal_level"].why
     assert "ALTER SYSTEM SET wal_level = 'logical'" in found["wal_level"].remedy
