@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Self
 
 import psycopg
@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from penstock.errors import DefiniteError, TransientError, UsageError
-from penstock.model import TableSchema
+from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.sources.family import InstanceConfig, Source
 from penstock.sources.postgres.captured import CapturedTable
@@ -28,6 +28,7 @@ __all__ = ["PostgresInstanceConfig", "PostgresSource", "source_name"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 _RELEASE_SECONDS = 10.0
+_SETTLE_SECONDS = 3
 
 
 def source_name(url: str) -> str:
@@ -95,10 +96,15 @@ class PostgresSource(Source, PostgresOptions):
         """Return the connection as `connect` takes it: the reference stands in the place of the password."""
         return make_conninfo(self.connection, password=self.password) if self.password else self.connection
 
-    def preflight(self, *, captured: bool = False) -> Preflight:
-        """Look whether this database can be captured; `captured` is for a source that is there already."""
+    def preflight(
+        self, *, captured: Collection[TableName] | None = None, refused: Collection[TableName] = ()
+    ) -> Preflight:
+        """Look whether this database can be captured; or, of a source that is there, whether it can go on.
+
+        The latter is meant when its tables are given: those that it captures, and those that were refused.
+        """
         with connect(self.conninfo()) as connection:
-            found = examine(connection, self.publication, self.slot, self, captured=captured)
+            found = examine(connection, self.publication, self.slot, self, captured=captured, refused=refused)
         return self._with_replication(found)
 
     def _with_replication(self, found: Preflight) -> Preflight:
@@ -195,6 +201,12 @@ class PostgresInstanceConfig(InstanceConfig):
             if self._owns_publication and drop_publication(connection, self.publication):
                 removed.append(f"publication {self.publication}")
         return removed
+
+    def settle(self, durable: Lsn) -> list[str]:
+        """Clean up long after capture ended: a slot that was confirmed beyond `durable` is somebody else's by now."""
+        with connect(self.connection, connect_timeout=_SETTLE_SECONDS) as connection:
+            state = find_slot(connection, self.slot) if self._owns_slot else None
+        return [] if state is not None and state.confirmed > durable else self.cleanup()
 
     def by_hand(self) -> list[str]:
         """Return what to run in psql on that database."""

@@ -7,21 +7,20 @@ from typing import Any
 
 import psycopg
 
+from penstock.model import TableName
 from penstock.sources.postgres.findings import Finding, error
 from penstock.sources.postgres.names import quoted, quoted_table
 from penstock.sources.postgres.options import Ownership, PostgresOptions
 from penstock.sources.postgres.publication import Publication, check_publication
-from penstock.sources.postgres.selection import ChosenTable
 from penstock.sources.postgres.slot import SlotFlags, SlotState, find_slot, slot_problem
 
 __all__ = ["check_publication_of", "check_slot_of"]
 
 
 def check_publication_of(
-    connection: psycopg.Connection[Any],
     name: str,
     found: Publication | None,
-    tables: Sequence[ChosenTable],
+    tables: Sequence[TableName],
     options: PostgresOptions,
     *,
     captured: bool,
@@ -32,7 +31,7 @@ def check_publication_of(
         return [_publication_taken(name)] if found is not None else []
     if found is None:
         return [_no_publication(name, tables, managed)]
-    return check_publication(found, [table.name for table in tables], options.rules, options.publication_ownership)
+    return check_publication(found, tables, options.rules, options.publication_ownership)
 
 
 def _publication_taken(name: str) -> Finding:
@@ -41,11 +40,11 @@ def _publication_taken(name: str) -> Finding:
     return error("publication", f"a publication {name} exists already in this database", remedy)
 
 
-def _no_publication(name: str, tables: Sequence[ChosenTable], managed: bool) -> Finding:
+def _no_publication(name: str, tables: Sequence[TableName], managed: bool) -> Finding:
     if managed:
         why = f"the publication {name} is gone: changes since then are lost"
         return error("publication", why, "Drop the source and capture it again.")
-    listed = ", ".join(quoted_table(table.name) for table in tables)
+    listed = ", ".join(quoted_table(table) for table in tables)
     mend = f"CREATE PUBLICATION {quoted(name)} FOR {f'TABLE {listed}' if listed else 'ALL TABLES'};"
     return error("publication", f"there is no publication {name} in this database", sql=[mend])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import psycopg
 
 from penstock.errors import DefiniteError
 from penstock.model import TableName
-from penstock.sources.postgres.findings import Finding, errors_among
+from penstock.sources.postgres.findings import Finding, error, errors_among, info
 from penstock.sources.postgres.introspect import find_tables
 from penstock.sources.postgres.options import Ownership, PostgresOptions
 from penstock.sources.postgres.pooler import find_pooler
@@ -18,7 +19,7 @@ from penstock.sources.postgres.preflight.role import find_role
 from penstock.sources.postgres.preflight.server import check_server
 from penstock.sources.postgres.preflight.tables import check_table
 from penstock.sources.postgres.publication import read_publication
-from penstock.sources.postgres.selection import ChosenTable, choose
+from penstock.sources.postgres.selection import ChosenTable, Selection, choose
 
 __all__ = ["Preflight", "examine"]
 
@@ -70,9 +71,10 @@ def examine(
     slot: str,
     options: PostgresOptions = _ALL_TABLES,
     *,
-    captured: bool = False,
+    captured: Collection[TableName] | None = None,
+    refused: Collection[TableName] = (),
 ) -> Preflight:
-    """Look at everything that capture will need. `captured` is a source that is there, with what is ours upstream."""
+    """Look at everything that capture will need; of a source that is there (`captured`), at what it has."""
     pooled = find_pooler(connection)
     if pooled:
         return Preflight(tuple(pooled), ())
@@ -80,18 +82,31 @@ def examine(
     found_publication = read_publication(connection, publication)
     version = connection.info.server_version
     selection = choose(find_tables(connection), options, found_publication if users else None, version)
-    role = find_role(connection)
-    names = [table.name for table in selection.tables]
+    if captured is not None:
+        _keep_captured(selection, captured, refused)
+    there, role = captured is not None, find_role(connection)
+    published = [table.name for table in selection.tables if captured is None or table.name in captured]
     server = [
-        *check_server(connection, options, captured=captured),
+        *check_server(connection, options, captured=there),
         *role.check(options),
-        *check_publication_of(connection, publication, found_publication, selection.tables, options, captured=captured),
-        *check_slot_of(connection, slot, options, captured=captured),
+        *check_publication_of(publication, found_publication, published, options, captured=there),
+        *check_slot_of(connection, slot, options, captured=there),
         *selection.findings,
     ]
-    about_tables = {str(name) for name in names}
+    about_tables = {str(table.name) for table in selection.tables}
     tables = tuple(
         (table, (*check_table(table, role, options), *(f for f in server if f.object == str(table.name))))
         for table in selection.tables
     )
     return Preflight(tuple(f for f in server if f.object not in about_tables), tables, bool(options.tables))
+
+
+def _keep_captured(selection: Selection, captured: Collection[TableName], refused: Collection[TableName]) -> None:
+    """Of a source that is there, look at its tables: what was made later is not captured, what is gone is an error."""
+    there = {table.name for table in selection.tables}
+    for name in sorted(set(captured) - there):
+        why = "it is captured, and is not there any more, or not published"
+        selection.findings.append(error(str(name), why, "Drop the source and capture it again."))
+    for name in sorted(there - set(captured) - set(refused)):
+        selection.findings.append(info(str(name), "it is newer than the source, and is not captured"))
+    selection.tables = [table for table in selection.tables if table.name in captured or table.name in refused]
