@@ -13,7 +13,7 @@ first copy then reads the same rows and columns. Under the ``strict`` rules it h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -53,6 +53,11 @@ _SCHEMAS = """
 SELECT n.nspname FROM pg_publication_namespace p JOIN pg_namespace n ON n.oid = p.pnnspid
  WHERE p.pnpubid = (SELECT oid FROM pg_publication WHERE pubname = %s) ORDER BY 1
 """
+_MEMBERS = """
+SELECT n.nspname, c.relname FROM pg_publication_rel r
+  JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE r.prpubid = (SELECT oid FROM pg_publication WHERE pubname = %s) ORDER BY 1, 2
+"""
 _TABLES_14 = """
 SELECT schemaname, tablename, NULL::text[], NULL::text, false
   FROM pg_publication_tables WHERE pubname = %s ORDER BY 1, 2
@@ -82,7 +87,7 @@ class PublishedTable:
 
 @dataclass(frozen=True)
 class Publication:
-    """A publication as Postgres shows it; `tables` are all that it publishes in effect."""
+    """A publication as Postgres shows it; `members` are named in it, `tables` are all that it publishes in effect."""
 
     name: str
     owner: str
@@ -92,7 +97,8 @@ class Publication:
     via_root: bool
     generated: bool
     schemas: tuple[str, ...] = ()
-    tables: tuple[PublishedTable, ...] = field(default=())
+    members: tuple[TableName, ...] = ()
+    tables: tuple[PublishedTable, ...] = ()
 
     def table(self, name: TableName) -> PublishedTable | None:
         """Look a published table up."""
@@ -125,6 +131,7 @@ def read_publication(connection: psycopg.Connection[Any], name: str) -> Publicat
     return Publication(
         *(name, owner, owned, all_tables, operations, via_root, generated_too),
         schemas=tuple(schema for (schema,) in schemas),
+        members=tuple(TableName(*member) for member in connection.execute(_MEMBERS, (name,))),
         tables=_read_tables(connection, name, version),
     )
 
@@ -182,12 +189,12 @@ def _check_strict(publication: Publication, tables: Sequence[TableName]) -> list
     if publication.via_root:
         mend = f"ALTER PUBLICATION {name} SET (publish_via_partition_root = false);"
         found.append(error(about, "it publishes partitions as their root, against the strict rules", sql=[mend]))
+    for member in (member for member in publication.members if member not in tables):
+        why = f"it publishes {member}, which is not captured as such, against the strict rules"
+        found.append(error(about, why, sql=[f"ALTER PUBLICATION {name} DROP TABLE {quoted_table(member)};"]))
     for table in publication.tables:
         target = quoted_table(table.name)
-        if table.name not in tables:
-            why = f"it publishes {table.name}, which is not captured, against the strict rules"
-            found.append(error(about, why, sql=[f"ALTER PUBLICATION {name} DROP TABLE {target};"]))
-        elif table.row_filter is not None or table.column_list:
+        if table.row_filter is not None or table.column_list:
             what = "a row filter" if table.row_filter is not None else "a column list"
             again = [f"ALTER PUBLICATION {name} {verb} TABLE {target};" for verb in ("DROP", "ADD")]
             found.append(error(about, f"it has {what} on {table.name}, against the strict rules", sql=again))
