@@ -263,3 +263,80 @@ def test_a_source_is_named_after_its_database(database_name: str, name: str) -> 
 
 def test_a_long_name_that_begins_with_a_digit() -> None:
     assert PostgresSource.from_url("postgresql://me@h/" + "9" * 60).name == "db_" + "9" * 38
+
+
+# -- roles -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "cloud", ["rds_replication", "rds_superuser", "cloudsqlsuperuser", "cloudsqlreplica", "azure_pg_admin"]
+)
+def test_what_a_cloud_calls_replication(database: Any, role: str, cloud: str) -> None:
+    """The catalogs promise it; that this server refuses it all the same is found by trying."""
+    name = f"{database.name}_role"
+    database.execute(
+        f"CREATE ROLE {cloud}; GRANT {cloud} TO {name}; GRANT CREATE ON DATABASE {database.name} TO {name}"
+    )
+    database.execute(f"CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t OWNER TO {name}")
+    try:
+        assert errors_among(examined(role).server) == []
+        with pytest.raises(DefiniteError, match="refused replication"):
+            PostgresSource.from_url(role, "x").create_instances(1)
+    finally:
+        database.execute(f"DROP ROLE {cloud}")
+
+
+def test_on_rds_the_remedy_is_its_role(database: Any, role: str) -> None:
+    database.execute("CREATE ROLE rds_replication")
+    try:
+        (finding, _) = errors_among(examined(role).server)
+        assert finding.sql == (f'GRANT rds_replication TO "{database.name}_role";',)
+    finally:
+        database.execute("DROP ROLE rds_replication")
+
+
+def test_a_schema_that_may_not_be_used(database: Any, role: str) -> None:
+    database.execute("CREATE SCHEMA closed; CREATE TABLE closed.t (id int PRIMARY KEY)")
+    found = [f for f in examined(role).findings() if f.object == "closed.t"]
+    assert [f.sql for f in found] == [
+        (f'GRANT USAGE ON SCHEMA "closed" TO "{database.name}_role";',),
+        (f'GRANT SELECT ON "closed"."t" TO "{database.name}_role";',),
+        (f'GRANT "postgres" TO "{database.name}_role";',),
+    ]
+
+
+def test_settings_that_are_dangerous() -> None:
+    settings = {
+        "max_slot_wal_keep_size": "64MB",
+        "wal_sender_timeout": "1s",
+        "idle_replication_slot_timeout": "1h",
+    }
+    with start_postgres(fsync=False, settings=settings) as server:
+        server.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        found = {f.object: f for f in examined(server.url).server}
+        assert {name: f.level.value for name, f in found.items()} == dict.fromkeys(settings, "warning")
+        for finding in found.values():
+            for statement in finding.sql:
+                server.execute(statement)
+        server.restart(**{name: {"max_slot_wal_keep_size": "10GB"}.get(name, "60s") for name in settings})
+        server.execute("ALTER SYSTEM RESET ALL")
+        server.restart(wal_sender_timeout="0", idle_replication_slot_timeout="0", max_slot_wal_keep_size="-1")
+        found = {f.object: f for f in examined(server.url).server}
+        assert {name: f.level.value for name, f in found.items()} == {
+            "max_slot_wal_keep_size": "info",
+            "wal_sender_timeout": "warning",
+        }
+
+
+def test_an_old_server() -> None:
+    from penstock.sources.postgres.options import PostgresOptions
+    from penstock.sources.postgres.preflight.server import check_server
+
+    class Old:
+        """As much of a connection as the first look needs."""
+
+        class info:
+            server_version = 130012
+
+    (finding,) = check_server(Old(), PostgresOptions())  # type: ignore[arg-type]
+    assert finding.why == "it is Postgres 13"
