@@ -186,3 +186,37 @@ except DefiniteError as error:
     said = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True).stdout
     assert "full or failing" in said
     assert shop.source("shop") == source()
+
+
+def test_nobody_brings_back_what_is_being_dropped(shop: Catalog) -> None:
+    """A capture outlives its parent for a moment, and may still report."""
+    shop.set_source("shop", SourceState.READY)
+    found = shop.source("shop")
+    assert found is not None
+    assert found.state is SourceState.CREATING  # only create finishes, with the instance
+    shop.set_source("shop", SourceState.READY, instance="{}")
+    shop.set_source("shop", SourceState.DROPPING)
+    for state in (SourceState.READY, SourceState.FAILED, SourceState.CREATING):
+        shop.set_source("shop", state, error="late")
+        shop.set_source("shop", state, error="late", instance="{}")
+    found = shop.source("shop")
+    assert found is not None
+    assert (found.state, found.error) == (SourceState.DROPPING, None)
+
+
+def test_debts(shop: Catalog) -> None:
+    shop.remove_source("shop", ('{"slot": "s"}', Lsn(7)))
+    (debt,) = shop.debts()
+    assert (debt.source, debt.instance, debt.durable, debt.error) == ("shop", '{"slot": "s"}', Lsn(7), None)
+    shop.defer(debt, "nobody there")
+    assert shop.debts()[0].error == "nobody there"
+    shop.settle(debt)
+    assert (shop.debts(), shop.sources()) == ([], [])
+
+
+def test_a_catalog_of_the_first_version_is_taken_on(shop: Catalog, tmp_path: Path) -> None:
+    path = tmp_path / "home" / "penstock.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript("DROP TABLE debt; PRAGMA user_version = 1")
+    again = Catalog(path)
+    assert (again.debts(), again.source("shop")) == ([], source())

@@ -370,7 +370,7 @@ def test_no_query(home: Path, arguments: list[str], said: str) -> None:
     assert said in penstock(*arguments, "--home", home).is_an_error(USAGE).said
 
 
-@pytest.mark.parametrize("command", ["demo", "run", "sql", "status", "drop"])
+@pytest.mark.parametrize("command", ["demo", "run", "check", "sql", "status", "drop"])
 def test_help_has_an_example(command: str) -> None:
     answer = penstock(command, "--help")
     assert (answer.code, answer.err) == (DONE, "")

@@ -36,7 +36,8 @@ def test_the_shape_of_its_json(tmp_path: Path, database: Database) -> None:
         home.drop("shop")
     assert (answer.code, answer.err) == (0, "")
     found = json.loads(answer.out)
-    assert list(found) == ["version", "home", "running", "sources"]
+    assert list(found) == ["version", "home", "running", "sources", "debts"]
+    assert found["debts"] == []
     assert (found["version"], found["home"], found["running"]) == (1, str(home.path), None)
     (source,) = found["sources"]
     assert list(source) == [

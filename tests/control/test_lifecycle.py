@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog
 from penstock.control import lifecycle
 from penstock.control.lifecycle import create_source, drop_source, instance_of, recover
-from penstock.embedded.postgres import start_postgres
+from penstock.control.status import home_status
+from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
 from penstock.errors import DefiniteError, TransientError
 from penstock.layout import catalog_path, lake_path, log_path
 from penstock.model import TableName
@@ -122,8 +123,8 @@ def test_the_slot_was_made_but_its_answer_was_lost(
 ) -> None:
     made = create_slot
 
-    def make_and_lose(connection: Any, name: str) -> Any:
-        made(connection, name)
+    def make_and_lose(connection: Any, name: str, **flags: bool) -> Any:
+        made(connection, name, **flags)
         raise psycopg.OperationalError("the connection was lost")
 
     with monkeypatch.context() as patched:
@@ -216,6 +217,97 @@ def test_drop_while_postgres_is_down(tmp_path: Path, catalog: Catalog) -> None:
         assert (
             server.execute("SELECT 1 FROM pg_replication_slots") == server.execute("SELECT 1 FROM pg_publication") == []
         )
+
+
+# -- what cannot be reached ------------------------------------------------------------------------------------------
+
+
+def left_upstream(server: EmbeddedPostgres) -> int:
+    return len(server.execute("SELECT 1 FROM pg_replication_slots")) + len(
+        server.execute("SELECT 1 FROM pg_publication")
+    )
+
+
+@pytest.fixture
+def away(catalog: Catalog, tmp_path: Path) -> Iterator[EmbeddedPostgres]:
+    """A server with a captured database, which has gone away."""
+    with start_postgres(fsync=False) as server:
+        server.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        create_source(tmp_path, catalog, PostgresSource.from_url(server.url, "shop"))
+        server.stop()
+        yield server
+
+
+def test_one_that_is_away_keeps_no_other_from_being_recovered(
+    away: EmbeddedPostgres, database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path
+) -> None:
+    create_source(tmp_path, catalog, source)
+    catalog.set_source("shop", SourceState.DROPPING)
+    catalog.set_source(source.name, SourceState.CREATING)
+    (waiting,) = recover(tmp_path, catalog)
+    assert "shop is not gone yet" in waiting.message
+    (shop,) = catalog.sources()
+    assert (shop.name, shop.state, shop.error) == ("shop", SourceState.DROPPING, waiting.message)
+    assert upstream(database) == set()
+    away.start()
+    assert recover(tmp_path, catalog) == []
+    assert (catalog.sources(), left_upstream(away)) == ([], 0)
+
+
+def test_a_debt_is_remembered_and_settled(away: EmbeddedPostgres, catalog: Catalog, tmp_path: Path) -> None:
+    left = drop_source(tmp_path, catalog, "shop", force=True)
+    (debt,) = catalog.debts()
+    assert (debt.source, debt.error, catalog.sources()) == ("shop", None, [])
+    (shown,) = home_status(tmp_path, catalog).debts
+    assert (shown.source, shown.statements) == ("shop", left[1:])
+    assert shown.at == f"127.0.0.1:{away.port}/postgres"
+    (waiting,) = recover(tmp_path, catalog)
+    assert left[1] in waiting.remedy
+    assert "cannot reach Postgres" in str(catalog.debts()[0].error)
+    away.start()
+    assert left_upstream(away) == 2
+    assert recover(tmp_path, catalog) == []
+    assert (catalog.debts(), left_upstream(away)) == ([], 0)
+
+
+def test_a_debt_that_was_paid_by_hand(away: EmbeddedPostgres, catalog: Catalog, tmp_path: Path) -> None:
+    left = drop_source(tmp_path, catalog, "shop", force=True)
+    away.start()
+    for statement in left:
+        away.execute(statement)
+    assert (recover(tmp_path, catalog), catalog.debts()) == ([], [])
+
+
+@pytest.mark.parametrize("home", ["same", "other"])
+def test_a_debt_is_no_reason_to_drop_what_a_new_source_made(
+    away: EmbeddedPostgres, catalog: Catalog, tmp_path: Path, home: str
+) -> None:
+    left = drop_source(tmp_path, catalog, "shop", force=True)
+    away.start()
+    for statement in left:
+        away.execute(statement)
+    elsewhere = tmp_path if home == "same" else tmp_path / "other"
+    owner = catalog if home == "same" else Catalog(catalog_path(elsewhere))
+    create_source(elsewhere, owner, PostgresSource.from_url(away.url, "shop"))
+    assert recover(tmp_path, catalog) == []
+    assert (catalog.debts(), left_upstream(away)) == ([], 2)
+
+
+def test_what_is_the_users_is_no_debt(database: Any, catalog: Catalog, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
+    database.execute(f"SELECT pg_create_logical_replication_slot('{database.name}', 'pgoutput')")
+    theirs = {"publication": "p", "publication_ownership": "user", "slot": database.name, "slot_ownership": "user"}
+    create_source(tmp_path, catalog, PostgresSource.from_url(database.url, "shop", **theirs))
+    assert drop_source(tmp_path, catalog, "shop") == []
+    assert upstream(database) == {f"slot {database.name}", "publication p"}
+
+
+def test_the_name_that_was_asked_for(database: Any, catalog: Catalog, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+    tables = ("public.a AS B", "public.b")
+    create_source(tmp_path, catalog, PostgresSource.from_url(database.url, database.name, tables=tables))
+    assert [table.local for table in catalog.tables()] == ["B", "public_b"]
+    drop_source(tmp_path, catalog, database.name)
 
 
 LOCAL = [

@@ -17,9 +17,9 @@ from penstock.errors import DefiniteError
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 
-__all__ = ["BaseVersion", "Catalog", "SourceRecord", "TableRecord"]
+__all__ = ["BaseVersion", "Catalog", "Debt", "SourceRecord", "TableRecord"]
 
-_VERSION = 1
+_VERSION = 2
 _SCHEMA = """
 CREATE TABLE source (
     name TEXT PRIMARY KEY, kind TEXT NOT NULL, spec TEXT NOT NULL, instance TEXT NOT NULL, state TEXT NOT NULL,
@@ -32,6 +32,13 @@ CREATE TABLE base_version (
     source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, local TEXT NOT NULL, version INTEGER NOT NULL,
     position INTEGER NOT NULL, columns BLOB NOT NULL, PRIMARY KEY (source, local, version))
 """
+_DEBT = """
+CREATE TABLE debt (
+    id INTEGER PRIMARY KEY, source TEXT NOT NULL, instance TEXT NOT NULL, durable INTEGER NOT NULL, error TEXT,
+    since TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP)
+"""
+_STEPS = {0: _SCHEMA, 1: _DEBT}
+"""What takes a catalog from one version to the next."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,21 @@ class BaseVersion:
     version: int
     position: Lsn
     schema: TableSchema
+
+
+@dataclass(frozen=True)
+class Debt:
+    """What a source that was dropped by force left upstream: to be removed as soon as that can be reached.
+
+    `instance` is JSON of its kind's type. Nobody confirmed the slot beyond `durable`: one that is further is not ours.
+    """
+
+    id: int
+    source: str
+    instance: str
+    durable: Lsn
+    error: str | None
+    since: str
 
 
 class Catalog:
@@ -107,17 +129,41 @@ class Catalog:
     def set_source(
         self, name: str, state: SourceState, *, instance: str | None = None, error: str = "", remedy: str = ""
     ) -> None:
-        """Move a source to a state."""
-        with self._transaction() as db:
-            db.execute(
-                "UPDATE source SET state=?, error=?, remedy=?, instance=coalesce(?, instance) WHERE name=?",
-                (state, error or None, remedy or None, instance, name),
-            )
+        """Move a source to a state, unless it is being made or dropped by somebody else.
 
-    def remove_source(self, name: str) -> None:
-        """Forget a source and everything about it."""
+        A capture that outlives its parent may still report. It cannot bring back a source that is being dropped, nor
+        finish one that is being created: that is for `create`, which gives the instance.
+        """
+        query = (
+            "UPDATE source SET state=?1, error=?2, remedy=?3, instance=coalesce(?4, instance) WHERE name=?5 AND"
+            " (state NOT IN (?6, ?7) OR ?1 = ?7 OR (state = ?6 AND (?4 IS NOT NULL OR ?1 = ?6)))"
+        )
+        guarded = (SourceState.CREATING, SourceState.DROPPING)
+        with self._transaction() as db:
+            db.execute(query, (state, error or None, remedy or None, instance, name, *guarded))
+
+    def remove_source(self, name: str, debt: tuple[str, Lsn] | None = None) -> None:
+        """Forget a source and everything about it; in the same step, remember the debt that it leaves upstream."""
         with self._transaction() as db:
             db.execute("DELETE FROM source WHERE name=?", (name,))
+            if debt is not None:
+                db.execute("INSERT INTO debt (source, instance, durable) VALUES (?, ?, ?)", (name, *debt))
+
+    def debts(self) -> list[Debt]:
+        """Return what is still to be removed upstream, the oldest first."""
+        with self._connected() as db:
+            rows = db.execute("SELECT id, source, instance, durable, error, since FROM debt ORDER BY id").fetchall()
+        return [Debt(r[0], r[1], r[2], Lsn(r[3]), r[4], r[5]) for r in rows]
+
+    def settle(self, debt: Debt) -> None:
+        """Forget a debt: nothing is left of it."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM debt WHERE id=?", (debt.id,))
+
+    def defer(self, debt: Debt, error: str) -> None:
+        """Note why a debt could not be settled."""
+        with self._transaction() as db:
+            db.execute("UPDATE debt SET error=? WHERE id=?", (error, debt.id))
 
     def tables(self, source: str | None = None) -> list[TableRecord]:
         """Return the tables of a source, or of all."""
@@ -171,12 +217,12 @@ class Catalog:
                 message,
                 "Upgrade Penstock, or use another home (--home).",
             )
-        if found == 0:
+        if found < _VERSION:
             db.execute("BEGIN IMMEDIATE")
-            if db.execute("PRAGMA user_version").fetchone()[0] == 0:
-                for statement in _SCHEMA.split(";"):
+            for version in range(db.execute("PRAGMA user_version").fetchone()[0], _VERSION):
+                for statement in _STEPS[version].split(";"):
                     db.execute(statement)
-                db.execute(f"PRAGMA user_version = {_VERSION}")
+            db.execute(f"PRAGMA user_version = {_VERSION}")
             db.execute("COMMIT")
 
     @contextmanager

@@ -23,8 +23,12 @@ def drop(
 
     Example: penstock drop shop
     """
-    left = open_existing(home).drop(source, force=force)
+    opened = open_existing(home)
+    kept = opened.kept(source)
+    left = opened.drop(source, force=force)
     typer.echo(f"dropped {source}")
+    for thing in kept:
+        typer.echo(f"left in Postgres, because it is yours: {thing}")
     if left:
-        typer.echo("could not be removed; run by hand:")
+        typer.echo("could not be removed; each later start tries again, or run by hand:")
         typer.echo("\n".join(left))

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from penstock.cli.check import check
 from penstock.cli.demo import demo
 from penstock.cli.drop import drop
 from penstock.cli.run import run
@@ -28,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (demo, run, sql, status, drop):
+for command in (demo, run, check, sql, status, drop):
     app.command()(command)
 
 

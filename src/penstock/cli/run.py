@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,40 +12,69 @@ from rich.live import Live
 
 from penstock.cli.copying import show_copy
 from penstock.cli.interrupt import Interrupt
-from penstock.cli.options import DebugOption, HomeOption
+from penstock.cli.options import (
+    DebugOption,
+    ExcludeOption,
+    FailoverOption,
+    HomeOption,
+    PartitionsChoice,
+    PartitionsOption,
+    PasswordOption,
+    PublicationOption,
+    RulesChoice,
+    RulesOption,
+    SchemaOption,
+    SlotOption,
+    TableOption,
+    TextOption,
+    source_options,
+)
 from penstock.cli.starting import start_spark, stop_spark, waiting
 from penstock.cli.status import render
-from penstock.control.home import Home, open_home
-from penstock.errors import UsageError
+from penstock.control.home import URL_SCHEMES, Home, open_home
+from penstock.errors import PenstockError, UsageError
 
 if TYPE_CHECKING:
     from penstock.control.running import Running
 
 __all__ = ["run"]
 
-_SCHEMES = ("postgresql://", "postgres://")
-
 
 def run(
     target: Annotated[str | None, typer.Argument(help="postgresql://… of a database to capture.")] = None,
     home: HomeOption = Path(".penstock"),
     name: Annotated[str | None, typer.Option("--name", help="The source's name; else the database's.")] = None,
+    password: PasswordOption = None,
+    schema: SchemaOption = None,
+    table: TableOption = None,
+    exclude_column: ExcludeOption = None,
+    text_column: TextOption = None,
+    publication: PublicationOption = None,
+    slot: SlotOption = None,
+    rules: RulesOption = RulesChoice.OPEN,
+    partitions: PartitionsOption = PartitionsChoice.LEAVES,
+    failover: FailoverOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Capture all tables of a database, and run every source of the home, until Ctrl-C.
+    """Capture the tables of a database, and run every source of the home, until Ctrl-C.
 
-    Stops cleanly and resumes exactly where it was. The password comes from PGPASSWORD or ~/.pgpass.
+    All tables, unless --schema or --table name some. Stops cleanly and resumes exactly where it was. The password
+    comes from PGPASSWORD, ~/.pgpass, or from where --password says.
 
     Example: penstock run postgresql://penstock@db.example.com/shop
     """
     console = Console(stderr=True)
     opened = open_home(home)
-    opened.recover()
+    left = opened.recover()
+    options = source_options(
+        *(password, schema, table, exclude_column, text_column, publication, slot, rules, partitions, failover)
+    )
     if target is not None:
-        _capture(console, opened, target, name)
-    if not opened.sources():
-        message = "this home has no sources"
-        raise UsageError(message, "Name a database: penstock run postgresql://user@host/database")
+        _capture(console, opened, target, name, options)
+    elif options:
+        message = "options of a source without a database"
+        raise UsageError(message, "Name it: penstock run postgresql://user@host/database")
+    _require_sources(console, opened, left)
     with Interrupt() as interrupt:
         spark = start_spark()
         try:
@@ -58,18 +87,29 @@ def run(
             stop_spark(spark)
 
 
-def _capture(console: Console, home: Home, target: str, name: str | None) -> None:
+def _require_sources(console: Console, home: Home, left: list[PenstockError]) -> None:
+    """Go on with what can run; say what has to wait."""
+    if not home.runnable():
+        if left:
+            raise left[0]
+        message = "this home has no sources"
+        raise UsageError(message, "Name a database: penstock run postgresql://user@host/database")
+    for error in left:
+        console.print(f"{error.message}\n{error.remedy}", style="yellow", highlight=False, markup=False)
+
+
+def _capture(console: Console, home: Home, target: str, name: str | None, options: dict[str, Any]) -> None:
     """Make the source, unless the home captures this database already."""
-    if not target.startswith(_SCHEMES):
+    if not target.startswith(URL_SCHEMES):
         message = f"{'this' if '@' in target else target} is not the URL of a database"  # a password may be in it
         raise UsageError(message, "Name one as postgresql://user@host:5432/database.")
-    existing = home.captures(target)
+    existing = home.captures(target, **options)
     if existing is not None and name not in (None, existing):
         message = f"this home captures that database already, as source {existing}"
         raise UsageError(message, f"Leave --name out, or drop it first: penstock drop {existing}")
     if existing is None:
         with waiting("looking at the database"):
-            made = home.create(target, name)
+            made = home.create(target, name, **options)
         console.print(f"created source {made}: `penstock drop {made}` removes it again, also upstream")
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from penstock.cli.interrupt import Interrupt
 from penstock.cli.options import DebugOption, HomeOption, JsonOption
 from penstock.control.home import open_existing
-from penstock.control.status import HomeStatus, SourceStatus
+from penstock.control.status import DebtStatus, HomeStatus, SourceStatus
 
 __all__ = ["render", "status"]
 
@@ -61,7 +61,16 @@ def render(found: HomeStatus) -> RenderableType:
             for table in source.tables
             if table.error
         ]
+    parts += [_debt(debt) for debt in found.debts]
     return Group(*parts)
+
+
+def _debt(debt: DebtStatus) -> Text:
+    why = f" ({debt.error})" if debt.error else ""
+    text = (
+        f"left upstream by {debt.source}, dropped by force, at {debt.at}{why}; tried again at each start, or run there:"
+    )
+    return Text("\n".join([text, *debt.statements]), style="yellow")
 
 
 def _headline(source: SourceStatus) -> Text:

@@ -10,16 +10,17 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.changelog.interface import Frontiers
 from penstock.changelog.sqlite import SqliteLogReader
-from penstock.control.lifecycle import create_source, drop_source, instance_of, recover
+from penstock.control.check import CheckReport, check_database, check_source
+from penstock.control.lifecycle import create_source, drop_source, instance_of, recover, spec_of
 from penstock.control.lock import hold_home
 from penstock.control.status import HomeStatus, home_status
-from penstock.errors import UsageError
+from penstock.errors import PenstockError, UsageError
 from penstock.layout import catalog_path, log_path
 from penstock.positions import Lsn
 from penstock.sources.postgres.spec import PostgresSource
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from penstock.control.running import Running
     from penstock.control.verify import Verdict
 
-__all__ = ["Home", "open_existing", "open_home", "start_session"]
+__all__ = ["URL_SCHEMES", "Home", "check_target", "open_existing", "open_home", "start_session"]
+
+URL_SCHEMES = ("postgresql://", "postgres://")
 
 
 def open_home(path: str | Path = ".penstock") -> Home:
@@ -46,6 +49,19 @@ def open_existing(path: Path) -> Home:
         message = f"there is no home at {path}"
         raise UsageError(message, "Name it with --home, or make one with: penstock run postgresql://…")
     return Home(path)
+
+
+def check_target(path: Path, target: str, **options: Any) -> CheckReport:
+    """Look at a database (by its URL) that might be captured, or at a source (by its name) of the home at `path`."""
+    if target.startswith(URL_SCHEMES):
+        return check_database(target, **options)
+    if options:
+        message = f"{target} is the name of a source, which has its options already"
+        raise UsageError(message, "Leave the options out, or name a database: postgresql://user@host/database")
+    if "@" in target or "=" in target:  # a password may be in it
+        message = "this is neither the URL of a database nor the name of a source"
+        raise UsageError(message, "Name a database as postgresql://user@host:5432/database.")
+    return open_existing(path).check(target)
 
 
 def start_session(progress: Progress) -> SparkSession:
@@ -62,32 +78,65 @@ class Home:
         self.path = path
         self._catalog = Catalog(catalog_path(path))
 
-    def create(self, url: str, name: str | None = None) -> str:
-        """Make a source that captures all tables of a Postgres database; return its name."""
-        source = PostgresSource.from_url(url, name)
+    def create(self, url: str, name: str | None = None, **options: Any) -> str:
+        """Make a source that captures a Postgres database; return its name.
+
+        All tables, unless the options say otherwise: they are the fields of `PostgresOptions`.
+        """
+        source = PostgresSource.from_url(url, name, **options)
         with hold_home(self.path):
             recover(self.path, self._catalog)
             return create_source(self.path, self._catalog, source).name
 
-    def recover(self) -> None:
-        """Finish or undo what a process that died left half done; refuse while another one has this home."""
+    def recover(self) -> list[PenstockError]:
+        """Finish or undo what a process that died left half done; refuse while another one has this home.
+
+        Return what has to wait, because its upstream cannot be reached.
+        """
         with hold_home(self.path):
-            recover(self.path, self._catalog)
+            return recover(self.path, self._catalog)
 
     def drop(self, name: str, *, force: bool = False) -> list[str]:
         """Remove a source and what it made, also upstream; return what is left to do there by hand."""
         with hold_home(self.path):
-            return drop_source(self.path, self._catalog, name, force=force)
+            left = drop_source(self.path, self._catalog, name, force=force)
+            if not left:  # Postgres is there: an older debt may be settled, too
+                recover(self.path, self._catalog)
+            return left
+
+    def kept(self, name: str) -> list[str]:
+        """Return what of a source is the user's own upstream, and stays there when the source is dropped."""
+        record = self._catalog.source(name)
+        return [] if record is None else instance_of(record).kept()
 
     def sources(self) -> list[str]:
         """Return the names of the sources."""
         return [record.name for record in self._catalog.sources()]
 
-    def captures(self, url: str) -> str | None:
-        """Return the name of the source that captures this database, if there is one."""
+    def runnable(self) -> list[str]:
+        """Return the names of the sources that can run: not those that are being made or dropped."""
+        return [r.name for r in self._catalog.sources() if r.state in (SourceState.READY, SourceState.FAILED)]
+
+    def captures(self, url: str, **options: Any) -> str | None:
+        """Return the name of the source that captures this database, if there is one; refuse other options."""
         wanted = PostgresSource.from_url(url).connection
-        found = (r.name for r in self._catalog.sources() if instance_of(r).connection == wanted)
-        return next(found, None)
+        for record in self._catalog.sources():
+            spec = spec_of(record)
+            if spec.connection == wanted:
+                asked = {"publication": spec.publication, "slot": spec.slot, "password": spec.password, **options}
+                if options and PostgresSource.from_url(url, record.name, **asked) != spec:
+                    message = f"this home captures that database already, as source {record.name}, with other options"
+                    raise UsageError(message, f"Leave the options out, or drop it first: penstock drop {record.name}")
+                return record.name
+        return None
+
+    def check(self, name: str) -> CheckReport:
+        """Look whether a source can go on: whether all that it needs upstream is as it should be."""
+        record = self._catalog.source(name)
+        if record is None:
+            message = f"there is no source {name}"
+            raise UsageError(message, f"Known are: {', '.join(self.sources()) or 'none'}")
+        return check_source(self.path, record)
 
     @contextmanager
     def run(self, spark: SparkSession | None = None, progress: Progress | None = None) -> Iterator[Running]:

@@ -6,29 +6,34 @@
     drop:    catalog (dropping) ─▶ slot ─▶ publication ─▶ log, lake ─▶ catalog (gone)
 
 The catalog is written first and cleared last. A source found half-made at the next start is undone, one found
-half-dropped is finished.
+half-dropped is finished. While Postgres cannot be reached, such a source waits, and the others run; dropped by force,
+it goes at once, and what it left upstream stays in the catalog as a debt, which each later start tries to settle.
 """
 
 from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
 
 from penstock.catalog.states import SourceState, TableState
-from penstock.catalog.store import Catalog, SourceRecord, TableRecord
-from penstock.changelog.sqlite import create_log
+from penstock.catalog.store import Catalog, Debt, SourceRecord, TableRecord
+from penstock.changelog.sqlite import SqliteLogReader, create_log
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.layout import lake_path, log_path
 from penstock.model import TableName
+from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connection_error
 from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
 
-__all__ = ["create_source", "drop_source", "instance_of", "recover"]
+__all__ = ["create_source", "debt_of", "drop_source", "instance_of", "recover", "spec_of"]
+
+
+_NONE: Mapping[TableName, str] = {}
 
 
 def create_source(home: Path, catalog: Catalog, source: PostgresSource) -> SourceRecord:
@@ -36,14 +41,14 @@ def create_source(home: Path, catalog: Catalog, source: PostgresSource) -> Sourc
     if catalog.source(source.name) is not None:
         message = f"there is a source {source.name} already"
         raise DefiniteError(message, f"Drop it first: penstock drop {source.name}")
-    with _upstream(source.name, source.connection):
+    with _upstream(source.name, source.conninfo()):
         instance = source.create_instances(1)[0]
     record = SourceRecord(
         source.name, source.NAME, source.model_dump_json(), instance.model_dump_json(), SourceState.CREATING
     )
     catalog.add_source(record, _tables(instance))
     try:
-        with _upstream(source.name, source.connection):
+        with _upstream(source.name, source.conninfo()):
             prepared = instance.prepare()
         create_log(log_path(home, source.name), prepared.start())
     except BaseException as error:
@@ -73,17 +78,55 @@ def drop_source(home: Path, catalog: Catalog, name: str, *, force: bool = False)
         message = f"there is no source {name}"
         raise DefiniteError(message, f"The sources of this home: {known}.")
     catalog.set_source(name, SourceState.DROPPING)
-    left = _clean_upstream(instance_of(record), force)
+    instance = instance_of(record)
+    left = _clean_upstream(instance, force)
+    debt = (instance.model_dump_json(), _durable(home, instance)) if left else None
     _remove_files(home, name)
-    catalog.remove_source(name)
+    catalog.remove_source(name, debt)
     return left
 
 
-def recover(home: Path, catalog: Catalog) -> None:
-    """Undo what was half made and finish what was half dropped, when its process died. The home must be held."""
+def recover(home: Path, catalog: Catalog) -> list[PenstockError]:
+    """Undo what was half made, finish what was half dropped, settle debts; return what has to wait, and why.
+
+    Upstreams that cannot be reached keep nothing else from running. The home must be held.
+    """
+    waiting: list[PenstockError] = []
     for record in catalog.sources():
         if record.state in (SourceState.CREATING, SourceState.DROPPING):
-            drop_source(home, catalog, record.name)
+            try:
+                drop_source(home, catalog, record.name)
+            except TransientError as error:
+                catalog.set_source(record.name, SourceState.DROPPING, error=error.message, remedy=error.remedy)
+                waiting.append(error)
+    unsettled = [_settle(catalog, debt) for debt in catalog.debts()]
+    return waiting + [left for left in unsettled if left is not None]
+
+
+def _settle(catalog: Catalog, debt: Debt) -> PenstockError | None:
+    """Remove what a source dropped by force left upstream; where a new source has those names, they are its own."""
+    instance = debt_of(debt)
+    names = [(other.connection, other.slot) for other in map(instance_of, catalog.sources())]
+    try:
+        if (instance.connection, instance.slot) not in names:
+            instance.settle(debt.durable)
+    except (PenstockError, psycopg.Error) as error:
+        said = _said(error)
+        catalog.defer(debt, said)
+        message = f"what source {debt.source} left upstream could not be removed: {said}"
+        return TransientError(message, "\n".join(["It will be tried again; or run by hand:", *instance.by_hand()]))
+    catalog.settle(debt)
+    return None
+
+
+def debt_of(debt: Debt) -> PostgresInstanceConfig:
+    """Read what a debt is about."""
+    return PostgresInstanceConfig.model_validate_json(debt.instance)
+
+
+def spec_of(record: SourceRecord) -> PostgresSource:
+    """Read what was asked for."""
+    return PostgresSource.model_validate_json(record.spec)
 
 
 def instance_of(record: SourceRecord) -> PostgresInstanceConfig:
@@ -94,7 +137,8 @@ def instance_of(record: SourceRecord) -> PostgresInstanceConfig:
 def _tables(instance: PostgresInstanceConfig) -> list[TableRecord]:
     captured = [table.name for table in instance.tables]
     refused = [TableName.parse(name) for name in instance.refused]
-    local = _local_names([*captured, *refused])
+    aliases = {table.name: table.alias for table in instance.tables if table.alias}
+    local = _local_names([*captured, *refused], aliases)
     pending = [TableRecord(instance.source, name, local[name], TableState.PENDING) for name in captured]
     failed = [
         TableRecord(instance.source, name, local[name], TableState.FAILED, *instance.refused[str(name)])
@@ -103,11 +147,16 @@ def _tables(instance: PostgresInstanceConfig) -> list[TableRecord]:
     return pending + failed
 
 
-def _local_names(tables: Sequence[TableName]) -> dict[TableName, str]:
-    """Name a table as upstream does; where another has that name, in any case, by its schema too, then by a number."""
-    names = [table.name.lower() for table in tables]
-    own = {table: _folder_name(table.name) for table in tables if names.count(table.name.lower()) == 1}
+def _local_names(tables: Sequence[TableName], aliases: Mapping[TableName, str] = _NONE) -> dict[TableName, str]:
+    """Name a table as asked for, else as upstream does; where that is taken, in any case, by its schema, a number."""
+    own = {table: _folder_name(alias) for table, alias in aliases.items()}
     taken = {name.lower() for name in own.values()}
+    names = [table.name.lower() for table in tables if table not in own]
+    for table in tables:
+        lower = table.name.lower()
+        if table not in own and names.count(lower) == 1 and lower not in taken:
+            own[table] = _folder_name(table.name)
+    taken |= {name.lower() for name in own.values()}
     for table in tables:
         name = _folder_name(f"{table.schema}_{table.name}")
         if table not in own:
@@ -136,19 +185,36 @@ def _upstream(source: str, conninfo: str) -> Iterator[None]:
 
 
 def _clean_upstream(instance: PostgresInstanceConfig, force: bool) -> list[str]:
+    if not instance.by_hand():  # all of it is the user's
+        return []
     try:
         instance.cleanup()
     except (PenstockError, psycopg.Error) as error:
         if force:
             return instance.by_hand()
-        said = error.message if isinstance(error, PenstockError) else " ".join(str(error).split())
-        message = f"source {instance.source} is not gone yet, because slot and publication could not be removed: {said}"
+        message = (
+            f"source {instance.source} is not gone yet, because slot and publication could not be removed:"
+            f" {_said(error)}"
+        )
         raise TransientError(
             message,
             f"Try again when Postgres can be reached; or: penstock drop {instance.source} --force, and by hand there:\n"
             + "\n".join(instance.by_hand()),
         ) from error
     return []
+
+
+def _said(error: BaseException) -> str:
+    return error.message if isinstance(error, PenstockError) else " ".join(str(error).split())
+
+
+def _durable(home: Path, instance: PostgresInstanceConfig) -> Lsn:
+    """How far the slot can have been confirmed by us."""
+    log = log_path(home, instance.source)
+    if not log.exists():
+        return instance.start()
+    with closing(SqliteLogReader(log)) as reader:
+        return reader.frontiers().durable
 
 
 def _remove_files(home: Path, name: str) -> None:

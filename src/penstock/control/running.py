@@ -25,7 +25,7 @@ class Running:
         self._catalog = catalog
         self._captures: dict[str, CaptureSupervisor] = {}
         self._followers: dict[str, Follower] = {}
-        names = [record.name for record in catalog.sources()]
+        names = [r.name for r in catalog.sources() if r.state in (SourceState.READY, SourceState.FAILED)]
         try:
             for name in names:
                 self._captures[name] = CaptureSupervisor(home, name)

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from penstock.catalog.store import Catalog, SourceRecord
+from penstock.catalog.store import Catalog, Debt, SourceRecord
 from penstock.changelog.interface import Frontiers
 from penstock.changelog.sqlite import SqliteLogReader
-from penstock.control.lifecycle import instance_of
+from penstock.control.lifecycle import debt_of, instance_of
 from penstock.control.lock import holder
 from penstock.errors import PenstockError
 from penstock.layout import log_path
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect, place
 
-__all__ = ["HomeStatus", "SourceStatus", "TableStatus", "home_status"]
+__all__ = ["DebtStatus", "HomeStatus", "SourceStatus", "TableStatus", "home_status"]
 
 _VERSION = 1
+_FLUSHED = """
+SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text
+"""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,17 @@ class SourceStatus:
 
 
 @dataclass(frozen=True)
+class DebtStatus:
+    """What a source dropped by force left upstream; it goes when Postgres can be reached at a start."""
+
+    source: str
+    at: str
+    since: str
+    statements: list[str]
+    error: str | None
+
+
+@dataclass(frozen=True)
 class HomeStatus:
     """A home; `running` is the pid of the process that runs it."""
 
@@ -64,6 +78,7 @@ class HomeStatus:
     home: str
     running: int | None
     sources: list[SourceStatus]
+    debts: list[DebtStatus] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Return the shape of ``penstock status --json``."""
@@ -72,7 +87,15 @@ class HomeStatus:
 
 def home_status(home: Path, catalog: Catalog) -> HomeStatus:
     """Look at everything once."""
-    return HomeStatus(_VERSION, str(home), holder(home), [_source(home, catalog, s) for s in catalog.sources()])
+    sources = [_source(home, catalog, record) for record in catalog.sources()]
+    return HomeStatus(_VERSION, str(home), holder(home), sources, [_debt(debt) for debt in catalog.debts()])
+
+
+def _debt(debt: Debt) -> DebtStatus:
+    instance = debt_of(debt)
+    since = datetime.fromisoformat(debt.since).replace(tzinfo=UTC)
+    statements = [line for line in instance.by_hand() if not line.startswith("--")]
+    return DebtStatus(debt.source, place(instance.connection), since.isoformat(), statements, debt.error)
 
 
 def _source(home: Path, catalog: Catalog, record: SourceRecord) -> SourceStatus:
@@ -122,7 +145,7 @@ def _lag_bytes(conninfo: str, frontiers: Frontiers | None) -> int | None:
         return None
     try:
         with connect(conninfo, connect_timeout=2) as connection:
-            row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+            row = connection.execute(_FLUSHED).fetchone()
     except (PenstockError, psycopg.Error):
         return None
     return max(0, Lsn.parse(row[0]) - frontiers.durable) if row else None

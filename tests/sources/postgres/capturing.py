@@ -32,8 +32,8 @@ def until(holds: Callable[[], bool], what: str, patience: float = PATIENCE) -> N
 class Capture:
     """Captures a database into a log of its own; can be stopped and started again."""
 
-    def __init__(self, url: str, log: Path, name: str) -> None:
-        self.source = PostgresSource.from_url(url, name)
+    def __init__(self, url: str, log: Path, name: str, **options: Any) -> None:
+        self.source = PostgresSource.from_url(url, name, **options)
         self.config: PostgresInstanceConfig = self.source.create_instances(1)[0].prepare()
         self.log = log
         create_log(log, self.config.start())

@@ -12,6 +12,7 @@ import pytest
 from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
 from penstock.errors import DefiniteError
 from penstock.sources.postgres.connection import connect
+from penstock.sources.postgres.findings import errors_among
 from penstock.sources.postgres.preflight import Finding, Preflight, examine
 from penstock.sources.postgres.slot import export_snapshot
 from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource, source_name
@@ -44,7 +45,7 @@ def role(database: Any) -> Iterator[str]:
 def test_a_database_that_can_be_captured(database: Any) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TEMP TABLE passing (id int PRIMARY KEY)")
     found = examined(database.url)
-    assert (found.server, found.refused()) == ((), {})
+    assert (errors_among(found.server), found.refused()) == ([], {})
     assert [str(table.name) for table in found.capturable()] == ["public.t"]
     found.require()
     assert nothing_upstream(database)
@@ -149,9 +150,10 @@ def test_a_role_without_any_right(database: Any, role: str) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     found = examined(role)
     name = f'"{database.name}_role"'
-    assert [finding.object for finding in found.server] == ["role", "role"]
-    assert f"ALTER ROLE {name} REPLICATION" in found.server[0].remedy
-    assert f'GRANT CREATE ON DATABASE "{database.name}" TO {name}' in found.server[1].remedy
+    assert [finding.object for finding in errors_among(found.server)] == ["role", "role"]
+    replication, create = errors_among(found.server)
+    assert f"ALTER ROLE {name} REPLICATION" in replication.remedy
+    assert f'GRANT CREATE ON DATABASE "{database.name}" TO {name}' in create.remedy
     assert "may not be read" in refused(role).why
     with pytest.raises(DefiniteError, match="REPLICATION") as caught:
         PostgresSource.from_url(role, "x").create_instances(1)
@@ -163,9 +165,9 @@ def test_the_remedies_are_enough(database: Any, role: str) -> None:
     """Do what preflight says, one after the other, as an administrator: then capture can begin."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     name = f'"{database.name}_role"'
-    for finding in examined(role).server:
-        database.execute(finding.remedy.split("run: ")[1])
-    assert examined(role).server == ()
+    for finding in errors_among(examined(role).server):
+        database.execute(" ".join(finding.sql))
+    assert errors_among(examined(role).server) == []
     database.execute(f"GRANT SELECT ON t TO {name}")
     assert "only its owner" in refused(role).why
     database.execute(f"ALTER TABLE t OWNER TO {name}")
@@ -212,7 +214,7 @@ def small() -> Iterator[EmbeddedPostgres]:
 
 
 def test_a_server_that_is_not_set_up(small: EmbeddedPostgres) -> None:
-    found = {finding.object: finding for finding in examined(small.url).server}
+    found = {finding.object: finding for finding in errors_among(examined(small.url).server)}
     assert set(found) == {"wal_level", "max_replication_slots", "max_wal_senders"}
     assert "wal_level is replica" in found["wal_level"].why
     assert "ALTER SYSTEM SET wal_level = 'logical'" in found["wal_level"].remedy
@@ -261,3 +263,80 @@ def test_a_source_is_named_after_its_database(database_name: str, name: str) -> 
 
 def test_a_long_name_that_begins_with_a_digit() -> None:
     assert PostgresSource.from_url("postgresql://me@h/" + "9" * 60).name == "db_" + "9" * 38
+
+
+# -- roles -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "cloud", ["rds_replication", "rds_superuser", "cloudsqlsuperuser", "cloudsqlreplica", "azure_pg_admin"]
+)
+def test_what_a_cloud_calls_replication(database: Any, role: str, cloud: str) -> None:
+    """The catalogs promise it; that this server refuses it all the same is found by trying."""
+    name = f"{database.name}_role"
+    database.execute(
+        f"CREATE ROLE {cloud}; GRANT {cloud} TO {name}; GRANT CREATE ON DATABASE {database.name} TO {name}"
+    )
+    database.execute(f"CREATE TABLE t (id int PRIMARY KEY); ALTER TABLE t OWNER TO {name}")
+    try:
+        assert errors_among(examined(role).server) == []
+        with pytest.raises(DefiniteError, match="refused replication"):
+            PostgresSource.from_url(role, "x").create_instances(1)
+    finally:
+        database.execute(f"DROP ROLE {cloud}")
+
+
+def test_on_rds_the_remedy_is_its_role(database: Any, role: str) -> None:
+    database.execute("CREATE ROLE rds_replication")
+    try:
+        (finding, _) = errors_among(examined(role).server)
+        assert finding.sql == (f'GRANT rds_replication TO "{database.name}_role";',)
+    finally:
+        database.execute("DROP ROLE rds_replication")
+
+
+def test_a_schema_that_may_not_be_used(database: Any, role: str) -> None:
+    database.execute("CREATE SCHEMA closed; CREATE TABLE closed.t (id int PRIMARY KEY)")
+    found = [f for f in examined(role).findings() if f.object == "closed.t"]
+    assert [f.sql for f in found] == [
+        (f'GRANT USAGE ON SCHEMA "closed" TO "{database.name}_role";',),
+        (f'GRANT SELECT ON "closed"."t" TO "{database.name}_role";',),
+        (f'GRANT "postgres" TO "{database.name}_role";',),
+    ]
+
+
+def test_settings_that_are_dangerous() -> None:
+    settings = {
+        "max_slot_wal_keep_size": "64MB",
+        "wal_sender_timeout": "1s",
+        "idle_replication_slot_timeout": "1h",
+    }
+    with start_postgres(fsync=False, settings=settings) as server:
+        server.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        found = {f.object: f for f in examined(server.url).server}
+        assert {name: f.level.value for name, f in found.items()} == dict.fromkeys(settings, "warning")
+        for finding in found.values():
+            for statement in finding.sql:
+                server.execute(statement)
+        server.restart(**{name: {"max_slot_wal_keep_size": "10GB"}.get(name, "60s") for name in settings})
+        server.execute("ALTER SYSTEM RESET ALL")
+        server.restart(wal_sender_timeout="0", idle_replication_slot_timeout="0", max_slot_wal_keep_size="-1")
+        found = {f.object: f for f in examined(server.url).server}
+        assert {name: f.level.value for name, f in found.items()} == {
+            "max_slot_wal_keep_size": "info",
+            "wal_sender_timeout": "warning",
+        }
+
+
+def test_an_old_server() -> None:
+    from penstock.sources.postgres.options import PostgresOptions
+    from penstock.sources.postgres.preflight.server import check_server
+
+    class Old:
+        """As much of a connection as the first look needs."""
+
+        class info:
+            server_version = 130012
+
+    (finding,) = check_server(Old(), PostgresOptions())  # type: ignore[arg-type]
+    assert finding.why == "it is Postgres 13"

@@ -67,6 +67,16 @@ class CapturedTable(BaseModel):
     columns: tuple[CapturedColumn, ...]
     comment: str | None = None
     estimated_rows: int = 0
+    alias: str | None = None
+    """The name that it shall have here (``FOR TABLES (public.orders AS purchases)``)."""
+    partitioned: bool = False
+    """Whether it is captured as the root of its partitions: the copy reads all of them."""
+    row_filter: str | None = None
+    """The publication's row filter as SQL that Postgres printed: it holds for the copy as well."""
+    column_list: bool = False
+    """Whether our publication lists its columns, so that the others never leave Postgres."""
+    ignored: tuple[str, ...] = ()
+    """Columns that the stream carries and that are left out here (Postgres 14, publications of others)."""
 
     def table_schema(self) -> TableSchema:
         """Return the schema downstream."""

@@ -1,7 +1,13 @@
 """Connections to Postgres: one way to open them, for SQL and for replication, with the same security settings.
 
-A connection string never holds a password here: it comes from the environment (``PGPASSWORD``), a password file or
-a service file, where libpq finds it by itself, in this process and in Spark's.
+::
+
+    URL or keywords ─▶ parse_url ─▶ keywords, the password a reference at most ─▶ catalog, Spark, logs
+                                       └─▶ connect, connect_replication: resolve the reference, nobody else does
+
+Passwords come from the environment (``PGPASSWORD``), a password file or a service file, where libpq finds them by
+itself, in this process and in Spark's; or from a reference (see `penstock.sources.postgres.secret`), which stands in
+the place of the password in a connection string. TLS, several hosts, ``target_session_attrs`` are libpq's business.
 """
 
 from __future__ import annotations
@@ -12,20 +18,15 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
+from penstock.errors import PenstockError, UsageError
+from penstock.sources.postgres.diagnosis import refusal_sqlstate
+from penstock.sources.postgres.refusals import refusal
+from penstock.sources.postgres.secret import check_reference, is_reference, resolve
 
 __all__ = ["connect", "connect_replication", "connection_error", "parse_url", "place"]
 
 _PINNED = "-c TimeZone=UTC -c DateStyle=ISO -c IntervalStyle=iso_8601 -c extra_float_digits=3 -c bytea_output=hex"
 _CONNECT_SECONDS = 10
-_PASSING = (
-    "starting up",
-    "shutting down",
-    "in recovery mode",
-    "too many",
-    "remaining connection slots",
-    "not yet accepting",
-)
 _SECRETS = ("password", "sslpassword")
 
 
@@ -39,13 +40,21 @@ def parse_url(url: str) -> str:
     if not all(port.isdigit() for port in ports.split(",") if port):  # where a password with a slash in it ends up
         message = "its port is not a number"
         raise _no_connection(message)
-    if any(parameters.get(secret) for secret in _SECRETS):
-        message = f"the connection to {place(url)} holds a password in clear"
-        raise UsageError(
-            message,
-            "Leave it out of the URL, and set PGPASSWORD or put it into a password file (~/.pgpass).",
-        )
+    for secret in (secret for secret in _SECRETS if parameters.get(secret)):
+        parameters[secret] = _reference(str(parameters[secret]), url)
     return make_conninfo("", **{k: v for k, v in parameters.items() if v is not None})
+
+
+def _reference(given: str, url: str) -> str:
+    """Keep a reference to a password; refuse a password."""
+    if not is_reference(given):
+        message = f"the connection to {place(url)} holds a password in clear"
+        remedy = (
+            "Leave it out of the URL, and set PGPASSWORD or put it into a password file (~/.pgpass),"
+            " or name where it is: password=env:NAME or password=file:PATH."
+        )
+        raise UsageError(message, remedy)
+    return check_reference(given)
 
 
 def _no_connection(what: str) -> UsageError:
@@ -55,8 +64,11 @@ def _no_connection(what: str) -> UsageError:
 def place(conninfo: str) -> str:
     """Name a connection for people: host, port and database."""
     parameters = conninfo_to_dict(conninfo)
-    host = parameters.get("host") or parameters.get("hostaddr") or "localhost"
-    return f"{host}:{parameters.get('port') or 5432}/{parameters.get('dbname') or parameters.get('user') or ''}"
+    host = parameters.get("host") or parameters.get("hostaddr")
+    if not host and parameters.get("service"):
+        return f"service {parameters['service']}"
+    database = parameters.get("dbname") or parameters.get("user") or ""
+    return f"{host or 'localhost'}:{parameters.get('port') or 5432}/{database}"
 
 
 def connect(conninfo: str, application: str = "penstock", **settings: Any) -> psycopg.Connection[Any]:
@@ -77,29 +89,32 @@ def _open(conninfo: str, application: str, **extra: Any) -> psycopg.Connection[A
         "fallback_application_name": application,
         "options": f"{given.get('options') or ''} {_PINNED}".strip(),
         "keepalives_idle": given.get("keepalives_idle") or 30,
+        **{secret: resolve(str(given[secret])) for secret in _SECRETS if is_reference(str(given.get(secret) or ""))},
+        **extra,
     }
     try:
-        return psycopg.connect(conninfo, autocommit=True, **{**settings, **extra})
-    except psycopg.OperationalError as error:
+        return psycopg.connect(conninfo, autocommit=True, **settings)
+    except psycopg.errors.ConnectionTimeout as error:
         raise connection_error(error, conninfo) from error
+    except psycopg.OperationalError as error:
+        sqlstate = refusal_sqlstate(make_conninfo(conninfo, **settings))
+        raise _refused(error, conninfo, sqlstate, replication="replication" in extra) from None
 
 
 def connection_error(error: psycopg.Error, conninfo: str) -> PenstockError:
     """Sort an error of the connection: worth another try, or not before somebody acts."""
-    said = " ".join(str(error).split())
-    where = f"{place(conninfo)}: {said}"
-    if "no password supplied" in said or "password authentication failed" in said:
-        remedy = "Set PGPASSWORD, or add a line to ~/.pgpass, with the right password for this user."
-        return DefiniteError(f"Postgres refused the login at {where}", remedy)
-    passing = error.sqlstate is not None and error.sqlstate.startswith(("08", "53", "57"))
-    if passing or (error.sqlstate is None and "FATAL" not in said) or any(word in said for word in _PASSING):
-        return TransientError(
-            f"cannot reach Postgres at {where}", "Check that the server runs and that host and port are right."
-        )
-    if "must be superuser or replication role" in said or "permission denied to start WAL sender" in said:
-        user = conninfo_to_dict(conninfo).get("user") or "the role"
-        return DefiniteError(f"Postgres refused replication at {where}", f'Run: ALTER ROLE "{user}" REPLICATION;')
-    return DefiniteError(f"Postgres refused the connection at {where}", "Check database, user and pg_hba.conf.")
+    return _refused(error, conninfo, error.sqlstate, replication=True)
+
+
+def _refused(error: psycopg.Error, conninfo: str, sqlstate: str | None, *, replication: bool) -> PenstockError:
+    return refusal(
+        place(conninfo),
+        " ".join(str(error).split()),
+        sqlstate,
+        str(conninfo_to_dict(conninfo).get("user") or ""),
+        replication=replication,
+        needs_password=error.pgconn is not None and bool(error.pgconn.needs_password),
+    )
 
 
 def _without_password(url: str) -> str:

@@ -36,6 +36,11 @@ _BUFFER = 4 << 20
 _LAST_PAGE = (1 << 32) - 1
 _REPORT = "This is not what COPY (FORMAT binary) sends: please report it with the server's version."
 _HEADER = 4
+_PAGES = """
+SELECT coalesce(max(pg_relation_size(relation)), 0) / current_setting('block_size')::bigint
+  FROM (SELECT to_regclass(%(table)s)
+         UNION ALL SELECT relid FROM pg_partition_tree(to_regclass(%(table)s))) AS t(relation)
+"""
 _SIGNATURE = np.frombuffer(b"PGCOPY\n\xff\r\n\0", np.uint8)
 
 
@@ -48,10 +53,12 @@ class PageRange:
 
 
 def page_ranges(connection: psycopg.Connection[Any], table: TableName, pieces: int) -> list[PageRange]:
-    """Divide a table's pages into about equal ranges; the last one is open, should the table have grown."""
+    """Divide a table's pages into about equal ranges; the last one is open, should the table have grown.
+
+    A range of a partitioned table is those pages of each of its partitions: there are as many as the largest one has.
+    """
     name = sql.Identifier(table.schema, table.name).as_string(connection)
-    query = "SELECT coalesce(pg_relation_size(to_regclass(%s)), 0) / current_setting('block_size')::bigint"
-    row = connection.execute(query, (name,)).fetchone()
+    row = connection.execute(_PAGES, {"table": name}).fetchone()
     pages = int(row[0]) if row else 0
     step = max(1, -(-pages // max(1, pieces)), 64)
     starts = list(range(0, max(pages, 1), step))
@@ -109,11 +116,13 @@ def _refused(result: pq.abc.PGresult, table: TableName, lsn: Lsn) -> PenstockErr
 def _copy_command(table: CapturedTable, pages: PageRange) -> sql.Composed:
     listed = sql.SQL(", ").join(_selected(column) for column in table.columns)
     name = sql.Identifier(table.name.schema, table.name.name)
-    bounds = [sql.Literal(f"({pages.first},0)")]
-    where = sql.SQL("ctid >= {}::tid").format(*bounds)
+    source = name if table.partitioned else sql.SQL("ONLY {}").format(name)
+    where = sql.SQL("ctid >= {}::tid").format(sql.Literal(f"({pages.first},0)"))
     if pages.last < _LAST_PAGE:
         where += sql.SQL(" AND ctid < {}::tid").format(sql.Literal(f"({pages.last},0)"))
-    return sql.SQL("COPY (SELECT {} FROM ONLY {} WHERE {}) TO STDOUT (FORMAT binary)").format(listed, name, where)
+    if table.row_filter is not None:  # printed by Postgres, from the publication
+        where += sql.SQL(" AND ({})").format(sql.SQL(table.row_filter))
+    return sql.SQL("COPY (SELECT {} FROM {} WHERE {}) TO STDOUT (FORMAT binary)").format(listed, source, where)
 
 
 def _selected(column: CapturedColumn) -> sql.Composable:

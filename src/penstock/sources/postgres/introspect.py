@@ -1,4 +1,4 @@
-"""What Postgres says of itself: its tables, columns and keys, as capture and preflight need them."""
+"""What Postgres says of itself: its relations, columns and keys, as capture and preflight need them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 import psycopg
 
 from penstock.model import TableName
-from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
-from penstock.sources.postgres.types import PostgresType, UnsupportedType
+from penstock.sources.postgres.types import PostgresType
 
 __all__ = ["UpstreamColumn", "UpstreamTable", "find_tables"]
 
 _TABLES = """
 SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
-       row_security_active(c.oid), c.relispartition,
-       has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE'),
-       pg_has_role(c.relowner, 'USAGE'), greatest(c.reltuples, 0)::bigint, obj_description(c.oid, 'pg_class'),
+       c.relkind IN ('r', 'p') AND row_security_active(c.oid),
+       CASE WHEN c.relispartition THEN pg_partition_root(c.oid)::oid END,
+       has_table_privilege(c.oid, 'SELECT'), has_schema_privilege(n.oid, 'USAGE'),
+       pg_has_role(c.relowner, 'USAGE'), pg_get_userbyid(c.relowner),
+       greatest(c.reltuples, 0)::bigint, obj_description(c.oid, 'pg_class'),
        pg_relation_filenode(c.oid),
        EXISTS (SELECT 1 FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
        coalesce((SELECT array_agg(a.attname::text ORDER BY k.ord)
@@ -26,13 +27,13 @@ SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
                   WHERE i.indrelid = c.oid AND i.indisprimary AND k.ord <= i.indnkeyatts
                     AND a.attrelid = c.oid AND a.attnum = k.num), '{}')
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
-   AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+ WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
+   AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_(?!temp_)'
    AND (%(schemas)s::text[] IS NULL OR n.nspname = ANY(%(schemas)s))
  ORDER BY 2, 3
 """
 _COLUMNS = """
-SELECT a.attrelid, a.attname, a.atttypid, a.atttypmod, format_type(a.atttypid, a.atttypmod), a.attgenerated <> '',
+SELECT a.attrelid, a.attname, a.atttypid, a.atttypmod, format_type(a.atttypid, a.atttypmod), a.attgenerated,
        col_description(a.attrelid, a.attnum)
   FROM pg_attribute a
  WHERE a.attrelid = ANY(%s) AND a.attnum > 0 AND NOT a.attisdropped
@@ -42,18 +43,18 @@ SELECT a.attrelid, a.attname, a.atttypid, a.atttypmod, format_type(a.atttypid, a
 
 @dataclass(frozen=True)
 class UpstreamColumn:
-    """A column of an upstream table."""
+    """A column of an upstream table; `generated` is empty, ``s`` (stored) or ``v`` (virtual)."""
 
     name: str
     type: PostgresType
     type_name: str
-    generated: bool
+    generated: str = ""
     comment: str | None = None
 
 
 @dataclass(frozen=True)
 class UpstreamTable:
-    """An upstream table, with all that decides whether it can be captured."""
+    """An upstream relation, with all that decides whether it can be captured. Letters are those of ``pg_class``."""
 
     oid: int
     name: TableName
@@ -61,9 +62,12 @@ class UpstreamTable:
     persistence: str
     replica_identity: str
     row_security: bool
-    is_partition: bool
+    root: int | None
+    """Of a partition, the OID of the topmost partitioned table."""
     readable: bool
+    schema_usable: bool
     owned: bool
+    owner: str
     estimated_rows: int
     comment: str | None
     filenode: int | None
@@ -72,42 +76,24 @@ class UpstreamTable:
     columns: tuple[UpstreamColumn, ...]
 
     @property
-    def streamed(self) -> tuple[UpstreamColumn, ...]:
-        """The columns that the stream carries: generated ones are not published."""
-        return tuple(column for column in self.columns if not column.generated)
-
-    def captured(self) -> CapturedTable:
-        """The table as capture will take it."""
-        columns = tuple(CapturedColumn(c.name, c.type, c.name in self.key, comment=c.comment) for c in self.streamed)
-        return CapturedTable(
-            name=self.name,
-            oid=self.oid,
-            key=self.key,
-            replica_identity=self.replica_identity,
-            filenode=self.filenode,
-            columns=columns,
-            comment=self.comment,
-            estimated_rows=self.estimated_rows,
-        )
-
-    def refused_columns(self) -> list[tuple[str, str]]:
-        """Name the columns whose type has no exact form downstream, with the reason."""
-        refused = []
-        for column, captured in zip(self.streamed, self.captured().columns, strict=True):
-            try:
-                captured.codec()
-            except UnsupportedType as error:
-                refused.append((column.name, f"{column.type_name}: {error.reason}"))
-        return refused
+    def partitioned(self) -> bool:
+        """Whether it is a partitioned table, which holds no row itself."""
+        return self.kind == "p"
 
 
 def find_tables(connection: psycopg.Connection[Any], schemas: Sequence[str] | None = None) -> list[UpstreamTable]:
-    """List the tables of this database, of these schemas where given."""
+    """List the tables of this database, of these schemas where given, and what else could be taken for a table."""
     found = connection.execute(_TABLES, {"schemas": list(schemas) if schemas else None}).fetchall()
-    columns: dict[int, list[UpstreamColumn]] = {}
-    for table, name, oid, typmod, *rest in connection.execute(_COLUMNS, ([row[0] for row in found],)):
-        columns.setdefault(table, []).append(UpstreamColumn(name, PostgresType(oid, typmod), *rest))
+    columns = _find_columns(connection, [row[0] for row in found])
     return [_upstream_table(row, tuple(columns.get(row[0], ()))) for row in found]
+
+
+def _find_columns(connection: psycopg.Connection[Any], tables: Sequence[int]) -> dict[int, list[UpstreamColumn]]:
+    """Look up the columns of these tables; the one place where types are described."""
+    columns: dict[int, list[UpstreamColumn]] = {}
+    for table, name, oid, typmod, *rest in connection.execute(_COLUMNS, (list(tables),)):
+        columns.setdefault(table, []).append(UpstreamColumn(name, PostgresType(oid, typmod), *rest))
+    return columns
 
 
 def _upstream_table(row: tuple[Any, ...], columns: tuple[UpstreamColumn, ...]) -> UpstreamTable:

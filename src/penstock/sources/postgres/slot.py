@@ -1,7 +1,7 @@
 """Replication slots: the permanent one that capture reads, and the passing ones that export a snapshot.
 
 A slot is made once, with the source. One that is gone, invalidated or ahead of what the log holds is a definite error,
-never made anew: the changes in between would be lost without a word.
+never made anew: the changes in between would be lost without a word. One that somebody else reads is not shared.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from penstock.sources.postgres.connection import connect_replication
 
 __all__ = [
     "ExportedSnapshot",
+    "SlotFlags",
     "SlotInUse",
     "SlotState",
     "check_slot",
@@ -29,17 +30,29 @@ __all__ = [
     "export_snapshot",
     "find_slot",
     "identify",
+    "slot_problem",
 ]
 
 _STATE = """
-SELECT slot_type, plugin, database, active_pid, wal_status, confirmed_flush_lsn::text, restart_lsn::text
-  FROM pg_replication_slots WHERE slot_name = %s
+SELECT s.slot_type, s.plugin, s.database, s.active_pid, s.wal_status, s.confirmed_flush_lsn::text, s.restart_lsn::text,
+       s.database = current_database(), s.temporary, s.two_phase, {failover}, {reason},
+       a.application_name, host(a.client_addr)
+  FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = %s
 """
 _AFRESH = "Drop the source with `penstock drop {source}` and capture it again: its tables are then copied afresh."
 
 
 class SlotInUse(TransientError):
     """Another session reads the slot: one that is about to end, or another Penstock."""
+
+
+@dataclass(frozen=True)
+class SlotFlags:
+    """How a slot was asked to be."""
+
+    temporary: bool = False
+    two_phase: bool = False
+    failover: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,22 @@ class SlotState:
     active_pid: int | None
     wal_status: str | None
     confirmed: Lsn
+    here: bool = True
+    """Whether it belongs to the database of the connection."""
+    flags: SlotFlags = SlotFlags()
+    invalidated: str | None = None
+    """Why Postgres invalidated it, if it did."""
+    application: str | None = None
+    """What its reader calls itself, where we may see that."""
+    client: str | None = None
+    """The address of its reader, where we may see that."""
+
+    def reader(self) -> str:
+        """Describe who reads it, as far as Postgres tells us."""
+        seen = [f"pid {self.active_pid} on the server"]
+        seen += [f"application {self.application}"] if self.application else []
+        seen += [f"from {self.client}"] if self.client else []
+        return ", ".join(seen)
 
 
 @dataclass(frozen=True)
@@ -72,14 +101,33 @@ def identify(connection: psycopg.Connection[Any]) -> tuple[str, int]:
     return str(row[0]), int(row[1])
 
 
-def create_slot(connection: psycopg.Connection[Any], name: str) -> Lsn:
-    """Make the permanent slot over a replication connection; return the position from which on it sees all commits."""
-    command = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT").format(sql.Identifier(name))
-    row = connection.execute(command).fetchone()
+def create_slot(
+    connection: psycopg.Connection[Any],
+    name: str,
+    *,
+    temporary: bool = False,
+    two_phase: bool = False,
+    failover: bool = False,
+) -> Lsn:
+    """Make a slot over a replication connection; return the position from which on it sees all commits."""
+    flags = SlotFlags(temporary, two_phase, failover)
+    row = connection.execute(_create_command(name, flags, connection.info.server_version)).fetchone()
     if row is None:
         message = f"Postgres did not confirm the slot {name}"
         raise TransientError(message, "Start again.")
     return Lsn.parse(row[1])
+
+
+def _create_command(name: str, flags: SlotFlags, version: int) -> sql.Composed:
+    """Options stand in parentheses since 15, in a row before."""
+    kind = sql.SQL("TEMPORARY " if flags.temporary else "")
+    command = sql.SQL("CREATE_REPLICATION_SLOT {} {}LOGICAL pgoutput ").format(sql.Identifier(name), kind)
+    if version < 150000:
+        return command + sql.SQL("NOEXPORT_SNAPSHOT TWO_PHASE" if flags.two_phase else "NOEXPORT_SNAPSHOT")
+    options = "SNAPSHOT 'nothing'"
+    options += ", TWO_PHASE true" if flags.two_phase else ""
+    options += ", FAILOVER true" if flags.failover else ""
+    return command + sql.SQL(f"({options})")
 
 
 @contextmanager
@@ -99,41 +147,56 @@ def export_snapshot(conninfo: str) -> Iterator[ExportedSnapshot]:
 
 
 def find_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | None:
-    """Look a slot up."""
-    row = connection.execute(_STATE, (name,)).fetchone()
+    """Look a slot up, and who reads it."""
+    version = connection.info.server_version
+    reason = "CASE WHEN s.conflicting THEN 'conflict with recovery' END" if version >= 160000 else "NULL"
+    reason = "s.invalidation_reason" if version >= 170000 else reason
+    query = _STATE.format(failover="s.failover" if version >= 170000 else "false", reason=reason)
+    row = connection.execute(query, (name,)).fetchone()
     if row is None:
         return None
-    kind, plugin, database, pid, wal_status, confirmed, restart = row
-    return SlotState(name, kind, plugin, database, pid, wal_status, Lsn.parse(confirmed or restart or "0/0"))
+    kind, plugin, database, pid, wal_status, confirmed, restart, here, *flags, reason, application, client = row
+    return SlotState(
+        *(name, kind, plugin, database, pid, wal_status, Lsn.parse(confirmed or restart or "0/0")),
+        *(bool(here), SlotFlags(*flags), reason, application, client),
+    )
 
 
-def check_slot(state: SlotState | None, name: str, source: str, durable: Lsn) -> None:
+def slot_problem(state: SlotState, flags: SlotFlags | None = None) -> str | None:
+    """Say what of the contract a slot breaks, whoever made it; None when it can be read."""
+    if state.kind != "logical" or state.plugin != "pgoutput":
+        return f"the replication slot {state.name} is not a logical slot of pgoutput"
+    if not state.here:
+        return f"the replication slot {state.name} belongs to another database, {state.database}"
+    if state.invalidated is not None or state.wal_status == "lost":
+        return f"Postgres has invalidated the slot {state.name} ({state.invalidated or 'its WAL is gone'})"
+    for flag in ("temporary", "two_phase", "failover") if flags is not None else ():
+        if getattr(state.flags, flag) != getattr(flags, flag):
+            has = "has" if getattr(state.flags, flag) else "does not have"
+            return f"the replication slot {state.name} {has} the flag {flag}, against what the source says"
+    return None
+
+
+def check_slot(state: SlotState | None, name: str, source: str, durable: Lsn, flags: SlotFlags | None = None) -> None:
     """Refuse to go on with a slot from which changes are missing or that somebody else reads."""
     afresh = _AFRESH.format(source=source)
     if state is None:
         message = f"the replication slot {name} is gone: changes since {durable} are lost"
         raise DefiniteError(message, afresh)
-    if state.kind != "logical" or state.plugin != "pgoutput":
-        message = f"the replication slot {name} is not a logical slot of pgoutput"
-        raise DefiniteError(message, afresh)
-    if state.wal_status == "lost":
-        message = f"Postgres has invalidated the slot {name}: changes since {durable} are lost"
+    problem = slot_problem(state, flags)
+    if problem is not None:
+        message = f"{problem}: changes since {durable} are lost"
         raise DefiniteError(message, afresh)
     if state.confirmed > durable:
         message = (
             f"the slot {name} was confirmed up to {state.confirmed}, the change log ends at {durable}:"
             " what lies between is lost"
         )
-        raise DefiniteError(
-            message,
-            afresh,
-        )
+        raise DefiniteError(message, afresh)
     if state.active_pid is not None:
-        message = f"the replication slot {name} is in use by another session (pid {state.active_pid} on the server)"
-        raise SlotInUse(
-            message,
-            "Stop the other Penstock that reads this slot, or give this source another name.",
-        )
+        message = f"the replication slot {name} is in use by another session ({state.reader()})"
+        remedy = "Stop the other Penstock that reads this slot, or give this source another name."
+        raise SlotInUse(message, remedy)
 
 
 def drop_slot(connection: psycopg.Connection[Any], name: str) -> bool:
@@ -142,7 +205,7 @@ def drop_slot(connection: psycopg.Connection[Any], name: str) -> bool:
     if state is None:
         return False
     if state.active_pid is not None:
-        message = f"the replication slot {name} is in use (pid {state.active_pid} on the server)"
+        message = f"the replication slot {name} is in use ({state.reader()})"
         raise SlotInUse(
             message,
             f"Stop its reader, then run: SELECT pg_drop_replication_slot('{name}');",

@@ -4,39 +4,45 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
-from typing import ClassVar, Self
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar, Self
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
-from pydantic import Field, field_validator
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from pydantic import ConfigDict, Field, ValidationError, field_validator
 
-from penstock.errors import TransientError, UsageError
-from penstock.model import TableSchema
+from penstock.errors import DefiniteError, TransientError, UsageError
+from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.sources.family import InstanceConfig, Source
 from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
+from penstock.sources.postgres.findings import error, errors_among
+from penstock.sources.postgres.names import nearest, quoted
+from penstock.sources.postgres.options import Ownership, PostgresOptions, Rules
 from penstock.sources.postgres.preflight import Preflight, examine
 from penstock.sources.postgres.publication import create_publication, drop_publication
-from penstock.sources.postgres.slot import create_slot, drop_slot, identify
+from penstock.sources.postgres.slot import SlotFlags, create_slot, drop_slot, find_slot, identify, slot_problem
 
 __all__ = ["PostgresInstanceConfig", "PostgresSource", "source_name"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 _RELEASE_SECONDS = 10.0
+_SETTLE_SECONDS = 3
 
 
 def source_name(url: str) -> str:
     """Derive a source's name from its database's."""
     parameters = conninfo_to_dict(parse_url(url))
-    database = str(parameters.get("dbname") or parameters.get("user") or "postgres")
+    database = str(parameters.get("dbname") or parameters.get("service") or parameters.get("user") or "postgres")
     name = re.sub(r"[^a-z0-9_]+", "_", database.lower()).strip("_")[:40]
     return name if _NAME.fullmatch(name) else f"db_{name}"[:41]
 
 
-class PostgresSource(Source):
-    """All tables of a Postgres database."""
+class PostgresSource(Source, PostgresOptions):
+    """The tables of a Postgres database that were asked for; all of them unless the options say otherwise."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     NAME: ClassVar[str] = "POSTGRES"
 
@@ -52,10 +58,22 @@ class PostgresSource(Source):
             raise ValueError(message)
         return name
 
+    @field_validator("connection")
     @classmethod
-    def from_url(cls, url: str, name: str | None = None) -> Self:
-        """Describe the capture of a database by its URL."""
-        conninfo = parse_url(url)
+    def _without_a_secret(cls, connection: str) -> str:
+        return parse_url(connection)
+
+    @field_validator("slot")
+    @classmethod
+    def _name_of_a_slot(cls, slot: str) -> str:
+        if not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
+            message = f"{slot!r} cannot name a replication slot"
+            raise UsageError(message, "Use lower-case letters, digits and underscores, 63 at most.")
+        return slot
+
+    @classmethod
+    def from_url(cls, url: str, name: str | None = None, **options: Any) -> Self:
+        """Describe the capture of a database by its URL, and by options (the fields of `PostgresOptions`)."""
         name = name or source_name(url)
         if not _NAME.fullmatch(name):
             message = f"{name!r} cannot name a source"
@@ -63,12 +81,43 @@ class PostgresSource(Source):
                 message,
                 "Use a lower-case letter, then lower-case letters, digits and underscores, 41 at most.",
             )
-        return cls(name=name, connection=conninfo, publication=f"penstock_{name}", slot=f"penstock_{name}")
+        connection, password = _split_password(parse_url(url))
+        given = {"publication": f"penstock_{name}", "slot": f"penstock_{name}", "password": password}
+        given |= {option: value for option, value in options.items() if value is not None}
+        _known_options(cls, given)
+        try:
+            return cls.model_validate({**given, "name": name, "connection": connection})
+        except ValidationError as invalid:
+            first = invalid.errors(include_input=False, include_url=False)[0]
+            message = f"the option {'.'.join(map(str, first['loc'])) or name}: {first['msg']}"
+            raise UsageError(message, "See the reference of the options of a Postgres source.") from None
 
-    def preflight(self) -> Preflight:
-        """Look whether this database can be captured."""
-        with connect(self.connection) as connection:
-            return examine(connection, self.publication, self.slot)
+    def conninfo(self) -> str:
+        """Return the connection as `connect` takes it: the reference stands in the place of the password."""
+        return make_conninfo(self.connection, password=self.password) if self.password else self.connection
+
+    def preflight(
+        self, *, captured: Collection[TableName] | None = None, refused: Collection[TableName] = ()
+    ) -> Preflight:
+        """Look whether this database can be captured; or, of a source that is there, whether it can go on.
+
+        The latter is meant when its tables are given: those that it captures, and those that were refused.
+        """
+        with connect(self.conninfo()) as connection:
+            found = examine(connection, self.publication, self.slot, self, captured=captured, refused=refused)
+        return self._with_replication(found)
+
+    def _with_replication(self, found: Preflight) -> Preflight:
+        """Catalogs may promise replication that the server then refuses: open such a connection."""
+        if errors_among(found.server):
+            return found
+        try:
+            with connect_replication(self.conninfo()) as replication:
+                identify(replication)
+        except DefiniteError as refused:
+            finding = error("replication", refused.message, refused.remedy)
+            return Preflight((finding, *found.server), found.tables, found.named)
+        return found
 
     def describe(self) -> Sequence[TableSchema]:
         """Return the schemas of the tables that can be captured."""
@@ -81,11 +130,15 @@ class PostgresSource(Source):
         return [
             PostgresInstanceConfig(
                 source=self.name,
-                connection=self.connection,
+                connection=self.conninfo(),
                 publication=self.publication,
                 slot=self.slot,
                 tables=tuple(table.captured() for table in found.capturable()),
                 refused={str(name): (f.why, f.remedy) for name, f in found.refused().items()},
+                publication_ownership=self.publication_ownership,
+                slot_ownership=self.slot_ownership,
+                rules=self.rules,
+                flags=SlotFlags(self.slot_temporary, self.two_phase, self.failover),
             )
         ]
 
@@ -98,6 +151,10 @@ class PostgresInstanceConfig(InstanceConfig):
     slot: str
     tables: tuple[CapturedTable, ...]
     refused: dict[str, tuple[str, str]] = Field(default_factory=dict)
+    publication_ownership: Ownership = Ownership.MANAGED
+    slot_ownership: Ownership = Ownership.MANAGED
+    rules: Rules = Rules.OPEN
+    flags: SlotFlags = SlotFlags()
     start_lsn: int = 0
     system: str = ""
     timeline: int = 0
@@ -110,34 +167,82 @@ class PostgresInstanceConfig(InstanceConfig):
         """Make the publication, then the slot: a slot decodes only with publications older than itself."""
         with connect(self.connection) as connection, connect_replication(self.connection) as replication:
             system, timeline = identify(replication)
-            create_publication(connection, self.publication, [table.name for table in self.tables])
+            made = self._owns_publication
+            if made:
+                create_publication(connection, self.publication, self.tables, self.rules)
             try:
-                start = create_slot(replication, self.slot)
+                start = self._make_slot(replication) if self._owns_slot else self._take_slot(connection)
             except BaseException:
-                drop_publication(connection, self.publication)
+                if made:
+                    drop_publication(connection, self.publication)
                 raise
         return self.model_copy(update={"start_lsn": int(start), "system": system, "timeline": timeline})
 
+    def _make_slot(self, replication: psycopg.Connection[Any]) -> Lsn:
+        flags = self.flags
+        return create_slot(
+            *(replication, self.slot), temporary=flags.temporary, two_phase=flags.two_phase, failover=flags.failover
+        )
+
+    def _take_slot(self, connection: psycopg.Connection[Any]) -> Lsn:
+        """Begin where a slot of the user's stands."""
+        state = find_slot(connection, self.slot)
+        problem = f"there is no replication slot {self.slot}" if state is None else slot_problem(state, self.flags)
+        if state is None or problem is not None:
+            raise DefiniteError(str(problem), "Make it, or name another one.")
+        return state.confirmed
+
     def cleanup(self) -> list[str]:
-        """Drop slot and publication; a capture that has just been stopped gets a moment to let go of the slot."""
+        """Drop slot and publication that are ours; a capture that was just stopped gets a moment to let go."""
         removed = []
         with connect(self.connection) as connection:
-            if _drop_released(connection, self.slot):
+            if self._owns_slot and _drop_released(connection, self.slot):
                 removed.append(f"slot {self.slot}")
-            if drop_publication(connection, self.publication):
+            if self._owns_publication and drop_publication(connection, self.publication):
                 removed.append(f"publication {self.publication}")
         return removed
 
+    def settle(self, durable: Lsn) -> list[str]:
+        """Clean up long after capture ended: a slot that was confirmed beyond `durable` is somebody else's by now."""
+        with connect(self.connection, connect_timeout=_SETTLE_SECONDS) as connection:
+            state = find_slot(connection, self.slot) if self._owns_slot else None
+        return [] if state is not None and state.confirmed > durable else self.cleanup()
+
     def by_hand(self) -> list[str]:
         """Return what to run in psql on that database."""
-        return [
-            f"-- on {place(self.connection)}",
-            f"SELECT pg_drop_replication_slot('{self.slot}');",
-            f'DROP PUBLICATION IF EXISTS "{self.publication}";',
-        ]
+        slot = [f"SELECT pg_drop_replication_slot('{self.slot}');"] if self._owns_slot else []
+        publication = [f"DROP PUBLICATION IF EXISTS {quoted(self.publication)};"] if self._owns_publication else []
+        return [f"-- on {place(self.connection)}", *slot, *publication] if slot or publication else []
+
+    def kept(self) -> list[str]:
+        """Name what is the user's, and stays upstream."""
+        slot = [] if self._owns_slot else [f"slot {self.slot}"]
+        return slot + ([] if self._owns_publication else [f"publication {self.publication}"])
+
+    @property
+    def _owns_slot(self) -> bool:
+        return self.slot_ownership is Ownership.MANAGED
+
+    @property
+    def _owns_publication(self) -> bool:
+        return self.publication_ownership is Ownership.MANAGED
 
 
-def _drop_released(connection: psycopg.Connection[tuple[object, ...]], slot: str) -> bool:
+def _split_password(conninfo: str) -> tuple[str, str | None]:
+    """Take the reference to the password out of a connection string."""
+    parameters = conninfo_to_dict(conninfo)
+    password = parameters.pop("password", None)
+    return make_conninfo("", **parameters), str(password) if password else None
+
+
+def _known_options(source: type[PostgresSource], given: dict[str, Any]) -> None:
+    for option in given:
+        if option not in source.model_fields:
+            message = f"there is no option {option} of a Postgres source"
+            raise UsageError(message, nearest(option, source.model_fields) or "See the reference of its options.")
+
+
+def _drop_released(connection: psycopg.Connection[Any], slot: str) -> bool:
     deadline = time.monotonic() + _RELEASE_SECONDS
     while True:
         try:

@@ -1,0 +1,117 @@
+"""Check: could this database be captured, can this source go on? One documented, versioned shape."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.catalog.store import SourceRecord
+from penstock.changelog.sqlite import SqliteLogReader
+from penstock.control.lifecycle import instance_of, spec_of
+from penstock.errors import DefiniteError
+from penstock.layout import log_path
+from penstock.model import TableName
+from penstock.positions import Lsn
+from penstock.sources.postgres.connection import connect, place
+from penstock.sources.postgres.findings import Finding, error
+from penstock.sources.postgres.preflight import Preflight
+from penstock.sources.postgres.slot import SlotInUse, check_slot, find_slot
+from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
+
+__all__ = ["CheckFinding", "CheckReport", "CheckTable", "check_database", "check_source"]
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class CheckTable:
+    """A table that was asked for, and whether it can be captured."""
+
+    name: str
+    capturable: bool
+
+
+@dataclass(frozen=True)
+class CheckFinding:
+    """One thing that was found."""
+
+    level: str
+    object: str
+    why: str
+    remedy: str
+    sql: list[str]
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What was found; `ready` says whether capture could start."""
+
+    version: int
+    at: str
+    source: str | None
+    ready: bool
+    tables: list[CheckTable]
+    findings: list[CheckFinding]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the shape of ``penstock check --json``."""
+        return asdict(self)
+
+
+def check_database(url: str, **options: Any) -> CheckReport:
+    """Look at a database that is not captured yet."""
+    source = PostgresSource.from_url(url, **options)
+    try:
+        found = source.preflight()
+    except DefiniteError as refused:
+        return _refused(place(source.connection), None, refused)
+    return _report(place(source.connection), None, found, [])
+
+
+def check_source(home: Path, record: SourceRecord) -> CheckReport:
+    """Look at a source that is there: whether all that it needs upstream is still as it should be."""
+    source, instance = spec_of(record), instance_of(record)
+    at = place(source.connection)
+    captured = frozenset(table.name for table in instance.tables)
+    refused = frozenset(TableName.parse(name) for name in instance.refused)
+    try:
+        found = source.preflight(captured=captured, refused=refused)
+        return _report(at, record.name, found, _check_position(home, instance))
+    except DefiniteError as error:
+        return _refused(at, record.name, error)
+
+
+def _check_position(home: Path, instance: PostgresInstanceConfig) -> list[Finding]:
+    """Hold the slot against what the log has; that somebody reads it is as it should be."""
+    log = log_path(home, instance.source)
+    durable = instance.start()
+    if log.exists():
+        with closing(SqliteLogReader(log)) as reader:
+            durable = Lsn(max(durable, reader.frontiers().durable))
+    with connect(instance.connection) as connection:
+        state = find_slot(connection, instance.slot)
+    try:
+        check_slot(state, instance.slot, instance.source, durable)
+    except SlotInUse:
+        return []
+    except DefiniteError as lost:
+        return [error("slot", lost.message, lost.remedy)]
+    return []
+
+
+def _report(at: str, source: str | None, found: Preflight, more: list[Finding]) -> CheckReport:
+    capturable = {table.name for table in found.capturable()}
+    tables = [CheckTable(str(table.name), table.name in capturable) for table, _ in found.tables]
+    findings = list(dict.fromkeys([*more, *found.findings()]))
+    ready = not more and not found.blocking() and bool(found.tables)
+    if not found.tables and not found.blocking():
+        findings.append(error("database", "there is no table to capture", "Create one, or name another database."))
+    shown = [CheckFinding(f.level.value, f.object, f.why, f.remedy, list(f.sql)) for f in findings]
+    return CheckReport(_VERSION, at, source, ready, tables, shown)
+
+
+def _refused(at: str, source: str | None, refused: DefiniteError) -> CheckReport:
+    finding = CheckFinding("error", "connection", refused.message, refused.remedy, [])
+    return CheckReport(_VERSION, at, source, False, [], [finding])

@@ -1,0 +1,157 @@
+"""The options of a Postgres source: what may be asked for, held to sense in one place.
+
+They are the fields of `PostgresSource`, so they come from Python, from the command line and from SQL alike, and go into
+the catalog with it. Whether the tables and columns that they name exist is for preflight to say.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from penstock.errors import UsageError
+from penstock.sources.postgres.names import ColumnName, TableChoice, parse_column, parse_table
+from penstock.sources.postgres.secret import check_reference
+
+__all__ = ["Heartbeat", "Ownership", "Partitions", "PostgresOptions", "Rules"]
+
+
+class Ownership(enum.StrEnum):
+    """Whose a publication or a slot is."""
+
+    MANAGED = "managed"
+    """Ours: made with the source, dropped with it."""
+    USER = "user"
+    """Yours: it must be there, is checked, and is never changed or dropped."""
+
+
+class Rules(enum.StrEnum):
+    """What a publication may look like."""
+
+    OPEN = "open"
+    """Broad publications, row filters, column lists and partition roots hold for the first copy as well."""
+    STRICT = "strict"
+    """Exactly the captured tables; inserts, updates and deletes; nothing filtered, no root, no truncate."""
+
+
+class Partitions(enum.StrEnum):
+    """As what partitioned tables are captured."""
+
+    LEAVES = "leaves"
+    """Each partition is a table of its own."""
+    ROOT = "root"
+    """All partitions are one table, under the name of the partitioned table."""
+
+
+class Heartbeat(enum.StrEnum):
+    """How an idle database is kept moving."""
+
+    MESSAGE = "message"
+    """By a logical message in the WAL."""
+    TABLE = "table"
+    """By an update of a table of ours."""
+
+
+class PostgresOptions(BaseModel):
+    """What one may ask of a Postgres source beyond its database."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    password: str | None = Field(default=None, description="where the password is: env:NAME or file:PATH")
+    tables: tuple[str, ...] = Field(default=(), description="these tables, schema.table, optionally AS another name")
+    schemas: tuple[str, ...] = Field(default=(), description="all tables of these schemas")
+    exclude_columns: tuple[str, ...] = Field(default=(), description="columns left out, schema.table.column")
+    text_columns: tuple[str, ...] = Field(default=(), description="columns kept as the text that Postgres prints")
+    publication_ownership: Ownership = Field(default=Ownership.MANAGED, description="whose the publication is")
+    slot_ownership: Ownership = Field(default=Ownership.MANAGED, description="whose the slot is")
+    rules: Rules = Field(default=Rules.OPEN, description="what a publication may look like")
+    slot_temporary: bool = Field(default=False, description="whether the slot ends with its session")
+    two_phase: bool = Field(default=False, description="whether the slot decodes prepared transactions")
+    failover: bool = Field(default=False, description="whether the slot is kept on standbys (Postgres 17 or newer)")
+    partitions: Partitions = Field(default=Partitions.LEAVES, description="as what partitioned tables are captured")
+    heartbeat: Heartbeat | None = Field(default=None, description="how an idle database is kept moving")
+    heartbeat_interval: float = Field(default=10.0, description="seconds between heartbeats")
+
+    @field_validator("password")
+    @classmethod
+    def _only_a_reference(cls, password: str | None) -> str | None:
+        return None if password is None else check_reference(password)
+
+    @field_validator("heartbeat_interval")
+    @classmethod
+    def _some_seconds(cls, seconds: float) -> float:
+        if not 0.1 <= seconds <= 3600:
+            message = f"heartbeats every {seconds:g} seconds"
+            raise UsageError(message, "Choose an interval between 0.1 and 3600 seconds.")
+        return seconds
+
+    @model_validator(mode="after")
+    def _together(self) -> PostgresOptions:
+        """Refuse what contradicts itself."""
+        for conflict, (what, remedy) in _CONFLICTS.items():
+            if getattr(self, conflict):
+                raise UsageError(what, remedy)
+        choices = self.choices()
+        _each_once("table", [str(choice.table) for choice in choices])
+        _each_once("name", [choice.alias.lower() for choice in choices if choice.alias])
+        both = set(self.excluded()) & set(self.as_text())
+        if both:
+            message = f"{min(both)} is both excluded and kept as text"
+            raise UsageError(message, "Name it in one of the two.")
+        return self
+
+    def choices(self) -> tuple[TableChoice, ...]:
+        """Return the tables that were named."""
+        return tuple(parse_table(text) for text in self.tables)
+
+    def excluded(self) -> tuple[ColumnName, ...]:
+        """Return the columns to leave out."""
+        return tuple(parse_column(text) for text in self.exclude_columns)
+
+    def as_text(self) -> tuple[ColumnName, ...]:
+        """Return the columns to keep as text."""
+        return tuple(parse_column(text) for text in self.text_columns)
+
+    @property
+    def _tables_and_schemas(self) -> bool:
+        return bool(self.tables and self.schemas)
+
+    @property
+    def _slot_before_publication(self) -> bool:
+        return self.slot_ownership is Ownership.USER and self.publication_ownership is Ownership.MANAGED
+
+    @property
+    def _failover_of_a_temporary_slot(self) -> bool:
+        return self.failover and self.slot_temporary
+
+    @property
+    def _root_under_strict_rules(self) -> bool:
+        return self.partitions is Partitions.ROOT and self.rules is Rules.STRICT
+
+
+_CONFLICTS = {
+    "_tables_and_schemas": (
+        "both tables and schemas were named",
+        "Name tables, or schemas, or neither for all tables.",
+    ),
+    "_slot_before_publication": (
+        "a slot of yours cannot serve a publication of ours: a slot decodes only publications older than itself",
+        "Make the publication first, then the slot, and give both; or leave the slot to Penstock.",
+    ),
+    "_failover_of_a_temporary_slot": (
+        "a temporary slot cannot be kept on standbys",
+        "Leave out one of failover and slot_temporary.",
+    ),
+    "_root_under_strict_rules": (
+        "the strict rules allow no publication through the partitioned table",
+        "Leave out partitions = root, or use the open rules.",
+    ),
+}
+
+
+def _each_once(what: str, names: list[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        message = f"the {what} {twice[0]} was given twice"
+        raise UsageError(message, "Give it once.")

@@ -1,0 +1,69 @@
+"""What the role of the connection may do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from penstock.sources.postgres.findings import Finding, error
+from penstock.sources.postgres.names import quoted
+from penstock.sources.postgres.options import Ownership, PostgresOptions
+
+__all__ = ["Role", "find_role"]
+
+_REPLICATING = (
+    "rds_replication",
+    "rds_superuser",
+    "cloudsqlsuperuser",
+    "cloudsqlreplica",
+    "alloydbsuperuser",
+    "azure_pg_admin",
+    "azuresu",
+)
+"""Roles of cloud providers whose members may replicate, or may let themselves."""
+_ROLE = """
+SELECT current_user, current_database(), rolsuper, rolsuper OR rolreplication
+       OR EXISTS (SELECT 1 FROM pg_roles r WHERE r.rolname = ANY(%s) AND pg_has_role(r.oid, 'MEMBER')),
+       rolsuper OR has_database_privilege(current_database(), 'CREATE'),
+       EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'rds_replication')
+  FROM pg_roles WHERE rolname = current_user
+"""
+
+
+@dataclass(frozen=True)
+class Role:
+    """The role of a connection."""
+
+    name: str
+    database: str
+    superuser: bool
+    replicates: bool
+    creates: bool
+    on_rds: bool
+
+    def check(self, options: PostgresOptions) -> list[Finding]:
+        """Say what it lacks."""
+        found, name = [], quoted(self.name)
+        if not self.replicates:
+            why = f"role {self.name} has no REPLICATION attribute"
+            mend = f"GRANT rds_replication TO {name};" if self.on_rds else f"ALTER ROLE {name} REPLICATION;"
+            found.append(_as_administrator(why, mend))
+        if not self.creates and options.publication_ownership is Ownership.MANAGED:
+            why = f"role {self.name} may not create a publication in database {self.database}"
+            found.append(_as_administrator(why, f"GRANT CREATE ON DATABASE {quoted(self.database)} TO {name};"))
+        return found
+
+
+def find_role(connection: psycopg.Connection[Any]) -> Role:
+    """Look up the role of this connection."""
+    row = connection.execute(_ROLE, (list(_REPLICATING),)).fetchone()
+    if row is None:
+        return Role(connection.info.user, connection.info.dbname, False, False, False, False)
+    return Role(*row)
+
+
+def _as_administrator(why: str, mend: str) -> Finding:
+    found = error("role", why, sql=[mend])
+    return Finding(found.level, found.object, why, f"As an administrator, run: {mend}", found.sql)

@@ -1,0 +1,150 @@
+"""What keeps a table out of the capture, and what would happen to its writers if it were published."""
+
+from __future__ import annotations
+
+from penstock.model import RESERVED
+from penstock.sources.postgres.findings import Finding, error, info
+from penstock.sources.postgres.introspect import UpstreamTable
+from penstock.sources.postgres.names import quoted, quoted_table
+from penstock.sources.postgres.options import Ownership, PostgresOptions
+from penstock.sources.postgres.preflight.role import Role
+from penstock.sources.postgres.selection import ChosenTable
+
+__all__ = ["check_table"]
+
+
+def check_table(table: ChosenTable, role: Role, options: PostgresOptions) -> list[Finding]:
+    """Look at one table that was chosen, a root with its partitions."""
+    found = [
+        *_check_kind(table),
+        *_check_rights(table, role, options),
+        *_check_identity(table),
+        *_check_row_security(table, role),
+        *_check_columns(table),
+        *_check_names(table),
+    ]
+    return found + _tell(table)
+
+
+def _check_kind(table: ChosenTable) -> list[Finding]:
+    found = []
+    for part in (table.upstream, *table.partitions):
+        name = quoted_table(part.name)
+        if part.persistence == "u":
+            why = f"{_it(table, part)} is unlogged: its changes are not in the WAL"
+            found.append(error(str(table.name), why, sql=[f"ALTER TABLE {name} SET LOGGED;"]))
+        if part.kind == "f":
+            why = f"{_it(table, part)} is a foreign table: its changes are not in the WAL"
+            found.append(error(str(table.name), why, "Use partitions = leaves."))
+    return found
+
+
+def _check_rights(table: ChosenTable, role: Role, options: PostgresOptions) -> list[Finding]:
+    upstream, name, grantee = table.upstream, quoted_table(table.name), quoted(role.name)
+    found = []
+    if not upstream.schema_usable:
+        mend = f"GRANT USAGE ON SCHEMA {quoted(table.name.schema)} TO {grantee};"
+        found.append(error(str(table.name), f"role {role.name} may not use its schema", sql=[mend]))
+    if not upstream.readable:
+        why = f"it may not be read by role {role.name}"
+        found.append(error(str(table.name), why, sql=[f"GRANT SELECT ON {name} TO {grantee};"]))
+    if options.publication_ownership is Ownership.MANAGED and not (upstream.owned or role.superuser):
+        mend = f"GRANT {quoted(upstream.owner)} TO {grantee};"
+        remedy = "Or have an administrator make the publication, and give it as one of yours."
+        found.append(error(str(table.name), "only its owner may publish it", remedy, [mend]))
+    return found
+
+
+def _check_identity(table: ChosenTable) -> list[Finding]:
+    about, name = str(table.name), quoted_table(table.name)
+    found = []
+    if not table.key:
+        mend = f"ALTER TABLE {name} ADD PRIMARY KEY (…);"
+        found.append(error(about, "it has no primary key", f"Run: {mend}"))
+    for part in (table.upstream, *table.partitions):
+        default = [f"ALTER TABLE {quoted_table(part.name)} REPLICA IDENTITY DEFAULT;"]
+        if part.replica_identity == "n":
+            why = f"{_its(table, part)} replica identity is NOTHING: once it is published, UPDATE and DELETE on it fail"
+            found.append(error(about, why, sql=default))
+        elif part.replica_identity == "i":
+            why = f"{_its(table, part)} replica identity is an index: updates cannot be followed by primary key"
+            found.append(error(about, why, sql=default))
+        found += _check_writes(table, part)
+    return found
+
+
+def _check_writes(table: ChosenTable, part: UpstreamTable) -> list[Finding]:
+    """Postgres refuses UPDATE and DELETE of a published table whose replica identity is not wholly published."""
+    about, name, full = str(table.name), quoted_table(part.name), part.replica_identity == "f"
+    found = []
+    if part.deferrable_key and not full:
+        why = f"{_its(table, part)} primary key is deferrable, so it does not identify rows in the stream"
+        full_instead = f"ALTER TABLE {name} REPLICA IDENTITY FULL;"
+        found.append(error(about, why, "Or make the key NOT DEFERRABLE.", [full_instead]))
+    published = {column.name for column in table.streamed}
+    for column in (column for column in part.columns if column.name not in published):
+        kind = "generated column" if column.generated else "column"
+        if column.name in part.key:
+            why = f"{_its(table, part)} primary key has the {kind} {column.name}, which is not published"
+            found.append(error(about, why, f"Drop the key, then run: ALTER TABLE {name} ADD PRIMARY KEY (…);"))
+        elif full:
+            why = (
+                f"{_its(table, part)} replica identity FULL has the {kind} {column.name}, which is not published:"
+                " UPDATE and DELETE on it fail"
+            )
+            found.append(error(about, why, sql=[f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT;"]))
+    return found
+
+
+def _check_row_security(table: ChosenTable, role: Role) -> list[Finding]:
+    if not any(part.row_security for part in (table.upstream, *table.partitions)):
+        return []
+    mend = f"ALTER ROLE {quoted(role.name)} BYPASSRLS;"
+    return [error(str(table.name), "row-level security would hide rows from the copy", sql=[mend])]
+
+
+def _check_columns(table: ChosenTable) -> list[Finding]:
+    found = []
+    for column, why in table.refused_columns():
+        place = f"{table.name}.{column.name}"
+        remedy = (
+            f"This type is not supported yet: keep its text (text_columns = {place}) or leave it out (exclude_columns)."
+        )
+        found.append(error(str(table.name), f"column {column.name}: {why}", remedy))
+    return found
+
+
+def _check_names(table: ChosenTable) -> list[Finding]:
+    """Spark does not tell names apart by case; in our catalog a schema ends at the first dot; some are ours."""
+    about = str(table.name)
+    found = []
+    if "." in table.name.schema:
+        found.append(error(about, "its schema has a dot in its name", "Rename the schema."))
+    names = [column.name.lower() for column in table.taken]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        found.append(error(about, f"its columns {name} differ by case alone", "Rename one of them, or leave one out."))
+    for name in (name for name in names if name in RESERVED):
+        found.append(error(about, f"its column {name} has a name that Penstock uses itself", "Rename it."))
+    return found
+
+
+def _tell(table: ChosenTable) -> list[Finding]:
+    """Say what is left out without harm."""
+    streamed = {column.name for column in table.streamed}
+    generated = [c for c in table.upstream.columns if c.generated and c.name not in streamed]
+    found = [
+        info(str(table.name), f"its generated column {c.name} is not published, and not captured") for c in generated
+    ]
+    sent = table.captured().ignored
+    if sent:
+        why = f"left out here, but sent by Postgres (no column list): {', '.join(sent)}"
+        found.append(info(str(table.name), why))
+    return found
+
+
+def _it(table: ChosenTable, part: UpstreamTable) -> str:
+    return "it" if part is table.upstream else f"its partition {part.name}"
+
+
+def _its(table: ChosenTable, part: UpstreamTable) -> str:
+    return "its" if part is table.upstream else f"the partition {part.name}: its"

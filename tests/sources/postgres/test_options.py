@@ -1,0 +1,184 @@
+"""What may be asked of a source: held to sense where it is made, and to the database by preflight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.errors import DefiniteError, UsageError
+from penstock.model import TableName
+from penstock.sources.postgres.findings import errors_among
+from penstock.sources.postgres.names import ColumnName, TableChoice, nearest, parse_column, parse_table
+from penstock.sources.postgres.spec import PostgresSource
+
+URL = "postgresql://me@h/shop"
+
+
+@pytest.mark.parametrize(
+    ("text", "choice"),
+    [
+        ("public.orders", TableChoice(TableName("public", "orders"))),
+        (" public.orders as Purchases ", TableChoice(TableName("public", "orders"), "Purchases")),
+        ('"My Schema"."a.b" AS "x y"', TableChoice(TableName("My Schema", "a.b"), "x y")),
+        ('s."say ""hi"""', TableChoice(TableName("s", 'say "hi"'))),
+    ],
+)
+def test_tables_are_read(text: str, choice: TableChoice) -> None:
+    assert parse_table(text) == choice
+
+
+def test_columns_are_read() -> None:
+    assert parse_column('public."T.1".c') == ColumnName(TableName("public", "T.1"), "c")
+    assert str(parse_column("a.b.c")) == "a.b.c"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "orders", "a.b.c.d", "a.b AS", 'a."b', "a.b AS x.y", 'a.b AS "x/y"', "a b.c", "a..b"]
+)
+def test_what_names_no_table(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_table(text)
+    assert caught.value.remedy
+    with pytest.raises(UsageError):
+        parse_column(text)
+
+
+def test_the_nearest() -> None:
+    assert nearest("public.oders", ["public.orders", "public.users"]) == "Did you mean public.orders?"
+    assert nearest("x", ["public.orders"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tables": ("a.b",), "schemas": ("c",)}, "both tables and schemas"),
+        ({"slot_ownership": "user"}, "publications older than itself"),
+        ({"failover": True, "slot_temporary": True}, "temporary slot"),
+        ({"partitions": "root", "rules": "strict"}, "strict rules"),
+        ({"tables": ("a.b", "a.b AS c")}, "a.b was given twice"),
+        ({"tables": ("a.b AS x", "a.c AS X")}, "name x was given twice"),
+        ({"tables": ("b",)}, "does not name a table"),
+        ({"exclude_columns": ("a.b",)}, "does not name a column"),
+        ({"exclude_columns": ("a.b.c",), "text_columns": ("a.b.c",)}, "both excluded and kept as text"),
+        ({"slot": "My Slot"}, "cannot name a replication slot"),
+        ({"heartbeat_interval": 0}, "heartbeats every 0 seconds"),
+        ({"heartbeat": "sometimes"}, "heartbeat"),
+        ({"rules": "loose"}, "rules"),
+        ({"tabels": ("a.b",)}, "no option tabels"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        PostgresSource.from_url(URL, **options)
+    assert caught.value.remedy
+
+
+def test_a_misspelt_option_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UsageError) as caught:
+        PostgresSource.from_url(URL, exclude_colums=("a.b.c",))
+    assert "exclude_columns" in caught.value.remedy
+
+
+def test_all_of_them_survive_the_catalog() -> None:
+    source = PostgresSource.from_url(
+        URL,
+        "x",
+        password="env:X",
+        tables=("public.a AS b",),
+        exclude_columns=("public.a.c",),
+        text_columns=("public.a.d",),
+        publication="p",
+        publication_ownership="user",
+        slot="s",
+        slot_ownership="user",
+        rules="strict",
+        two_phase=True,
+        failover=True,
+        heartbeat="message",
+        heartbeat_interval=3,
+    )
+    assert PostgresSource.model_validate_json(source.model_dump_json()) == source
+
+
+# -- held to the database ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shop(database: Any) -> Any:
+    database.execute(
+        "CREATE SCHEMA sales; CREATE TABLE orders (id int PRIMARY KEY, place point, note text);"
+        " CREATE TABLE users (id int PRIMARY KEY); CREATE TABLE sales.deals (id int PRIMARY KEY);"
+        " CREATE TABLE keyless (id int); CREATE VIEW v AS SELECT 1 AS id; CREATE MATERIALIZED VIEW m AS SELECT 1 AS id"
+    )
+    return database
+
+
+def source(database: Any, **options: Any) -> PostgresSource:
+    return PostgresSource.from_url(database.url, database.name, **options)
+
+
+def names(source: PostgresSource) -> list[str]:
+    return [str(table.name) for table in source.create_instances(1)[0].tables]
+
+
+def test_tables_schemas_or_all(shop: Any) -> None:
+    assert names(source(shop)) == ["public.users", "sales.deals"]  # the others cannot be captured
+    assert names(source(shop, schemas=("sales",))) == ["sales.deals"]
+    assert names(source(shop, tables=("public.users AS people",))) == ["public.users"]
+    (table,) = source(shop, tables=("public.users AS people",)).create_instances(1)[0].tables
+    assert table.alias == "people"
+
+
+@pytest.mark.parametrize(
+    ("options", "why", "remedy"),
+    [
+        ({"tables": ("public.oders",)}, "public.oders: there is no such table", "Did you mean public.orders?"),
+        ({"schemas": ("sale",)}, "schema sale: it has no tables", "Did you mean sales?"),
+        ({"tables": ("public.v",)}, "public.v: it is a view", "made from"),
+        ({"tables": ("public.m",)}, "public.m: it is a materialized view", "made from"),
+        ({"tables": ("public.users", "public.keyless")}, "public.keyless: it has no primary key", "ADD PRIMARY KEY"),
+        ({"exclude_columns": ("other.thing.zzz",)}, "no such column", "Name a column"),
+        ({"exclude_columns": ("public.orders.plac",)}, "no such column", "Did you mean public.orders.place?"),
+        ({"text_columns": ("public.orders.plac",)}, "no such column", "Did you mean public.orders.place?"),
+        ({"exclude_columns": ("public.users.id",)}, "part of the primary key", "Keep it"),
+        ({"slot_temporary": True}, "a temporary slot ends with its session", "slot_temporary"),
+    ],
+)
+def test_what_is_not_there(shop: Any, options: dict[str, Any], why: str, remedy: str) -> None:
+    with pytest.raises(DefiniteError, match=why) as caught:
+        source(shop, **options).create_instances(1)
+    assert remedy in caught.value.remedy
+    assert shop.execute("SELECT 1 FROM pg_publication") == []
+
+
+def test_a_column_of_an_unknown_type_is_left_out_or_kept_as_text(shop: Any) -> None:
+    assert "public.orders" in names(source(shop, exclude_columns=("public.orders.place",)))
+    (config,) = source(shop, text_columns=("public.orders.place",)).create_instances(1)
+    (orders,) = [table for table in config.tables if table.name.name == "orders"]
+    assert [column.as_text for column in orders.columns] == [False, True, False]
+
+
+def test_what_is_no_table_is_told(shop: Any) -> None:
+    found = source(shop).preflight()
+    assert [(f.level.value, f.object) for f in found.server if f.object.startswith("public.")] == [("info", "public.m")]
+    assert errors_among(found.server) == []
+
+
+def test_partitioned_tables_by_name(database: Any) -> None:
+    database.execute("CREATE TABLE c (id int PRIMARY KEY) PARTITION BY HASH (id)")
+    database.execute("CREATE TABLE c1 PARTITION OF c FOR VALUES WITH (MODULUS 1, REMAINDER 0)")
+    assert names(source(database, tables=("public.c1",))) == ["public.c1"]
+    assert names(source(database, tables=("public.c",), partitions="root")) == ["public.c"]
+    with pytest.raises(DefiniteError, match="partitions are captured as tables"):
+        source(database, tables=("public.c",)).create_instances(1)
+    with pytest.raises(DefiniteError, match="captured as their root"):
+        source(database, tables=("public.c1",), partitions="root").create_instances(1)
+
+
+def test_a_partition_can_keep_its_root_out(database: Any) -> None:
+    database.execute("CREATE TABLE c (id int PRIMARY KEY) PARTITION BY HASH (id)")
+    database.execute("CREATE TABLE c1 PARTITION OF c FOR VALUES WITH (MODULUS 1, REMAINDER 0)")
+    database.execute("ALTER TABLE c1 REPLICA IDENTITY NOTHING")
+    with pytest.raises(DefiniteError, match=r"partition public\.c1: its replica identity is NOTHING"):
+        source(database, partitions="root").create_instances(1)

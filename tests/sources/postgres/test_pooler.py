@@ -1,0 +1,83 @@
+"""PgBouncer in between: recognised, and named. Needs ``pgbouncer`` on the PATH."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.embedded.postgres import EmbeddedPostgres
+from penstock.errors import DefiniteError
+from penstock.sources.postgres.connection import connect, connect_replication
+from penstock.sources.postgres.pooler import find_pooler
+from penstock.sources.postgres.spec import PostgresSource
+
+BOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+needs_pgbouncer = pytest.mark.skipif(BOUNCER is None, reason="pgbouncer is not installed")
+LENIENT = "ignore_startup_parameters = extra_float_digits, options\n"
+
+
+@contextlib.contextmanager
+def bouncer(server: EmbeddedPostgres, folder: Path, settings: str = "") -> Iterator[str]:
+    """Run PgBouncer in front of the server; yield its URL."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folder.chmod(0o755)
+    (folder / "bouncer.ini").write_text(
+        f"[databases]\n* = host=127.0.0.1 port={server.port} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+        f"listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n{settings}"
+    )
+    account = ["-u", "nobody"] if os.getuid() == 0 else []
+    process = subprocess.Popen(
+        [str(BOUNCER), *account, str(folder / "bouncer.ini")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        give_up = time.monotonic() + 10
+        while process.poll() is None and time.monotonic() < give_up:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                break
+            time.sleep(0.05)
+        yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that PgBouncer's account may enter."""
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
+
+
+@needs_pgbouncer
+def test_it_refuses_our_settings(postgres_server: EmbeddedPostgres, folder: Path) -> None:
+    with bouncer(postgres_server, folder) as url:
+        for opened in (connect, connect_replication):
+            with pytest.raises(DefiniteError, match="a connection pooler answers, not Postgres") as caught:
+                opened(url)
+            assert "Connect to Postgres itself" in caught.value.remedy
+
+
+@needs_pgbouncer
+def test_it_lets_them_through(postgres_server: EmbeddedPostgres, folder: Path) -> None:
+    with bouncer(postgres_server, folder, LENIENT) as url:
+        with pytest.raises(DefiniteError, match="a connection pooler"):
+            connect_replication(url)
+        with pytest.raises(DefiniteError, match="a connection pooler") as caught:
+            PostgresSource.from_url(url, "x").create_instances(1)
+        assert "Connect to Postgres itself" in caught.value.remedy
+
+
+def test_postgres_itself_is_none(postgres_server: EmbeddedPostgres) -> None:
+    with connect(postgres_server.url) as connection:
+        assert find_pooler(connection) == []

@@ -1,0 +1,95 @@
+"""Logical decoding on a standby: allowed, with a publication that was made on the primary."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.embedded.postgres import EmbeddedPostgres, binaries, start_postgres
+from penstock.errors import DefiniteError
+from penstock.sources.postgres.connection import connect, connect_replication
+from penstock.sources.postgres.slot import find_slot
+from penstock.sources.postgres.spec import PostgresSource
+
+
+def make_standby(primary: EmbeddedPostgres, standby: EmbeddedPostgres) -> None:
+    """Put a copy of the primary in place of the other server's data, and start it as its standby."""
+    standby.stop()
+    fresh = standby.home / "copy"
+    program = str(binaries() / "pg_basebackup")
+    command = [program, "-d", primary.url, "-D", str(fresh), "-R", "-X", "stream", "-c", "fast"]
+    subprocess.run(command, check=True, capture_output=True)
+    shutil.rmtree(standby.data)
+    fresh.rename(standby.data)
+    for path in (standby.data, *standby.data.rglob("*")):
+        standby._account.own(path)
+    standby.start()
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
+    """A primary and its standby."""
+    with start_postgres(fsync=False) as primary, start_postgres(fsync=False) as standby:
+        primary.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
+        make_standby(primary, standby)
+        yield primary, standby
+
+
+def source(server: EmbeddedPostgres, **options: Any) -> PostgresSource:
+    return PostgresSource.from_url(server.url, "x", **options)
+
+
+Servers = tuple[EmbeddedPostgres, EmbeddedPostgres]
+
+
+def test_only_a_publication_of_yours(servers: Servers) -> None:
+    with pytest.raises(DefiniteError, match="no publication can be made") as caught:
+        source(servers[1]).create_instances(1)
+    assert "on the primary" in caught.value.remedy
+
+
+def test_what_is_told(servers: Servers) -> None:
+    found = source(servers[1], publication="p", publication_ownership="user").preflight()
+    told = {finding.object: finding for finding in found.server}
+    assert told["hot_standby_feedback"].level.value == "warning"
+    assert "pg_log_standby_snapshot" in told["server"].remedy
+    found.require()
+    with pytest.raises(DefiniteError, match="failover slot"):
+        source(servers[1], publication="p", publication_ownership="user", failover=True).create_instances(1)
+
+
+def test_a_slot_on_the_standby(servers: Servers) -> None:
+    primary, standby = servers
+    stop = threading.Event()
+
+    def log_what_runs() -> None:
+        while not stop.wait(0.2):
+            primary.execute("SELECT pg_log_standby_snapshot()")
+
+    busy = threading.Thread(target=log_what_runs)
+    busy.start()
+    try:
+        config = source(standby, publication="p", publication_ownership="user").create_instances(1)[0].prepare()
+    finally:
+        stop.set()
+        busy.join()
+    with connect(standby.url) as connection:
+        state = find_slot(connection, config.slot)
+    assert state is not None
+    assert config.start() > 0
+    assert config.cleanup() == [f"slot {config.slot}"]
+    assert primary.execute("SELECT 1 FROM pg_publication") != []
+
+
+@pytest.mark.parametrize("opened", [connect, connect_replication])
+def test_the_right_one_of_several_hosts(servers: Servers, opened: Any) -> None:
+    primary, standby = servers
+    for wanted, server in (("primary", primary), ("standby", standby), ("prefer-standby", standby)):
+        hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+        with opened(f"postgresql://postgres@{hosts}/postgres?target_session_attrs={wanted}") as connection:
+            assert connection.info.port == server.port
