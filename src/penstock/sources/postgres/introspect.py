@@ -10,7 +10,7 @@ import psycopg
 
 from penstock.model import TableName
 from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
-from penstock.sources.postgres.types import PostgresType, UnsupportedType
+from penstock.sources.postgres.types import PostgresType, UnsupportedType, find_types
 
 __all__ = ["UpstreamColumn", "UpstreamTable", "find_tables"]
 
@@ -101,8 +101,10 @@ def find_tables(connection: psycopg.Connection[Any], schemas: Sequence[str] | No
     """List the tables of this database, of these schemas where given."""
     found = connection.execute(_TABLES, {"schemas": list(schemas) if schemas else None}).fetchall()
     columns: dict[int, list[UpstreamColumn]] = {}
-    for table, name, oid, typmod, *rest in connection.execute(_COLUMNS, ([row[0] for row in found],)):
-        columns.setdefault(table, []).append(UpstreamColumn(name, PostgresType(oid, typmod), *rest))
+    listed = connection.execute(_COLUMNS, ([row[0] for row in found],)).fetchall()
+    kinds = find_types(connection, {(oid, typmod) for _, _, oid, typmod, *_ in listed})
+    for table, name, oid, typmod, *rest in listed:
+        columns.setdefault(table, []).append(UpstreamColumn(name, kinds[oid, typmod], *rest))
     return [_upstream_table(row, tuple(columns.get(row[0], ()))) for row in found]
 
 
