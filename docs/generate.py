@@ -290,6 +290,7 @@ _NOTES: dict[str, tuple[str, str]] = {
     "cidr": (_AS_PRINTED, ""),
     "macaddr": (_AS_PRINTED, ""),
     "macaddr8": (_AS_PRINTED, ""),
+    **dict.fromkeys(("point", "line", "lseg", "box", "path", "polygon", "circle"), (_AS_PRINTED, "")),
     "tid": (_AS_PRINTED, ""),
     "pg_lsn": (_AS_PRINTED, ""),
     "pg_snapshot": (_AS_PRINTED, ""),

@@ -166,12 +166,14 @@ def test_types_made_of_nothing_are_refused() -> None:
 
 
 def test_what_only_the_server_prints_wants_text(binary: Decode) -> None:
-    for part in (BOX, PostgresType(790), of(TypeKind.ARRAY, BOX), of(TypeKind.DOMAIN, BOX), of(TypeKind.RANGE, BOX)):
+    money = PostgresType(790)
+    for part in (money, *(of(kind, money) for kind in (TypeKind.ARRAY, TypeKind.DOMAIN, TypeKind.RANGE))):
         assert codec_for(part).wants_text
         whole = PostgresType(20001, -1, "whole", TypeKind.COMPOSITE, fields=(("a", INTEGER), ("b", part)))
         assert codec_for(whole).wants_text
+    assert not codec_for(TREE).wants_text
     with pytest.raises(BadValue, match="binary 'false'") as caught:
-        binary(790, [None, bytes(8)])
+        binary(money, [None, bytes(8)])
     assert caught.value.row == 1
 
 

@@ -8,13 +8,13 @@
                 └─ binary(buf, off, length) ──▶ the same pa.Array
 
     boolean  integer  unsigned  floating  numeric  numeric_text  temporal  time_of_day  interval
-    text  internal_char  bytea  uuid  bit_string  network  place  text_only                      families of scalars
+    text  internal_char  bytea  uuid  bit_string  network  shapes  place  text_only              families of scalars
     array  between (ranges)  composite  hstore                                                   types made of others
 
     known    which codec a type has                       builtin  find   what a type is
     codec    what a codec is, BadValue, UnsupportedType   nested          what types made of others share
     kernel   compiled functions and their cache           column          numpy memory → Arrow
-    printing binary values → the text that Postgres prints
+    printing  shortest                                    binary values → the text that Postgres prints
 
 Decoding does no I/O and makes no Python object per value. A type that is not here has no exact Arrow form yet; the
 option `text columns` keeps such a column as its text.

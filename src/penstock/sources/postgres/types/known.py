@@ -22,6 +22,7 @@ from penstock.sources.postgres.types.network import INET, MACADDR, MACADDR8
 from penstock.sources.postgres.types.numeric import NUMERIC_OID, numeric
 from penstock.sources.postgres.types.place import PG_LSN, SNAPSHOT, TID
 from penstock.sources.postgres.types.postgres_type import PostgresType, TypeKind
+from penstock.sources.postgres.types.shapes import BOX, CIRCLE, LINE, LSEG, PATH, POINT, POLYGON
 from penstock.sources.postgres.types.temporal import DATE, TIMESTAMP, TIMESTAMPTZ
 from penstock.sources.postgres.types.text import TEXT, VERSIONED
 from penstock.sources.postgres.types.text_only import TEXT_ONLY
@@ -50,16 +51,16 @@ BY_OID = {
     114: TEXT,  # json
     142: TEXT,  # xml
     194: TEXT,  # pg_node_tree
-    600: TEXT_ONLY,  # point
-    601: TEXT_ONLY,  # lseg
-    602: TEXT_ONLY,  # path
-    603: TEXT_ONLY,  # box
-    604: TEXT_ONLY,  # polygon
-    628: TEXT_ONLY,  # line
+    600: POINT,
+    601: LSEG,
+    602: PATH,
+    603: BOX,
+    604: POLYGON,
+    628: LINE,
     650: INET,  # cidr
     700: REAL,
     701: DOUBLE,
-    718: TEXT_ONLY,  # circle
+    718: CIRCLE,
     774: MACADDR8,
     790: TEXT_ONLY,  # money
     829: MACADDR,

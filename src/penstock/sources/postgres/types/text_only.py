@@ -1,7 +1,7 @@
 """Types that only the server can print → string, sent as text.
 
 money depends on `lc_monetary`, regclass and its like on the catalogs, aclitem has no binary form at all; tsvector and
-tsquery sort and escape in ways of their own, and floats of geometric types would have to be printed as Postgres does.
+tsquery sort and escape in ways of their own.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import pyarrow as pa
 from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import gathered
 
-__all__ = ["TEXT_ONLY", "refuse_binary"]
+__all__ = ["TEXT_ONLY"]
 
 _REASON = "the binary form of this type cannot be printed here; ask the server for its text (binary 'false')"
 
 
-def refuse_binary(length: Ints) -> None:
+def _refuse(length: Ints) -> None:
     """Raise for the first value that is there."""
     there = np.flatnonzero(length >= 0)
     if there.size:
@@ -29,7 +29,7 @@ def _text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
 
 
 def _binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-    refuse_binary(length)
+    _refuse(length)
     return gathered(pa.string(), buf, off, length)
 
 
