@@ -33,7 +33,7 @@ from penstock.changelog.shapes import changes_schema
 from penstock.cli.main import app
 from penstock.control.status import HomeStatus, SourceStatus, TableStatus
 from penstock.sources.postgres import types
-from penstock.sources.postgres.types.numeric import NUMERIC_OID
+from penstock.sources.postgres.types.known import BY_OID
 from penstock.spark.datasource import PenstockOptions
 from penstock.spark.ranges import spark_schema
 
@@ -250,77 +250,120 @@ def _errors() -> str:
 
 # -- types -------------------------------------------------------------------------------------------------------------
 
-_NOTES = {
-    "boolean": "",
-    "bytea": "",
-    '"char"': "Bytes from 0x80 on as a backslash and three octal digits.",
-    "name": "",
-    "bigint": "",
-    "smallint": "",
-    "integer": "",
-    "text": "",
-    "json": "The text as Postgres keeps it.",
-    "real": "Bit by bit, NaN and infinities too.",
-    "double precision": "Bit by bit, NaN and infinities too.",
-    "character": "With its padding.",
-    "character varying": "",
-    "date": "Years 0001 to 9999; no infinity.",
-    "timestamp without time zone": "Years 0001 to 9999; no infinity.",
-    "timestamp with time zone": "Years 0001 to 9999; no infinity.",
-    "uuid": "36 characters, lower case.",
-    "jsonb": "The text as Postgres prints it.",
+_DATES = "Years outside 0001 to 9999, BC, infinities."
+_AS_PRINTED = "Exactly the text that Postgres prints."
+_SERVER_PRINTS = "Exactly the text that Postgres prints; sent as text."
+
+_NOTES: dict[str, tuple[str, str]] = {
+    "bool": ("", ""),
+    "bytea": ("", ""),
+    "char": ("Bytes from 0x80 on as a backslash and three octal digits.", ""),
+    "name": ("", ""),
+    "int8": ("", ""),
+    "int2": ("", ""),
+    "int2vector": ("", ""),
+    "int4": ("", ""),
+    "text": ("", ""),
+    "oid": ("Unsigned upstream.", ""),
+    "xid": ("Unsigned upstream.", ""),
+    "cid": ("Unsigned upstream.", ""),
+    "xid8": ("Unsigned upstream.", ""),
+    "oidvector": ("", ""),
+    "json": ("The text as Postgres keeps it.", ""),
+    "jsonb": (_AS_PRINTED, ""),
+    "jsonpath": (_AS_PRINTED, ""),
+    "xml": ("The text as Postgres keeps it.", ""),
+    "float4": ("Bit by bit, NaN and infinities too.", ""),
+    "float8": ("Bit by bit, NaN and infinities too.", ""),
+    "bpchar": ("With its padding.", ""),
+    "varchar": ("", ""),
+    "date": ("", _DATES),
+    "timestamp": ("", _DATES),
+    "timestamptz": ("", _DATES),
+    "time": ("`HH:MM:SS[.ffffff]`, also `24:00:00`.", ""),
+    "timetz": ("`HH:MM:SS[.ffffff]` and the offset.", ""),
+    "interval": ("The three counts that Postgres keeps.", "Infinities (Postgres 17)."),
+    "uuid": ("36 characters, lower case.", ""),
+    "bit": ("Zeros and ones.", ""),
+    "varbit": ("Zeros and ones.", ""),
+    "inet": (_AS_PRINTED, ""),
+    "cidr": (_AS_PRINTED, ""),
+    "macaddr": (_AS_PRINTED, ""),
+    "macaddr8": (_AS_PRINTED, ""),
+    **dict.fromkeys(("point", "line", "lseg", "box", "path", "polygon", "circle"), (_AS_PRINTED, "")),
+    "tid": (_AS_PRINTED, ""),
+    "pg_lsn": (_AS_PRINTED, ""),
+    "pg_snapshot": (_AS_PRINTED, ""),
+    "txid_snapshot": (_AS_PRINTED, ""),
+    "refcursor": ("", ""),
+    "pg_node_tree": (_AS_PRINTED, ""),
 }
+
+_MADE_OF_OTHERS = (
+    ("`numeric(p,s)`, 0 ≤ s ≤ p ≤ 38", "`decimal(p,s)`", "", "`NaN`."),
+    ("any other `numeric`", "`string`", "Exactly the text that Postgres prints, `NaN` and infinities too.", ""),
+    ("an enum", "`string`", "", ""),
+    ("a domain", "as the type that it is of", "", "As that type."),
+    (
+        "an array of T",
+        "`array<T>`",
+        "Null elements are kept; an empty array is not null.",
+        "Several dimensions; a lower bound other than 1.",
+    ),
+    (
+        "a range of T",
+        "`struct<lower:T, upper:T, lower_inclusive:boolean, upper_inclusive:boolean, empty:boolean>`",
+        "A bound that is null has no end.",
+        "Bounds that T cannot hold.",
+    ),
+    ("a multirange of T", "`array` of such structs", "", "As the range."),
+    ("a composite type", "`struct` of its fields", "", "What its fields cannot hold."),
+    ("`hstore`", "`map<string,string>`", "", ""),
+    ("`citext`", "`string`", "", ""),
+)
 
 
 def _types() -> str:
     rows = []
-    for oid, codec in types._BY_OID.items():
-        name = _type_name(oid)
-        rows.append([_code(name), _spark_type(codec.arrow), _NOTES[name]])
-    decimal = types.codec_for(types.PostgresType(NUMERIC_OID, (12 << 16 | 2) + 4)).arrow
-    rows.append(["`numeric(p,s)`", _spark_type(decimal).replace("12,2", "p,s"), "0 ≤ s ≤ p ≤ 38; no NaN, no infinity."])
+    for oid, codec in BY_OID.items():
+        known = types.builtin(oid)
+        name = known.name if known else ""
+        notes = (_SERVER_PRINTS, "") if codec.wants_text and name not in _NOTES else _NOTES[name]
+        rows.append([_type_name(oid, name), _spark_type(codec.arrow), *notes])
+    rows.sort(key=lambda row: row[0].strip('`"'))
     return "\n\n".join(
         [
             "# Types",
             "A column has one Spark type, the same from the first copy and from the stream. A value is kept exactly or "
             "not at all.",
-            _table(["Postgres", "Spark", "what it holds"], sorted(rows, key=lambda row: row[0].strip('`"'))),
-            "## What is not captured yet",
-            "A table with a column of any other type is left out of the capture: it is `failed`, with the column in "
-            "the message, and the other tables are captured. Among those types are "
-            f"{', '.join(_code(name) for name in _unsupported())}; also `numeric` without precision or with more "
-            "than 38 digits, all arrays, ranges, enums, domains and composite types.",
-            "A value that its Spark type cannot hold (`infinity` in a date, `NaN` in a numeric) ends its table with a "
-            "definite error at that transaction. See [recover a failed table](../how-to/recover-a-failed-table.md).",
+            "## Built-in types",
+            _table(["Postgres", "Spark", "what it holds", "what it cannot hold"], rows),
+            "## Numerics, types of extensions, and types made of others",
+            _table(
+                ["Postgres", "Spark", "what it holds", "what it cannot hold"], [list(row) for row in _MADE_OF_OTHERS]
+            ),
+            "They nest: an array of a composite type with a range in it is an array of structs with a struct in it.",
+            "*Sent as text*: only the server can print such a value. One such column, also inside of another type, "
+            "makes the stream of its source use the text form for all columns, which takes longer to decode.",
+            "## What a type cannot hold",
+            "A value that its Spark type cannot hold ends its table with a definite error at that transaction; the "
+            "other tables go on. The way out is the option `text columns`: a column listed there is a `string` with "
+            "exactly the text that Postgres prints, whatever its type. See "
+            "[recover a failed table](../how-to/recover-a-failed-table.md).",
+            "If a composite type is altered upstream, values no longer look as they did when capture began. That, too, "
+            "is a definite error of the table; `ALTER SOURCES … RETRY TABLE` copies it anew.",
+            "## Types that are not here",
+            "A table with a column of any other type (those of other extensions) is left out of the capture: it is "
+            "`failed`, with the column in the message, and the other tables are captured. So is one with a composite "
+            "type whose fields differ by case alone, as Spark does not tell them apart. `text columns` helps here too.",
             "Generated columns are not published by Postgres and are not captured; their table is.",
-            "Messages that name `TEXT COLUMNS` speak of an option that does not exist in this version.",
         ]
     )
 
 
-def _type_name(oid: int) -> str:
+def _type_name(oid: int, name: str) -> str:
     known = psycopg.postgres.types.get(oid)
-    if known is None:
-        raise KeyError(oid)
-    return known.regtype
-
-
-def _unsupported() -> list[str]:
-    """Name the plain built-in types that have no codec."""
-    found = []
-    for info in psycopg.postgres.types:
-        plain = type(info).__name__ == "TypeInfo" and info.regtype.replace(" ", "").isalnum()
-        if plain and not info.regtype.startswith(("pg ", "reg", "any")) and info.regtype not in _INTERNAL:
-            try:
-                types.codec_for(types.PostgresType(info.oid, -1))
-            except types.UnsupportedType:
-                found.append(info.regtype)
-    return sorted(set(found) - {"numeric"})
-
-
-_INTERNAL = {
-    "aclitem", "cid", "gtsvector", "int2vector", "oidvector", "record", "tid", "unknown", "void", "xid", "xid8",
-}  # fmt: skip
+    return _code(known.regtype if known else name)
 
 
 # -- states and status -------------------------------------------------------------------------------------------------

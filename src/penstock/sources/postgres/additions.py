@@ -20,7 +20,7 @@ import psycopg
 
 from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
 from penstock.sources.postgres.relation import Relation, RelationColumn
-from penstock.sources.postgres.types import PostgresType, UnsupportedType
+from penstock.sources.postgres.types import UnsupportedType, find_types
 
 __all__ = ["describe_additions", "read_filenode"]
 
@@ -78,7 +78,7 @@ def _describe(
         return "the table may have been rewritten since: what older rows hold in it cannot be proven"
     column = CapturedColumn(
         declared.name,
-        PostgresType(declared.oid, declared.typmod),
+        find_types(connection, [(declared.oid, declared.typmod)])[declared.oid, declared.typmod],
         comment=found.comment,
         added=True,
         missing=found.missing if found.has_missing else None,

@@ -35,6 +35,14 @@ class CapturedColumn:
         """Return how its values become Arrow; raises `UnsupportedType` where nothing holds them exactly."""
         return TEXT if self.as_text else codec_for(self.type)
 
+    @property
+    def sent_as_text(self) -> bool:
+        """Whether Postgres has to print its values: it stays text, or only the server can print it.
+
+        The copy prints such a column; a stream with one of them has to be asked for text (``binary 'false'``).
+        """
+        return self.as_text or self.codec().wants_text
+
     def field(self) -> pa.Field:
         """Return the column downstream. One that was added carries its description, for the next start to find."""
         field = pa.field(self.name, self.codec().arrow, metadata={"comment": self.comment} if self.comment else None)

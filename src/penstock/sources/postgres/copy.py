@@ -126,10 +126,10 @@ def _copy_command(table: CapturedTable, pages: PageRange) -> sql.Composed:
 
 
 def _selected(column: CapturedColumn) -> sql.Composable:
-    """A column kept as text is printed by its output function, as in the stream; a cast prints some otherwise."""
+    """A column sent as text is printed by its output function, as in the stream; a cast prints some otherwise."""
     name = sql.Identifier(column.name)
     text = sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN format('%s', {0}) END")
-    return text.format(name) if column.as_text else name
+    return text.format(name) if column.sent_as_text else name
 
 
 def _messages(connection: psycopg.Connection[Any], table: TableName) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
@@ -189,7 +189,8 @@ def _column(
     lsn: Lsn,
 ) -> pa.Array:
     try:
-        return column.codec().binary(buffer, off, length)
+        codec = column.codec()
+        return (codec.text if column.sent_as_text else codec.binary)(buffer, off, length)
     except BadValue as bad:
         raise TableError(
             str(table),

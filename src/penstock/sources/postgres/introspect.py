@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from penstock.model import TableName
-from penstock.sources.postgres.types import PostgresType
+from penstock.sources.postgres.types import PostgresType, find_types
 
 __all__ = ["UpstreamColumn", "UpstreamTable", "find_tables"]
 
@@ -24,8 +24,9 @@ SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
        EXISTS (SELECT 1 FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
        coalesce((SELECT array_agg(a.attname::text ORDER BY k.ord)
                    FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k(num, ord), pg_attribute a
-                  WHERE i.indrelid = c.oid AND i.indisprimary AND k.ord <= i.indnkeyatts
-                    AND a.attrelid = c.oid AND a.attnum = k.num), '{}')
+                  WHERE i.indrelid = c.oid
+                    AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
+                    AND k.ord <= i.indnkeyatts AND a.attrelid = c.oid AND a.attnum = k.num), '{}')
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')
    AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_(?!temp_)'
@@ -73,6 +74,7 @@ class UpstreamTable:
     filenode: int | None
     deferrable_key: bool
     key: tuple[str, ...]
+    """The primary key; of a table whose replica identity is an index, the columns of that index."""
     columns: tuple[UpstreamColumn, ...]
 
     @property
@@ -91,8 +93,10 @@ def find_tables(connection: psycopg.Connection[Any], schemas: Sequence[str] | No
 def _find_columns(connection: psycopg.Connection[Any], tables: Sequence[int]) -> dict[int, list[UpstreamColumn]]:
     """Look up the columns of these tables; the one place where types are described."""
     columns: dict[int, list[UpstreamColumn]] = {}
-    for table, name, oid, typmod, *rest in connection.execute(_COLUMNS, (list(tables),)):
-        columns.setdefault(table, []).append(UpstreamColumn(name, PostgresType(oid, typmod), *rest))
+    listed = connection.execute(_COLUMNS, (list(tables),)).fetchall()
+    kinds = find_types(connection, {(oid, typmod) for _, _, oid, typmod, *_ in listed})
+    for table, name, oid, typmod, *rest in listed:
+        columns.setdefault(table, []).append(UpstreamColumn(name, kinds[oid, typmod], *rest))
     return columns
 
 

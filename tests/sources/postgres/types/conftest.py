@@ -39,8 +39,8 @@ def _compiled() -> None:
 def text() -> Decoder:
     """Decode text values: `text(oid, values, typmod=-1)`; the array is checked by Arrow itself."""
 
-    def decode(oid: int, values: Sequence[Value], typmod: int = -1) -> pa.Array:
-        codec = codec_for(PostgresType(oid, typmod))
+    def decode(oid: int | PostgresType, values: Sequence[Value], typmod: int = -1) -> pa.Array:
+        codec = codec_for(oid if isinstance(oid, PostgresType) else PostgresType(oid, typmod))
         array = codec.text(*_column(values))
         array.validate(full=True)
         assert array.type == codec.arrow
@@ -53,8 +53,8 @@ def text() -> Decoder:
 def binary() -> Decoder:
     """Decode binary values, as `text` does."""
 
-    def decode(oid: int, values: Sequence[Value], typmod: int = -1) -> pa.Array:
-        codec = codec_for(PostgresType(oid, typmod))
+    def decode(oid: int | PostgresType, values: Sequence[Value], typmod: int = -1) -> pa.Array:
+        codec = codec_for(oid if isinstance(oid, PostgresType) else PostgresType(oid, typmod))
         array = codec.binary(*_column(values))
         array.validate(full=True)
         assert array.type == codec.arrow

@@ -56,20 +56,24 @@ def _check_rights(table: ChosenTable, role: Role, options: PostgresOptions) -> l
 
 
 def _check_identity(table: ChosenTable) -> list[Finding]:
-    about, name = str(table.name), quoted_table(table.name)
-    found = []
-    if not table.key:
-        mend = f"ALTER TABLE {name} ADD PRIMARY KEY (…);"
-        found.append(error(about, "it has no primary key", f"Run: {mend}"))
+    """Look how the stream will name the row that a change is of, and whether Postgres will still allow the change."""
+    about, found = str(table.name), []
     for part in (table.upstream, *table.partitions):
-        default = [f"ALTER TABLE {quoted_table(part.name)} REPLICA IDENTITY DEFAULT;"]
+        name, its = quoted_table(part.name), _its(table, part)
         if part.replica_identity == "n":
-            why = f"{_its(table, part)} replica identity is NOTHING: once it is published, UPDATE and DELETE on it fail"
-            found.append(error(about, why, sql=default))
-        elif part.replica_identity == "i":
-            why = f"{_its(table, part)} replica identity is an index: updates cannot be followed by primary key"
-            found.append(error(about, why, sql=default))
+            why = f"{its} replica identity is NOTHING: once it is published, UPDATE and DELETE on it fail"
+            found.append(error(about, why, sql=[f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT;"]))
+        elif part.replica_identity == "i" and set(part.key) != set(table.key):
+            why = f"{its} replica identity is not the key of {table.name}"
+            found.append(error(about, why, sql=[f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT;"]))
+        elif part.replica_identity == "d" and not part.key:
+            why = f"{_it(table, part)} has no primary key: once it is published, UPDATE and DELETE on it fail"
+            remedy = f"Or run: ALTER TABLE {name} ADD PRIMARY KEY (…);"
+            found.append(error(about, why, remedy, [f"ALTER TABLE {name} REPLICA IDENTITY FULL;"]))
         found += _check_writes(table, part)
+    if not table.key and table.upstream.replica_identity == "f":
+        why = "it has no primary key: it is captured as a collection of rows, which may be there more than once"
+        found.append(info(about, why))
     return found
 
 
@@ -77,7 +81,7 @@ def _check_writes(table: ChosenTable, part: UpstreamTable) -> list[Finding]:
     """Postgres refuses UPDATE and DELETE of a published table whose replica identity is not wholly published."""
     about, name, full = str(table.name), quoted_table(part.name), part.replica_identity == "f"
     found = []
-    if part.deferrable_key and not full:
+    if part.deferrable_key and part.replica_identity == "d":
         why = f"{_its(table, part)} primary key is deferrable, so it does not identify rows in the stream"
         full_instead = f"ALTER TABLE {name} REPLICA IDENTITY FULL;"
         found.append(error(about, why, "Or make the key NOT DEFERRABLE.", [full_instead]))
@@ -85,7 +89,8 @@ def _check_writes(table: ChosenTable, part: UpstreamTable) -> list[Finding]:
     for column in (column for column in part.columns if column.name not in published):
         kind = "generated column" if column.generated else "column"
         if column.name in part.key:
-            why = f"{_its(table, part)} primary key has the {kind} {column.name}, which is not published"
+            what = "replica identity" if part.replica_identity == "i" else "primary key"
+            why = f"{_its(table, part)} {what} has the {kind} {column.name}, which is not published"
             found.append(error(about, why, f"Drop the key, then run: ALTER TABLE {name} ADD PRIMARY KEY (…);"))
         elif full:
             why = (

@@ -6,6 +6,9 @@ in the array, and telling them apart is the caller's business. Offsets and lengt
 splitter proves that. The bytes of a value are not trusted at all.
 
 Lossless or loud: a codec returns every value exactly or raises `BadValue` for the first one that it cannot hold.
+
+Some types have a binary form that cannot be printed without the server (its locale, its catalogs). Their codec
+`wants_text`: whoever asks for such a column has to ask for its text, and the binary form is refused.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 __all__ = [
+    "KEEP_TEXT",
     "NULL",
     "REASON_BITS",
     "UNCHANGED",
@@ -33,6 +37,8 @@ __all__ = [
 NULL = -1
 UNCHANGED = -2
 REASON_BITS = 4
+KEEP_TEXT = "; list the column in `text columns` to keep its text"
+"""How a reason ends when the value is sound but its Arrow type cannot hold it."""
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int32]
@@ -46,6 +52,8 @@ class ColumnCodec:
     arrow: pa.DataType
     text: Decode
     binary: Decode
+    wants_text: bool = False
+    """Whether values have to be sent as text; the binary form is refused."""
 
 
 class BadValue(Exception):

@@ -6,6 +6,7 @@ no uninitialised memory reaches a file.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numba import types as nb
 from penstock.sources.postgres.types.codec import Bytes, Ints
 from penstock.sources.postgres.types.kernel import I32, IN8, IN32, U8, kernel
 
-__all__ = ["fits", "fixed_width", "gathered", "variable_width"]
+__all__ = ["fits", "fixed_width", "flags", "gathered", "lists", "structs", "variable_width"]
 
 _MAX_BYTES = 2**31 - 1
 
@@ -78,6 +79,23 @@ def variable_width(arrow: pa.DataType, offsets: Ints, data: Bytes, length: Ints)
     bitmap, nulls = _nulls(length)
     used = pa.py_buffer(data[: offsets[-1]])
     return pa.Array.from_buffers(arrow, length.size, [bitmap, pa.py_buffer(offsets), used], nulls)
+
+
+def structs(arrow: pa.DataType, children: Sequence[pa.Array], length: Ints) -> pa.Array:
+    """A struct array; a null row is null in each of its children too."""
+    bitmap, nulls = _nulls(length)
+    return pa.Array.from_buffers(arrow, length.size, [bitmap], nulls, children=list(children))
+
+
+def lists(arrow: pa.DataType, offsets: Ints, values: pa.Array, length: Ints) -> pa.Array:
+    """A list or map array over 32-bit `offsets` into `values`."""
+    bitmap, nulls = _nulls(length)
+    return pa.Array.from_buffers(arrow, length.size, [bitmap, pa.py_buffer(offsets)], nulls, children=[values])
+
+
+def flags(values: Bytes, length: Ints) -> pa.Array:
+    """A bool array of bytes that are 0 or 1."""
+    return fixed_width(pa.bool_(), np.packbits(values, bitorder="little"), length)
 
 
 def gathered(arrow: pa.DataType, buf: Bytes, off: Ints, length: Ints, skip: int = 0) -> pa.Array:

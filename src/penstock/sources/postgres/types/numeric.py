@@ -7,7 +7,7 @@ Both forms push digits into an unsigned 128-bit integer of two 64-bit limbs, cou
 than 38 of them are never pushed, so nothing wraps (10^38 < 2^127), and more than p are refused. What stands behind the
 scale must be zero: no value is ever rounded. NaN and the infinities have no decimal128 and are bad values.
 
-A numeric without precision, wider than 38 digits, or with a scale outside 0..p is refused as a type.
+A numeric without precision, wider than 38 digits, or with a scale outside 0..p is kept as text: see `numeric_text`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints, UnsupportedType
+from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValue, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import fixed_width
 from penstock.sources.postgres.types.kernel import FINE, IN8, IN32, U64, Kernel, blame, inlined, kernel, read16, start
+from penstock.sources.postgres.types.numeric_text import NUMERIC_TEXT
 
 __all__ = ["NUMERIC_OID", "numeric"]
 
@@ -32,9 +33,9 @@ _WIDEST = 38
 _MALFORMED, _TOO_WIDE, _BEHIND_SCALE, _SPECIAL = range(4)
 _REASONS = (
     "malformed numeric",
-    "numeric with more digits than its precision; a column of type text would keep it exactly",
-    "numeric with digits beyond its scale; a column of type text would keep it exactly",
-    "numeric NaN or infinity, which no decimal holds; a column of type text would keep it exactly",
+    f"numeric with more digits than its precision{KEEP_TEXT}",
+    f"numeric with digits beyond its scale{KEEP_TEXT}",
+    f"numeric NaN or infinity, which no decimal holds{KEEP_TEXT}",
 )
 
 _MASK32 = np.uint64(2**32 - 1)
@@ -198,21 +199,12 @@ def _declared(typmod: int) -> tuple[int, int]:
     return (packed >> 16) & 0xFFFF, ((packed & 0x7FF) ^ 1024) - 1024
 
 
-def _unsupported(typmod: int, what: str) -> UnsupportedType:
-    remedy = "declare numeric(p, s) with 0 <= s <= p <= 38, or make it a column of type text"
-    return UnsupportedType(NUMERIC_OID, typmod, f"{what}; {remedy}")
-
-
 @lru_cache(maxsize=1024)
 def numeric(typmod: int) -> ColumnCodec:
-    """The codec of a declared numeric; raises `UnsupportedType` where decimal128 cannot hold every value."""
-    if typmod < 4:
-        raise _unsupported(typmod, "numeric without precision and scale has no fixed decimal type")
-    precision, scale = _declared(typmod)
-    if not 1 <= precision <= _WIDEST:
-        raise _unsupported(typmod, f"numeric({precision},{scale}) has more than {_WIDEST} digits")
-    if not 0 <= scale <= precision:
-        raise _unsupported(typmod, f"numeric({precision},{scale}) has a scale outside 0..{precision}")
+    """The codec of a numeric: decimal128 where that holds every value, else the text."""
+    precision, scale = _declared(typmod) if typmod >= 4 else (0, 0)
+    if not 1 <= precision <= _WIDEST or not 0 <= scale <= precision:
+        return NUMERIC_TEXT
     arrow = pa.decimal128(precision, scale)
 
     def decode(fill: Kernel, buf: Bytes, off: Ints, length: Ints) -> pa.Array:

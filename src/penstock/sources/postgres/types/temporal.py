@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValue, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import fixed_width
 from penstock.sources.postgres.types.kernel import FINE, I32, I64, IN8, IN32, blame, inlined, kernel, start, uint
 
@@ -25,8 +25,8 @@ __all__ = ["DATE", "TIMESTAMP", "TIMESTAMPTZ"]
 _MALFORMED, _INFINITE, _OUTSIDE, _WIDTH = range(4)
 _REASONS = (
     "malformed date or time; the session needs DateStyle = ISO",
-    "infinity, which no date type of Spark holds; a column of type text would keep it exactly",
-    "date outside the years 0001 to 9999; a column of type text would keep it exactly",
+    f"infinity, which no date type of Spark holds{KEEP_TEXT}",
+    f"date outside the years 0001 to 9999{KEEP_TEXT}",
     "binary value of the wrong length",
 )
 

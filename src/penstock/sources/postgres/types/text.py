@@ -1,7 +1,7 @@
-"""text, varchar, bpchar, name, json → string; jsonb → string.
+"""text, varchar, bpchar, name, json, xml, refcursor, enums, citext → string; jsonb, jsonpath → string.
 
-Text and binary forms are the same bytes, copied as they are: bpchar keeps its padding. The binary form of jsonb is the
-version byte 1 and then the text.
+Text and binary forms are the same bytes, copied as they are: bpchar keeps its padding. The binary form of jsonb and
+jsonpath is the version byte 1 and then the text.
 
 Sessions pin `client_encoding` to UTF8, and Postgres verifies what it converts (also from SQL_ASCII), so bytes are
 not checked again. Should invalid UTF-8 come anyway, offsets and sizes still hold: a reader gets a decoding error,
@@ -17,9 +17,9 @@ from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, 
 from penstock.sources.postgres.types.column import gathered
 from penstock.sources.postgres.types.kernel import FINE, IN8, IN32, blame, kernel
 
-__all__ = ["JSONB", "TEXT"]
+__all__ = ["TEXT", "VERSIONED"]
 
-_REASONS = ("jsonb of a version other than 1",)
+_REASONS = ("json of a version other than 1",)
 
 
 @kernel(nb.int64(IN8, IN32, IN32))
@@ -34,10 +34,10 @@ def _text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     return gathered(pa.string(), buf, off, length)
 
 
-def _jsonb(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+def _versioned(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     BadValue.check(_version(buf, off, length), _REASONS)
     return gathered(pa.string(), buf, off, length, skip=1)
 
 
 TEXT = ColumnCodec(pa.string(), _text, _text)
-JSONB = ColumnCodec(pa.string(), _text, _jsonb)
+VERSIONED = ColumnCodec(pa.string(), _text, _versioned)

@@ -1,0 +1,215 @@
+r"""Arrays → list; int2vector, oidvector → list.
+
+::
+
+    text      {1,NULL,"a \"quoted\" one"}     delimited by commas (those of box by semicolons)
+    binary    dimensions, flags, element type; per dimension size and lower bound; per element size and bytes
+
+An empty array is an empty list, and null elements stay null. A list has neither several dimensions nor a lower bound
+other than 1: such values are refused. The two vector types are printed as numbers with spaces between, and count
+from 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numba import types as nb
+
+from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValue, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.column import lists
+from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, Kernel, blame, inlined, kernel, start
+from penstock.sources.postgres.types.nested import CHANGED, earliest, elements, quoted, room, size_at
+
+__all__ = ["array", "vector"]
+
+_MALFORMED, _DIMENSIONS, _BOUND, _ELEMENT = range(4)
+_REASONS = (
+    "malformed array",
+    f"array of several dimensions, which no list holds{KEEP_TEXT}",
+    f"array that does not begin at 1, which no list holds{KEEP_TEXT}",
+    CHANGED,
+)
+
+
+@inlined
+def _is_null(buf: Bytes, at: int) -> Any:
+    """Whether the four bytes are NULL, in either case."""
+    return buf[at] | 32 == 110 and buf[at + 1] | 32 == 117 and buf[at + 2] | 32 == 108 and buf[at + 3] | 32 == 108
+
+
+@inlined
+def _bare(buf: Bytes, at: Any, end: int, comma: int) -> Any:
+    """Where an element without quotes ends; -1 if it is none."""
+    first = at
+    while at < end and buf[at] != comma and buf[at] != 125:
+        if buf[at] == 34 or buf[at] == 92 or buf[at] == 123:
+            return np.int64(-1)
+        at += 1
+    return at if at > first else np.int64(-1)
+
+
+@inlined
+def _element(buf: Bytes, at: Any, end: int, comma: int, data: Bytes, to: Any) -> tuple[Any, Any, bool]:
+    """Copy one element; return the places behind it (-1 if malformed) and behind the copy, and whether it is NULL."""
+    if at < end and buf[at] == 34:
+        at, to = quoted(buf, at + 1, end, data, to, False)
+        return at, to, False
+    behind = _bare(buf, at, end, comma)
+    if behind - at == 4 and _is_null(buf, at):
+        return behind, to, True
+    while at < behind:
+        data[to] = buf[at]
+        to += 1
+        at += 1
+    return behind, to, False
+
+
+@kernel(nb.int64(IN8, IN32, IN32, nb.uint8, I32, U8, I32, I32))
+def _split_text(
+    buf: Bytes, off: Ints, length: Ints, comma: int, offsets: Ints, data: Bytes, to_off: Ints, to_length: Ints
+) -> int:
+    n: Any = np.int64(0)
+    to: Any = np.int64(0)
+    for r in range(length.size):
+        offsets[r] = n
+        if length[r] < 0:
+            continue
+        at = start(off, r)
+        end = at + length[r]
+        if length[r] < 2 or buf[at] != 123 or buf[end - 1] != 125:
+            return blame(r, _BOUND if length[r] > 1 and buf[at] == 91 and buf[end - 1] == 125 else _MALFORMED)
+        at += 1
+        if at == end - 1:
+            continue
+        if buf[at] == 123:
+            return blame(r, _DIMENSIONS)
+        while True:
+            first = to
+            at, to, null = _element(buf, at, end - 1, comma, data, to)
+            if at < 0 or (at < end - 1 and buf[at] != comma):
+                return blame(r, _MALFORMED)
+            to_off[n] = first
+            to_length[n] = -1 if null else to - first
+            n += 1
+            if at == end - 1:
+                break
+            at += 1
+    offsets[length.size] = n
+    return FINE
+
+
+@kernel(nb.int64(IN8, IN32, IN32, I32, U8, I32, I32))
+def _split_vector(
+    buf: Bytes, off: Ints, length: Ints, offsets: Ints, _data: Bytes, to_off: Ints, to_length: Ints
+) -> int:
+    n: Any = np.int64(0)
+    for r in range(length.size):
+        offsets[r] = n
+        if length[r] <= 0:
+            continue
+        at = start(off, r)
+        end = at + length[r]
+        while True:
+            first = at
+            while at < end and buf[at] != 32:
+                at += 1
+            if at == first:
+                return blame(r, _MALFORMED)
+            to_off[n] = first
+            to_length[n] = at - first
+            n += 1
+            if at == end:
+                break
+            at += 1
+    offsets[length.size] = n
+    return FINE
+
+
+@inlined
+def _header(buf: Bytes, at: int, size: int, bound: int, element: int) -> tuple[Any, int]:
+    """The number of elements that an array says it has, and the reason why it is bad (or FINE)."""
+    if size < 12:
+        return np.int64(0), _MALFORMED
+    dimensions = size_at(buf, at)
+    if size_at(buf, at + 8) & 0xFFFFFFFF != element:
+        return np.int64(0), _ELEMENT
+    if dimensions == 0:
+        return np.int64(0), FINE if size == 12 else _MALFORMED
+    if dimensions < 0 or dimensions > 6 or size < 12 + 8 * dimensions:
+        return np.int64(0), _MALFORMED
+    if dimensions > 1:
+        return np.int64(0), _DIMENSIONS
+    count = size_at(buf, at + 12)
+    if count < 0 or 4 * count > size - 20:
+        return np.int64(0), _MALFORMED
+    return count, FINE if size_at(buf, at + 16) == bound else _BOUND
+
+
+@kernel(nb.int64(IN8, IN32, IN32, nb.int64, nb.int64, I32, I32, I32))
+def _split_binary(
+    buf: Bytes, off: Ints, length: Ints, bound: int, element: int, offsets: Ints, to_off: Ints, to_length: Ints
+) -> int:
+    n: Any = np.int64(0)
+    for r in range(length.size):
+        offsets[r] = n
+        if length[r] < 0:
+            continue
+        at = start(off, r)
+        end = at + length[r]
+        count, reason = _header(buf, at, end - at, bound, element)
+        if reason != FINE:
+            return blame(r, reason)
+        at += 20 if end - at > 12 else 12
+        for _ in range(count):
+            if end - at < 4:
+                return blame(r, _MALFORMED)
+            size = size_at(buf, at)
+            at += 4
+            if size < -1 or size > end - at:
+                return blame(r, _MALFORMED)
+            to_off[n] = at
+            to_length[n] = size
+            n += 1
+            at += max(size, 0)
+        if at != end:
+            return blame(r, _MALFORMED)
+    offsets[length.size] = n
+    return FINE
+
+
+def _codec(oid: int, element: ColumnCodec, split_text: Kernel, options: tuple[int, ...], bound: int) -> ColumnCodec:
+    arrow = pa.list_(element.arrow)
+
+    def text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+        size = room(length)
+        offsets, data = np.zeros(length.size + 1, np.int32), np.empty(size, np.uint8)
+        to_off, to_length = (
+            np.empty(size // 2 + 1 + length.size, np.int32),
+            np.empty(size // 2 + 1 + length.size, np.int32),
+        )
+        BadValue.check(split_text(buf, off, length, *options, offsets, data, to_off, to_length), _REASONS)
+        n, source = offsets[-1], data if split_text is _split_text else buf
+        return lists(arrow, offsets, elements(element.text, source, to_off[:n], to_length[:n], offsets), length)
+
+    def binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+        size = room(length) // 4 + 1
+        offsets = np.zeros(length.size + 1, np.int32)
+        to_off, to_length = np.empty(size, np.int32), np.empty(size, np.int32)
+        BadValue.check(_split_binary(buf, off, length, bound, oid, offsets, to_off, to_length), _REASONS)
+        n = offsets[-1]
+        return lists(arrow, offsets, elements(element.binary, buf, to_off[:n], to_length[:n], offsets), length)
+
+    return ColumnCodec(arrow, earliest(text), earliest(binary), element.wants_text)
+
+
+def array(oid: int, element: ColumnCodec, delimiter: str = ",") -> ColumnCodec:
+    """The codec of arrays whose elements have this type OID and codec."""
+    return _codec(oid, element, _split_text, (ord(delimiter),), 1)
+
+
+def vector(oid: int, element: ColumnCodec) -> ColumnCodec:
+    """The codec of int2vector and oidvector."""
+    return _codec(oid, element, _split_vector, (), 0)

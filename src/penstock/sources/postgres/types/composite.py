@@ -1,0 +1,140 @@
+r"""Composite types → struct of their fields.
+
+::
+
+    text      (1,,"a ""quoted"" one")      nothing between commas is NULL
+    binary    number of fields; per field its type, size and bytes
+
+The binary form names the types of its fields: a value of another shape than the description says that the type was
+altered upstream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numba import types as nb
+
+from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.column import structs
+from penstock.sources.postgres.types.kernel import FINE, IN8, IN32, U8, blame, inlined, kernel, start
+from penstock.sources.postgres.types.nested import CHANGED, earliest, quoted, room, size_at
+
+__all__ = ["composite"]
+
+_MALFORMED, _CHANGED = range(2)
+_REASONS = ("malformed composite value", CHANGED)
+_GRID = nb.int32[:, ::1]
+_OIDS = nb.Array(nb.int64, 1, "C", readonly=True)
+
+
+@inlined
+def _field(buf: Bytes, at: Any, end: int, data: Bytes, to: Any) -> tuple[Any, Any]:
+    """Copy one field; return the places behind it (-1 if malformed) and behind the copy."""
+    while at < end and buf[at] != 44:
+        if buf[at] == 34:
+            at, to = quoted(buf, at + 1, end, data, to, True)
+            if at < 0:
+                return at, to
+            continue
+        if buf[at] == 92:
+            at += 1
+            if at >= end:
+                return np.int64(-1), to
+        elif buf[at] == 40 or buf[at] == 41:
+            return np.int64(-1), to
+        data[to] = buf[at]
+        to += 1
+        at += 1
+    return at, to
+
+
+@kernel(nb.int64(IN8, IN32, IN32, U8, _GRID, _GRID))
+def _split_text(buf: Bytes, off: Ints, length: Ints, data: Bytes, to_off: Any, to_length: Any) -> int:
+    fields = to_off.shape[0]
+    to: Any = np.int64(0)
+    for r in range(length.size):
+        if length[r] < 0:
+            for f in range(fields):
+                to_off[f, r] = 0
+                to_length[f, r] = -1
+            continue
+        at = start(off, r)
+        end = at + length[r] - 1
+        if length[r] < 2 or buf[at] != 40 or buf[end] != 41:
+            return blame(r, _MALFORMED)
+        for f in range(fields):
+            if at == end:
+                return blame(r, _CHANGED)
+            at += 1
+            empty = at == end or buf[at] == 44
+            first = to
+            at, to = _field(buf, at, end, data, to)
+            if at < 0:
+                return blame(r, _MALFORMED)
+            to_off[f, r] = first
+            to_length[f, r] = -1 if empty else to - first
+        if at != end:
+            return blame(r, _CHANGED)
+    return FINE
+
+
+@kernel(nb.int64(IN8, IN32, IN32, _OIDS, _GRID, _GRID))
+def _split_binary(buf: Bytes, off: Ints, length: Ints, oids: Any, to_off: Any, to_length: Any) -> int:
+    fields = oids.size
+    for r in range(length.size):
+        if length[r] < 0:
+            for f in range(fields):
+                to_off[f, r] = 0
+                to_length[f, r] = -1
+            continue
+        at = start(off, r)
+        end = at + length[r]
+        if length[r] < 4:
+            return blame(r, _MALFORMED)
+        if size_at(buf, at) != fields:
+            return blame(r, _CHANGED)
+        at += 4
+        for f in range(fields):
+            if end - at < 8:
+                return blame(r, _MALFORMED)
+            if size_at(buf, at) & 0xFFFFFFFF != oids[f]:
+                return blame(r, _CHANGED)
+            size = size_at(buf, at + 4)
+            at += 8
+            if size < -1 or size > end - at:
+                return blame(r, _MALFORMED)
+            to_off[f, r] = at
+            to_length[f, r] = size
+            at += max(size, 0)
+        if at != end:
+            return blame(r, _MALFORMED)
+    return FINE
+
+
+def composite(names: Sequence[str], oids: Sequence[int], codecs: Sequence[ColumnCodec]) -> ColumnCodec:
+    """The codec of a composite type with these fields, in their order."""
+    arrow = pa.struct([pa.field(name, codec.arrow) for name, codec in zip(names, codecs, strict=True)])
+    expected = np.array(oids, np.int64)
+
+    def grids(length: Ints) -> tuple[Any, Any]:
+        shape = (len(codecs), length.size)
+        return np.empty(shape, np.int32), np.empty(shape, np.int32)
+
+    def text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+        data = np.empty(room(length), np.uint8)
+        to_off, to_length = grids(length)
+        BadValue.check(_split_text(buf, off, length, data, to_off, to_length), _REASONS)
+        parts = [codec.text(data, to_off[f], to_length[f]) for f, codec in enumerate(codecs)]
+        return structs(arrow, parts, length)
+
+    def binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+        to_off, to_length = grids(length)
+        BadValue.check(_split_binary(buf, off, length, expected, to_off, to_length), _REASONS)
+        parts = [codec.binary(buf, to_off[f], to_length[f]) for f, codec in enumerate(codecs)]
+        return structs(arrow, parts, length)
+
+    return ColumnCodec(arrow, earliest(text), earliest(binary), any(codec.wants_text for codec in codecs))
