@@ -1,0 +1,77 @@
+"""Is everything still published? The stream does not say when it stops carrying a table.
+
+A table that is taken out of the publication, dropped, or filtered otherwise just sends no more (or other) changes. So the
+publication is looked at, at each connect and every few seconds: what is not as it was ends its tables. The error stands
+at the last position at which all was well, as nobody can tell what was missed after it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import psycopg
+
+from penstock.errors import DefiniteError, TableError
+from penstock.positions import Lsn
+from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.publication import Publication, read_publication
+from penstock.sources.postgres.spec import PostgresInstanceConfig
+
+__all__ = ["PublicationWatch"]
+
+_SECONDS = 5.0
+_NEEDED = frozenset({"insert", "update", "delete"})
+_OIDS = "SELECT oid::bigint FROM pg_class WHERE oid = ANY(%s)"
+
+
+class PublicationWatch:
+    """Looks at a source's publication now and then."""
+
+    def __init__(self, config: PostgresInstanceConfig, proven: Lsn) -> None:
+        self._config = config
+        self._proven = proven
+        self._next = 0.0
+
+    def due(self) -> bool:
+        """Say whether it is time to look again."""
+        return time.monotonic() >= self._next
+
+    def look(self, connection: psycopg.Connection[Any], durable: Lsn) -> list[TableError]:
+        """Return an error for each table whose changes are no longer all sent; `durable` is proven where there is none.
+
+        That is right because what Postgres sent up to `durable` was committed before this look.
+        """
+        self._next = time.monotonic() + _SECONDS
+        publication = read_publication(connection, self._config.publication)
+        if publication is None:
+            message = f"the publication {self._config.publication} is gone: changes since {self._proven} may be lost"
+            raise DefiniteError(
+                message, f"Drop the source with `penstock drop {self._config.source}` and capture it again."
+            )
+        tables = self._config.tables
+        there = {oid for (oid,) in connection.execute(_OIDS, ([table.oid for table in tables],))}
+        troubled = [(table, _trouble(table, publication, there)) for table in tables]
+        errors = [self._error(table, why) for table, why in troubled if why is not None]
+        if not errors:
+            self._proven = max(self._proven, durable)
+        return errors
+
+    def _error(self, table: CapturedTable, why: str) -> TableError:
+        remedy = f"Mend that, then capture the table anew: ALTER SOURCES {self._config.source} RETRY TABLE {table.name};"
+        return TableError(str(table.name), self._proven + 1, f"capture of {table.name} stopped: {why}", remedy)
+
+
+def _trouble(table: CapturedTable, publication: Publication, there: set[int]) -> str | None:
+    """Say what is no longer as it was."""
+    if table.oid not in there:
+        return "it was dropped upstream"
+    published = publication.table(table.name)
+    if published is None:
+        return f"it is not in the publication {publication.name} any more, so its changes are not sent"
+    if published.row_filter != table.row_filter:
+        return f"its row filter in the publication {publication.name} changed, so other rows are sent than were copied"
+    missing = _NEEDED - publication.operations
+    if missing:
+        return f"the publication {publication.name} does not publish {' or '.join(sorted(missing))} any more"
+    return None
