@@ -12,8 +12,9 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
+from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.spark.session import session
+from penstock.testing.postgres import start_postgres
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[EmbeddedPostgres]:
-    """One Postgres for the whole run. Tests that stop or reconfigure a server start their own."""
+    """One Postgres of the version asked for, for the whole run. Tests that stop or reconfigure one start their own."""
     with start_postgres(fsync=False) as server:
         yield server
 

@@ -9,12 +9,13 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
+from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.preflight import Finding, Preflight, examine
 from penstock.sources.postgres.slot import export_snapshot
 from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource, source_name
+from penstock.testing.postgres import start_postgres
 
 
 def examined(url: str, name: str = "penstock_test") -> Preflight:
