@@ -29,6 +29,11 @@ class Database:
         """For the superuser, without a password."""
         return self.server.url_for(self.name)
 
+    def needs(self, version: int, what: str) -> None:
+        """Skip the test where this server is older than a major version."""
+        if int(self.execute("SHOW server_version_num")[0][0]) < version * 10_000:
+            pytest.skip(f"{what}: Postgres {version} or newer")
+
     def connect(self, **options: Any) -> psycopg.Connection[tuple[Any, ...]]:
         """Connect, with autocommit unless `options` say otherwise."""
         return psycopg.connect(self.url, **{"autocommit": True, **options})

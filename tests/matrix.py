@@ -1,11 +1,12 @@
 """The tests that face Postgres, on one version after the other: ``python -m tests.matrix 14 15 16 17 18``.
 
-Spark is not started. Other arguments (``-x``, ``-k …``) go to pytest. At the end a table says what passed where, and
-the exit code is 1 if anything failed anywhere.
+Spark is not started. Arguments after the versions (``-x``, ``-k …``) go to pytest. At the end a table says what passed
+where, and the exit code is 1 if anything failed anywhere.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -52,12 +53,12 @@ def run(version: int, options: list[str]) -> Outcome:
 
 def main(arguments: list[str]) -> int:
     """Run the versions that were named, or all."""
-    asked = [int(argument) for argument in arguments if argument.isdigit()]
+    asked = [int(argument) for argument in itertools.takewhile(str.isdigit, arguments)]
     unknown = set(asked) - set(versions())
     if unknown:
         print(f"there is no Postgres {sorted(unknown)} to test on; name some of {list(versions())}", file=sys.stderr)
         return 2
-    options = [argument for argument in arguments if not argument.isdigit()]
+    options = arguments[len(asked) :]
     outcomes = [run(version, options) for version in asked or versions()]
     print("\nPostgres  result     time  tests", *(outcome.row() for outcome in outcomes), sep="\n")
     return int(any(outcome.code != 0 for outcome in outcomes))
