@@ -27,9 +27,9 @@ from penstock.errors import DefiniteError, TableError
 from penstock.positions import Lsn
 from penstock.sources.family import Instance, InstanceConfig, InstanceFactory
 from penstock.sources.postgres.connection import connect, connect_replication, connection_error
+from penstock.sources.postgres.continuity import continued
 from penstock.sources.postgres.decoder import Decoded, DecodedTable, Decoder
 from penstock.sources.postgres.publication import published_tables
-from penstock.sources.postgres.slot import check_slot, find_slot, identify
 from penstock.sources.postgres.spec import PostgresInstanceConfig
 from penstock.sources.postgres.stream import Page, ReplicationStream
 
@@ -58,6 +58,10 @@ class PostgresInstance(Instance):
         self._durable = Lsn.ZERO
         self._valid = Lsn.ZERO
 
+    def config(self) -> PostgresInstanceConfig:
+        """Return the config, with the timeline that is followed."""
+        return self._config
+
     def valid_frontier(self) -> Lsn:
         """Return where the log's history begins."""
         return self._valid
@@ -72,9 +76,7 @@ class PostgresInstance(Instance):
             frontiers = writer.frontiers()
             self._valid, self._durable = frontiers.valid, frontiers.durable
             with self._connecting():
-                self._check_published(writer)
-                decoder = self._decoder(writer)
-                stream = self._open()
+                stream, decoder = self._open(writer)
             connected()
             try:
                 self._capture(stream, decoder, writer, stop)
@@ -106,27 +108,21 @@ class PostgresInstance(Instance):
         if errors:
             writer.publish([], self._durable, errors=errors)
 
-    def _open(self) -> ReplicationStream:
+    def _open(self, writer: ChangeLogWriter) -> tuple[ReplicationStream, Decoder]:
         """Connect, and go on only where that is provably without loss."""
         config = self._config
-        with connect(config.connection) as connection:
-            check_slot(find_slot(connection, config.slot), config.slot, config.source, self._durable)
         replication = connect_replication(config.connection, f"penstock {config.source}")
         try:
-            system, timeline = identify(replication)
-            if system != config.system or timeline != config.timeline:
-                message = (
-                    f"the server behind source {config.source} is not the one whose changes the log holds"
-                    f" (system {system}, timeline {timeline}; was {config.system}, {config.timeline})"
-                )
-                raise DefiniteError(
-                    message,
-                    f"Drop the source with `penstock drop {config.source}` and capture it again.",
-                )
-            return ReplicationStream(replication, config.slot, config.publication, self._durable, self.durable_frontier)
+            self._config = continued(replication, config, self._durable)
+            self._check_published(writer)
+            decoder = self._decoder(writer)
+            stream = ReplicationStream(
+                replication, config.slot, config.publication, self._durable, self.durable_frontier
+            )
         except BaseException:
             replication.close()
             raise
+        return stream, decoder
 
     def _decoder(self, writer: ChangeLogWriter) -> Decoder:
         tables = [DecodedTable.of(table, writer.define(table.table_schema())) for table in self._config.tables]

@@ -101,6 +101,8 @@ class PostgresInstanceConfig(InstanceConfig):
     start_lsn: int = 0
     system: str = ""
     timeline: int = 0
+    forked_at: int = 0
+    """Where this timeline began, if capture followed a failover to it."""
 
     def start(self) -> Lsn:
         """Return the position from which on the slot sees every commit."""
