@@ -65,7 +65,12 @@ def followed(server: Server, durable: int = 0x50, **known: Any) -> PostgresInsta
 
 def test_the_same_server() -> None:
     assert followed(Server()) == CONFIG
-    assert followed(Server(timeline=2, history="1\t0/30\tx\n"), timeline=2).timeline == 2
+
+
+def test_where_its_timeline_began_is_learned() -> None:
+    """A source may be made on a server that was promoted before."""
+    found = followed(Server(timeline=2, history="1\t0/30\tx\n"), timeline=2)
+    assert (found.timeline, found.forked_at) == (2, 0x30)
 
 
 @pytest.mark.parametrize("durable", [0x50, 0x70])

@@ -74,9 +74,8 @@ def continued(
         _check_fork(history, timeline, config, durable)
         _check_synchronised(connection, timeline, config, durable)
     check_slot(find_slot(connection, config.slot), config.slot, config.source, durable)
-    if timeline == config.timeline:
-        return config
-    return config.model_copy(update={"timeline": timeline, "forked_at": int(history[-1].lsn)})
+    began = int(history[-1].lsn) if history else 0
+    return config.model_copy(update={"timeline": timeline, "forked_at": began})
 
 
 def parse_history(content: str) -> list[Fork]:

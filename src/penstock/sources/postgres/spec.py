@@ -102,7 +102,7 @@ class PostgresInstanceConfig(InstanceConfig):
     system: str = ""
     timeline: int = 0
     forked_at: int = 0
-    """Where this timeline began, if capture followed a failover to it."""
+    """Where this timeline began; 0 for the first one, and until capture has connected."""
 
     def start(self) -> Lsn:
         """Return the position from which on the slot sees every commit."""
