@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,7 @@ from penstock.changelog.sqlite import SqliteLogReader, SqliteLogWriter
 from penstock.errors import DefiniteError, TableError
 from penstock.positions import Lsn
 from penstock.sources.family import Instance, InstanceConfig, InstanceFactory
-from penstock.sources.postgres.connection import connect, connect_replication, connection_error
+from penstock.sources.postgres.connection import connect_replication, connection_error
 from penstock.sources.postgres.continuity import continued
 from penstock.sources.postgres.decoder import Decoded, DecodedTable, Decoder
 from penstock.sources.postgres.publication import published_tables
@@ -90,11 +91,10 @@ class PostgresInstance(Instance):
         except psycopg.Error as error:
             raise connection_error(error, self._config.connection) from error
 
-    def _check_published(self, writer: ChangeLogWriter) -> None:
+    def _check_published(self, connection: psycopg.Connection[Any], writer: ChangeLogWriter) -> None:
         """End the tables that are no longer published (dropped upstream, too): Postgres sends nothing of them."""
         config = self._config
-        with connect(config.connection) as connection:
-            published = published_tables(connection, config.publication)
+        published = published_tables(connection, config.publication)
         afresh = f"Drop the source with `penstock drop {config.source}` and capture it again."
         if published is None:
             message = f"the publication {config.publication} is gone: changes since {self._durable} are lost"
@@ -114,7 +114,7 @@ class PostgresInstance(Instance):
         replication = connect_replication(config.connection, f"penstock {config.source}")
         try:
             self._config = continued(replication, config, self._durable)
-            self._check_published(writer)
+            self._check_published(replication, writer)
             decoder = self._decoder(writer)
             stream = ReplicationStream(
                 replication, config.slot, config.publication, self._durable, self.durable_frontier
