@@ -7,6 +7,7 @@ The wheel's package is located, not imported: importing it makes a runtime direc
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
 import re
 import shutil
@@ -72,8 +73,16 @@ def _copy_wheel(original: Path, copy: Path) -> Path:
 
 
 def _copy_installation(original: Path, copy: Path) -> Path:
-    shutil.copytree(original.parent, copy, symlinks=True)
+    shutil.copytree(original.parent, copy, symlinks=True, copy_function=_link)
     return copy / original.name
+
+
+def _link(source: str, target: str) -> None:
+    """Give a file a second name that can be reached; copy it where that is on another file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _open_to_all(directory: Path) -> None:
