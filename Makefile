@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH ?= stream
+VERSIONS ?= 14 15 16 17 18
 WORKERS ?= 2
 
 # The first that is new enough and can make a virtual environment. `make PYTHON=…` says which.
@@ -12,7 +13,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	&& echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench docs lock clean
+.PHONY: help setup demo test matrix oldest lint format bench docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,9 +23,15 @@ setup: $(READY) ## the virtual environment, all packages as locked, Spark's jars
 demo: $(READY) ## Postgres under load, captured into live Spark tables; needs nothing else
 	$(BIN)/penstock demo
 
-test: lint ## what CI runs: lint, types, all tests
+test: lint ## lint, types, all tests; CI runs this, then `make oldest`
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile tests --ignore tests/end_to_end
 	$(BIN)/pytest tests/end_to_end
+
+matrix: $(READY) ## the tests that face Postgres, on each version that is supported; VERSIONS="14 16" chooses
+	$(BIN)/python -m tests.matrix $(VERSIONS) -n $(WORKERS) --dist loadfile
+
+oldest: $(READY) ## the tests of the Postgres source, on the oldest version that is supported
+	PENSTOCK_TEST_POSTGRES=$(firstword $(VERSIONS)) $(BIN)/pytest -n $(WORKERS) --dist loadfile tests/sources
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -12,8 +12,9 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
+from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.spark.session import session
+from penstock.testing.postgres import start_postgres
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,11 @@ class Database:
     def url(self) -> str:
         """For the superuser, without a password."""
         return self.server.url_for(self.name)
+
+    def needs(self, version: int, what: str) -> None:
+        """Skip the test where this server is older than a major version."""
+        if int(self.execute("SHOW server_version_num")[0][0]) < version * 10_000:
+            pytest.skip(f"{what}: Postgres {version} or newer")
 
     def connect(self, **options: Any) -> psycopg.Connection[tuple[Any, ...]]:
         """Connect, with autocommit unless `options` say otherwise."""
@@ -47,7 +53,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[EmbeddedPostgres]:
-    """One Postgres for the whole run. Tests that stop or reconfigure a server start their own."""
+    """One Postgres of the version asked for, for the whole run. Tests that stop or reconfigure one start their own."""
     with start_postgres(fsync=False) as server:
         yield server
 

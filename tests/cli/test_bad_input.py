@@ -23,8 +23,9 @@ from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.control.home import open_home
 from penstock.control.lock import hold_home
-from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
+from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.layout import catalog_path, log_path
+from penstock.testing.postgres import start_postgres
 
 DONE, USAGE, DEFINITE, GAVE_UP = 0, 2, 3, 4
 SECRET = "correct-horse-battery"

@@ -14,13 +14,14 @@ from penstock.catalog.store import Catalog
 from penstock.control import lifecycle
 from penstock.control.lifecycle import create_source, drop_source, instance_of, recover
 from penstock.control.status import home_status
-from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
+from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError, TransientError
 from penstock.layout import catalog_path, lake_path, log_path
 from penstock.model import TableName
 from penstock.sources.postgres import spec
 from penstock.sources.postgres.slot import create_slot
 from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
+from penstock.testing.postgres import start_postgres
 
 
 @pytest.fixture

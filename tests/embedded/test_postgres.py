@@ -210,6 +210,24 @@ def test_an_unknown_stop_mode_is_refused(server: EmbeddedPostgres) -> None:
     assert server.running
 
 
+def test_a_standby_follows_and_can_be_promoted(server: EmbeddedPostgres) -> None:
+    server.execute("CREATE TABLE t (id int)")
+    with server.standby("follower") as standby:
+        server.execute("INSERT INTO t VALUES (1)")
+        give_up = time.monotonic() + 20
+        while standby.execute("SELECT id FROM t") != [(1,)]:
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            standby.execute("INSERT INTO t VALUES (2)")
+        server.kill()
+        standby.promote()
+        standby.execute("INSERT INTO t VALUES (2)")
+        standby.restart()
+        assert standby.execute("SELECT count(*) FROM t") == [(2,)]
+    assert not standby.home.exists()
+
+
 def test_client_programs_are_there(server: EmbeddedPostgres) -> None:
     for program in ("psql", "pg_recvlogical", "pgbench", "pg_basebackup"):
         assert (binaries() / program).is_file()

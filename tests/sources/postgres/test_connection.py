@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
+from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
+from penstock.testing.postgres import start_postgres
 
 SECRET = "hun.ter2"
 

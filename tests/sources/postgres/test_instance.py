@@ -14,11 +14,11 @@ import pytest
 from tests.sources.postgres.capturing import Capture, merged, until
 
 from penstock.changelog.sqlite import SqliteLogReader, create_log
-from penstock.embedded.postgres import start_postgres
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.instance import PostgresInstance
 from penstock.sources.postgres.slot import SlotInUse
+from penstock.testing.postgres import start_postgres
 
 Start = Callable[..., Capture]
 Now = Callable[[], Lsn]

@@ -9,13 +9,14 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
+from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.findings import errors_among
 from penstock.sources.postgres.preflight import Finding, Preflight, examine
 from penstock.sources.postgres.slot import export_snapshot
 from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource, source_name
+from penstock.testing.postgres import start_postgres
 
 
 def examined(url: str, name: str = "penstock_test") -> Preflight:
@@ -98,6 +99,8 @@ TABLES = [
 
 @pytest.mark.parametrize(("ddl", "why", "remedy"), TABLES)
 def test_a_table_that_cannot_be_captured_keeps_no_other_out(database: Any, ddl: str, why: str, remedy: str) -> None:
+    if "VIRTUAL" in ddl:
+        database.needs(18, "virtual columns")
     database.execute(ddl)
     with pytest.raises(DefiniteError, match=why):  # alone, there is nothing to capture
         PostgresSource.from_url(database.url, "x").create_instances(1)
@@ -124,6 +127,8 @@ def test_columns_that_a_key_includes_are_not_of_it(database: Any) -> None:
 
 @pytest.mark.parametrize("ddl", [case[0] for case in TABLES if "GENERATED" in case[0] or "DEFERRABLE" in case[0]])
 def test_what_preflight_refuses_would_stop_writes_when_published(database: Any, ddl: str) -> None:
+    if "GENERATED" in ddl:
+        database.needs(18, "refused writes for want of a generated column; before, the stream lacks it without a word")
     database.execute(f"{ddl}; INSERT INTO t (id) VALUES (1); CREATE PUBLICATION p FOR TABLE t")
     with pytest.raises(psycopg.Error, match="cannot update table"):
         database.execute("UPDATE t SET id = 2")

@@ -47,16 +47,19 @@ class Changes:
 
 def build(changes: Changes, shape: Shape) -> Chunk:
     """Make a chunk; raises `Unfit` for the first change with a value that cannot be kept."""
-    columns, most = len(shape.codecs), 2 * len(changes.off)
+    columns, most = shape.width, 2 * len(changes.off)
     off, length = np.empty((columns, most), np.int32), np.empty((columns, most), np.int32)
     kinds, owner, tags = np.empty(most, np.int8), np.empty(most, np.int32), np.zeros(columns, np.uint8)
     images = scan.split(changes.buf, changes.off, changes.skip, columns, off, length, kinds, owner, tags)
     if images < 0:
         message = f"a malformed change of {shape.name} arrived from Postgres"
         raise ProtocolError(message, REPORT)
-    off, length, kinds, owner = off[:, :images], length[:, :images], kinds[:images], owner[:images]
+    places, kinds, owner = shape.places, kinds[:images], owner[:images]
+    if shape.sent:
+        off, length, tags = off[places], length[places], tags[places]
+    off, length = off[:, :images], length[:, :images]
     _refuse_partial_keys(shape, length, owner)
-    arrays = [_column(shape, c, int(tags[c]), changes.buf, off[c], length[c], owner) for c in range(columns)]
+    arrays = [_column(shape, c, int(tags[c]), changes.buf, off[c], length[c], owner) for c in range(len(places))]
     unchanged = _unchanged(length)
     tx, transactions = _transactions(changes, owner)
     row = pa.StructArray.from_arrays(arrays, fields=list(shape.schema.columns))

@@ -71,8 +71,11 @@ class Decoded:
 class Decoder:
     """Decodes one replication stream; a new stream needs a new decoder."""
 
-    def __init__(self, shapes: Sequence[Shape], start: Lsn, ended: Collection[TableName] = ()) -> None:
-        """Decode what follows `start`, without the tables that have `ended`."""
+    def __init__(
+        self, shapes: Sequence[Shape], start: Lsn, ended: Collection[TableName] = (), *, truncate_ends: bool = False
+    ) -> None:
+        """Decode what follows `start`, without the tables that have `ended`; a TRUNCATE may end one, too."""
+        self._truncate_ends = truncate_ends
         self.shapes = Shapes({shape.name: shape for shape in shapes})
         self._start = start
         self._ended = set(ended)
@@ -277,6 +280,9 @@ class Decoder:
         shape = self._slots[slot]
         if isinstance(shape, Refused):
             raise Unfit(0, shape.why)
+        truncates = np.flatnonzero(changes.buf[changes.off] == ord("T"))
+        if self._truncate_ends and len(truncates):
+            raise Unfit(int(truncates[0]), "it was truncated, which the strict rules do not follow")
         return build(changes, shape)
 
     def _failure(self, slot: int, transaction: int, unfit: Unfit) -> Failure:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,17 +24,19 @@ import psycopg
 
 from penstock.changelog.interface import ChangeLogWriter
 from penstock.changelog.sqlite import SqliteLogReader, SqliteLogWriter
-from penstock.errors import DefiniteError, TableError, TransientError
+from penstock.errors import TransientError
 from penstock.positions import Lsn
 from penstock.sources.family import Instance, InstanceConfig, InstanceFactory
 from penstock.sources.postgres.additions import describe_additions
 from penstock.sources.postgres.connection import connect, connect_replication, connection_error
+from penstock.sources.postgres.continuity import continued
 from penstock.sources.postgres.decoder import Decoded, Decoder
-from penstock.sources.postgres.publication import published_tables
+from penstock.sources.postgres.heartbeat import Pulse
+from penstock.sources.postgres.options import Rules
 from penstock.sources.postgres.shapes import Refused, Shape, Undescribed
-from penstock.sources.postgres.slot import check_slot, find_slot, identify
 from penstock.sources.postgres.spec import PostgresInstanceConfig
 from penstock.sources.postgres.stream import Page, ReplicationStream, StreamOptions
+from penstock.sources.postgres.watch import PublicationWatch
 
 __all__ = ["PostgresInstance", "PostgresInstanceFactory"]
 
@@ -61,6 +64,15 @@ class PostgresInstance(Instance):
         self._valid = Lsn.ZERO
         self._in_progress = True
         """Whether transactions are asked for while they run. Not where one adds columns: see `_learn`."""
+        self._binary = True
+        """Whether values are asked for in binary form: not where some column can only be printed by Postgres."""
+        self._pulse = Pulse(config.heartbeat, config.heartbeat_interval)
+        self._watch = PublicationWatch(config, Lsn.ZERO)
+        self._asking: psycopg.Connection[Any] | None = None
+
+    def config(self) -> PostgresInstanceConfig:
+        """Return the config, with the timeline that is followed."""
+        return self._config
 
     def valid_frontier(self) -> Lsn:
         """Return where the log's history begins."""
@@ -76,15 +88,15 @@ class PostgresInstance(Instance):
             frontiers = writer.frontiers()
             self._valid, self._durable = frontiers.valid, frontiers.durable
             with self._connecting():
-                self._check_published(writer)
-                decoder = self._decoder(writer)
-                stream = self._open()
+                stream, decoder = self._open(writer)
             connected()
             try:
                 with self._connecting():
                     self._capture(stream, decoder, writer, stop)
             finally:
                 stream.stop()
+                if self._asking is not None:
+                    self._asking.close()
 
     @contextmanager
     def _connecting(self) -> Iterator[None]:
@@ -93,46 +105,26 @@ class PostgresInstance(Instance):
         except psycopg.Error as error:
             raise connection_error(error, self._config.connection) from error
 
-    def _check_published(self, writer: ChangeLogWriter) -> None:
-        """End the tables that are no longer published (dropped upstream, too): Postgres sends nothing of them."""
-        config = self._config
-        with connect(config.connection) as connection:
-            published = published_tables(connection, config.publication)
-        afresh = f"Drop the source with `penstock drop {config.source}` and capture it again."
-        if published is None:
-            message = f"the publication {config.publication} is gone: changes since {self._durable} are lost"
-            raise DefiniteError(message, afresh)
-        gone = [table.name for table in config.tables if table.name not in published]
-        why = "is not in the publication {} any more, so its changes are not sent"
-        errors = [
-            TableError(str(name), self._durable + 1, f"{name} {why.format(config.publication)}", afresh)
-            for name in gone
-        ]
+    def _check_published(self, connection: psycopg.Connection[Any], writer: ChangeLogWriter) -> None:
+        """End the tables whose changes are no longer all sent."""
+        errors = self._watch.look(connection, self._durable)
         if errors:
             writer.publish([], self._durable, errors=errors)
 
-    def _open(self) -> ReplicationStream:
+    def _open(self, writer: ChangeLogWriter) -> tuple[ReplicationStream, Decoder]:
         """Connect, and go on only where that is provably without loss."""
         config = self._config
-        with connect(config.connection) as connection:
-            check_slot(find_slot(connection, config.slot), config.slot, config.source, self._durable)
         replication = connect_replication(config.connection, f"penstock {config.source}")
         try:
-            system, timeline = identify(replication)
-            if system != config.system or timeline != config.timeline:
-                message = (
-                    f"the server behind source {config.source} is not the one whose changes the log holds"
-                    f" (system {system}, timeline {timeline}; was {config.system}, {config.timeline})"
-                )
-                raise DefiniteError(
-                    message,
-                    f"Drop the source with `penstock drop {config.source}` and capture it again.",
-                )
-            options = StreamOptions(config.slot, config.publication, in_progress=self._in_progress)
-            return ReplicationStream(replication, options, self._durable, self.durable_frontier)
+            self._config = continued(replication, config, self._durable)
+            self._watch = PublicationWatch(config, self._durable)
+            self._check_published(replication, writer)
+            decoder = self._decoder(writer)
+            stream = ReplicationStream(replication, self._options(decoder), self._durable, self.durable_frontier)
         except BaseException:
             replication.close()
             raise
+        return stream, decoder
 
     def _decoder(self, writer: ChangeLogWriter) -> Decoder:
         """Begin with the columns that each table has by what the log holds of it."""
@@ -144,7 +136,18 @@ class PostgresInstance(Instance):
             table = captured if known is None else captured.grown(known.schema)
             shapes.append(Shape.of(table, writer.define(table.table_schema(), self._durable)))
         ended = [name for name, table in logged.items() if table.error is not None]
-        return Decoder(shapes, self._durable, ended)
+        return Decoder(shapes, self._durable, ended, truncate_ends=self._config.rules is Rules.STRICT)
+
+    def _options(self, decoder: Decoder) -> StreamOptions:
+        config = self._config
+        columns = (column for shape in decoder.shapes.current.values() for column in shape.table.columns)
+        return StreamOptions(
+            config.slot,
+            config.publication,
+            binary=self._binary and not any(column.sent_as_text for column in columns),
+            in_progress=self._in_progress,
+            two_phase=config.flags.two_phase,
+        )
 
     def _learn(self, decoder: Decoder, writer: ChangeLogWriter, unknown: Undescribed) -> None:
         """Find out what columns were added to a table.
@@ -152,17 +155,26 @@ class PostgresInstance(Instance):
         In a transaction in progress they are nobody's to see. Then the stream is opened again without such
         transactions: Postgres sends them when they commit, and the catalog has the columns by then.
         """
-        with connect(self._config.connection) as connection:
-            found = describe_additions(connection, unknown.shape.table, unknown.relation)
+        found = describe_additions(self._side(), unknown.shape.table, unknown.relation)
         if isinstance(found, str) and unknown.in_progress and self._in_progress:
             self._in_progress = False
             message = f"{unknown.shape.name} gains columns in a transaction that has not committed"
             raise TransientError(message, "The stream is opened again, to get that transaction when it has committed.")
         if isinstance(found, str):
             decoder.shapes.learn(unknown.relation, Refused(unknown.shape.name, found))
-        else:
-            version = writer.define(found.table_schema())
-            decoder.shapes.learn(unknown.relation, Shape.of(found, version))
+            return
+        version = writer.define(found.table_schema())
+        decoder.shapes.learn(unknown.relation, Shape.of(found, version))
+        if self._binary and any(column.sent_as_text for column in found.columns):
+            self._binary = False
+            message = f"{unknown.shape.name} gains a column that only Postgres can print"
+            raise TransientError(message, "The stream is opened again, as text.")
+
+    def _side(self) -> psycopg.Connection[Any]:
+        """Return a connection for questions beside the stream, to the server that streams."""
+        if self._asking is None or self._asking.closed:
+            self._asking = connect(self._config.connection, f"penstock {self._config.source} aside")
+        return self._asking
 
     def _capture(
         self, stream: ReplicationStream, decoder: Decoder, writer: ChangeLogWriter, stop: threading.Event
@@ -177,6 +189,10 @@ class PostgresInstance(Instance):
                 stream.give_back(page)
             if idle.due():
                 self._publish(writer, Decoded(durable=idle.take()))
+            if self._watch.due():
+                self._check_published(self._side(), writer)
+            if self._pulse.due():
+                self._pulse.beat(self._side())
 
     def _decode(
         self,

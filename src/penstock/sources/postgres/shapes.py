@@ -15,7 +15,7 @@ with other columns could not stand beside the earlier ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
 
@@ -36,6 +36,8 @@ class Shape:
     table: CapturedTable
     schema: TableSchema
     version: int
+    sent: tuple[str, ...] = ()
+    """All columns that the stream sends, where that is more than are captured."""
 
     @classmethod
     def of(cls, table: CapturedTable, version: int) -> Self:
@@ -46,6 +48,17 @@ class Shape:
     def name(self) -> TableName:
         """The upstream table."""
         return self.table.name
+
+    @property
+    def places(self) -> list[int]:
+        """Where in a tuple each captured column stands."""
+        names = [column.name for column in self.table.columns]
+        return [self.sent.index(name) for name in names] if self.sent else list(range(len(names)))
+
+    @property
+    def width(self) -> int:
+        """How many columns a tuple has."""
+        return len(self.sent) or len(self.table.columns)
 
     @cached_property
     def codecs(self) -> tuple[ColumnCodec, ...]:
@@ -103,15 +116,16 @@ class Shapes:
         if relation.table != own.name:
             return Refused(own.name, f"it was renamed to {relation.table} upstream")
         known = tuple((c.name, c.type.oid, c.type.typmod) for c in own.table.columns)
-        declared = _declared(relation.columns)
-        if declared == known:
-            return own
+        wanted = tuple(column for column in relation.columns if column.name not in own.table.ignored)
+        declared = _declared(wanted)
         if declared[: len(known)] != known:
-            return Refused(own.name, _drift(own.table.columns, relation))
-        learned = self._learned.get((own.name, declared))
-        if learned is None:
-            raise Undescribed(own, relation)
-        return learned
+            return Refused(own.name, _drift(own.table.columns, wanted))
+        shape = own if declared == known else self._learned.get((own.name, declared))
+        if shape is None:
+            raise Undescribed(own, replace(relation, columns=wanted))
+        if len(wanted) == len(relation.columns) or isinstance(shape, Refused):
+            return shape
+        return replace(shape, sent=tuple(column.name for column in relation.columns))
 
 
 def _is_it(table: CapturedTable, relation: Relation) -> bool:
@@ -136,9 +150,9 @@ def _identity_refused(shape: Shape, relation: Relation) -> str | None:
     return None
 
 
-def _drift(declared: Sequence[CapturedColumn], relation: Relation) -> str:
+def _drift(declared: Sequence[CapturedColumn], columns: Sequence[RelationColumn]) -> str:
     """Say in which way a table's columns are no longer what they were."""
-    before, now = {c.name: c for c in declared}, {c.name: c for c in relation.columns}
+    before, now = {c.name: c for c in declared}, {c.name: c for c in columns}
     added, gone = [n for n in now if n not in before], [n for n in before if n not in now]
     changed = [n for n in now if n in before and (now[n].oid, now[n].typmod) != _type(before[n])]
     parts = [("added", added), ("dropped or renamed", gone), ("changed in type", changed)]

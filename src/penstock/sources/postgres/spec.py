@@ -19,7 +19,7 @@ from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
 from penstock.sources.postgres.findings import error, errors_among
 from penstock.sources.postgres.names import nearest, quoted
-from penstock.sources.postgres.options import Ownership, PostgresOptions, Rules
+from penstock.sources.postgres.options import Heartbeat, Ownership, PostgresOptions, Rules
 from penstock.sources.postgres.preflight import Preflight, examine
 from penstock.sources.postgres.publication import create_publication, drop_publication
 from penstock.sources.postgres.slot import SlotFlags, create_slot, drop_slot, find_slot, identify, slot_problem
@@ -139,6 +139,8 @@ class PostgresSource(Source, PostgresOptions):
                 slot_ownership=self.slot_ownership,
                 rules=self.rules,
                 flags=SlotFlags(self.slot_temporary, self.two_phase, self.failover),
+                heartbeat=self.heartbeat,
+                heartbeat_interval=self.heartbeat_interval,
             )
         ]
 
@@ -155,9 +157,15 @@ class PostgresInstanceConfig(InstanceConfig):
     slot_ownership: Ownership = Ownership.MANAGED
     rules: Rules = Rules.OPEN
     flags: SlotFlags = SlotFlags()
+    heartbeat: Heartbeat | None = None
+    heartbeat_interval: float = 10.0
+    standby: bool = False
+    """Whether it was a standby from which capture began."""
     start_lsn: int = 0
     system: str = ""
     timeline: int = 0
+    forked_at: int = 0
+    """Where this timeline began; 0 for the first one, and until capture has connected."""
 
     def start(self) -> Lsn:
         """Return the position from which on the slot sees every commit."""
@@ -167,6 +175,7 @@ class PostgresInstanceConfig(InstanceConfig):
         """Make the publication, then the slot: a slot decodes only with publications older than itself."""
         with connect(self.connection) as connection, connect_replication(self.connection) as replication:
             system, timeline = identify(replication)
+            standby = connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
             made = self._owns_publication
             if made:
                 create_publication(connection, self.publication, self.tables, self.rules)
@@ -176,7 +185,8 @@ class PostgresInstanceConfig(InstanceConfig):
                 if made:
                     drop_publication(connection, self.publication)
                 raise
-        return self.model_copy(update={"start_lsn": int(start), "system": system, "timeline": timeline})
+        known = {"start_lsn": int(start), "system": system, "timeline": timeline, "standby": standby}
+        return self.model_copy(update=known)
 
     def _make_slot(self, replication: psycopg.Connection[Any]) -> Lsn:
         flags = self.flags

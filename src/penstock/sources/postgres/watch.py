@@ -1,8 +1,8 @@
 """Is everything still published? The stream does not say when it stops carrying a table.
 
-A table that is taken out of the publication, dropped, or filtered otherwise just sends no more (or other) changes. So the
-publication is looked at, at each connect and every few seconds: what is not as it was ends its tables. The error stands
-at the last position at which all was well, as nobody can tell what was missed after it.
+A table that is taken out of the publication, dropped, or filtered otherwise just sends no more (or other) changes. So
+the publication is looked at, at each connect and every few seconds: what is not as it was ends its tables. The error
+stands at the last position at which all was well, as nobody can tell what was missed after it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class PublicationWatch:
         return errors
 
     def _error(self, table: CapturedTable, why: str) -> TableError:
-        remedy = f"Mend that, then capture the table anew: ALTER SOURCES {self._config.source} RETRY TABLE {table.name};"
+        remedy = (
+            f"Mend that, then capture the table anew: ALTER SOURCES {self._config.source} RETRY TABLE {table.name};"
+        )
         return TableError(str(table.name), self._proven + 1, f"capture of {table.name} stopped: {why}", remedy)
 
 

@@ -1,0 +1,137 @@
+"""Which server capture may go on at: every answer that Postgres can give, without a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.errors import DefiniteError, ProtocolError, TransientError
+from penstock.positions import Lsn
+from penstock.sources.postgres.continuity import Fork, continued, parse_history
+from penstock.sources.postgres.slot import SlotInUse
+from penstock.sources.postgres.spec import PostgresInstanceConfig
+
+SLOT = ("logical", "pgoutput", "shop", None, "reserved", "0/50", "0/40")
+CONFIG = PostgresInstanceConfig(
+    source="shop", connection="dbname=shop", publication="p", slot="s", tables=(), system="77", timeline=1
+)
+
+
+@dataclass
+class Server:
+    """Answers as a server would, over a replication connection."""
+
+    system: str = "77"
+    timeline: int = 1
+    history: str | bytes | psycopg.Error | None = None
+    standby: bool = False
+    synchronised: bool | None = True
+    slot: tuple[Any, ...] | None = SLOT
+    version: int = 180_006
+    info: Any = field(init=False)
+    cursor_factory: Any = None
+
+    def __post_init__(self) -> None:
+        self.info = SimpleNamespace(server_version=self.version)
+
+    def execute(self, query: str, _parameters: Any = ()) -> Any:
+        row = self._answer(query)
+        return SimpleNamespace(fetchone=lambda: row)
+
+    def _answer(self, query: str) -> tuple[Any, ...] | None:
+        if query == "IDENTIFY_SYSTEM":
+            return (self.system, self.timeline, "0/60", "shop")
+        if query == "SELECT pg_is_in_recovery()":
+            return (self.standby,)
+        if query == f"TIMELINE_HISTORY {self.timeline}":
+            if isinstance(self.history, psycopg.Error):
+                raise self.history
+            return (f"{self.timeline:08X}.history", self.history)
+        if "synced" in query:
+            assert self.version >= 170_000, "there is no such column"
+            return None if self.synchronised is None else (self.synchronised,)
+        assert "pg_replication_slots" in query
+        return self.slot
+
+
+def followed(server: Server, durable: int = 0x50, **known: Any) -> PostgresInstanceConfig:
+    config = CONFIG.model_copy(update=known)
+    return continued(server, config, Lsn(durable))  # type: ignore[arg-type]
+
+
+def test_the_same_server() -> None:
+    assert followed(Server()) == CONFIG
+
+
+def test_where_its_timeline_began_is_learned() -> None:
+    """A source may be made on a server that was promoted before."""
+    found = followed(Server(timeline=2, history="1\t0/30\tx\n"), timeline=2)
+    assert (found.timeline, found.forked_at) == (2, 0x30)
+
+
+@pytest.mark.parametrize("durable", [0x50, 0x70])
+def test_a_promoted_standby_that_has_all_of_the_log(durable: int) -> None:
+    found = followed(Server(timeline=2, history=b"1\t0/70\tno recovery target specified\n"), durable)
+    assert found == CONFIG.model_copy(update={"timeline": 2, "forked_at": 0x70})
+    again = continued(Server(timeline=2, history="1\t0/70\tx"), found, Lsn(0x90))  # type: ignore[arg-type]
+    assert again == found
+
+
+def test_two_promotions_at_once() -> None:
+    """What counts is where our timeline ended; what is remembered, where the present one began."""
+    server = Server(timeline=4, history="1\t0/70\tx\n3\t0/90\tx\n")
+    assert followed(server, 0x70).forked_at == 0x90
+    with pytest.raises(DefiniteError, match=r"ends at 0/70"):
+        followed(server, 0x71)
+
+
+PROMOTED: dict[str, Any] = {"timeline": 2, "history": "1\t0/70\tx\n"}
+
+
+@pytest.mark.parametrize(
+    ("server", "known", "said"),
+    [
+        (Server(system="78"), {}, "system identifier is 78, that of the log 77"),
+        (Server(timeline=1), {"timeline": 2, "forked_at": 0x30}, "an earlier state of it"),
+        (Server(timeline=3, history="1\t0/30\tx"), {"timeline": 2}, "does not go back to it"),
+        (Server(timeline=3, history="1\t0/30\tx\n2\t0/60\ty"), {"timeline": 2, "forked_at": 0x31}, "2 began at 0/30"),
+        (Server(timeline=2, history="1\t0/30\tx"), {"timeline": 2, "forked_at": 0x31}, "2 began at 0/30"),
+        (Server(timeline=2, history=psycopg.errors.UndefinedFile("gone")), {}, "lost the history of its timeline 2"),
+        (Server(timeline=2, history="1\t0/4F\tx"), {}, "ahead of the server after failover"),
+        (Server(**PROMOTED, synchronised=False), {}, "was not synchronised"),
+        (Server(**PROMOTED, synchronised=None, slot=None), {}, "was not synchronised"),
+        (Server(**PROMOTED, version=160_015), {}, "was not synchronised"),
+        (Server(**PROMOTED, slot=(*SLOT[:5], "0/51", "0/40")), {}, "what lies between is lost"),
+        (Server(**PROMOTED, slot=(*SLOT[:4], "lost", *SLOT[5:])), {}, "invalidated"),
+        (Server(slot=None), {}, "is gone"),
+    ],
+)
+def test_where_a_loss_is_possible_capture_stops(server: Server, known: dict[str, Any], said: str) -> None:
+    with pytest.raises(DefiniteError, match=said) as caught:
+        followed(server, **known)
+    assert "penstock drop shop" in caught.value.remedy
+
+
+def test_what_may_pass_is_tried_again() -> None:
+    with pytest.raises(TransientError, match="is a standby"):
+        followed(Server(standby=True))
+    with pytest.raises(SlotInUse):
+        followed(Server(slot=(*SLOT[:3], 4711, *SLOT[4:])))
+    with pytest.raises(psycopg.OperationalError):
+        followed(Server(timeline=2, history=psycopg.OperationalError("the connection is lost")))
+
+
+def test_a_history() -> None:
+    content = "1\t0/3000148\tno recovery target specified\n\n# a remark\n2\t16/B374D848\tbefore 2024-01-01 # noon\n"
+    assert parse_history(content) == [Fork(1, Lsn(0x3000148)), Fork(2, Lsn.parse("16/B374D848"))]
+    assert parse_history("") == []
+
+
+@pytest.mark.parametrize("line", ["1", "one\t0/30\tx", "1\t0-30\tx", "1\t\t"])
+def test_a_malformed_history_is_refused(line: str) -> None:
+    with pytest.raises(ProtocolError, match="timeline history"):
+        parse_history(line)

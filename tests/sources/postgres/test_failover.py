@@ -1,0 +1,255 @@
+"""A primary dies under load and its standby takes over: the log goes on exactly there, or says why it cannot."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from tests.sources.postgres.capturing import Capture, merged, until
+
+from penstock.embedded.postgres import EmbeddedPostgres
+from penstock.errors import DefiniteError, TransientError
+from penstock.positions import Lsn
+from penstock.sources.postgres.connection import connect_replication
+from penstock.sources.postgres.instance import PostgresInstance
+from penstock.testing.postgres import chosen_version, start_postgres
+
+STANDBY = "standby_1"
+TABLES = """
+CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint);
+CREATE TABLE totals (id int PRIMARY KEY, transactions bigint);
+INSERT INTO totals VALUES (1, 0)
+"""
+from_17 = pytest.mark.skipif((chosen_version() or 18) < 17, reason="slots are synchronised from Postgres 17 on")
+
+
+class Cluster:
+    """A primary, a standby that follows it, and a capture that knows the addresses of both."""
+
+    def __init__(self, folder: Path, stack: ExitStack, *, synchronised: bool = True) -> None:
+        self._stack = stack
+        self.primary = stack.enter_context(start_postgres())
+        self.primary.execute(TABLES)
+        following = {"sync_replication_slots": "on"} if synchronised else {}
+        self.standby = stack.enter_context(self.primary.standby(STANDBY, **following))
+        self.capture = Capture(self.url, folder / "log.db", "shop")
+        stack.callback(self._stop)
+        if synchronised:
+            self._make_failover_slot()
+
+    @property
+    def url(self) -> str:
+        hosts = f"127.0.0.1:{self.primary.port},127.0.0.1:{self.standby.port}"
+        return f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write"
+
+    def _stop(self) -> None:
+        self.capture.failure = None
+        self.capture.stop()
+
+    def _make_failover_slot(self) -> None:
+        with connect_replication(self.primary.url) as replication:
+            replication.execute(f"ALTER_REPLICATION_SLOT {self.capture.config.slot} (FAILOVER true)")
+
+    def hold_back_for_the_standby(self) -> None:
+        self.primary.execute(f"ALTER SYSTEM SET synchronized_standby_slots = '{STANDBY}'")
+        self.primary.execute("SELECT pg_reload_conf()")
+
+    def wait_for_the_slot(self) -> None:
+        """Wait until the standby has the slot for good; a look at running transactions lets it get there sooner."""
+        query = (
+            "SELECT 1 FROM pg_replication_slots"
+            f" WHERE slot_name = '{self.capture.config.slot}' AND synced AND NOT temporary"
+        )
+
+        def there() -> bool:
+            self.primary.execute("SELECT pg_log_standby_snapshot()")
+            time.sleep(0.2)
+            return bool(self.standby.execute(query))
+
+        until(there, "the slot on the standby", 60)
+
+    def fail_over(self) -> None:
+        self.primary.kill()
+        self.standby.promote()
+
+
+class Writer(threading.Thread):
+    """Never stops: each transaction adds an account and counts itself. After an error it looks for the primary."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+        self._done = threading.Event()
+        self.written: list[int] = []
+
+    def run(self) -> None:
+        at = 0
+        while not self._done.is_set():
+            try:
+                with psycopg.connect(self.url) as connection:
+                    while not self._done.is_set():
+                        at += 1
+                        connection.execute("INSERT INTO accounts VALUES (%s, %s)", (at, at % 7))
+                        connection.execute("UPDATE totals SET transactions = transactions + 1")
+                        connection.commit()
+                        self.written.append(at)
+            except psycopg.OperationalError:
+                time.sleep(0.05)
+
+    def more(self, count: int) -> None:
+        """Wait for so many more transactions."""
+        goal = len(self.written) + count
+        until(lambda: len(self.written) >= goal, "writing")
+
+    def finish(self) -> None:
+        self._done.set()
+        self.join()
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+def end_of(server: EmbeddedPostgres) -> Lsn:
+    return Lsn.parse(server.execute("SELECT pg_current_wal_insert_lsn()::text")[0][0])
+
+
+def refusal(capture: Capture, **changed: Any) -> DefiniteError:
+    """Start a capture that cannot go on; say what it says."""
+    capture.config = capture.config.model_copy(update=changed)
+    capture.start()
+    with pytest.raises(DefiniteError) as caught:
+        capture.stop()
+    assert "penstock drop" in caught.value.remedy
+    return caught.value
+
+
+def whole_transactions(capture: Capture) -> bool:
+    """Whether each transaction is there over both tables, or not at all, and in the same order."""
+    accounts = [change["_lsn"] for change in capture.changes("accounts")]
+    return accounts == [change["_lsn"] for change in capture.changes("totals")]
+
+
+@from_17
+@pytest.mark.parametrize("failovers", [1, 2])
+def test_nothing_is_lost_or_doubled(tmp_path: Path, stack: ExitStack, failovers: int) -> None:
+    cluster = Cluster(tmp_path, stack)
+    capture = cluster.capture
+    cluster.hold_back_for_the_standby()
+    capture.start()
+    writer = Writer(cluster.url)
+    stack.callback(writer.finish)
+    writer.start()
+    cluster.wait_for_the_slot()
+    writer.more(300)
+    cluster.fail_over()
+    writer.more(300)
+    if failovers == 2:
+        fail_over_again(cluster, stack, writer)
+    writer.finish()
+    server = cluster.standby
+    capture.wait(end_of(server))
+    capture.stop()
+    found = [change["after"]["id"] for change in capture.changes("accounts")]
+    assert found == [row[0] for row in server.execute("SELECT id FROM accounts ORDER BY id")]
+    assert len(found) > 500
+    totals = merged({1: {"id": 1, "transactions": 0}}, capture.changes("totals"))
+    assert totals == {1: {"id": 1, "transactions": len(found)}}
+    assert whole_transactions(capture)
+    assert (capture.config.timeline, capture.config.forked_at > 0) == (1 + failovers, True)
+
+
+def fail_over_again(cluster: Cluster, stack: ExitStack, writer: Writer) -> None:
+    """The promoted server gets a standby of its own, and dies as well."""
+    cluster.capture.stop()
+    cluster.primary = cluster.standby
+    cluster.standby = stack.enter_context(cluster.primary.standby(STANDBY, sync_replication_slots="on"))
+    writer.url = cluster.url
+    cluster.capture.config = cluster.capture.config.model_copy(update={"connection": cluster.url})
+    cluster.hold_back_for_the_standby()
+    cluster.capture.start()
+    cluster.wait_for_the_slot()
+    writer.more(100)
+    cluster.fail_over()
+    writer.more(100)
+
+
+@from_17
+def test_a_log_that_is_ahead_of_the_promoted_server(tmp_path: Path, stack: ExitStack) -> None:
+    """Nothing held capture back while the standby was away."""
+    cluster = Cluster(tmp_path, stack)
+    capture = cluster.capture
+    capture.start()
+    cluster.primary.execute("INSERT INTO accounts VALUES (1, 1)")
+    cluster.wait_for_the_slot()
+    cluster.standby.stop()
+    cluster.primary.execute("INSERT INTO accounts VALUES (2, 2)")
+    capture.wait(end_of(cluster.primary))
+    capture.stop()
+    cluster.primary.kill()
+    cluster.standby.start()
+    cluster.standby.promote()
+    assert cluster.standby.execute("SELECT id FROM accounts") == [(1,)]
+    error = refusal(capture)
+    assert "ahead of the server after failover" in error.message
+    assert "synchronized_standby_slots" in error.remedy
+
+
+def test_a_slot_that_was_not_synchronised(tmp_path: Path, stack: ExitStack) -> None:
+    """As before Postgres 17; and as with a backup that was restored: same system, later timeline, no slot."""
+    cluster = Cluster(tmp_path, stack, synchronised=False)
+    capture = cluster.capture
+    capture.start()
+    capture.stop()
+    cluster.primary.stop()
+    cluster.standby.promote()
+    error = refusal(capture)
+    assert f"the slot {capture.config.slot} was not synchronised" in error.message
+    assert "sync_replication_slots" in error.remedy
+    cluster.standby.execute(f"SELECT pg_create_logical_replication_slot('{capture.config.slot}', 'pgoutput')")
+    assert "was not synchronised" in refusal(capture).message
+
+
+@from_17
+def test_other_servers_of_the_family(tmp_path: Path, stack: ExitStack) -> None:
+    """A standby, the old primary that is back, and another server that was promoted to the same timeline."""
+    cluster = Cluster(tmp_path, stack)
+    capture = cluster.capture
+    capture.start()
+    cluster.wait_for_the_slot()
+    capture.stop()
+    with_standby = capture.config.model_copy(update={"connection": cluster.standby.url})
+    with pytest.raises(TransientError, match="is a standby") as caught:
+        PostgresInstance(with_standby, capture.log).run(threading.Event(), lambda: None)
+    assert "target_session_attrs" in caught.value.remedy
+    cluster.fail_over()
+    capture.start()
+    cluster.standby.execute("INSERT INTO accounts VALUES (1, 1)")
+    capture.wait(end_of(cluster.standby))
+    capture.stop()
+    followed = capture.config
+    assert followed.timeline == 2
+    assert "timeline 2 began at" in refusal(capture, forked_at=followed.forked_at + 8).message
+    cluster.primary.start()
+    error = refusal(capture, **followed.model_dump(include={"forked_at", "timeline"}), connection=cluster.primary.url)
+    assert "an earlier state of it (timeline 1; the log follows 2)" in error.message
+    assert "old primary" in error.remedy
+
+
+def test_another_server_at_the_address(tmp_path: Path, stack: ExitStack) -> None:
+    server = stack.enter_context(start_postgres(fsync=False))
+    server.execute(TABLES)
+    capture = Capture(server.url, tmp_path / "log.db", "shop")
+    capture.start()
+    capture.stop()
+    other = stack.enter_context(start_postgres(fsync=False))
+    error = refusal(capture, connection=other.url)
+    assert "is not the one whose changes the log holds: its system identifier" in error.message

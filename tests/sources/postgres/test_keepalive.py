@@ -1,0 +1,96 @@
+"""What capture tells the server while it is slow, and while there is nothing to capture."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.sources.postgres.capturing import Capture, until
+
+from penstock.changelog.sqlite import SqliteLogWriter
+from penstock.embedded.postgres import EmbeddedPostgres
+from penstock.positions import Lsn
+from penstock.testing.postgres import start_postgres
+
+ACCOUNTS = "CREATE TABLE accounts (id bigint PRIMARY KEY, owner text)"
+DISK_SECONDS = 3.0
+SLOW = 3
+
+
+@pytest.fixture
+def impatient() -> Iterator[EmbeddedPostgres]:
+    """A server that ends a stream after one second without a word."""
+    with start_postgres(fsync=False, settings={"wal_sender_timeout": "1s"}) as server:
+        server.execute(ACCOUNTS)
+        yield server
+
+
+def sender(server: EmbeddedPostgres) -> int | None:
+    """The process that streams to us."""
+    found: int | None = server.execute("SELECT active_pid FROM pg_replication_slots WHERE plugin = 'pgoutput'")[0][0]
+    return found
+
+
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Let the first publishes with rows in them take seconds; return when they ended."""
+    publish = SqliteLogWriter.publish
+    ended: list[float] = []
+
+    def slowly(self: SqliteLogWriter, chunks: Any, *arguments: Any, **named: Any) -> None:
+        if chunks and len(ended) < SLOW:
+            time.sleep(DISK_SECONDS)
+            ended.append(time.monotonic())
+        publish(self, chunks, *arguments, **named)
+
+    monkeypatch.setattr(SqliteLogWriter, "publish", slowly)
+    return ended
+
+
+@pytest.mark.parametrize("rows", [1, 10_000], ids=["a trickle", "more than the buffers hold"])
+def test_a_slow_disk_does_not_end_the_stream(
+    impatient: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    ended = slow_disk(monkeypatch)
+    capture = Capture(impatient.url, tmp_path / "log.db", "shop")
+    capture.start()
+    first = sender(impatient)
+    count = 0
+    while len(ended) < SLOW:
+        statement = "INSERT INTO accounts SELECT n, repeat('x', 500) FROM generate_series({}, {}) n"
+        impatient.execute(statement.format(count, count + rows - 1))
+        count += rows
+        time.sleep(0.3)
+    capture.wait(Lsn.parse(impatient.execute("SELECT pg_current_wal_insert_lsn()::text")[0][0]))
+    try:
+        assert capture.transient == []
+        assert sender(impatient) == first
+        assert len(capture.changes("accounts")) == count
+    finally:
+        capture.stop()
+
+
+def retained(server: EmbeddedPostgres, slot: str) -> int:
+    """How many bytes of WAL the server keeps for a slot."""
+    query = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint FROM pg_replication_slots"
+    return int(server.execute(f"{query} WHERE slot_name = '{slot}'")[0][0])
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["same database", "another database"])
+def test_an_idle_table_on_a_busy_server_retains_no_wal(
+    database: Any, capture: Callable[..., Capture], elsewhere: bool
+) -> None:
+    """A checkpoint is where Postgres can begin to decode anew; the slot has to follow it there."""
+    database.execute(ACCOUNTS)
+    server, slot = database.server, capture().config.slot
+    busy = "postgres" if elsewhere else database.name
+    server.execute("CREATE TABLE busy (id int, filler text)", busy)
+    try:
+        for _ in range(3):
+            server.execute("INSERT INTO busy SELECT n, repeat('x', 1000) FROM generate_series(1, 10000) n", busy)
+            server.execute("CHECKPOINT")
+            until(lambda: retained(server, slot) < 1 << 20, "a slot that holds back less than a megabyte", 15)
+    finally:
+        server.execute("DROP TABLE busy", busy)

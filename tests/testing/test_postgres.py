@@ -1,0 +1,62 @@
+"""Servers of any version to test on: fetched, unpacked once, chosen by one variable."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import DefiniteError, UsageError
+from penstock.testing import postgres
+from penstock.testing.postgres import VERSION_VARIABLE, chosen_version, programs, start_postgres, versions
+
+TESTS = Path(__file__).parent.parent
+
+
+def test_every_supported_version_can_be_had() -> None:
+    assert list(versions()) == [14, 15, 16, 17, 18]
+
+
+def test_the_oldest_starts_with_its_extensions() -> None:
+    with start_postgres(14, fsync=False) as server:
+        assert server.execute("SHOW server_version_num")[0][0].startswith("14")
+        server.execute("CREATE EXTENSION hstore; CREATE EXTENSION citext")
+        assert server.execute("SELECT 'A'::citext = 'a'") == [(True,)]
+
+
+def test_it_is_unpacked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = programs(14)
+    monkeypatch.setattr(postgres, "fetched_jars", lambda jars: pytest.fail("fetched again"))
+    assert programs(14) == first
+    assert (first / "postgres").is_file()
+
+
+def test_the_variable_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VERSION_VARIABLE, "15")
+    with start_postgres(fsync=False) as server:
+        assert server.execute("SHOW server_version_num")[0][0].startswith("15")
+    monkeypatch.delenv(VERSION_VARIABLE)
+    assert chosen_version() is None
+
+
+@pytest.mark.parametrize("asked", ["13", "fifteen", "-14"])
+def test_an_unknown_version_is_refused(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    monkeypatch.setenv(VERSION_VARIABLE, asked)
+    with pytest.raises(UsageError, match=VERSION_VARIABLE) as caught:
+        start_postgres()
+    assert "14, 15" in caught.value.remedy
+
+
+def test_another_platform_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    with pytest.raises(DefiniteError, match="riscv64") as caught:
+        programs(14)
+    assert VERSION_VARIABLE in caught.value.remedy
+
+
+def test_all_tests_start_the_server_that_was_asked_for() -> None:
+    """Those of the embedded server itself are about the wheel's."""
+    direct = re.compile(r"^from penstock\.embedded\.postgres import .*\bstart_postgres\b", re.MULTILINE)
+    found = [path for path in TESTS.rglob("test_*.py") if direct.search(path.read_text(encoding="utf-8"))]
+    assert [str(path.relative_to(TESTS)) for path in found] == ["embedded/test_postgres.py"]
