@@ -54,7 +54,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[EmbeddedPostgres]:
     """One Postgres of the version asked for, for the whole run. Tests that stop or reconfigure one start their own."""
-    with start_postgres(fsync=False) as server:
+    with start_postgres(fsync=False, settings={"max_prepared_transactions": "10"}) as server:
         yield server
 
 

@@ -266,10 +266,11 @@ def test_earlier_images_are_read_with_the_columns_that_came_later(
 def test_a_table_can_begin_anew(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
     error = TableError("public.orders", 30, "over", "mend it")
     writer.publish([chunk(ORDERS, [inserted(20)])], Lsn(30), errors=[error])
-    writer.restart(ORDERS.table)
+    assert writer.restart(WIDER, 1) == 2
     logged = reader.tables()
-    assert (logged[ORDERS.table].valid, logged[ORDERS.table].error) == (30, None)
-    assert logged[ITEMS.table].valid < 30
+    orders = logged[ORDERS.table]
+    assert (orders.valid, orders.error, orders.generation, orders.schema) == (30, None, 1, WIDER)
+    assert (logged[ITEMS.table].valid, logged[ITEMS.table].generation) == (START, 0)
 
 
 def test_the_frontier_moves_without_changes(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:

@@ -56,7 +56,10 @@ def test_create_and_drop(database: Any, source: PostgresSource, catalog: Catalog
     assert upstream(database) == {f"slot penstock_{name}", f"publication penstock_{name}"}
     keyless, captured = catalog.tables(name)
     assert (captured.upstream, captured.local, captured.state) == (TableName("public", "t"), "t", TableState.PENDING)
-    assert (keyless.state, keyless.error) == (TableState.FAILED, "it has no primary key")
+    assert (keyless.state, keyless.error) == (
+        TableState.FAILED,
+        "it has no primary key: once it is published, UPDATE and DELETE on it fail",
+    )
     lake_path(tmp_path, name).mkdir(parents=True)
     assert drop_source(tmp_path, catalog, name) == []
     assert (catalog.sources(), catalog.tables(), upstream(database)) == ([], [], set())

@@ -27,5 +27,7 @@ class TableState(enum.StrEnum):
     """Set by `create`: its first copy is not whole yet, it cannot be read."""
     LIVE = "live"
     """Set when its first copy is whole: readable at every position from there on."""
+    RETRYING = "retrying"
+    """Set by `RETRY TABLE`. Whoever runs the home captures the table anew and makes it pending."""
     FAILED = "failed"
     """Set at a definite error of this table: readable before it, if it was live."""

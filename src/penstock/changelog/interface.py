@@ -105,6 +105,8 @@ class LoggedTable:
     valid: Lsn
     """Ranges that begin before this cannot be read: the table was captured anew from here on."""
     error: TableError | None = None
+    generation: int = 0
+    """How often it was captured anew."""
 
     @property
     def schema(self) -> TableSchema:
@@ -157,8 +159,11 @@ class ChangeLogWriter(ABC):
         """Keep the staged parts of a transaction until it is published or discarded, whoever writes then."""
 
     @abstractmethod
-    def restart(self, table: TableName) -> None:
-        """Begin the history of a table anew, after `durable`: its error is forgotten, what lies before is not read."""
+    def restart(self, schema: TableSchema, generation: int) -> int:
+        """Begin the history of a table anew, after `durable`, and return the version of its schema.
+
+        Its error is forgotten, and what lies before is not read any more.
+        """
 
     @abstractmethod
     def publish(

@@ -63,7 +63,8 @@ CREATE TABLE failure (
     schema_name TEXT NOT NULL, table_name TEXT NOT NULL, lsn INTEGER NOT NULL, message TEXT NOT NULL,
     remedy TEXT NOT NULL, PRIMARY KEY (schema_name, table_name));
 CREATE TABLE restart (
-    schema_name TEXT NOT NULL, table_name TEXT NOT NULL, lsn INTEGER NOT NULL, PRIMARY KEY (schema_name, table_name));
+    schema_name TEXT NOT NULL, table_name TEXT NOT NULL, lsn INTEGER NOT NULL, generation INTEGER NOT NULL,
+    PRIMARY KEY (schema_name, table_name));
 PRAGMA user_version = {_FORMAT};
 """
 _FULL_DISK = "Free some space and start again; nothing is lost: Postgres keeps what was not yet confirmed."
@@ -141,12 +142,15 @@ class SqliteLogWriter(ChangeLogWriter):
             self._abort(xid, aborted)
             self._db.execute("UPDATE chunk SET prepared=1 WHERE xid=? AND last_lsn IS NULL", (xid,))
 
-    def restart(self, table: TableName) -> None:
+    def restart(self, schema: TableSchema, generation: int) -> int:
         """Forget a table's error, and all of its history."""
-        name = (table.schema, table.name)
+        name = (schema.table.schema, schema.table.name)
+        version = self.define(schema, self.frontiers().durable)
         with self._transaction():
             self._db.execute("DELETE FROM failure WHERE schema_name=? AND table_name=?", name)
-            self._db.execute("INSERT OR REPLACE INTO restart SELECT ?, ?, durable FROM frontier", name)
+            row = (*name, generation)
+            self._db.execute("INSERT OR REPLACE INTO restart SELECT ?, ?, durable, ? FROM frontier", row)
+        return version
 
     def publish(
         self,
@@ -297,16 +301,18 @@ class SqliteLogReader(ChangeLogReader):
             schemas.setdefault(schema.table, []).append(schema)
             since.setdefault(schema.table, []).append(None if lsn is None else Lsn(lsn))
         valid = self.frontiers().valid
-        restarts = {TableName(r[0], r[1]): Lsn(r[2]) for r in self._rows("SELECT * FROM restart")}
+        restarts = {TableName(r[0], r[1]): (Lsn(r[2]), int(r[3])) for r in self._rows("SELECT * FROM restart")}
         errors = {
             TableName(row[0], row[1]): TableError(f"{row[0]}.{row[1]}", row[2], row[3], row[4])
             for row in self._rows("SELECT schema_name, table_name, lsn, message, remedy FROM failure")
         }
-        return {
-            name: LoggedTable(tuple(found), tuple(since[name]), max(valid, restarts.get(name, valid)), errors.get(name))
-            for name, found in schemas.items()
-            if any(since[name])
-        }
+        found = {}
+        for name in (name for name in schemas if any(since[name])):
+            begun, generation = restarts.get(name, (valid, 0))
+            found[name] = LoggedTable(
+                *(tuple(schemas[name]), tuple(since[name]), max(valid, begun), errors.get(name), generation)
+            )
+        return found
 
     def extent(self, table: TableName, after: Lsn, upto: Lsn) -> Extent:
         """Describe the chunks that touch (after, upto]."""

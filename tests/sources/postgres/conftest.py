@@ -17,8 +17,9 @@ def capture(database: Any, tmp_path: Path) -> Iterator[Callable[..., Capture]]:
     """Make a capture of the test's database; it is stopped afterwards, if the test has not done so."""
     made: list[Capture] = []
 
-    def start(*, run: bool = True, options: str = "") -> Capture:
-        capture = Capture(database.url + options, tmp_path / f"{len(made)}.db", f"{database.name}_{len(made)}")
+    def start(*, run: bool = True, parameters: str = "", **options: Any) -> Capture:
+        log, name = tmp_path / f"{len(made)}.db", f"{database.name}_{len(made)}"
+        capture = Capture(database.url + parameters, log, name, **options)
         made.append(capture)
         if run:
             capture.start()

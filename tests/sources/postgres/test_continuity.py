@@ -15,7 +15,7 @@ from penstock.sources.postgres.continuity import Fork, continued, parse_history
 from penstock.sources.postgres.slot import SlotInUse
 from penstock.sources.postgres.spec import PostgresInstanceConfig
 
-SLOT = ("logical", "pgoutput", "shop", None, "reserved", "0/50", "0/40")
+SLOT = ("logical", "pgoutput", "shop", None, "reserved", "0/50", "0/40", True, False, False, True, None, None, None)
 CONFIG = PostgresInstanceConfig(
     source="shop", connection="dbname=shop", publication="p", slot="s", tables=(), system="77", timeline=1
 )
@@ -105,7 +105,7 @@ PROMOTED: dict[str, Any] = {"timeline": 2, "history": "1\t0/70\tx\n"}
         (Server(**PROMOTED, synchronised=False), {}, "was not synchronised"),
         (Server(**PROMOTED, synchronised=None, slot=None), {}, "was not synchronised"),
         (Server(**PROMOTED, version=160_015), {}, "was not synchronised"),
-        (Server(**PROMOTED, slot=(*SLOT[:5], "0/51", "0/40")), {}, "what lies between is lost"),
+        (Server(**PROMOTED, slot=(*SLOT[:5], "0/51", *SLOT[6:])), {}, "what lies between is lost"),
         (Server(**PROMOTED, slot=(*SLOT[:4], "lost", *SLOT[5:])), {}, "invalidated"),
         (Server(slot=None), {}, "is gone"),
     ],

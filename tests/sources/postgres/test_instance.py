@@ -16,7 +16,9 @@ from tests.sources.postgres.capturing import Capture, merged, until
 from penstock.changelog.sqlite import SqliteLogReader, create_log
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
+from penstock.sources.postgres import watch
 from penstock.sources.postgres.instance import PostgresInstance
+from penstock.sources.postgres.options import Heartbeat
 from penstock.sources.postgres.slot import SlotInUse
 from penstock.testing.postgres import start_postgres
 
@@ -330,10 +332,51 @@ def test_a_table_that_is_no_longer_published(database: Any, capture: Start, now:
     error = running.error("accounts")
     assert error is not None
     assert error.lsn == before + 1
-    assert "not in the publication" in error.message
-    assert "penstock drop" in error.remedy
+    assert ("dropped upstream" if "DROP TABLE accounts;" in ddl else "not in the publication") in error.message
+    assert "RETRY TABLE public.accounts" in error.remedy
     assert running.error("audit") is None
     assert len(running.changes("audit")) == 1
+
+
+@pytest.mark.parametrize(
+    ("ddl", "said"),
+    [
+        ('ALTER PUBLICATION "{}" DROP TABLE accounts', "not in the publication"),
+        ("DROP TABLE accounts", "dropped upstream"),
+        ('ALTER PUBLICATION "{}" SET TABLE accounts WHERE (id > 5), audit', "row filter"),
+    ],
+)
+def test_the_publication_is_watched(
+    database: Any, capture: Start, now: Now, monkeypatch: pytest.MonkeyPatch, ddl: str, said: str
+) -> None:
+    if "WHERE" in ddl:
+        database.needs(15, "row filters")
+    monkeypatch.setattr(watch, "_SECONDS", 0.1)
+    database.execute(f"{ACCOUNTS}; {AUDIT}")
+    running = capture()
+    database.execute("INSERT INTO accounts VALUES (1, 'a', 1)")
+    running.wait(now())
+    proven = running.durable()
+    time.sleep(0.5)  # some looks
+    database.execute(ddl.format(running.config.publication))
+    until(lambda: running.error("accounts") is not None, "the look at the publication")
+    error = running.error("accounts")
+    assert error is not None
+    assert said in error.message
+    assert error.lsn > proven
+    database.execute("INSERT INTO audit (what) VALUES ('one')")
+    running.wait(now())
+    assert (len(running.changes("audit")), running.error("audit")) == (1, None)
+
+
+@pytest.mark.parametrize("kind", [Heartbeat.MESSAGE, Heartbeat.TABLE])
+def test_heartbeats_move_an_idle_server(database: Any, capture: Start, kind: Heartbeat) -> None:
+    database.execute(ACCOUNTS)
+    running = capture(heartbeat=kind, heartbeat_interval=0.1)
+    before = running.durable()
+    until(lambda: running.durable() > before + 500, "heartbeats to arrive")
+    if kind is Heartbeat.TABLE:
+        assert database.execute("SELECT id FROM dblog_meta.heartbeats") == [(1,)]
 
 
 def test_a_slot_that_somebody_else_reads(database: Any, capture: Start, tmp_path: Path) -> None:

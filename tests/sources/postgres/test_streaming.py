@@ -37,7 +37,7 @@ def insert(session: psycopg.Connection[Any], first: int, last: int) -> None:
 @pytest.fixture
 def streamed(database: Any, capture: Start) -> Capture:
     database.execute(TABLE)
-    return capture(options=SMALL_MEMORY)
+    return capture(parameters=SMALL_MEMORY)
 
 
 def test_a_transaction_in_progress_is_in_the_log_before_its_commit(database: Any, streamed: Capture, now: Now) -> None:
@@ -111,3 +111,24 @@ def test_ddl_in_a_transaction_in_progress(database: Any, streamed: Capture, now:
     assert streamed.error("t") is None
     assert ids(streamed) == [*range(1, 2001), *range(4001, 8001)]
     assert [c["after"].get("kept") for c in streamed.changes("t")] == [*[None] * 4000, *range(6001, 8001)]
+
+
+def test_prepared_transactions(database: Any, capture: Start, now: Now) -> None:
+    database.needs(15, "a stream with prepared transactions")
+    database.execute(TABLE)
+    running = capture(two_phase=True)
+    with database.connect() as session:
+        session.execute("BEGIN; INSERT INTO t VALUES (1, 'a'); SAVEPOINT s; INSERT INTO t VALUES (2, 'b')")
+        session.execute("ROLLBACK TO s; PREPARE TRANSACTION 'one'")
+        session.execute("BEGIN; INSERT INTO t VALUES (3, 'c'); PREPARE TRANSACTION 'two'")
+        until(lambda: staged(running) == 2, "two prepared transactions")
+        session.execute("INSERT INTO t VALUES (4, 'd')")
+        running.wait(now())
+        assert ids(running) == [4]
+        running.stop()
+        running.start()
+        session.execute("ROLLBACK PREPARED 'two'")
+        session.execute("COMMIT PREPARED 'one'")
+        running.wait(now())
+    assert ids(running) == [4, 1]
+    assert staged(running) == 0

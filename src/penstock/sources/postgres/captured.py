@@ -68,6 +68,8 @@ class CapturedTable(BaseModel):
     name: TableName
     oid: int
     key: tuple[str, ...]
+    generation: int = 0
+    """How often it was captured anew: its history in the log begins with the last time."""
     replica_identity: str = "d"
     """As ``pg_class`` has it: d(efault), f(ull), i(ndex), n(othing)."""
     filenode: int | None = None

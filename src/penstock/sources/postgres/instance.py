@@ -133,6 +133,10 @@ class PostgresInstance(Instance):
         shapes = []
         for captured in self._config.tables:
             known = logged.get(captured.name)
+            if known is not None and known.generation < captured.generation:
+                del logged[captured.name]
+                shapes.append(Shape.of(captured, writer.restart(captured.table_schema(), captured.generation)))
+                continue
             table = captured if known is None else captured.grown(known.schema)
             shapes.append(Shape.of(table, writer.define(table.table_schema(), self._durable)))
         ended = [name for name, table in logged.items() if table.error is not None]
