@@ -527,7 +527,7 @@ def _source_options() -> str:
         "[command line](cli.md#penstock-run) has the common ones.",
         _table(["option", "value", "default", "meaning"], rows),
         "`publication` and `slot` name the two objects in Postgres, `penstock_` and the source's name by default. "
-        'Names of tables and columns are taken as they are; a part with a dot or a space in it is quoted: `public."a.b"`.',
+        'Names of tables and columns are taken as they are; a part with a dot or a space is quoted: `public."a.b"`.',
         "An unknown option, table or column is an error that suggests the nearest. `slot_temporary` is refused by "
         "preflight: a slot that ends with its session cannot be resumed.",
     ]
