@@ -4,6 +4,7 @@
 
     typer app ─▶ cli.md              PenstockOptions ─▶ spark-source.md     errors.py ─▶ errors.md
     codecs ─▶ types.md               states.py ─▶ states.md                 HomeStatus ─▶ status.md
+    CheckReport ─▶ check.md          PostgresOptions ─▶ source-options.md
 
 What the code does not say, a word on each field of the status and on each type, stands here; a field or a type without
 one is a `KeyError`, so a page cannot lag behind.
@@ -20,7 +21,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import psycopg
 import pyarrow as pa
@@ -31,9 +32,12 @@ from penstock import errors
 from penstock.catalog.states import SourceState, TableState
 from penstock.changelog.shapes import changes_schema
 from penstock.cli.main import app
-from penstock.control.status import HomeStatus, SourceStatus, TableStatus
+from penstock.control.check import CheckFinding, CheckReport, CheckTable
+from penstock.control.status import DebtStatus, HomeStatus, SourceStatus, TableStatus
 from penstock.sources.postgres import types
 from penstock.sources.postgres.types.known import BY_OID
+from penstock.sources.postgres.findings import Level
+from penstock.sources.postgres.options import Heartbeat, Ownership, Partitions, PostgresOptions, Rules
 from penstock.spark.datasource import PenstockOptions
 from penstock.spark.ranges import spark_schema
 
@@ -44,7 +48,8 @@ _MADE = "<!-- Made by docs/generate.py from the code. Change it there. -->"
 
 EXIT_CODES = {
     0: "Done. Also `penstock run` stopped by Ctrl-C.",
-    1: "The answer is no: `penstock demo` saw an invariant broken or a table that differs from Postgres.",
+    1: "The answer is no: `penstock check` found that capture could not start, or `penstock demo` saw an invariant "
+    "broken or a table that differs from Postgres.",
     2: "Wrong usage: an unknown option, table or statement. Nothing was done.",
     3: "A definite error: it stays until somebody acts.",
     4: "Gave up on a transient error: try again later.",
@@ -61,6 +66,8 @@ def pages() -> dict[str, str]:
         "types.md": _types,
         "states.md": _states,
         "status.md": _status,
+        "check.md": _check,
+        "source-options.md": _source_options,
     }
     return {name: f"{_MADE}\n\n{make().strip()}\n" for name, make in makers.items()}
 
@@ -143,6 +150,8 @@ _COMPLETION = {"install_completion", "show_completion"}
 
 def _value(parameter: Any) -> str:
     kind = parameter.type_descriptor.annotation
+    if kind == list[str]:
+        return "text, several times"
     if issubclass(kind, enum.Enum):
         return ", ".join(_code(str(choice.value)) for choice in kind)
     return {int: "number", str: "text", Path: "path"}[kind]
@@ -357,6 +366,8 @@ def _types() -> str:
             "`failed`, with the column in the message, and the other tables are captured. So is one with a composite "
             "type whose fields differ by case alone, as Spark does not tell them apart. `text columns` helps here too.",
             "Generated columns are not published by Postgres and are not captured; their table is.",
+            "The option [`text_columns`](source-options.md) keeps a column as the text that Postgres prints, "
+            "`exclude_columns` leaves it out.",
         ]
     )
 
@@ -397,6 +408,14 @@ _FIELDS: dict[type, dict[str, str]] = {
         "home": "The folder.",
         "running": "Pid of the process that runs the home, or null.",
         "sources": "One object per source.",
+        "debts": "What sources dropped by force left upstream; tried again at each start, gone when done.",
+    },
+    DebtStatus: {
+        "source": "The source that was dropped.",
+        "at": "Host, port and database.",
+        "since": "When it was dropped.",
+        "statements": "What to run there by hand, if the server is not coming back to where we find it.",
+        "error": "Why the last try failed; null before the first.",
     },
     SourceStatus: {
         "name": "The source's name.",
@@ -412,6 +431,25 @@ _FIELDS: dict[type, dict[str, str]] = {
         "error": "What happened, if something did. With the state `ready` it is transient and is being retried.",
         "remedy": "What to do about it.",
         "tables": "One object per table, the ones that are not captured included.",
+    },
+    CheckReport: {
+        "version": "Version of this shape: 1. It changes when a field changes its meaning or goes.",
+        "at": "Host, port and database.",
+        "source": "The source's name; null where a database was checked.",
+        "ready": "Whether capture could start, or go on.",
+        "tables": "The tables that were asked for.",
+        "findings": "Everything that was found, what holds for the server first.",
+    },
+    CheckTable: {
+        "name": "The name in Postgres, `schema.table`.",
+        "capturable": "Whether it can be captured.",
+    },
+    CheckFinding: {
+        "level": "`error`, `warning` or `info`.",
+        "object": "What it is about: a setting, the role, the slot, a table.",
+        "why": "What was found, and what follows from it.",
+        "remedy": "What to do about it; empty where nothing needs to be done.",
+        "sql": "The statements of the remedy, where they can be run as they are.",
     },
     TableStatus: {
         "name": "The name in queries, `source.table`.",
@@ -431,19 +469,25 @@ def _status() -> str:
         "One document. Positions are LSNs as text, times are ISO 8601 in UTC.",
         f"```json\n{json.dumps(_example().as_json(), indent=2)}\n```",
     ]
-    for title, kind in (("The home", HomeStatus), ("A source", SourceStatus), ("A table", TableStatus)):
-        known = [field.name for field in dataclasses.fields(kind)]
-        if known != list(_FIELDS[kind]):
-            raise KeyError(kind, known)
-        rows = [[_code(f.name), _json_type(str(f.type)), _FIELDS[kind][f.name]] for f in dataclasses.fields(kind)]
-        parts += [f"## {title}", _table(["field", "type", "meaning"], rows)]
-    return "\n\n".join(parts)
+    kinds = (("The home", HomeStatus), ("A source", SourceStatus), ("A table", TableStatus), ("A debt", DebtStatus))
+    return "\n\n".join([*parts, *(_shape(title, kind) for title, kind in kinds)])
+
+
+def _shape(title: str, kind: Any) -> str:
+    """Describe one object of a JSON document, each field by a word of ours."""
+    known = [field.name for field in dataclasses.fields(kind)]
+    if known != list(_FIELDS[kind]):
+        raise KeyError(kind, known)
+    rows = [[_code(f.name), _json_type(str(f.type)), _FIELDS[kind][f.name]] for f in dataclasses.fields(kind)]
+    return f"## {title}\n\n" + _table(["field", "type", "meaning"], rows)
 
 
 def _json_type(annotation: str) -> str:
-    names = {"str": "string", "int": "integer", "float": "number", "None": "null"}
+    names = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "None": "null"}
+    if annotation == "list[str]":
+        return "list of strings"
     if listed := re.fullmatch(r"list\[(\w+)\]", annotation):
-        return f"list of {listed[1].removesuffix('Status').lower()}s"
+        return f"list of {listed[1].removesuffix('Status').removeprefix('Check').lower()}s"
     return " or ".join(names[part] for part in annotation.split(" | "))
 
 
@@ -475,6 +519,79 @@ def _example() -> HomeStatus:
         tables=tables,
     )
     return HomeStatus(1, ".penstock", 4711, [source])
+
+
+# -- check and the options of a source ---------------------------------------------------------------------------------
+
+
+def _check() -> str:
+    example = CheckReport(
+        1,
+        "db.example.com:5432/shop",
+        None,
+        True,
+        [CheckTable("public.orders", True), CheckTable("public.visits", False)],
+        [
+            CheckFinding(
+                "error",
+                "public.visits",
+                "its replica identity is NOTHING: once it is published, UPDATE and DELETE on it fail",
+                'Run: ALTER TABLE "public"."visits" REPLICA IDENTITY DEFAULT;',
+                ['ALTER TABLE "public"."visits" REPLICA IDENTITY DEFAULT;'],
+            )
+        ],
+    )
+    return "\n\n".join(
+        [
+            "# penstock check --json",
+            "One document. The command ends with exit code 1 when `ready` is false.",
+            f"```json\n{json.dumps(example.as_json(), indent=2)}\n```",
+            _shape("The report", CheckReport),
+            _shape("A table", CheckTable),
+            _shape("A finding", CheckFinding),
+            "## Levels",
+            _table(["level", "meaning"], [[_code(level), _attribute_docs(Level)[level.name]] for level in Level]),
+            "What is looked at, and what mends it, is in [prepare Postgres](../how-to/prepare-postgres.md).",
+        ]
+    )
+
+
+def _source_options() -> str:
+    rows = []
+    for name, field in PostgresOptions.model_fields.items():
+        kind = field.annotation
+        choices = next((c for c in (kind, *get_args(kind)) if isinstance(c, type) and issubclass(c, enum.Enum)), None)
+        listed = ", ".join(_code(str(choice.value)) for choice in choices) if choices else ""
+        value = listed or _OPTION_TYPES[str(kind).replace("<class '", "").replace("'>", "")]
+        default = "" if field.default in (None, ()) else _code(str(field.default).lower())
+        rows.append([_code(name), value, default, f"{str(field.description)[0].upper()}{str(field.description)[1:]}."])
+    parts = [
+        "# Options of a Postgres source",
+        'In Python they are arguments of `home.create("postgresql://…", "shop", schemas=("sales",))`; the '
+        "[command line](cli.md#penstock-run) has the common ones.",
+        _table(["option", "value", "default", "meaning"], rows),
+        "`publication` and `slot` name the two objects in Postgres, `penstock_` and the source's name by default. "
+        'Names of tables and columns are taken as they are; a part with a dot or a space is quoted: `public."a.b"`.',
+        "An unknown option, table or column is an error that suggests the nearest. `slot_temporary` is refused by "
+        "preflight: a slot that ends with its session cannot be resumed.",
+    ]
+    for title, kinds in (
+        ("Ownership", Ownership),
+        ("Rules", Rules),
+        ("Partitions", Partitions),
+        ("Heartbeat", Heartbeat),
+    ):
+        docs = _attribute_docs(kinds)
+        parts += [f"## {title}", _table(["value", "meaning"], [[_code(k.value), docs[k.name]] for k in kinds])]
+    return "\n\n".join(parts)
+
+
+_OPTION_TYPES = {
+    "str | None": "text",
+    "tuple[str, ...]": "list of text",
+    "bool": "true, false",
+    "float": "number",
+}
 
 
 if __name__ == "__main__":

@@ -347,6 +347,30 @@ def test_drop_while_postgres_is_down(home: Path) -> None:
     assert not log_path(home, "shop").exists()
 
 
+def test_a_source_that_waits_for_its_removal_keeps_no_other_from_running(home: Path, shop: Database) -> None:
+    opened = open_home(home)
+    opened.create(shop.url, "shop")
+    with start_postgres(fsync=False) as server:
+        server.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        opened.create(server.url, "away")
+        opened.create(server.url, "lost")
+        server.stop()
+        penstock("drop", "away", "--home", home).is_an_error(GAVE_UP)
+        assert penstock("drop", "lost", "--home", home, "--force").code == DONE
+        answer = penstock("run", "--home", home)
+        assert answer.code == STARTED_SPARK
+        assert "away is not gone yet" in answer.err
+        assert "what source lost left upstream could not be removed" in answer.err
+        shown = penstock("status", "--home", home).out
+        assert "left upstream by lost" in shown
+        assert "SELECT pg_drop_replication_slot('penstock_lost');" in shown
+        server.start()
+        assert penstock("drop", "shop", "--home", home).code == DONE  # settles the rest, too
+        assert upstream(server) == set()
+    assert nothing_is_left(home, shop)
+    assert "lost" not in penstock("status", "--home", home).out
+
+
 @pytest.mark.parametrize(
     "arguments", [["run", "--bogus"], ["bogus"], ["drop"], ["demo", "--seconds", "x"], ["sql", "--format", "xml", "x"]]
 )

@@ -182,3 +182,20 @@ def test_a_partition_can_keep_its_root_out(database: Any) -> None:
     database.execute("ALTER TABLE c1 REPLICA IDENTITY NOTHING")
     with pytest.raises(DefiniteError, match=r"partition public\.c1: its replica identity is NOTHING"):
         source(database, partitions="root").create_instances(1)
+
+
+def test_tables_that_live_elsewhere(database: Any) -> None:
+    database.execute(
+        "CREATE FOREIGN DATA WRAPPER w; CREATE SERVER far FOREIGN DATA WRAPPER w;"
+        " CREATE FOREIGN TABLE f (id int) SERVER far; CREATE TABLE t (id int PRIMARY KEY)"
+    )
+    assert names(source(database)) == ["public.t"]
+    assert "public.f" in {f.object for f in source(database).preflight().server if f.level.value == "info"}
+    with pytest.raises(DefiniteError, match="it is a foreign table"):
+        source(database, tables=("public.f",)).create_instances(1)
+    with database.connect() as session:
+        session.execute("CREATE TEMP TABLE passing (id int PRIMARY KEY)")
+        (schema,) = session.execute("SELECT nspname FROM pg_namespace WHERE oid = pg_my_temp_schema()").fetchone()
+        assert names(source(database)) == ["public.t"]
+        with pytest.raises(DefiniteError, match="it is a temporary table"):
+            source(database, tables=(f"{schema}.passing",)).create_instances(1)

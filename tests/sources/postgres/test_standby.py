@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.sources.postgres.versions import needs, version_of
 
 from penstock.embedded.postgres import EmbeddedPostgres, binaries, start_postgres
 from penstock.errors import DefiniteError
@@ -48,22 +49,33 @@ Servers = tuple[EmbeddedPostgres, EmbeddedPostgres]
 
 
 def test_only_a_publication_of_yours(servers: Servers) -> None:
+    needs(servers[1], 16, "logical decoding on standbys")
     with pytest.raises(DefiniteError, match="no publication can be made") as caught:
         source(servers[1]).create_instances(1)
     assert "on the primary" in caught.value.remedy
 
 
+def test_an_old_standby(servers: Servers) -> None:
+    if version_of(servers[1]) >= 16:
+        pytest.skip("standbys decode from Postgres 16 on")
+    with pytest.raises(DefiniteError, match="decodes on primaries only"):
+        source(servers[1], publication="p", publication_ownership="user").create_instances(1)
+
+
 def test_what_is_told(servers: Servers) -> None:
+    needs(servers[1], 16, "logical decoding on standbys")
     found = source(servers[1], publication="p", publication_ownership="user").preflight()
     told = {finding.object: finding for finding in found.server}
     assert told["hot_standby_feedback"].level.value == "warning"
     assert "pg_log_standby_snapshot" in told["server"].remedy
     found.require()
+    needs(servers[1], 17, "failover slots")
     with pytest.raises(DefiniteError, match="failover slot"):
         source(servers[1], publication="p", publication_ownership="user", failover=True).create_instances(1)
 
 
 def test_a_slot_on_the_standby(servers: Servers) -> None:
+    needs(servers[1], 16, "logical decoding on standbys")
     primary, standby = servers
     stop = threading.Event()
 

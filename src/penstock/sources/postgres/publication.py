@@ -172,6 +172,9 @@ def _check_operations(publication: Publication, rules: Rules) -> list[Finding]:
     truncate = "truncate" in publication.operations
     if rules is Rules.OPEN and not truncate:
         found.append(warning(about, "it does not publish truncate: rows of an emptied table would stay here", sql=mend))
+    if rules is Rules.STRICT and not truncate:
+        why = "under the strict rules TRUNCATE is not published: rows of an emptied table stay here"
+        found.append(info(about, why, "Do not TRUNCATE captured tables, or use the open rules."))
     if rules is Rules.STRICT and truncate:
         found.append(error(about, "it publishes truncate, which the strict rules do not allow", sql=mend))
     return found
@@ -204,6 +207,10 @@ def _check_strict(publication: Publication, tables: Sequence[TableName]) -> list
 def _missing(publication: Publication, table: TableName, ownership: Ownership) -> Finding:
     mend = f"ALTER PUBLICATION {quoted(publication.name)} ADD TABLE {quoted_table(table)};"
     why = f"it is not in the publication {publication.name}, so its changes are not sent"
+    if table in publication.members and not publication.via_root:
+        why = f"the publication {publication.name} publishes its partitions, not the partitioned table itself"
+        mend = f"ALTER PUBLICATION {quoted(publication.name)} SET (publish_via_partition_root = true);"
+        return error(str(table), why, "Or name the partitions instead.", [mend])
     if ownership is Ownership.MANAGED:  # what happened while it was out is lost: adding it again would hide that
         return error(str(table), why, "Drop the source and capture it again.")
     return error(str(table), why, sql=[mend])

@@ -41,6 +41,8 @@ class ChosenTable:
     """How a publication of yours publishes it; None where the publication is ours to make."""
     can_list: bool = False
     """Whether our publication can list columns."""
+    version: int = 180000
+    """Of the server."""
     partitions: tuple[UpstreamTable, ...] = ()
     """Of a root: its leaves."""
 
@@ -135,6 +137,7 @@ def choose(
             as_text=as_text.get(table.name, frozenset()),
             published=publication.table(table.name) if publication else None,
             can_list=managed and version >= 150000 and options.rules is Rules.OPEN,
+            version=version,
             partitions=tuple(leaf for leaf in found if leaf.root == table.oid and not leaf.partitioned),
         )
         for table in wanted

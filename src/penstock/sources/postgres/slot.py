@@ -110,24 +110,29 @@ def create_slot(
     failover: bool = False,
 ) -> Lsn:
     """Make a slot over a replication connection; return the position from which on it sees all commits."""
-    flags = SlotFlags(temporary, two_phase, failover)
-    row = connection.execute(_create_command(name, flags, connection.info.server_version)).fetchone()
+    flags, version = SlotFlags(temporary, two_phase, failover), connection.info.server_version
+    command = _create_by_function(name, flags) if version < 150000 else _create_command(name, flags)
+    row = connection.execute(command).fetchone()
     if row is None:
         message = f"Postgres did not confirm the slot {name}"
         raise TransientError(message, "Start again.")
     return Lsn.parse(row[1])
 
 
-def _create_command(name: str, flags: SlotFlags, version: int) -> sql.Composed:
-    """Options stand in parentheses since 15, in a row before."""
+def _create_command(name: str, flags: SlotFlags) -> sql.Composed:
+    """Since 15 the command takes options in parentheses."""
     kind = sql.SQL("TEMPORARY " if flags.temporary else "")
-    command = sql.SQL("CREATE_REPLICATION_SLOT {} {}LOGICAL pgoutput ").format(sql.Identifier(name), kind)
-    if version < 150000:
-        return command + sql.SQL("NOEXPORT_SNAPSHOT TWO_PHASE" if flags.two_phase else "NOEXPORT_SNAPSHOT")
     options = "SNAPSHOT 'nothing'"
     options += ", TWO_PHASE true" if flags.two_phase else ""
     options += ", FAILOVER true" if flags.failover else ""
-    return command + sql.SQL(f"({options})")
+    command = sql.SQL("CREATE_REPLICATION_SLOT {} {}LOGICAL pgoutput ({})")
+    return command.format(sql.Identifier(name), kind, sql.SQL(options))
+
+
+def _create_by_function(name: str, flags: SlotFlags) -> sql.Composed:
+    """On 14 the command has no two-phase slots; the function has."""
+    function = sql.SQL("SELECT * FROM pg_create_logical_replication_slot({}, 'pgoutput', {}, {})")
+    return function.format(sql.Literal(name), sql.Literal(flags.temporary), sql.Literal(flags.two_phase))
 
 
 @contextmanager

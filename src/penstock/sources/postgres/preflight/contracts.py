@@ -10,7 +10,7 @@ import psycopg
 from penstock.model import TableName
 from penstock.sources.postgres.findings import Finding, error
 from penstock.sources.postgres.names import quoted, quoted_table
-from penstock.sources.postgres.options import Ownership, PostgresOptions
+from penstock.sources.postgres.options import Ownership, Partitions, PostgresOptions
 from penstock.sources.postgres.publication import Publication, check_publication
 from penstock.sources.postgres.slot import SlotFlags, SlotState, find_slot, slot_problem
 
@@ -31,7 +31,17 @@ def check_publication_of(
         return [_publication_taken(name)] if found is not None else []
     if found is None:
         return [_no_publication(name, tables, managed)]
-    return check_publication(found, tables, options.rules, options.publication_ownership)
+    contract = check_publication(found, tables, options.rules, options.publication_ownership)
+    return contract + _check_root(found, options)
+
+
+def _check_root(found: Publication, options: PostgresOptions) -> list[Finding]:
+    """Partitions come as their root only from a publication that says so."""
+    if options.partitions is Partitions.LEAVES or found.via_root:
+        return []
+    mend = f"ALTER PUBLICATION {quoted(found.name)} SET (publish_via_partition_root = true);"
+    why = "it publishes partitions as tables of their own, and they shall be captured as their root"
+    return [error(f"publication {found.name}", why, "Or leave out partitions = root.", [mend])]
 
 
 def _publication_taken(name: str) -> Finding:

@@ -76,7 +76,7 @@ def examine(
 ) -> Preflight:
     """Look at everything that capture will need; of a source that is there (`captured`), at what it has."""
     pooled = find_pooler(connection)
-    if pooled:
+    if errors_among(pooled):
         return Preflight(tuple(pooled), ())
     users = options.publication_ownership is Ownership.USER
     found_publication = read_publication(connection, publication)
@@ -87,6 +87,7 @@ def examine(
     there, role = captured is not None, find_role(connection)
     published = [table.name for table in selection.tables if captured is None or table.name in captured]
     server = [
+        *pooled,
         *check_server(connection, options, captured=there),
         *role.check(options),
         *check_publication_of(publication, found_publication, published, options, captured=there),
