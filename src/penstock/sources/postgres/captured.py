@@ -8,7 +8,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from penstock.model import TableName, TableSchema
-from penstock.sources.postgres.types import TEXT, ColumnCodec, PostgresType, codec_for
+from penstock.sources.postgres.types import TEXT_ONLY, ColumnCodec, PostgresType, codec_for
 
 __all__ = ["CapturedColumn", "CapturedTable"]
 
@@ -27,7 +27,7 @@ class CapturedColumn:
 
     def codec(self) -> ColumnCodec:
         """Return how its values become Arrow; raises `UnsupportedType` where nothing holds them exactly."""
-        return TEXT if self.as_text else codec_for(self.type)
+        return TEXT_ONLY if self.as_text else codec_for(self.type)
 
     @property
     def sent_as_text(self) -> bool:
@@ -35,7 +35,7 @@ class CapturedColumn:
 
         The copy prints such a column; a stream with one of them has to be asked for text (``binary 'false'``).
         """
-        return self.as_text or self.codec().wants_text
+        return self.codec().wants_text
 
 
 class CapturedTable(BaseModel):

@@ -311,7 +311,7 @@ def test_a_composite_type_that_was_altered(connection: Connection) -> None:
                     decoded(before, form, binary)
 
 
-def test_columns_kept_as_text_are_exact(connection: Connection) -> None:
+def test_a_table_is_stored_with_its_types(connection: Connection) -> None:
     connection.execute("DROP TABLE IF EXISTS kept")
     connection.execute("CREATE TABLE kept (id int PRIMARY KEY, a int4[], r tsrange, t tree, s shape)")
     (table,) = [found.captured() for found in find_tables(connection) if found.name.name == "kept"]
@@ -320,3 +320,5 @@ def test_columns_kept_as_text_are_exact(connection: Connection) -> None:
     assert [column.sent_as_text for column in table.columns] == [False, False, False, False, True]
     columns = [CapturedColumn(c.name, c.type, as_text=True) for c in table.columns]
     assert all(column.sent_as_text and str(column.codec().arrow) == "string" for column in columns)
+    with pytest.raises(BadValue, match="binary 'false'"):  # not the bytes of a number as if they were its text
+        columns[0].codec().binary(np.zeros(4, np.uint8), np.zeros(1, np.int32), np.full(1, 4, np.int32))
