@@ -134,3 +134,11 @@ def test_what_is_no_unsigned_number(text: Decode, binary: Decode, bad: bytes) ->
 def test_doubles_have_their_shortest_digits(binary: Decode, values: list[float]) -> None:
     x, y = (render(PostgresType(701), value) for value in values)
     assert binary(600, [doubles(*values)]).to_pylist() == [f"({x},{y})"]
+
+
+def test_more_text_than_a_column_holds(binary: Decode) -> None:
+    small = words(1, -4096, 0, 0x3FFF, 10)  # ten bytes that print as 16 thousand
+    assert len(binary(1700, [small])[0].as_py()) == 2 + 0x3FFF
+    with pytest.raises(BadValue, match=r"2 GB.*`text columns`") as caught:
+        binary(1700, [small] * 140_000)
+    assert caught.value.row == (2**31 - 1) // (2 + 0x3FFF)
