@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
-from tests.sources.postgres.versions import needs, version_of
 
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError
@@ -93,8 +92,8 @@ TABLES = [
 @pytest.mark.parametrize(("ddl", "why", "remedy"), TABLES)
 def test_a_table_that_cannot_be_captured_keeps_no_other_out(database: Any, ddl: str, why: str, remedy: str) -> None:
     if "VIRTUAL" in ddl:
-        needs(database, 18, "virtual columns")
-    if "FULL" in ddl and version_of(database) < 18:
+        database.needs(18, "virtual columns")
+    if "FULL" in ddl and database.version() < 18:
         pytest.skip("writes go on with a FULL identity and a generated column before Postgres 18")
     database.execute(ddl)
     with pytest.raises(DefiniteError, match=why):  # alone, there is nothing to capture
@@ -123,7 +122,7 @@ def test_columns_that_a_key_includes_are_not_of_it(database: Any) -> None:
 @pytest.mark.parametrize("ddl", [case[0] for case in TABLES if "GENERATED" in case[0] or "DEFERRABLE" in case[0]])
 def test_what_preflight_refuses_would_stop_writes_when_published(database: Any, ddl: str) -> None:
     if "GENERATED" in ddl:
-        needs(database, 18, "check of generated columns in replica identities")
+        database.needs(18, "check of generated columns in replica identities")
     database.execute(f"{ddl}; INSERT INTO t (id) VALUES (1); CREATE PUBLICATION p FOR TABLE t")
     with pytest.raises(psycopg.Error, match="cannot update table"):
         database.execute("UPDATE t SET id = 2")
@@ -311,7 +310,7 @@ def test_settings_that_are_dangerous(database: Any) -> None:
         "wal_sender_timeout": "1s",
         "idle_replication_slot_timeout": "1h",
     }
-    if version_of(database) < 18:
+    if database.version() < 18:
         del settings["idle_replication_slot_timeout"]
     with start_postgres(fsync=False, settings=settings) as server:
         server.execute("CREATE TABLE t (id int PRIMARY KEY)")

@@ -7,7 +7,6 @@ from typing import Any
 import psycopg
 import pytest
 from tests.sources.postgres.capturing import Capture
-from tests.sources.postgres.versions import needs, version_of
 
 from penstock.errors import DefiniteError
 from penstock.model import TableName
@@ -83,7 +82,7 @@ def test_there_is_none(database: Any) -> None:
 
 
 def test_what_is_read(database: Any) -> None:
-    needs(database, 18, "generated columns in publications")
+    database.needs(18, "generated columns in publications")
     database.execute(TABLES + PARTITIONED)
     database.execute("CREATE PUBLICATION p FOR TABLE a (id, v) WHERE (id > 1), c WITH (publish = 'insert, delete')")
     found = read(database)
@@ -120,7 +119,7 @@ def test_the_strict_rules_are_kept(database: Any) -> None:
 )
 def test_the_strict_rules_are_broken(database: Any, publication: str, why: str) -> None:
     if "SCHEMA" in publication or "(id" in publication:
-        needs(database, 15, "publications of schemas, rows and columns")
+        database.needs(15, "publications of schemas, rows and columns")
     database.execute(TABLES + PARTITIONED)
     database.execute(f"CREATE PUBLICATION p {publication} WITH (publish = 'insert, update, delete')")
     found = checked(database, Rules.STRICT, A, B)
@@ -145,7 +144,7 @@ def test_more_strict_rules(database: Any) -> None:
 @pytest.mark.parametrize("publication", ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public", "FOR TABLE a, b"])
 def test_the_open_rules(database: Any, publication: str) -> None:
     if "SCHEMA" in publication or "(id" in publication:
-        needs(database, 15, "publications of schemas, rows and columns")
+        database.needs(15, "publications of schemas, rows and columns")
     database.execute(TABLES + f"CREATE PUBLICATION p {publication}")
     assert checked(database, Rules.OPEN, A, B) == []
     assert levels(checked(database, Rules.OPEN, A)) == ["info"]
@@ -199,7 +198,7 @@ def test_repair(database: Any) -> None:
 @pytest.mark.parametrize("broad", ["ALL TABLES", "TABLES IN SCHEMA public"])
 def test_a_broad_publication_is_never_changed(database: Any, broad: str) -> None:
     if "SCHEMA" in broad:
-        needs(database, 15, "publications of schemas")
+        database.needs(15, "publications of schemas")
     database.execute(TABLES + f"CREATE PUBLICATION p FOR {broad}")
     tables = [*captured(source(database)).values()]
     with connect(database.url) as connection, pytest.raises(DefiniteError, match="did not make it so"):
@@ -208,7 +207,7 @@ def test_a_broad_publication_is_never_changed(database: Any, broad: str) -> None
 
 
 def test_an_excluded_column_never_leaves_postgres(database: Any, tmp_path: Any) -> None:
-    needs(database, 15, "row filters and column lists")
+    database.needs(15, "row filters and column lists")
     database.execute(TABLES + "INSERT INTO a VALUES (1, 'secret', 7)")
     chosen = source(database, exclude_columns=("public.a.v",))
     table = captured(chosen)["a"]
@@ -225,7 +224,7 @@ def test_an_excluded_column_never_leaves_postgres(database: Any, tmp_path: Any) 
 
 
 def test_on_14_an_excluded_column_is_left_out_here(database: Any) -> None:
-    if version_of(database) > 14:
+    if database.version() > 14:
         pytest.skip("column lists do it from Postgres 15 on")
     database.execute(TABLES + "INSERT INTO a VALUES (1, 'secret', 7)")
     table = captured(source(database, exclude_columns=("public.a.v",)))["a"]
@@ -242,7 +241,7 @@ def test_under_strict_rules_an_excluded_column_is_left_out_here(database: Any) -
 
 
 def test_an_excluded_column_of_a_full_identity_would_stop_writers(database: Any) -> None:
-    needs(database, 15, "row filters and column lists")
+    database.needs(15, "row filters and column lists")
     database.execute(TABLES + "ALTER TABLE a REPLICA IDENTITY FULL; INSERT INTO a VALUES (1, 'x', 1)")
     found = source(database, exclude_columns=("public.a.v",)).preflight()
     assert "replica identity FULL has the column v" in found.refused()[A].why
@@ -255,7 +254,7 @@ def test_an_excluded_column_of_a_full_identity_would_stop_writers(database: Any)
 
 
 def test_row_filters_and_column_lists_hold_for_the_copy(database: Any) -> None:
-    needs(database, 15, "row filters and column lists")
+    database.needs(15, "row filters and column lists")
     database.execute(TABLES + "INSERT INTO a SELECT i, 'v' || i, i FROM generate_series(1, 6) i")
     database.execute("CREATE PUBLICATION p FOR TABLE a (id, v) WHERE (id % 2 = 0 AND id <> 4)")
     table = captured(users(database))["a"]
@@ -264,7 +263,7 @@ def test_row_filters_and_column_lists_hold_for_the_copy(database: Any) -> None:
 
 
 def test_stream_and_copy_see_the_same_rows(database: Any, tmp_path: Any) -> None:
-    needs(database, 15, "row filters and column lists")
+    database.needs(15, "row filters and column lists")
     database.execute(TABLES + "CREATE PUBLICATION p FOR TABLE a (id, v) WHERE (id < 10)")
     capture = Capture(database.url, tmp_path / "log.db", database.name, publication="p", publication_ownership="user")
     capture.start()
@@ -319,7 +318,7 @@ def test_leaves_are_the_default_and_roots_an_option(database: Any) -> None:
 
 
 def test_generated_columns_that_are_published(database: Any) -> None:
-    needs(database, 18, "generated columns in publications")
+    database.needs(18, "generated columns in publications")
     database.execute("CREATE TABLE a (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id * 2) STORED)")
     database.execute("ALTER TABLE a REPLICA IDENTITY FULL; INSERT INTO a VALUES (1)")
     database.execute("CREATE PUBLICATION p FOR TABLE a WITH (publish_generated_columns = stored)")

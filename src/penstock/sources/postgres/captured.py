@@ -10,7 +10,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from penstock.model import TableName, TableSchema, with_missing
-from penstock.sources.postgres.types import TEXT, ColumnCodec, PostgresType, codec_for
+from penstock.sources.postgres.types import TEXT_ONLY, ColumnCodec, PostgresType, codec_for
 
 __all__ = ["CapturedColumn", "CapturedTable"]
 
@@ -33,7 +33,7 @@ class CapturedColumn:
 
     def codec(self) -> ColumnCodec:
         """Return how its values become Arrow; raises `UnsupportedType` where nothing holds them exactly."""
-        return TEXT if self.as_text else codec_for(self.type)
+        return TEXT_ONLY if self.as_text else codec_for(self.type)
 
     @property
     def sent_as_text(self) -> bool:
@@ -41,7 +41,7 @@ class CapturedColumn:
 
         The copy prints such a column; a stream with one of them has to be asked for text (``binary 'false'``).
         """
-        return self.as_text or self.codec().wants_text
+        return self.codec().wants_text
 
     def field(self) -> pa.Field:
         """Return the column downstream. One that was added carries its description, for the next start to find."""

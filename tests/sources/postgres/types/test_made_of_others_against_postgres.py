@@ -312,41 +312,7 @@ def test_a_composite_type_that_was_altered(connection: Connection) -> None:
                     decoded(before, form, binary)
 
 
-def test_each_description_is_found_in_one_query(connection: Connection) -> None:
-    tree = described(connection, "tree")
-    assert [name for name, _ in tree.fields][:3] == ["id", "pairs", "lone"]
-    fields = dict(tree.fields)
-    assert fields["price"].kind is TypeKind.DOMAIN
-    assert fields["price"].of is not None
-    assert fields["price"].of.of is not None
-    assert (fields["price"].of.of.oid, fields["price"].of.of.typmod) == (1700, (10 << 16 | 2) + 4)
-    assert fields["fixed"].of == PostgresType(1700, (6 << 16 | 1) + 4, "numeric")
-    assert find_types(connection, []) == {}
-    assert find_types(connection, [(4_000_000_000, -1)]) == {(4_000_000_000, -1): PostgresType(4_000_000_000)}
-
-
-def test_built_in_types_are_known_without_asking(connection: Connection) -> None:
-    from penstock.sources.postgres.types.builtin import builtin
-    from penstock.sources.postgres.types.find import _TYPES, _described, _Row
-
-    query = """
-        SELECT t.oid::bigint FROM pg_type t LEFT JOIN pg_type e ON e.typarray = t.oid
-         WHERE t.oid < 16384 AND t.typtype IN ('b', 'r', 'm') AND coalesce(e.typtype, 'b') IN ('b', 'r', 'm')
-           AND t.typname NOT IN ('gtsvector', '_gtsvector')
-    """
-    oids = [oid for (oid,) in connection.execute(query)]
-    rows = {oid: _Row(*rest) for oid, *rest in connection.execute(_TYPES, (oids,))}
-    for oid in oids:
-        known = builtin(oid, -1)
-        assert known is not None, rows[oid].name
-        row = rows[oid]
-        assert known.name == row.name
-        assert (known.of.oid if known.of else None) == (row.element or row.bound or row.member)
-        assert known == _described(rows, oid, -1)
-        codec_for(known)
-
-
-def test_columns_kept_as_text_are_exact(connection: Connection) -> None:
+def test_a_table_is_stored_with_its_types(connection: Connection) -> None:
     connection.execute("DROP TABLE IF EXISTS kept")
     connection.execute("CREATE TABLE kept (id int PRIMARY KEY, a int4[], r tsrange, t tree, s shape)")
     (table,) = [ChosenTable(found).captured() for found in find_tables(connection) if found.name.name == "kept"]
@@ -355,3 +321,5 @@ def test_columns_kept_as_text_are_exact(connection: Connection) -> None:
     assert [column.sent_as_text for column in table.columns] == [False, False, False, False, True]
     columns = [CapturedColumn(c.name, c.type, as_text=True) for c in table.columns]
     assert all(column.sent_as_text and str(column.codec().arrow) == "string" for column in columns)
+    with pytest.raises(BadValue, match="binary 'false'"):  # not the bytes of a number as if they were its text
+        columns[0].codec().binary(np.zeros(4, np.uint8), np.zeros(1, np.int32), np.full(1, 4, np.int32))

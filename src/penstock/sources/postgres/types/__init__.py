@@ -29,9 +29,11 @@ from penstock.sources.postgres.types.kernel import compile_all
 from penstock.sources.postgres.types.known import codec_for
 from penstock.sources.postgres.types.postgres_type import PostgresType, TypeKind
 from penstock.sources.postgres.types.text import TEXT
+from penstock.sources.postgres.types.text_only import TEXT_ONLY
 
 __all__ = [
     "TEXT",
+    "TEXT_ONLY",
     "BadValue",
     "ColumnCodec",
     "PostgresType",

@@ -33,38 +33,15 @@ _REASONS = (
     CHANGED,
 )
 
+_SPECIAL = np.zeros(256, np.bool_)
+"""What cannot stand in an element without quotes."""
+_SPECIAL[list(b'"\\{}')] = True
+
 
 @inlined
 def _is_null(buf: Bytes, at: int) -> Any:
     """Whether the four bytes are NULL, in either case."""
     return buf[at] | 32 == 110 and buf[at + 1] | 32 == 117 and buf[at + 2] | 32 == 108 and buf[at + 3] | 32 == 108
-
-
-@inlined
-def _bare(buf: Bytes, at: Any, end: int, comma: int) -> Any:
-    """Where an element without quotes ends; -1 if it is none."""
-    first = at
-    while at < end and buf[at] != comma and buf[at] != 125:
-        if buf[at] == 34 or buf[at] == 92 or buf[at] == 123:
-            return np.int64(-1)
-        at += 1
-    return at if at > first else np.int64(-1)
-
-
-@inlined
-def _element(buf: Bytes, at: Any, end: int, comma: int, data: Bytes, to: Any) -> tuple[Any, Any, bool]:
-    """Copy one element; return the places behind it (-1 if malformed) and behind the copy, and whether it is NULL."""
-    if at < end and buf[at] == 34:
-        at, to = quoted(buf, at + 1, end, data, to, False)
-        return at, to, False
-    behind = _bare(buf, at, end, comma)
-    if behind - at == 4 and _is_null(buf, at):
-        return behind, to, True
-    while at < behind:
-        data[to] = buf[at]
-        to += 1
-        at += 1
-    return behind, to, False
 
 
 @kernel(nb.int64(IN8, IN32, IN32, nb.uint8, I32, U8, I32, I32))
@@ -78,23 +55,34 @@ def _split_text(
         if length[r] < 0:
             continue
         at = start(off, r)
-        end = at + length[r]
-        if length[r] < 2 or buf[at] != 123 or buf[end - 1] != 125:
-            return blame(r, _BOUND if length[r] > 1 and buf[at] == 91 and buf[end - 1] == 125 else _MALFORMED)
+        end = at + length[r] - 1  # where the closing brace stands
+        if length[r] < 2 or buf[at] != 123 or buf[end] != 125:
+            return blame(r, _BOUND if length[r] > 1 and buf[at] == 91 and buf[end] == 125 else _MALFORMED)
         at += 1
-        if at == end - 1:
+        if at == end:
             continue
         if buf[at] == 123:
             return blame(r, _DIMENSIONS)
         while True:
             first = to
-            at, to, null = _element(buf, at, end - 1, comma, data, to)
-            if at < 0 or (at < end - 1 and buf[at] != comma):
+            null = False
+            if at < end and buf[at] == 34:
+                at, to = quoted(buf, at + 1, end, data, to, False)
+            else:
+                # A loop of its own, not a function: this is where the time goes.
+                while at < end and buf[at] != comma and not _SPECIAL[buf[at]]:
+                    data[to] = buf[at]
+                    to += 1
+                    at += 1
+                null = to - first == 4 and _is_null(data, first)
+                if to == first:
+                    at = np.int64(-1)
+            if at < 0 or (at < end and buf[at] != comma):
                 return blame(r, _MALFORMED)
             to_off[n] = first
             to_length[n] = -1 if null else to - first
             n += 1
-            if at == end - 1:
+            if at == end:
                 break
             at += 1
     offsets[length.size] = n

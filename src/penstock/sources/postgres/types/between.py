@@ -18,7 +18,7 @@ from numba import types as nb
 
 from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import flags, lists, structs
-from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, inlined, kernel, start
+from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, inlined, kernel, start, unrolled
 from penstock.sources.postgres.types.nested import earliest, elements, quoted, room, size_at
 
 __all__ = ["multirange", "range_of"]
@@ -37,7 +37,7 @@ def _is_empty(buf: Bytes, at: int, end: int) -> Any:
     return buf[at + 2] == 112 and buf[at + 3] == 116 and buf[at + 4] == 121
 
 
-@inlined
+@unrolled
 def _bound(buf: Bytes, at: Any, end: int, data: Bytes, to: Any) -> tuple[Any, Any]:
     """Copy one bound up to a comma or `end`; return the places behind it (-1 if malformed) and behind the copy."""
     while at < end and buf[at] != 44:
@@ -155,7 +155,7 @@ def range_of(bound: ColumnCodec) -> ColumnCodec:
     return ColumnCodec(arrow, earliest(from_text), earliest(from_binary), bound.wants_text)
 
 
-@inlined
+@unrolled
 def _behind_range(buf: Bytes, at: Any, end: int) -> Any:
     """The place behind the bracket that closes a range, or -1."""
     if at >= end or (buf[at] != 91 and buf[at] != 40):

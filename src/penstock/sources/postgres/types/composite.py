@@ -20,7 +20,7 @@ from numba import types as nb
 
 from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import structs
-from penstock.sources.postgres.types.kernel import FINE, IN8, IN32, U8, blame, inlined, kernel, start
+from penstock.sources.postgres.types.kernel import FINE, IN8, IN32, U8, blame, kernel, start, unrolled
 from penstock.sources.postgres.types.nested import CHANGED, earliest, quoted, room, size_at
 
 __all__ = ["composite"]
@@ -31,7 +31,7 @@ _GRID = nb.int32[:, ::1]
 _OIDS = nb.Array(nb.int64, 1, "C", readonly=True)
 
 
-@inlined
+@unrolled
 def _field(buf: Bytes, at: Any, end: int, data: Bytes, to: Any) -> tuple[Any, Any]:
     """Copy one field; return the places behind it (-1 if malformed) and behind the copy."""
     while at < end and buf[at] != 44:

@@ -29,7 +29,8 @@ WITH RECURSIVE reached (oid) AS (
                    WHERE t.oid = reached.oid AND t.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped
     ) AS parts (oid) WHERE parts.oid <> 0
 )
-SELECT t.oid::bigint, t.typname, t.typtype::text, (SELECT e.oid FROM pg_type e WHERE e.typarray = t.oid)::bigint,
+SELECT t.oid::bigint, t.typname, t.typtype::text,
+       (SELECT e.oid FROM pg_type e WHERE e.oid = t.typelem AND e.typarray = t.oid)::bigint,
        t.typbasetype::bigint, t.typtypmod,
        (SELECT rngsubtype FROM pg_range WHERE rngtypid = t.oid)::bigint,
        (SELECT rngtypid FROM pg_range WHERE rngmultitypid = t.oid)::bigint,

@@ -18,7 +18,7 @@ from numba import types as nb
 
 from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import gathered, lists, structs
-from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, inlined, kernel, start
+from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, inlined, kernel, start, unrolled
 from penstock.sources.postgres.types.nested import earliest, quoted, room, size_at
 
 __all__ = ["HSTORE"]
@@ -37,7 +37,7 @@ def _arrow_at(buf: Bytes, at: int, end: int) -> Any:
     return at + 2 if end - at > 2 and buf[at] == 61 and buf[at + 1] == 62 else np.int64(-1)
 
 
-@inlined
+@unrolled
 def _value(buf: Bytes, at: Any, end: int, data: Bytes, to: Any) -> tuple[Any, Any, bool]:
     """Copy a value; return the places behind it (-1 if malformed) and behind the copy, and whether it is NULL."""
     if buf[at] == 34:

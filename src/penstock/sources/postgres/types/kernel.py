@@ -41,6 +41,7 @@ __all__ = [
     "read16",
     "start",
     "uint",
+    "unrolled",
 ]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -105,6 +106,11 @@ def compile_all() -> None:
 def inlined(function: _F) -> _F:
     """A function that kernels call; LLVM folds it into them."""
     return cast("_F", njit(function))
+
+
+def unrolled(function: _F) -> _F:
+    """As `inlined`, but numba itself puts it into its callers: no call, and no counting of references to arrays."""
+    return cast("_F", njit(function, inline="always"))
 
 
 @inlined

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from penstock.sources.postgres.types.codec import BadValue, Bytes, Decode, Ints
 from penstock.sources.postgres.types.column import fits
-from penstock.sources.postgres.types.kernel import inlined
+from penstock.sources.postgres.types.kernel import inlined, unrolled
 
 __all__ = ["CHANGED", "earliest", "elements", "quoted", "room", "size_at"]
 
@@ -37,7 +37,7 @@ def size_at(buf: Bytes, at: int) -> Any:
     return (value ^ 0x80000000) - 0x80000000
 
 
-@inlined
+@unrolled
 def quoted(buf: Bytes, at: Any, end: int, data: Bytes, to: Any, doubled: bool) -> tuple[Any, Any]:
     """Copy what stands in quotes, from behind the opening one; return the places behind the closing one and the copy.
 

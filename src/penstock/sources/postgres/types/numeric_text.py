@@ -13,12 +13,14 @@ import pyarrow as pa
 from numba import types as nb
 
 from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
-from penstock.sources.postgres.types.column import fits, gathered, variable_width
+from penstock.sources.postgres.types.column import gathered, variable_width
 from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, inlined, kernel, read16, start
+from penstock.sources.postgres.types.printing import TOO_LONG
 
 __all__ = ["NUMERIC_TEXT"]
 
-_REASONS = ("malformed numeric",)
+_REASONS = ("malformed numeric", TOO_LONG)
+_MOST = 2**31 - 1
 _NEGATIVE, _NAN, _PLUS_INFINITY, _MINUS_INFINITY = 0x4000, 0xC000, 0xD000, 0xF000
 _MOST_SCALE = 0x3FFF
 _WORDS = np.frombuffer(b"NaNInfinity-Infinity", np.uint8).copy()
@@ -87,7 +89,9 @@ def _measure(buf: Bytes, off: Ints, length: Ints, offsets: Ints) -> Any:
                 return blame(r, 0)
             size = 1 + _top(buf, at + 8, count, weight) + (sign != 0) + (scale + 1 if scale else 0)
         total += size
-    offsets[length.size] = min(total, 0x7FFFFFFF)
+        if total > _MOST:
+            return blame(r, 1)
+    offsets[length.size] = total
     return ~total
 
 
@@ -127,7 +131,7 @@ def _binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     offsets = np.empty(length.size + 1, np.int32)
     total = _measure(buf, off, length, offsets)
     BadValue.check(total, _REASONS)
-    data = np.empty(fits(~total), np.uint8)
+    data = np.empty(~total, np.uint8)
     _print(buf, off, length, offsets, data)
     return variable_width(pa.string(), offsets, data, length)
 

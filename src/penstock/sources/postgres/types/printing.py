@@ -11,12 +11,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
-from penstock.sources.postgres.types.column import fits, gathered, variable_width
+from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValue, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.column import gathered, variable_width
 from penstock.sources.postgres.types.hexadecimal import DIGIT
 from penstock.sources.postgres.types.kernel import Kernel, inlined
 
-__all__ = ["Room", "as_printed", "each", "put_hex", "put_number", "put_two"]
+__all__ = ["TOO_LONG", "Room", "as_printed", "each", "printable", "put_hex", "put_number", "put_two"]
+
+TOO_LONG = f"values whose text takes more than 2 GB{KEEP_TEXT}"
+_MOST = 2**31 - 1
 
 Room: TypeAlias = Callable[[Bytes, Ints, Ints], int]
 """How many bytes the printed values need at most."""
@@ -52,6 +55,13 @@ def put_hex(data: Bytes, end: int, value: int) -> Any:
     return end + 2
 
 
+def printable(needed: int, length: Ints) -> int:
+    """`needed` if 32-bit offsets reach it; else the largest value is to blame."""
+    if needed > _MOST:
+        raise BadValue(int(np.argmax(length)), TOO_LONG)
+    return needed
+
+
 def each(width: int) -> Room:
     """So many bytes for every value."""
 
@@ -69,7 +79,7 @@ def as_printed(print_all: Kernel, room: Room, reasons: Sequence[str]) -> ColumnC
 
     def binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
         offsets = np.empty(length.size + 1, np.int32)
-        data = np.empty(fits(room(buf, off, length)), np.uint8)
+        data = np.empty(printable(room(buf, off, length), length), np.uint8)
         BadValue.check(print_all(buf, off, length, offsets, data), reasons)
         return variable_width(pa.string(), offsets, data, length)
 

@@ -17,9 +17,10 @@ import pyarrow as pa
 from numba import types as nb
 
 from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
-from penstock.sources.postgres.types.column import fits, gathered, variable_width
+from penstock.sources.postgres.types.column import gathered, variable_width
 from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, inlined, kernel, start, uint
 from penstock.sources.postgres.types.nested import size_at
+from penstock.sources.postgres.types.printing import printable
 from penstock.sources.postgres.types.shortest import put_double
 
 __all__ = ["BOX", "CIRCLE", "LINE", "LSEG", "PATH", "POINT", "POLYGON"]
@@ -91,7 +92,7 @@ def _codec(kind: int) -> ColumnCodec:
     def binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
         offsets = np.empty(length.size + 1, np.int32)
         room = 4 * int(np.maximum(length, 0).sum(dtype=np.int64))  # 24 bytes, comma and brackets for 8 of a double
-        data = np.empty(fits(room), np.uint8)
+        data = np.empty(printable(room, length), np.uint8)
         BadValue.check(_print(buf, off, length, kind, offsets, data), _REASONS)
         return variable_width(pa.string(), offsets, data, length)
 

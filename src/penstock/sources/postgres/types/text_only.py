@@ -1,7 +1,8 @@
 """Types that only the server can print → string, sent as text.
 
 money depends on `lc_monetary`, regclass and its like on the catalogs, aclitem has no binary form at all; tsvector and
-tsquery sort and escape in ways of their own.
+tsquery sort and escape in ways of their own. Columns that are kept as text, whatever their type, are decoded here too:
+should the binary form of one come, it is refused and not taken for its text.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from penstock.sources.postgres.types.column import gathered
 
 __all__ = ["TEXT_ONLY"]
 
-_REASON = "the binary form of this type cannot be printed here; ask the server for its text (binary 'false')"
+_REASON = "the binary form of this column is not kept; ask the server for its text (binary 'false')"
 
 
 def _refuse(length: Ints) -> None:
