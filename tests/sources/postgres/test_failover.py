@@ -203,6 +203,29 @@ def test_a_log_that_is_ahead_of_the_promoted_server(tmp_path: Path, stack: ExitS
     assert "synchronized_standby_slots" in error.remedy
 
 
+@from_17
+def test_a_standby_that_is_away_holds_capture_back(tmp_path: Path, stack: ExitStack) -> None:
+    """Neither a transaction nor a keepalive may take the log beyond what the standby has."""
+    cluster = Cluster(tmp_path, stack)
+    capture = cluster.capture
+    cluster.hold_back_for_the_standby()
+    capture.start()
+    cluster.primary.execute("INSERT INTO accounts VALUES (1, 1)")
+    capture.wait(end_of(cluster.primary))
+    cluster.wait_for_the_slot()
+    cluster.standby.stop()
+    cluster.primary.execute("INSERT INTO accounts VALUES (2, 2); CREATE TABLE busy AS SELECT generate_series(1, 10000)")
+    time.sleep(3)
+    assert [change["after"]["id"] for change in capture.changes("accounts")] == [1]
+    cluster.primary.kill()
+    cluster.standby.start()
+    cluster.standby.promote()
+    cluster.standby.execute("INSERT INTO accounts VALUES (3, 3)")
+    capture.wait(end_of(cluster.standby))
+    capture.stop()
+    assert [change["after"]["id"] for change in capture.changes("accounts")] == [1, 3]
+
+
 def test_a_slot_that_was_not_synchronised(tmp_path: Path, stack: ExitStack) -> None:
     """As before Postgres 17; and as with a backup that was restored: same system, later timeline, no slot."""
     cluster = Cluster(tmp_path, stack, synchronised=False)
