@@ -35,9 +35,9 @@ from penstock.cli.main import app
 from penstock.control.check import CheckFinding, CheckReport, CheckTable
 from penstock.control.status import DebtStatus, HomeStatus, SourceStatus, TableStatus
 from penstock.sources.postgres import types
-from penstock.sources.postgres.types.known import BY_OID
 from penstock.sources.postgres.findings import Level
 from penstock.sources.postgres.options import Heartbeat, Ownership, Partitions, PostgresOptions, Rules
+from penstock.sources.postgres.types.known import BY_OID
 from penstock.spark.datasource import PenstockOptions
 from penstock.spark.ranges import spark_schema
 

@@ -29,9 +29,13 @@ class Database:
         """For the superuser, without a password."""
         return self.server.url_for(self.name)
 
+    def version(self) -> int:
+        """Return the server's major version."""
+        return int(self.execute("SHOW server_version_num")[0][0]) // 10_000
+
     def needs(self, version: int, what: str) -> None:
         """Skip the test where this server is older than a major version."""
-        if int(self.execute("SHOW server_version_num")[0][0]) < version * 10_000:
+        if self.version() < version:
             pytest.skip(f"{what}: Postgres {version} or newer")
 
     def connect(self, **options: Any) -> psycopg.Connection[tuple[Any, ...]]:

@@ -22,6 +22,7 @@ from penstock.cli.options import DebugOption, HomeOption
 from penstock.cli.starting import start_spark, stop_spark
 from penstock.control.home import Home, open_existing
 from penstock.errors import DefiniteError, PenstockError, UsageError
+from penstock.sql.statements import parse_statement
 
 __all__ = ["OutputFormat", "sql"]
 
@@ -47,9 +48,13 @@ def sql(
     """Query live tables, named source.table, with Spark SQL; all of them at one moment.
 
     Example: penstock sql "SELECT status, count(*) FROM shop.orders GROUP BY status"
+
+    A failed table is captured anew with: penstock sql "ALTER SOURCES shop RETRY TABLE public.orders"
     """
     opened = open_existing(home)
     text = _text(query, file)
+    if text is not None and _obey(opened, text):
+        return
     spark = start_spark()
     try:
         if text is not None:
@@ -82,9 +87,21 @@ def _statement(text: str) -> str:
     return statement
 
 
+def _obey(home: Home, text: str) -> bool:
+    """Carry out a statement of ours; False for a query."""
+    statement = parse_statement(text)
+    if statement is None:
+        return False
+    home.retry(statement.source, statement.table)
+    typer.echo(f"{statement.table} is captured anew and copied afresh: at once where `penstock run` runs, else then")
+    return True
+
+
 def _answer(home: Home, spark: SparkSession, text: str, output: OutputFormat) -> None:
     """Run a query as of now and print its rows; what is wrong with it may show only while it runs."""
     statement = _statement(text)
+    if _obey(home, statement):
+        return
     try:
         _print(home.live(spark).sql(statement), output)
     except (AnalysisException, ParseException) as error:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from penstock.catalog.states import TableState
 from penstock.catalog.store import BaseVersion, Catalog, TableRecord
 from penstock.changelog.interface import LoggedTable
 from penstock.changelog.sqlite import SqliteLogReader
-from penstock.control.lifecycle import instance_of
+from penstock.control.lifecycle import instance_of, spec_of
 from penstock.errors import DefiniteError, PenstockError, TableError, TransientError
 from penstock.layout import base_path, log_path
 from penstock.model import TableName
@@ -50,6 +50,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
 _REST = 3.0
 """Pauses are this many times as long as a round of merges: live views need no hurry, queries need the cores."""
 _RETRY_SECONDS = 5.0
+_LOOK_SECONDS = 0.05
 
 Progress = Callable[[str], None]
 """Told what is being done, for people to read."""
@@ -77,6 +78,7 @@ class Follower:
         self._source = source
         self._spark = spark
         self._progress = progress
+        self._spec = spec_of(record)
         self._instance = instance_of(record)
         self._log = log_path(home, source)
         self._tables = self._followed(home)
@@ -127,26 +129,44 @@ class Follower:
     def _copy_pending(self) -> None:
         """Copy the tables that have no whole copy yet, all at one position."""
         pending = [table for table in self._tables if self._state(table) is TableState.PENDING]
-        if not pending or self._stop.is_set():
+        if not pending or not self._captured(pending):
             return
         self._progress(f"{self._source}: waiting for a snapshot of {len(pending)} tables")
         try:
             with export_snapshot(self._instance.connection) as snapshot:
-                self._side_by_side(lambda table: self._copy(table, snapshot), pending)
+                found = self._spec.tables_at(snapshot.name)
+                self._side_by_side(lambda table: self._copy(table, snapshot, found), pending)
         except psycopg.Error as error:
             raise connection_error(error, self._instance.connection) from error
         self._progress(f"{self._source}: all tables are live")
 
-    def _copy(self, table: _Followed, snapshot: ExportedSnapshot) -> None:
+    def _captured(self, pending: list[_Followed]) -> bool:
+        """Wait until capture has begun these tables: a copy made before could miss what comes between."""
+        with closing(SqliteLogReader(self._log)) as log:
+            while not self._stop.is_set():
+                logged = log.tables()
+                if all(_has_begun(table.captured, logged.get(table.captured.name)) for table in pending):
+                    return True
+                self._stop.wait(_LOOK_SECONDS)
+        return False
+
+    def _copy(self, table: _Followed, snapshot: ExportedSnapshot, found: Mapping[TableName, CapturedTable]) -> None:
         if self._stop.is_set():
             return
+        captured = table.captured.as_found(found.get(table.captured.name))
+        if isinstance(captured, str):
+            why = f"{table.record.upstream} cannot be copied: {captured}"
+            remedy = f"Capture it anew: ALTER SOURCES {self._source} RETRY TABLE {table.record.upstream};"
+            self._fail(table, TableError(str(table.record.upstream), snapshot.lsn, why, remedy))
+            return
+        table.base.schema = captured.table_schema()
         self._progress(f"{self._source}: copying {table.record.upstream}")
         tasks = max(1, self._spark.sparkContext.defaultParallelism)
         columns = table.base.schema.columns
         comments = {f.name: f.metadata[b"comment"].decode() for f in columns if f.metadata and b"comment" in f.metadata}
         try:
             with delivering():
-                rows = upstream_rows(self._spark, self._instance.connection, snapshot, table.captured, tasks)
+                rows = upstream_rows(self._spark, self._instance.connection, snapshot, captured, tasks)
                 table.base.create(
                     rows, snapshot.lsn, {"penstock.source": self._source}, table.captured.comment or "", comments
                 )
@@ -231,6 +251,10 @@ class Follower:
             self._source, table.record.upstream, TableState.FAILED, error=error.message, remedy=error.remedy
         )
         self._progress(f"{self._source}: {error.message}")
+
+
+def _has_begun(table: CapturedTable, logged: LoggedTable | None) -> bool:
+    return logged is not None and logged.generation >= table.generation
 
 
 def _dead_spark() -> TransientError:

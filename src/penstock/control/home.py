@@ -109,6 +109,12 @@ class Home:
         record = self._catalog.source(name)
         return [] if record is None else instance_of(record).kept()
 
+    def retry(self, source: str, table: str) -> None:
+        """Capture a failed table anew and copy it afresh: at once where the home runs, else when it runs next."""
+        from penstock.control.retry import ask_retry
+
+        ask_retry(self._catalog, source, table)
+
     def sources(self) -> list[str]:
         """Return the names of the sources."""
         return [record.name for record in self._catalog.sources()]
@@ -189,7 +195,9 @@ class Home:
         if record is None:
             message = f"there is no source {source}"
             raise UsageError(message, f"Known are: {', '.join(self.sources()) or 'none'}")
-        return verify_source(self.path, spark, instance_of(record), lambda lsn: self._live(spark, {source: lsn}))
+        return verify_source(
+            self.path, spark, spec_of(record), instance_of(record), lambda lsn: self._live(spark, {source: lsn})
+        )
 
     def _live(self, spark: SparkSession, chosen: dict[str, Lsn]) -> Live:
         from penstock.control.live import Live

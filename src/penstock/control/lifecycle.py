@@ -30,7 +30,7 @@ from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connection_error
 from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
 
-__all__ = ["create_source", "debt_of", "drop_source", "instance_of", "recover", "spec_of"]
+__all__ = ["create_source", "debt_of", "drop_source", "instance_of", "recover", "spec_of", "upstream"]
 
 
 _NONE: Mapping[TableName, str] = {}
@@ -41,14 +41,14 @@ def create_source(home: Path, catalog: Catalog, source: PostgresSource) -> Sourc
     if catalog.source(source.name) is not None:
         message = f"there is a source {source.name} already"
         raise DefiniteError(message, f"Drop it first: penstock drop {source.name}")
-    with _upstream(source.name, source.conninfo()):
+    with upstream(source.name, source.conninfo()):
         instance = source.create_instances(1)[0]
     record = SourceRecord(
         source.name, source.NAME, source.model_dump_json(), instance.model_dump_json(), SourceState.CREATING
     )
     catalog.add_source(record, _tables(instance))
     try:
-        with _upstream(source.name, source.conninfo()):
+        with upstream(source.name, source.conninfo()):
             prepared = instance.prepare()
         create_log(log_path(home, source.name), prepared.start())
     except BaseException as error:
@@ -172,8 +172,8 @@ def _folder_name(name: str) -> str:
 
 
 @contextmanager
-def _upstream(source: str, conninfo: str) -> Iterator[None]:
-    """Tell in our words what Postgres says while a source is made."""
+def upstream(source: str, conninfo: str) -> Iterator[None]:
+    """Tell in our words what Postgres says while a source is made or changed."""
     try:
         yield
     except psycopg.Error as error:

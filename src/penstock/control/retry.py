@@ -13,14 +13,13 @@ to begin anew, also when it was killed in between. The copy waits for it, so tha
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.control.lifecycle import instance_of, spec_of, upstream
-from penstock.errors import DefiniteError, PenstockError, UsageError
+from penstock.errors import UsageError
 from penstock.model import TableName
 from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.findings import Finding
 
 __all__ = ["ask_retry", "renew", "to_retry"]
 
@@ -36,7 +35,9 @@ def ask_retry(catalog: Catalog, source: str, table: str) -> TableName:
     if record.state not in (TableState.FAILED, TableState.RETRYING):
         message = f"{record.upstream} is {record.state}, not failed"
         raise UsageError(message, "Only a failed table can be captured anew; see `penstock status`.")
-    catalog.set_table(source, record.upstream, TableState.RETRYING, error=record.error or "", remedy=record.remedy or "")
+    catalog.set_table(
+        source, record.upstream, TableState.RETRYING, error=record.error or "", remedy=record.remedy or ""
+    )
     return record.upstream
 
 
@@ -50,31 +51,29 @@ def renew(catalog: Catalog, record: SourceRecord) -> list[str]:
 
     Capture must not run meanwhile: it stores its config, too.
     """
-    wanted = to_retry(catalog, record.name)
-    spec, instance = spec_of(record), instance_of(record)
+    wanted = {table.upstream: table for table in to_retry(catalog, record.name)}
+    instance = instance_of(record)
     with upstream(record.name, instance.connection):
-        found = spec.preflight(captured=[table.name for table in instance.tables])
-        chosen = {table.name: table.captured() for table in found.capturable()}
-        refused = found.refused()
-        renewed = {t.upstream: _next(chosen[t.upstream], instance.tables) for t in wanted if t.upstream in chosen}
+        found = spec_of(record).look_again(wanted)
+        renewed = {name: _next(t, instance.tables) for name, t in found.items() if isinstance(t, CapturedTable)}
         kept = [table for table in instance.tables if table.name not in renewed]
         config = instance.model_copy(update={"tables": (*kept, *renewed.values())})
         if renewed:
             config.repair()
     catalog.set_source(record.name, record.state, instance=config.model_dump_json())
-    told = []
-    for table in wanted:
-        if table.upstream in renewed:
-            catalog.forget_bases(record.name, table.local)
-            catalog.set_table(record.name, table.upstream, TableState.PENDING)
-            told.append(f"{record.name}: {table.upstream} is captured anew")
-        else:
-            finding = refused.get(table.upstream)
-            why = finding.why if finding else "it is not there upstream"
-            remedy = finding.remedy if finding else "Create it again, then retry."
-            catalog.set_table(record.name, table.upstream, TableState.FAILED, error=why, remedy=remedy)
-            told.append(f"{record.name}: {table.upstream} cannot be captured: {why}")
-    return told
+    return [_note(catalog, table, found.get(name)) for name, table in wanted.items()]
+
+
+def _note(catalog: Catalog, table: TableRecord, found: CapturedTable | Finding | None) -> str:
+    """Write down what becomes of a table, and tell it."""
+    if isinstance(found, CapturedTable):
+        catalog.forget_bases(table.source, table.local)
+        catalog.set_table(table.source, table.upstream, TableState.PENDING)
+        return f"{table.source}: {table.upstream} is captured anew"
+    why = found.why if found else "it is not there upstream, or not published"
+    remedy = found.remedy if found else "Create or publish it again, then retry."
+    catalog.set_table(table.source, table.upstream, TableState.FAILED, error=why, remedy=remedy)
+    return f"{table.source}: {table.upstream} cannot be captured: {why}"
 
 
 def _next(table: CapturedTable, before: tuple[CapturedTable, ...]) -> CapturedTable:

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from penstock.catalog.states import SourceState, TableState
-from penstock.catalog.store import Catalog
+from penstock.catalog.store import Catalog, SourceRecord
 from penstock.control.following import Follower, Progress
+from penstock.control.retry import renew, to_retry
 from penstock.control.supervisor import CaptureSupervisor
-from penstock.errors import DefiniteError, TransientError
+from penstock.errors import DefiniteError, PenstockError, TransientError
 
 __all__ = ["Running"]
 
 _LOOK_SECONDS = 0.1
+_RENEW_SECONDS = 1.0
 
 
 class Running:
     """What runs for all sources of a home, until `stop`."""
 
     def __init__(self, home: Path, catalog: Catalog, spark: SparkSession, progress: Progress) -> None:
+        self._home = home
+        self._spark = spark
+        self._progress = progress
         self._catalog = catalog
         self._captures: dict[str, CaptureSupervisor] = {}
         self._followers: dict[str, Follower] = {}
+        self._stopping = threading.Event()
+        self._watch: threading.Thread | None = None
         names = [r.name for r in catalog.sources() if r.state in (SourceState.READY, SourceState.FAILED)]
         try:
             for name in names:
@@ -34,6 +42,28 @@ class Running:
         except BaseException:
             self.stop()
             raise
+        self._watch = threading.Thread(target=self._renew_until_stopped, name="penstock-renew", daemon=True)
+        self._watch.start()
+
+    def _renew_until_stopped(self) -> None:
+        """Look for tables that shall be captured anew."""
+        while not self._stopping.wait(_RENEW_SECONDS):
+            for record in self._catalog.sources():
+                if record.name in self._followers and to_retry(self._catalog, record.name):
+                    self._renew(record)
+
+    def _renew(self, record: SourceRecord) -> None:
+        """Stop a source, describe its tables again, and start it: both halves go on where they were."""
+        self._followers[record.name].stop()
+        self._captures[record.name].stop()
+        try:
+            for told in renew(self._catalog, self._catalog.source(record.name) or record):
+                self._progress(told)
+        except PenstockError as error:
+            self._progress(f"{record.name}: {error.message}; trying again")
+        finally:
+            self._captures[record.name] = CaptureSupervisor(self._home, record.name)
+            self._followers[record.name] = Follower(self._home, self._catalog, record.name, self._spark, self._progress)
 
     def capture_pids(self) -> dict[str, int]:
         """Return the process id of each source's capture."""
@@ -54,7 +84,7 @@ class Running:
     def copied_tables(self) -> tuple[int, int]:
         """Return how many tables have their first copy, and how many there are."""
         states = [table.state for table in self._catalog.tables()]
-        return sum(state is not TableState.PENDING for state in states), len(states)
+        return sum(state not in (TableState.PENDING, TableState.RETRYING) for state in states), len(states)
 
     def wait_live(self, seconds: float | None = None) -> None:
         """Wait until no table waits for its first copy."""
@@ -71,6 +101,9 @@ class Running:
 
     def stop(self) -> None:
         """Stop applying, then capturing; both finish what they have in hand."""
+        self._stopping.set()
+        if self._watch is not None:
+            self._watch.join()
         for follower in self._followers.values():
             follower.stop()
         for capture in self._captures.values():

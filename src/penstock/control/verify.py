@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +11,12 @@ from pyspark.sql import SparkSession
 
 from penstock.changelog.sqlite import SqliteLogReader
 from penstock.control.live import Live
-from penstock.errors import TransientError
+from penstock.errors import DefiniteError, TransientError
 from penstock.layout import log_path
 from penstock.positions import Lsn
+from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.slot import export_snapshot
-from penstock.sources.postgres.spec import PostgresInstanceConfig
+from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
 from penstock.spark.boundary import delivering
 from penstock.tables.compare import Differences, differences
 from penstock.tables.initial_copy import upstream_rows
@@ -40,19 +41,34 @@ class Verdict:
 
 
 def verify_source(
-    home: Path, spark: SparkSession, instance: PostgresInstanceConfig, live_at: Callable[[Lsn], Live]
+    home: Path,
+    spark: SparkSession,
+    source: PostgresSource,
+    instance: PostgresInstanceConfig,
+    live_at: Callable[[Lsn], Live],
 ) -> list[Verdict]:
     """Compare every captured table at the position of one exported snapshot."""
     with export_snapshot(instance.connection) as snapshot, delivering():
         wait_for(home, instance.source, snapshot.lsn)
         live = live_at(snapshot.lsn)
         verdicts = []
-        for captured in instance.tables:
-            name = f"{instance.source}.{captured.name}"
+        found = source.tables_at(snapshot.name)
+        for table in instance.tables:
+            name = f"{instance.source}.{table.name}"
+            captured = _known(table, found.get(table.name), live.table(name).columns)
             rows = upstream_rows(spark, instance.connection, snapshot, captured, spark.sparkContext.defaultParallelism)
-            found = differences(rows, live.table(name), captured.table_schema().key)
-            verdicts.append(Verdict(str(captured.name), snapshot.lsn, found))
+            differing = differences(rows, live.table(name), captured.key)
+            verdicts.append(Verdict(str(captured.name), snapshot.lsn, differing))
     return verdicts
+
+
+def _known(table: CapturedTable, found: CapturedTable | None, columns: Sequence[str]) -> CapturedTable:
+    """Return the table with the columns that it has here: a new one comes with the first change after it."""
+    now = table.as_found(found)
+    if isinstance(now, str):
+        message = f"{table.name} cannot be compared: {now}"
+        raise DefiniteError(message, "Capture it anew with RETRY TABLE.")
+    return now.model_copy(update={"columns": now.columns[: len(columns)]})
 
 
 def wait_for(home: Path, source: str, position: Lsn, seconds: float = _PATIENCE_SECONDS) -> None:

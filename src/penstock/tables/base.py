@@ -29,7 +29,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -294,7 +294,14 @@ def _inserted(name: str, left_out: int | None, schema: TableSchema) -> Column:
 
 
 def _needs_mapping(schema: TableSchema) -> bool:
-    return any(_NEEDS_MAPPING & set(name) for name in schema.columns.names)
+    return any(_NEEDS_MAPPING & set(name) for field in schema.columns for name in _names(field))
+
+
+def _names(field: pa.Field) -> Iterator[str]:
+    """Yield the name of a column, and those of the fields in it."""
+    yield field.name
+    for i in range(field.type.num_fields):
+        yield from _names(field.type.field(i))
 
 
 def _encoded(schema: TableSchema) -> str:

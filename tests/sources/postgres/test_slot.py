@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.sources.postgres.versions import needs, version_of
 
 from penstock.embedded.postgres import start_postgres
 from penstock.errors import DefiniteError
@@ -131,7 +132,7 @@ def test_an_invalidated_slot() -> None:
             state = find_slot(connection, "s")
             assert state is not None
             assert state.wal_status == "lost"
-            assert state.invalidated == ("wal_removed" if server.version() >= 17 else None)
+            assert state.invalidated == ("wal_removed" if version_of(server) >= 17 else None)
             with pytest.raises(DefiniteError, match="has invalidated the slot s"):
                 check_slot(state, "s", "shop", FAR)
             found = PostgresSource.from_url(server.url, "x").preflight().server

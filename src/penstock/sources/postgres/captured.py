@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -91,6 +91,18 @@ class CapturedTable(BaseModel):
     def table_schema(self) -> TableSchema:
         """Return the schema downstream."""
         return TableSchema(self.name, pa.schema([column.field() for column in self.columns]), self.key)
+
+    def as_found(self, found: Self | None) -> Self | str:
+        """Return this table with the columns that were added to it by the time it was `found`; or why it cannot be."""
+        if found is None or found.oid != self.oid:
+            return "it was dropped upstream, or is not published any more"
+        known = [(column.name, column.type, column.as_text) for column in self.columns]
+        if [(column.name, column.type, column.as_text) for column in found.columns[: len(known)]] != known:
+            return "its columns changed upstream"
+        if found.key != self.key:
+            return "its key changed upstream"
+        added = [replace(column, added=True) for column in found.columns[len(known) :]]
+        return self.model_copy(update={"columns": (*self.columns, *added)})
 
     def grown(self, schema: TableSchema) -> Self:
         """Return this table with the columns that were added to it since, by what its schema in the log says."""

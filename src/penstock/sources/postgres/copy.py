@@ -28,6 +28,7 @@ from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.pump import Drained, Pump
+from penstock.sources.postgres.slot import take_snapshot
 from penstock.sources.postgres.types import BadValue
 
 __all__ = ["PageRange", "copied_rows", "copy_range", "page_ranges", "split_rows"]
@@ -70,7 +71,7 @@ def copy_range(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range of pages as the snapshot shows them."""
     with closing(connect(conninfo, _session_name(table.name))) as connection:
-        _take_snapshot(connection, snapshot, table.name)
+        take_snapshot(connection, snapshot)
         result = connection.pgconn.exec_(_copy_command(table, pages).as_bytes(connection))
         if result.status != pq.ExecStatus.COPY_OUT:
             raise _refused(result, table.name, lsn)
@@ -91,18 +92,6 @@ def copied_rows(connection: psycopg.Connection[Any], tables: Sequence[TableName]
 def _session_name(table: TableName) -> str:
     """Name the sessions that copy a table; Postgres keeps 63 bytes of it."""
     return f"penstock copy {table}".encode()[:63].decode(errors="ignore")
-
-
-def _take_snapshot(connection: psycopg.Connection[Any], snapshot: str, table: TableName) -> None:
-    """Begin a transaction that sees the snapshot; it is gone when the session that exported it is."""
-    try:
-        connection.execute("SET statement_timeout = 0")
-        connection.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-    except psycopg.Error as error:
-        said = " ".join(str(error).split())
-        message = f"the copy of {table} has lost its snapshot: {said}"
-        raise TransientError(message, "It will be tried again.") from error
 
 
 def _refused(result: pq.abc.PGresult, table: TableName, lsn: Lsn) -> PenstockError:

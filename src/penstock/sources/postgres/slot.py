@@ -31,6 +31,7 @@ __all__ = [
     "find_slot",
     "identify",
     "slot_problem",
+    "take_snapshot",
 ]
 
 _STATE = """
@@ -149,6 +150,19 @@ def export_snapshot(conninfo: str) -> Iterator[ExportedSnapshot]:
             message = "Postgres exported no snapshot"
             raise TransientError(message, "It will be asked again.")
         yield ExportedSnapshot(row[2], Lsn.parse(row[1]))
+
+
+def take_snapshot(connection: psycopg.Connection[Any], snapshot: str) -> None:
+    """Begin a transaction that sees an exported snapshot; it is gone when the session that exported it is."""
+    try:
+        connection.execute("SET statement_timeout = 0")
+        connection.execute("SET idle_in_transaction_session_timeout = 0")
+        connection.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+    except psycopg.Error as error:
+        said = " ".join(str(error).split())
+        message = f"the copy has lost its snapshot: {said}"
+        raise TransientError(message, "It will be tried again.") from error
 
 
 def find_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | None:

@@ -17,12 +17,22 @@ from penstock.positions import Lsn
 from penstock.sources.family import InstanceConfig, Source
 from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
-from penstock.sources.postgres.findings import error, errors_among
+from penstock.sources.postgres.findings import Finding, error, errors_among
 from penstock.sources.postgres.names import nearest, quoted
 from penstock.sources.postgres.options import Heartbeat, Ownership, PostgresOptions, Rules
-from penstock.sources.postgres.preflight import Preflight, examine
-from penstock.sources.postgres.publication import create_publication, drop_publication
-from penstock.sources.postgres.slot import SlotFlags, create_slot, drop_slot, find_slot, identify, slot_problem
+from penstock.sources.postgres.preflight import Preflight, chosen_tables, examine
+from penstock.sources.postgres.preflight.role import find_role
+from penstock.sources.postgres.preflight.tables import check_table
+from penstock.sources.postgres.publication import create_publication, drop_publication, repair_publication
+from penstock.sources.postgres.slot import (
+    SlotFlags,
+    create_slot,
+    drop_slot,
+    find_slot,
+    identify,
+    slot_problem,
+    take_snapshot,
+)
 
 __all__ = ["PostgresInstanceConfig", "PostgresSource", "source_name"]
 
@@ -119,6 +129,23 @@ class PostgresSource(Source, PostgresOptions):
             return Preflight((finding, *found.server), found.tables, found.named)
         return found
 
+    def tables_at(self, snapshot: str) -> dict[TableName, CapturedTable]:
+        """Return the chosen tables as they are in an exported snapshot: with the columns that they had then."""
+        with connect(self.conninfo()) as connection:
+            take_snapshot(connection, snapshot)
+            return {table.name: table.captured() for table in chosen_tables(connection, self.publication, self)}
+
+    def look_again(self, tables: Collection[TableName]) -> dict[TableName, CapturedTable | Finding]:
+        """Return some of the chosen tables as they are now; or for what reason one cannot be captured."""
+        found: dict[TableName, CapturedTable | Finding] = {}
+        with connect(self.conninfo()) as connection:
+            role = find_role(connection)
+            for table in chosen_tables(connection, self.publication, self):
+                if table.name in tables:
+                    errors = errors_among(check_table(table, role, self))
+                    found[table.name] = errors[0] if errors else table.captured()
+        return found
+
     def describe(self) -> Sequence[TableSchema]:
         """Return the schemas of the tables that can be captured."""
         return [table.captured().table_schema() for table in self.preflight().capturable()]
@@ -201,6 +228,12 @@ class PostgresInstanceConfig(InstanceConfig):
         if state is None or problem is not None:
             raise DefiniteError(str(problem), "Make it, or name another one.")
         return state.confirmed
+
+    def repair(self) -> None:
+        """Make our publication publish exactly the tables of this config."""
+        if self._owns_publication:
+            with connect(self.connection) as connection:
+                repair_publication(connection, self.publication, self.tables, self.rules)
 
     def cleanup(self) -> list[str]:
         """Drop slot and publication that are ours; a capture that was just stopped gets a moment to let go."""

@@ -13,6 +13,7 @@ from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.copy import PageRange, copy_range
 from penstock.sources.postgres.introspect import find_tables
+from penstock.sources.postgres.selection import ChosenTable
 from penstock.sources.postgres.slot import export_snapshot
 
 SETUP = """
@@ -38,7 +39,7 @@ INSERT INTO t VALUES
 def tables(url: str) -> CapturedTable:
     with connect(url) as connection:
         (found,) = find_tables(connection)
-    return found.captured()
+    return ChosenTable(found).captured()
 
 
 def copied(url: str, table: CapturedTable) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from penstock.sources.postgres.preflight.tables import check_table
 from penstock.sources.postgres.publication import read_publication
 from penstock.sources.postgres.selection import ChosenTable, Selection, choose
 
-__all__ = ["Preflight", "examine"]
+__all__ = ["Preflight", "chosen_tables", "examine"]
 
 _ALL_TABLES = PostgresOptions()
 
@@ -100,6 +100,13 @@ def examine(
         for table in selection.tables
     )
     return Preflight(tuple(f for f in server if f.object not in about_tables), tables, bool(options.tables))
+
+
+def chosen_tables(connection: psycopg.Connection[Any], publication: str, options: PostgresOptions) -> list[ChosenTable]:
+    """Return the tables that these options choose, as this connection sees them, capturable or not."""
+    users = options.publication_ownership is Ownership.USER
+    found = read_publication(connection, publication) if users else None
+    return choose(find_tables(connection), options, found, connection.info.server_version).tables
 
 
 def _keep_captured(selection: Selection, captured: Collection[TableName], refused: Collection[TableName]) -> None:

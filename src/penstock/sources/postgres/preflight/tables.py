@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from penstock.model import RESERVED
 from penstock.sources.postgres.findings import Finding, error, info
 from penstock.sources.postgres.introspect import UpstreamTable
@@ -24,6 +26,7 @@ def check_table(table: ChosenTable, role: Role, options: PostgresOptions) -> lis
         *_check_identity(table),
         *_check_row_security(table, role),
         *_check_columns(table),
+        *([] if table.refused_columns() else _check_key(table)),
         *_check_names(table),
     ]
     return found + _tell(table)
@@ -120,6 +123,18 @@ def _check_columns(table: ChosenTable) -> list[Finding]:
         )
         found.append(error(str(table.name), f"column {column.name}: {why}", remedy))
     return found
+
+
+def _check_key(table: ChosenTable) -> list[Finding]:
+    """Rows are found by their key: Spark cannot compare maps."""
+    fields = [column for column in table.captured().columns if column.name in table.key]
+    why = "column {} of its key is an hstore, which cannot be compared here"
+    remedy = "Keep its text: text_columns = {}.{}"
+    return [
+        error(str(table.name), why.format(column.name), remedy.format(table.name, column.name))
+        for column in fields
+        if pa.types.is_map(column.codec().arrow)
+    ]
 
 
 def _check_names(table: ChosenTable) -> list[Finding]:

@@ -1,0 +1,43 @@
+"""Statements of ours among queries for Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import UsageError
+from penstock.sql.statements import RetryTable, parse_statement
+
+
+@pytest.mark.parametrize(
+    ("text", "table"),
+    [
+        ("ALTER SOURCES shop RETRY TABLE public.orders", "public.orders"),
+        ("alter source shop retry table orders;", "orders"),
+        ("ALTER SOURCES shop\n  RETRY TABLE `public`.`my orders`  -- now", "public.my orders"),
+    ],
+)
+def test_retry_table(text: str, table: str) -> None:
+    assert parse_statement(text) == RetryTable("shop", table)
+
+
+@pytest.mark.parametrize("text", ["SELECT 1", "ALTER TABLE x", "select 'ALTER SOURCES shop'", "", "'", "ALTER"])
+def test_queries_are_not_ours(text: str) -> None:
+    assert parse_statement(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ALTER SOURCES",
+        "ALTER SOURCES shop",
+        "ALTER SOURCES shop RETRY public.orders",
+        "ALTER SOURCES shop RETRY TABLE",
+        "ALTER SOURCES shop RETRY TABLE a.b.c",
+        "ALTER SOURCES shop RETRY TABLE a b",
+        "ALTER SOURCES shop DROP TABLE a",
+    ],
+)
+def test_what_is_half_ours_is_refused_with_the_way_to_write_it(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_statement(text)
+    assert "RETRY TABLE schema.table" in caught.value.remedy
