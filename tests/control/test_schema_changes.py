@@ -32,7 +32,7 @@ class Shop:
 
     def state(self, table: str) -> str:
         (source,) = self.home.status().sources
-        return str(next(found.state for found in source.tables if found.name == f"public.{table}"))
+        return str(next(found.state for found in source.tables if found.upstream == f"public.{table}"))
 
     def equal(self) -> bool:
         """Whether every table is as it is upstream, at one position, in Spark."""
@@ -65,9 +65,7 @@ def shop(database: Any, tmp_path: Path, spark: SparkSession) -> Iterator[Callabl
 
 
 ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, status text, body text); CREATE TABLE audit (id int PRIMARY KEY)"
-FILL = (
-    "INSERT INTO orders SELECT n, 'new', repeat('x', 3000) FROM generate_series(1, 50) n; INSERT INTO audit VALUES (1)"
-)
+FILL = "INSERT INTO orders SELECT n, 'new', repeat('x', 3000) FROM generate_series(1, 50) n; INSERT INTO audit SELECT 1"
 
 
 def test_added_columns_reach_the_lake_with_what_older_rows_hold(shop: Callable[[str], Shop]) -> None:
@@ -95,9 +93,8 @@ def test_a_failed_table_comes_back_by_a_fresh_copy(shop: Callable[[str], Shop]) 
         made.home.retry("shop", "public.orders")
     with pytest.raises(UsageError, match="no table"):
         made.home.retry("shop", "public.order")
-    execute(
-        "ALTER TABLE orders RENAME body TO text; INSERT INTO orders VALUES (101, 'a', 'b'); INSERT INTO audit VALUES (2)"
-    )
+    execute("ALTER TABLE orders RENAME body TO text; INSERT INTO audit VALUES (2)")
+    execute("INSERT INTO orders VALUES (101, 'a', 'b')")
     until(lambda: made.state("orders") == "failed", "the error of orders")
     with pytest.raises(PenstockError, match="columns changed upstream"):
         made.home.live(made.spark).table("shop.orders")
@@ -115,15 +112,13 @@ def test_a_table_that_was_dropped_and_created_again_comes_back(shop: Callable[[s
     execute = made.database.execute
     execute("DROP TABLE orders; CREATE TABLE orders (id bigint PRIMARY KEY, other text)")
     until(lambda: made.state("orders") == "failed", "the look at the publication")
-    execute(
-        "INSERT INTO orders VALUES (1, 'unseen'); ALTER TABLE keyless REPLICA IDENTITY FULL; INSERT INTO audit VALUES (2)"
-    )
+    execute("INSERT INTO orders VALUES (1, 'unseen'); INSERT INTO audit VALUES (2)")
+    execute("ALTER TABLE keyless REPLICA IDENTITY FULL")
     made.home.retry("shop", "orders")
     made.home.retry("shop", "keyless")
     until(lambda: (made.state("orders"), made.state("keyless")) == ("live", "live"), "the new copies")
-    execute(
-        "INSERT INTO orders VALUES (2, 'seen'); INSERT INTO keyless VALUES (1), (1), (2); INSERT INTO audit VALUES (3)"
-    )
+    execute("INSERT INTO orders VALUES (2, 'seen'); INSERT INTO audit VALUES (3)")
+    execute("INSERT INTO keyless VALUES (1), (1), (2)")
     execute("DELETE FROM keyless WHERE ctid = (SELECT min(ctid) FROM keyless)")
     assert made.equal()
     assert sorted(row.id for row in made.home.live(made.spark).table("shop.keyless").collect()) == [1, 2]

@@ -4,9 +4,9 @@ The tail of a live table is short, and `fold` in Spark costs jobs for it, once f
 query. Here the last image per key is found by one grouping over row numbers (the log gives images in their order),
 and Spark gets the result as a local relation.
 
-Only ranges in which every image holds its whole row are folded here: no left-out values, a key, and no floating-point
-column in it (0.0 and -0.0 are one key to Postgres and to Spark, but not to Arrow) nor a nested one. `fold` does all others. Both are
-held to the same reference model in the tests.
+Only ranges in which every image holds its whole row are folded here: no left-out values, a key, and neither a nested
+column nor a floating-point one in it (0.0 and -0.0 are one key to Postgres and to Spark, but not to Arrow). `fold` does
+all others. Both are held to the same reference model in the tests.
 """
 
 from __future__ import annotations

@@ -341,12 +341,10 @@ class Decoder:
         message = parse_control(self._message(buf))
         match message:
             case control.BlockBegin(xid, first):
-                self._enter(scan.IN_BLOCK, xid)
-                found.discarded.extend([xid] if first else [])
+                self._enter(scan.IN_BLOCK, xid, found, first=first)
                 return False
             case control.BeginPrepare(xid):
-                self._enter(scan.IN_PREPARED, xid)
-                found.discarded.append(xid)
+                self._enter(scan.IN_PREPARED, xid, found, first=True)
                 return False
             case control.BlockEnd():
                 self._leave(found, buf, scan.IN_BLOCK)
@@ -370,14 +368,14 @@ class Decoder:
         found.consumed = int(state[scan.POSITION])
         return True
 
-    def _enter(self, what: int, xid: int) -> None:
-        """Begin to read changes of a transaction that comes in parts."""
+    def _enter(self, what: int, xid: int, found: Decoded, *, first: bool) -> None:
+        """Begin to read changes of a transaction that comes in parts; its `first` part voids what came before."""
         self._require_outside()
-        opened = self._opened(xid)
-        if what == scan.IN_PREPARED:
-            opened.ordinal = 0
+        if first:
+            self._open.pop(xid, None)
+            found.discarded.append(xid)
         self._state[scan.IN_TRANSACTION], self._state[scan.XID] = what, xid
-        self._state[scan.ORDINAL] = opened.ordinal
+        self._state[scan.ORDINAL] = self._opened(xid).ordinal
         self._map_relations()
 
     def _leave(self, found: Decoded, buf: npt.NDArray[np.uint8], what: int) -> None:
