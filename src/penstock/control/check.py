@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import psycopg
 
 from penstock.catalog.store import SourceRecord
 from penstock.changelog.sqlite import SqliteLogReader
@@ -14,7 +17,7 @@ from penstock.errors import DefiniteError
 from penstock.layout import log_path
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres.connection import connect, place
+from penstock.sources.postgres.connection import connect, connection_error, place
 from penstock.sources.postgres.findings import Finding, error
 from penstock.sources.postgres.preflight import Preflight
 from penstock.sources.postgres.slot import SlotInUse, check_slot, find_slot
@@ -63,11 +66,12 @@ class CheckReport:
 def check_database(url: str, **options: Any) -> CheckReport:
     """Look at a database that is not captured yet."""
     source = PostgresSource.from_url(url, **options)
+    at = place(source.connection)
     try:
-        found = source.preflight()
+        with _asking(source.connection):
+            return _report(at, None, source.preflight(), [])
     except DefiniteError as refused:
-        return _refused(place(source.connection), None, refused)
-    return _report(place(source.connection), None, found, [])
+        return _refused(at, None, refused)
 
 
 def check_source(home: Path, record: SourceRecord) -> CheckReport:
@@ -77,10 +81,20 @@ def check_source(home: Path, record: SourceRecord) -> CheckReport:
     captured = frozenset(table.name for table in instance.tables)
     refused = frozenset(TableName.parse(name) for name in instance.refused)
     try:
-        found = source.preflight(captured=captured, refused=refused)
-        return _report(at, record.name, found, _check_position(home, instance))
+        with _asking(source.connection):
+            found = source.preflight(captured=captured, refused=refused)
+            return _report(at, record.name, found, _check_position(home, instance))
     except DefiniteError as error:
         return _refused(at, record.name, error)
+
+
+@contextmanager
+def _asking(conninfo: str) -> Iterator[None]:
+    """Tell in our words what Postgres says while it is asked."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise connection_error(error, conninfo) from error
 
 
 def _check_position(home: Path, instance: PostgresInstanceConfig) -> list[Finding]:

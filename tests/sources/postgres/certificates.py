@@ -26,5 +26,11 @@ def make_certificate(folder: Path, name: str, subject: str, *, alternative: str 
     return certificate, key
 
 
+def lock_key(key: Path, locked: Path, passphrase: str) -> None:
+    """Write a key that a passphrase protects."""
+    _openssl("rsa", "-in", key, "-aes256", "-passout", f"pass:{passphrase}", "-out", locked)
+    locked.chmod(0o600)
+
+
 def _openssl(*arguments: str | Path) -> None:
     subprocess.run(["openssl", *arguments], check=True, capture_output=True)

@@ -14,6 +14,7 @@ from penstock.errors import DefiniteError
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.findings import errors_among
 from penstock.sources.postgres.preflight import Finding, Preflight, examine
+from penstock.sources.postgres.preflight.server import check_version
 from penstock.sources.postgres.slot import export_snapshot
 from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource, source_name
 from penstock.testing.postgres import start_postgres
@@ -330,14 +331,6 @@ def test_settings_that_are_dangerous(database: Any) -> None:
 
 
 def test_an_old_server() -> None:
-    from penstock.sources.postgres.options import PostgresOptions
-    from penstock.sources.postgres.preflight.server import check_server
-
-    class Old:
-        """As much of a connection as the first look needs."""
-
-        class info:
-            server_version = 130012
-
-    (finding,) = check_server(Old(), PostgresOptions())  # type: ignore[arg-type]
-    assert finding.why == "it is Postgres 13"
+    (finding,) = check_version(130012)
+    assert (finding.level.value, finding.why) == ("error", "it is Postgres 13")
+    assert check_version(140000) == []

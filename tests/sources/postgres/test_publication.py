@@ -317,6 +317,38 @@ def test_leaves_are_the_default_and_roots_an_option(database: Any) -> None:
         config.cleanup()
 
 
+def test_the_stream_of_a_root(database: Any, tmp_path: Any) -> None:
+    database.execute(PARTITIONED)
+    capture = Capture(database.url, tmp_path / "log.db", database.name, partitions="root")
+    capture.start()
+    try:
+        database.execute("INSERT INTO c VALUES (1, 1, 'x'), (2, 11, 'y'); UPDATE c SET v = 'z' WHERE id = 1")
+        database.execute("UPDATE c SET day = 12 WHERE id = 1")  # into another partition
+        capture.wait(Lsn.parse(database.execute("SELECT pg_current_wal_insert_lsn()::text")[0][0]))
+        seen = [(change["_op"], (change["after"] or change["before"])["id"]) for change in capture.changes("c")]
+        assert seen == [("insert", 1), ("insert", 2), ("update", 1), ("delete", 1), ("insert", 1)]
+        assert [row["v"] for row in copied(database, capture.config.tables[0])] == ["z", "y"]
+    finally:
+        capture.stop()
+        capture.config.cleanup()
+
+
+def test_the_stream_without_an_excluded_column(database: Any, tmp_path: Any) -> None:
+    needs(database, 15, "column lists")
+    database.execute(TABLES)
+    capture = Capture(database.url, tmp_path / "log.db", database.name, exclude_columns=("public.a.v",))
+    capture.start()
+    try:
+        database.execute("INSERT INTO a VALUES (1, 'secret', 7); UPDATE a SET v = 'other'; DELETE FROM a")
+        capture.wait(Lsn.parse(database.execute("SELECT pg_current_wal_insert_lsn()::text")[0][0]))
+        found = capture.changes("a")
+        assert [change["_op"] for change in found] == ["insert", "update", "delete"]
+        assert found[0]["after"] == {"id": 1, "w": 7}
+    finally:
+        capture.stop()
+        capture.config.cleanup()
+
+
 def test_generated_columns_that_are_published(database: Any) -> None:
     database.needs(18, "generated columns in publications")
     database.execute("CREATE TABLE a (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id * 2) STORED)")

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.sources.postgres.certificates import make_authority, make_certificate
+from tests.sources.postgres.certificates import lock_key, make_authority, make_certificate
 from tests.sources.postgres.tls_front import TlsFront, tls_front
 
 from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
@@ -182,6 +182,17 @@ def test_a_certificate_of_the_client(mutual: TlsFront, folder: Path, opened: Ope
     ((version, name),) = mutual.seen
     assert name == "machine"
     assert str(version).startswith("TLS")
+
+
+@both
+def test_a_key_with_a_passphrase(
+    mutual: TlsFront, folder: Path, opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock_key(folder / "client.key", tmp_path / "locked.key", "open sesame")
+    monkeypatch.setenv("KEY_PASSPHRASE", "open sesame")
+    files: dict[str, Any] = {"sslcert": folder / "client.crt", "sslrootcert": folder / "ca.crt"}
+    opened(url(mutual, "machine", sslkey=tmp_path / "locked.key", sslpassword="env:KEY_PASSPHRASE", **files)).close()
+    assert [name for _, name in mutual.seen] == ["machine"]
 
 
 def test_a_source_uses_the_same_security_for_all_its_connections(

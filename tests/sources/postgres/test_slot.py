@@ -132,7 +132,7 @@ def test_an_invalidated_slot() -> None:
             state = find_slot(connection, "s")
             assert state is not None
             assert state.wal_status == "lost"
-            assert state.invalidated == ("wal_removed" if version_of(server) >= 17 else None)
+            assert state.invalidated == ("wal_removed" if version_of(server) >= 16 else None)
             with pytest.raises(DefiniteError, match="has invalidated the slot s"):
                 check_slot(state, "s", "shop", FAR)
             found = PostgresSource.from_url(server.url, "x").preflight().server

@@ -40,6 +40,8 @@ SELECT s.slot_type, s.plugin, s.database, s.active_pid, s.wal_status, s.confirme
        a.application_name, host(a.client_addr)
   FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = %s
 """
+_CONFLICT = "CASE WHEN s.conflicting THEN CASE WHEN pg_is_in_recovery() THEN 'conflict' ELSE 'wal_removed' END END"
+"""On 16 any invalidation is called a conflict; a real one happens on standbys only."""
 _AFRESH = "Drop the source with `penstock drop {source}` and capture it again: its tables are then copied afresh."
 
 
@@ -168,8 +170,7 @@ def take_snapshot(connection: psycopg.Connection[Any], snapshot: str) -> None:
 def find_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | None:
     """Look a slot up, and who reads it."""
     version = connection.info.server_version
-    reason = "CASE WHEN s.conflicting THEN 'conflict with recovery' END" if version >= 160000 else "NULL"
-    reason = "s.invalidation_reason" if version >= 170000 else reason
+    reason = "s.invalidation_reason" if version >= 170000 else _CONFLICT if version >= 160000 else "NULL"
     query = _STATE.format(failover="s.failover" if version >= 170000 else "false", reason=reason)
     row = connection.execute(query, (name,)).fetchone()
     if row is None:

@@ -16,7 +16,7 @@ from penstock.sources.postgres.options import Ownership, PostgresOptions
 from penstock.sources.postgres.pooler import find_pooler
 from penstock.sources.postgres.preflight.contracts import check_publication_of, check_slot_of
 from penstock.sources.postgres.preflight.role import find_role
-from penstock.sources.postgres.preflight.server import check_server
+from penstock.sources.postgres.preflight.server import check_server, check_version
 from penstock.sources.postgres.preflight.tables import check_table
 from penstock.sources.postgres.publication import read_publication
 from penstock.sources.postgres.selection import ChosenTable, Selection, choose
@@ -75,12 +75,12 @@ def examine(
     refused: Collection[TableName] = (),
 ) -> Preflight:
     """Look at everything that capture will need; of a source that is there (`captured`), at what it has."""
-    pooled = find_pooler(connection)
+    version = connection.info.server_version
+    pooled = [*check_version(version), *find_pooler(connection)]
     if errors_among(pooled):
         return Preflight(tuple(pooled), ())
     users = options.publication_ownership is Ownership.USER
     found_publication = read_publication(connection, publication)
-    version = connection.info.server_version
     selection = choose(find_tables(connection), options, found_publication if users else None, version)
     if captured is not None:
         _keep_captured(selection, captured, refused)

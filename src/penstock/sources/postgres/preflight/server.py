@@ -9,7 +9,7 @@ import psycopg
 from penstock.sources.postgres.findings import Finding, error, info, warning
 from penstock.sources.postgres.options import Ownership, PostgresOptions
 
-__all__ = ["check_server"]
+__all__ = ["check_server", "check_version"]
 
 _OLDEST, _STANDBYS, _FAILOVER, _IDLE_TIMEOUT = 140000, 160000, 170000, 180000
 _ROOM = """
@@ -26,9 +26,6 @@ def check_server(
 ) -> list[Finding]:
     """Look at what holds for the whole server."""
     version = connection.info.server_version
-    if version < _OLDEST:
-        why = f"it is Postgres {version // 10000}"
-        return [error("server", why, "Upgrade it to Postgres 14 or later.")]
     return [
         *_check_wal_level(connection),
         *_check_room(connection, 1 if captured or options.slot_ownership is Ownership.USER else 2),
@@ -37,6 +34,13 @@ def check_server(
         *_check_kept_wal(connection),
         *_check_timeouts(connection, version),
     ]
+
+
+def check_version(version: int) -> list[Finding]:
+    """Refuse a server whose catalogs are too old to be looked at any further."""
+    if version >= _OLDEST:
+        return []
+    return [error("server", f"it is Postgres {version // 10000}", "Upgrade it to Postgres 14 or later.")]
 
 
 def _check_wal_level(connection: psycopg.Connection[Any]) -> list[Finding]:
