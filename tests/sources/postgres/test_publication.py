@@ -334,7 +334,7 @@ def test_the_stream_of_a_root(database: Any, tmp_path: Any) -> None:
 
 
 def test_the_stream_without_an_excluded_column(database: Any, tmp_path: Any) -> None:
-    needs(database, 15, "column lists")
+    database.needs(15, "column lists")
     database.execute(TABLES)
     capture = Capture(database.url, tmp_path / "log.db", database.name, exclude_columns=("public.a.v",))
     capture.start()

@@ -113,6 +113,25 @@ def test_ddl_in_a_transaction_in_progress(database: Any, streamed: Capture, now:
     assert [c["after"].get("kept") for c in streamed.changes("t")] == [*[None] * 4000, *range(6001, 8001)]
 
 
+def test_ddl_in_a_transaction_that_had_committed_when_capture_came(database: Any, streamed: Capture, now: Now) -> None:
+    """A session that had looked at the table before would send its first rows with columns that they do not have."""
+    streamed.stop()
+    with database.connect(autocommit=False) as long:
+        insert(long, 1, 2000)
+        long.execute("SAVEPOINT a")
+        long.execute("ALTER TABLE t ADD COLUMN gone int DEFAULT 3")
+        insert(long, 2001, 4000)
+        long.execute("ROLLBACK TO a")
+        insert(long, 4001, 6000)
+        long.execute("ALTER TABLE t ADD COLUMN kept int")
+        long.execute("INSERT INTO t SELECT n, 'y', n FROM generate_series(6001, 8000) n")
+    streamed.start()
+    streamed.wait(now())
+    assert streamed.error("t") is None
+    assert ids(streamed) == [*range(1, 2001), *range(4001, 8001)]
+    assert [c["after"].get("kept", "none") for c in streamed.changes("t")] == [*["none"] * 4000, *range(6001, 8001)]
+
+
 def test_prepared_transactions(database: Any, capture: Start, now: Now) -> None:
     database.needs(15, "a stream with prepared transactions")
     database.execute(TABLE)

@@ -28,8 +28,8 @@ Timelines are only numbers: two standbys of one primary may both be promoted to 
 with the timeline, and compared at each connect. Both are stored before the first transaction of the new timeline is
 published (see `Instance.config`): stored later, a crash in between would leave a log that looks ahead of its server.
 
-All this is asked over the connection that will stream: with several hosts in the connection string, another
-connection might reach another server.
+With several hosts in the connection string, the connection that then streams might reach another server: it has to be
+one of the same system and timeline that takes writes, and there is only one such (`require_same_server`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from penstock.positions import Lsn
 from penstock.sources.postgres.slot import check_slot, find_slot, identify
 from penstock.sources.postgres.spec import PostgresInstanceConfig
 
-__all__ = ["Fork", "continued", "parse_history"]
+__all__ = ["Fork", "continued", "parse_history", "require_same_server"]
 
 _SYNCHRONISED = "SELECT failover AND synced FROM pg_replication_slots WHERE slot_name = %s"
 _SLOTS_SYNCHRONISED_SINCE = 170_000
@@ -76,6 +76,15 @@ def continued(
     check_slot(find_slot(connection, config.slot), config.slot, config.source, durable)
     began = int(history[-1].lsn) if history else 0
     return config.model_copy(update={"timeline": timeline, "forked_at": began})
+
+
+def require_same_server(connection: psycopg.Connection[Any], config: PostgresInstanceConfig) -> None:
+    """Refuse a connection that reached another server than the one that was found to continue the history."""
+    system, timeline = identify(connection)
+    standby = connection.info.parameter_status("in_hot_standby") == "on"
+    if (system, timeline, standby) != (config.system, config.timeline, config.standby):
+        message = f"another server answered for source {config.source} in between"
+        raise TransientError(message, "It will be asked again.")
 
 
 def parse_history(content: str) -> list[Fork]:

@@ -29,13 +29,13 @@ from penstock.positions import Lsn
 from penstock.sources.family import Instance, InstanceConfig, InstanceFactory
 from penstock.sources.postgres.additions import describe_additions
 from penstock.sources.postgres.connection import connect, connect_replication, connection_error
-from penstock.sources.postgres.continuity import continued
+from penstock.sources.postgres.continuity import continued, require_same_server
 from penstock.sources.postgres.decoder import Decoded, Decoder
 from penstock.sources.postgres.heartbeat import Pulse
 from penstock.sources.postgres.options import Rules
 from penstock.sources.postgres.shapes import Refused, Shape, Undescribed
 from penstock.sources.postgres.spec import PostgresInstanceConfig
-from penstock.sources.postgres.stream import Page, ReplicationStream, StreamOptions
+from penstock.sources.postgres.stream import Page, ReplicationStream, StreamEnded, StreamOptions
 from penstock.sources.postgres.watch import PublicationWatch
 
 __all__ = ["PostgresInstance", "PostgresInstanceFactory"]
@@ -63,7 +63,8 @@ class PostgresInstance(Instance):
         self._durable = Lsn.ZERO
         self._valid = Lsn.ZERO
         self._in_progress = True
-        """Whether transactions are asked for while they run. Not where one adds columns: see `_learn`."""
+        """Whether transactions are asked for while they run. Not where one adds columns (see `_learn`), and not after
+        Postgres failed at it: "could not map filenumber", of a table whose DDL was rolled back in part."""
         self._binary = True
         """Whether values are asked for in binary form: not where some column can only be printed by Postgres."""
         self._pulse = Pulse(config.heartbeat, config.heartbeat_interval)
@@ -93,6 +94,9 @@ class PostgresInstance(Instance):
             try:
                 with self._connecting():
                     self._capture(stream, decoder, writer, stop)
+            except StreamEnded:
+                self._in_progress = False  # Postgres fails at some transactions with DDL only while they run
+                raise
             finally:
                 stream.stop()
                 if self._asking is not None:
@@ -112,19 +116,24 @@ class PostgresInstance(Instance):
             writer.publish([], self._durable, errors=errors)
 
     def _open(self, writer: ChangeLogWriter) -> tuple[ReplicationStream, Decoder]:
-        """Connect, and go on only where that is provably without loss."""
-        config = self._config
-        replication = connect_replication(config.connection, f"penstock {config.source}")
+        """Connect, and go on only where that is provably without loss.
+
+        What is asked of the server is asked over another connection than the one that streams. A session that has
+        looked at a table remembers its present columns, and would decode older changes with them.
+        """
+        with connect_replication(self._config.connection) as asking:
+            self._config = continued(asking, self._config, self._durable)
+            self._watch = PublicationWatch(self._config, self._durable)
+            self._check_published(asking, writer)
+        decoder = self._decoder(writer)
+        replication = connect_replication(self._config.connection, f"penstock {self._config.source}")
         try:
-            self._config = continued(replication, config, self._durable)
-            self._watch = PublicationWatch(config, self._durable)
-            self._check_published(replication, writer)
-            decoder = self._decoder(writer)
-            stream = ReplicationStream(replication, self._options(decoder), self._durable, self.durable_frontier)
+            require_same_server(replication, self._config)
+            options = self._options(decoder)
+            return ReplicationStream(replication, options, self._durable, self.durable_frontier), decoder
         except BaseException:
             replication.close()
             raise
-        return stream, decoder
 
     def _decoder(self, writer: ChangeLogWriter) -> Decoder:
         """Begin with the columns that each table has by what the log holds of it."""

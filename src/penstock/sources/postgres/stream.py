@@ -35,7 +35,7 @@ from penstock.positions import Lsn
 from penstock.sources.postgres.pump import Drained, Pump
 from penstock.sources.postgres.slot import SlotInUse
 
-__all__ = ["Page", "ReplicationStream", "StreamOptions"]
+__all__ = ["Page", "ReplicationStream", "StreamEnded", "StreamOptions"]
 
 _EPOCH = 946_684_800
 _PAGE = 8 << 20
@@ -43,6 +43,10 @@ _BUSY = 16 << 10
 _COALESCE_SECONDS = 0.001
 _SPACING_SECONDS = 0.005
 _LONGEST_FEEDBACK_SECONDS = 1.0
+
+
+class StreamEnded(TransientError):
+    """Postgres could not go on with the stream, for a reason that it told."""
 
 
 @dataclass
@@ -182,7 +186,7 @@ class ReplicationStream:
         page.fill, drained = self._pump.drain(page.buffer, page.fill)
         if drained is Drained.ENDED:
             message = f"Postgres ended the stream: {self._last_words()}"
-            raise TransientError(message, "It will be opened again.")
+            raise StreamEnded(message, "It will be opened again.")
         if drained is Drained.FULL and page.fill == 0:
             page.buffer = np.empty(self._pump.needed() + _PAGE, np.uint8)
             return False
