@@ -53,7 +53,7 @@ def shop(database: Any, tmp_path: Path, spark: SparkSession) -> Iterator[Callabl
         database.execute(tables)
         home = Home(tmp_path / "home")
         home.create(database.url, "shop", **options)
-        context = home.run(spark)
+        context = home.run(spark, print)
         running = context.__enter__()
         stack.append(context)
         running.wait_live(PATIENCE)

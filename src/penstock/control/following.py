@@ -134,6 +134,8 @@ class Follower:
         self._progress(f"{self._source}: waiting for a snapshot of {len(pending)} tables")
         try:
             with export_snapshot(self._instance.connection) as snapshot:
+                if not self._reached(snapshot.lsn):
+                    return
                 found = self._spec.tables_at(snapshot.name)
                 self._side_by_side(lambda table: self._copy(table, snapshot, found), pending)
         except psycopg.Error as error:
@@ -148,6 +150,14 @@ class Follower:
                 if all(_has_begun(table.captured, logged.get(table.captured.name)) for table in pending):
                     return True
                 self._stop.wait(_LOOK_SECONDS)
+        return False
+
+    def _reached(self, position: Lsn) -> bool:
+        """Wait until the log is at the snapshot: a server that is promoted meanwhile may not have that much of it."""
+        with closing(SqliteLogReader(self._log)) as log:
+            while not self._stop.is_set():
+                if log.wait(Lsn(position - 1), _LOOK_SECONDS).durable >= position:
+                    return True
         return False
 
     def _copy(self, table: _Followed, snapshot: ExportedSnapshot, found: Mapping[TableName, CapturedTable]) -> None:
@@ -168,7 +178,12 @@ class Follower:
             with delivering():
                 rows = upstream_rows(self._spark, self._instance.connection, snapshot, captured, tasks)
                 table.base.create(
-                    rows, snapshot.lsn, {"penstock.source": self._source}, table.captured.comment or "", comments
+                    rows,
+                    snapshot.lsn,
+                    {"penstock.source": self._source},
+                    captured.comment or "",
+                    comments,
+                    captured.generation,
                 )
         except TableError as error:
             self._fail(table, error)
@@ -238,7 +253,8 @@ class Follower:
 
         The note may be missing: a process can die, or lose its connection to Spark, right after a commit.
         """
-        table.at = table.base.state()
+        found = table.base.state()
+        table.at = found if found and found.generation == table.captured.generation else None
         if table.at is not None:
             table.base.schema = table.at.schema
             base = BaseVersion(table.at.version, table.at.position, table.at.schema)

@@ -53,6 +53,7 @@ __all__ = ["BaseTable", "State"]
 _INCARNATION = "penstock.incarnation"
 _POSITION = "penstock.position"
 _SCHEMA = "penstock.schema"
+_GENERATION = "penstock.generation"
 _NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
 _NOTHING = Contents()
 
@@ -63,6 +64,8 @@ class State(NamedTuple):
     version: int
     position: Lsn
     schema: TableSchema
+    generation: int = 0
+    """How often the table had been captured anew when it was copied."""
 
 
 class BaseTable:
@@ -83,6 +86,7 @@ class BaseTable:
         properties: Mapping[str, str] | None = None,
         comment: str = "",
         comments: Mapping[str, str] | None = None,
+        generation: int = 0,
     ) -> None:
         """Make the table of `rows` as of `position`, in one commit, in place of whatever lies at the path."""
         incarnation = uuid.uuid4().hex
@@ -90,6 +94,7 @@ class BaseTable:
             _INCARNATION: incarnation,
             _POSITION: str(int(position)),
             _SCHEMA: _encoded(self.schema),
+            _GENERATION: str(generation),
             "penstock.table": str(self.schema.table),
         }
         writer = rows.select(*self._commented(comments or {})).writeTo(f"delta.{quoted(self.path)}").using("delta")
@@ -139,9 +144,10 @@ class BaseTable:
         incarnation = _option(snapshot.metadata().configuration().get(_INCARNATION))
         if incarnation is None:
             return None
-        created = int(_option(snapshot.metadata().configuration().get(_POSITION)))
-        schema = _decoded(str(_option(snapshot.metadata().configuration().get(_SCHEMA))))
-        return State(snapshot.version(), Lsn(max(created, _marked(snapshot, incarnation))), schema)
+        properties = snapshot.metadata().configuration()
+        created, generation = (int(_option(properties.get(name))) for name in (_POSITION, _GENERATION))
+        schema = _decoded(str(_option(properties.get(_SCHEMA))))
+        return State(snapshot.version(), Lsn(max(created, _marked(snapshot, incarnation))), schema, generation)
 
     def position(self) -> Lsn | None:
         """Return the position that the table stands at; None: no table yet."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 import pytest
-from tests.sources.postgres.capturing import Capture
+from tests.sources.postgres.capturing import Capture, until
 
 from penstock.changelog.sqlite import SqliteLogReader
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.postgres import watch
 
 Start = Callable[..., Capture]
 Now = Callable[[], Lsn]
@@ -167,3 +169,44 @@ def test_an_added_column_whose_older_values_are_not_known_ends_the_table(
     assert "column note was added" in error.message
     assert "RETRY TABLE" in error.remedy
     assert [c["after"]["what"] for c in running.changes("audit")] == ["one"]
+
+
+PARTITIONED = """
+CREATE TABLE events (id int, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
+CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM ('2024-01-01') TO ('2024-02-01');
+CREATE TABLE apart (id int, day date NOT NULL, PRIMARY KEY (id, day));
+INSERT INTO apart VALUES (9, '2024-03-09')
+"""
+
+
+@pytest.mark.parametrize(
+    ("ddl", "said"),
+    [
+        ("CREATE TABLE events_2 PARTITION OF events FOR VALUES FROM ('2024-02-01') TO ('2024-03-01')", None),
+        ("ALTER TABLE events ATTACH PARTITION apart FOR VALUES FROM ('2024-03-01') TO ('2024-04-01')", "attached"),
+        ("ALTER TABLE events DETACH PARTITION events_1", "detached"),
+        ("DROP TABLE events_1", "detached or dropped"),
+    ],
+)
+def test_partitions_come_and_go(
+    database: Any, capture: Start, now: Now, monkeypatch: pytest.MonkeyPatch, ddl: str, said: str | None
+) -> None:
+    monkeypatch.setattr(watch, "_SECONDS", 0.1)
+    database.execute(f"{PARTITIONED}; {AUDIT}")
+    running = capture(partitions="root", tables=("public.events", "public.audit"))
+    database.execute("INSERT INTO events VALUES (1, '2024-01-01')")
+    database.execute(ddl)
+    if said is None:
+        database.execute("INSERT INTO events VALUES (2, '2024-02-02')")
+        running.wait(now())
+        time.sleep(0.5)
+        assert running.error("events") is None
+        assert [c["after"]["id"] for c in running.changes("events")] == [1, 2]
+        return
+    until(lambda: running.error("events") is not None, "the look at the partitions")
+    error = running.error("events")
+    assert error is not None
+    assert said in error.message
+    database.execute("INSERT INTO audit (what) VALUES ('one')")
+    running.wait(now())
+    assert (len(running.changes("audit")), running.error("audit")) == (1, None)

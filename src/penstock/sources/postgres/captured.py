@@ -81,6 +81,8 @@ class CapturedTable(BaseModel):
     """The name that it shall have here (``FOR TABLES (public.orders AS purchases)``)."""
     partitioned: bool = False
     """Whether it is captured as the root of its partitions: the copy reads all of them."""
+    leaves: tuple[int, ...] = ()
+    """Of such a table, the OIDs of its partitions when it was captured."""
     row_filter: str | None = None
     """The publication's row filter as SQL that Postgres printed: it holds for the copy as well."""
     column_list: bool = False

@@ -92,6 +92,7 @@ class ChosenTable:
             estimated_rows=sum(leaf.estimated_rows for leaf in self.partitions) or table.estimated_rows,
             alias=self.alias,
             partitioned=table.partitioned,
+            leaves=tuple(leaf.oid for leaf in self.partitions),
             row_filter=self.published.row_filter if self.published else None,
             column_list=self.column_list,
             ignored=tuple(c.name for c in self.streamed if c.name in self.excluded),

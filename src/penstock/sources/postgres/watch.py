@@ -1,8 +1,9 @@
 """Is everything still published? The stream does not say when it stops carrying a table.
 
-A table that is taken out of the publication, dropped, or filtered otherwise just sends no more (or other) changes. So
-the publication is looked at, at each connect and every few seconds: what is not as it was ends its tables. The error
-stands at the last position at which all was well, as nobody can tell what was missed after it.
+A table that is taken out of the publication, dropped, or filtered otherwise just sends no more (or other) changes; rows
+that come or go with a partition send none. So the publication is looked at, at each connect and every few seconds: what
+is not as it was ends its tables. The error stands at the last position at which all was well, as nobody can tell what
+was missed after it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ __all__ = ["PublicationWatch"]
 _SECONDS = 5.0
 _NEEDED = frozenset({"insert", "update", "delete"})
 _OIDS = "SELECT oid::bigint FROM pg_class WHERE oid = ANY(%s)"
+_LEAVES = """
+SELECT t.relid::oid::bigint, r.xmin = i.xmin FROM pg_partition_tree(%s::oid::regclass) t
+  JOIN pg_type r ON r.typrelid = t.relid JOIN pg_inherits i ON i.inhrelid = t.relid WHERE t.isleaf
+"""
 
 
 class PublicationWatch:
@@ -51,7 +56,7 @@ class PublicationWatch:
             )
         tables = self._config.tables
         there = {oid for (oid,) in connection.execute(_OIDS, ([table.oid for table in tables],))}
-        troubled = [(table, _trouble(table, publication, there)) for table in tables]
+        troubled = [(table, _trouble(connection, table, publication, there)) for table in tables]
         errors = [self._error(table, why) for table, why in troubled if why is not None]
         if not errors:
             self._proven = max(self._proven, durable)
@@ -64,7 +69,9 @@ class PublicationWatch:
         return TableError(str(table.name), self._proven + 1, f"capture of {table.name} stopped: {why}", remedy)
 
 
-def _trouble(table: CapturedTable, publication: Publication, there: set[int]) -> str | None:
+def _trouble(
+    connection: psycopg.Connection[Any], table: CapturedTable, publication: Publication, there: set[int]
+) -> str | None:
     """Say what is no longer as it was."""
     if table.oid not in there:
         return "it was dropped upstream"
@@ -76,4 +83,17 @@ def _trouble(table: CapturedTable, publication: Publication, there: set[int]) ->
     missing = _NEEDED - publication.operations
     if missing:
         return f"the publication {publication.name} does not publish {' or '.join(sorted(missing))} any more"
+    return _other_partitions(connection, table) if table.partitioned else None
+
+
+def _other_partitions(connection: psycopg.Connection[Any], table: CapturedTable) -> str | None:
+    """Say whether rows came or went with a partition: nothing of that is in the stream.
+
+    One that was created as a partition (its row type in the catalog is as old as its membership) was empty then.
+    """
+    leaves = dict(connection.execute(_LEAVES, (table.oid,)).fetchall())
+    if set(table.leaves) - set(leaves):
+        return "a partition was detached or dropped upstream, and its rows with it"
+    if any(not made_so for leaf, made_so in leaves.items() if leaf not in table.leaves):
+        return "a table was attached as a partition upstream, and its rows with it"
     return None
