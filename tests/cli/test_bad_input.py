@@ -148,7 +148,7 @@ def test_an_empty_database(home: Path, database: Database) -> None:
     ("table", "said", "remedy"),
     [
         ("CREATE TABLE t (id int)", "it has no primary key", 'ALTER TABLE "public"."t" ADD PRIMARY KEY'),
-        ("CREATE TABLE t (id int PRIMARY KEY, p point)", "column p", "not supported"),
+        ('CREATE TYPE c AS (a int, "A" int); CREATE TABLE t (id int PRIMARY KEY, p c)', "column p", "text_columns"),
         ("CREATE UNLOGGED TABLE t (id int PRIMARY KEY)", "it is unlogged", "SET LOGGED"),
     ],
     ids=["keyless", "unknown type", "unlogged"],
@@ -172,7 +172,7 @@ def test_some_tables_can_and_one_cannot(home: Path, shop: Database) -> None:
         lines = answer.out.splitlines()
         assert any("shop.notes" in line and "failed" in line for line in lines)
         assert any("shop.orders" in line and "pending" in line for line in lines)
-        assert "public.notes: it has no primary key" in lines
+        assert any(line.startswith("public.notes: it has no primary key") for line in lines)
         assert any("ADD PRIMARY KEY" in line for line in lines)
     finally:
         opened.drop("shop")

@@ -44,7 +44,8 @@ def test_the_shape_of_its_json(shop: Database) -> None:
     }
     assert all(list(finding) == ["level", "object", "why", "remedy", "sql"] for finding in found["findings"])
     (notes,) = [finding for finding in found["findings"] if finding["object"] == "public.notes"]
-    assert (notes["level"], notes["why"]) == ("error", "it has no primary key")
+    assert notes["level"] == "error"
+    assert notes["why"].startswith("it has no primary key")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from penstock.cli.options import DebugOption, HomeOption
 from penstock.cli.starting import start_spark, stop_spark
 from penstock.control.home import Home, open_existing
 from penstock.errors import DefiniteError, PenstockError, UsageError
-from penstock.sql.statements import parse_statement
 
 __all__ = ["OutputFormat", "sql"]
 
@@ -47,9 +46,9 @@ def sql(
 ) -> None:
     """Query live tables, named source.table, with Spark SQL; all of them at one moment.
 
-    Example: penstock sql "SELECT status, count(*) FROM shop.orders GROUP BY status"
+    ALTER SOURCES source RETRY TABLE schema.table has a failed table captured anew.
 
-    A failed table is captured anew with: penstock sql "ALTER SOURCES shop RETRY TABLE public.orders"
+    Example: penstock sql "SELECT status, count(*) FROM shop.orders GROUP BY status"
     """
     opened = open_existing(home)
     text = _text(query, file)
@@ -89,12 +88,10 @@ def _statement(text: str) -> str:
 
 def _obey(home: Home, text: str) -> bool:
     """Carry out a statement of ours; False for a query."""
-    statement = parse_statement(text)
-    if statement is None:
-        return False
-    home.retry(statement.source, statement.table)
-    typer.echo(f"{statement.table} is captured anew and copied afresh: at once where `penstock run` runs, else then")
-    return True
+    told = home.obey(text)
+    if told is not None:
+        typer.echo(told)
+    return told is not None
 
 
 def _answer(home: Home, spark: SparkSession, text: str, output: OutputFormat) -> None:

@@ -24,6 +24,7 @@ from penstock.errors import PenstockError, UsageError
 from penstock.layout import catalog_path, log_path
 from penstock.positions import Lsn
 from penstock.sources.postgres.spec import PostgresSource
+from penstock.sql.statements import parse_statement
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,6 +115,14 @@ class Home:
         from penstock.control.retry import ask_retry
 
         ask_retry(self._catalog, source, table)
+
+    def obey(self, statement: str) -> str | None:
+        """Carry out a statement of ours and return what there is to tell; None for a query, which is Spark's."""
+        parsed = parse_statement(statement)
+        if parsed is None:
+            return None
+        self.retry(parsed.source, parsed.table)
+        return f"{parsed.table} is captured anew and copied afresh: at once where `penstock run` runs, else then"
 
     def sources(self) -> list[str]:
         """Return the names of the sources."""

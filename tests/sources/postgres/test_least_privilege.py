@@ -11,12 +11,13 @@ import psycopg
 import pytest
 from tests.sources.postgres.capturing import Capture
 
-from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
+from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.copy import copy_range, page_ranges
 from penstock.sources.postgres.slot import export_snapshot
+from penstock.testing.postgres import start_postgres
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "prepare-postgres.md"
 _SECTION = PAGE.read_text(encoding="utf-8").partition("## A role with few privileges")[2].partition("\n### ")[0]

@@ -12,11 +12,12 @@ import pytest
 from tests.sources.postgres.certificates import lock_key, make_authority, make_certificate
 from tests.sources.postgres.tls_front import TlsFront, tls_front
 
-from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
+from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url
 from penstock.sources.postgres.slot import export_snapshot
 from penstock.sources.postgres.spec import PostgresSource
+from penstock.testing.postgres import start_postgres
 
 SECRET = "p4ss word'\\"
 Opener = Callable[[str], psycopg.Connection[Any]]

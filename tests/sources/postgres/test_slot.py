@@ -9,7 +9,6 @@ import psycopg
 import pytest
 from tests.sources.postgres.versions import needs, version_of
 
-from penstock.embedded.postgres import start_postgres
 from penstock.errors import DefiniteError
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect, connect_replication
@@ -24,6 +23,7 @@ from penstock.sources.postgres.slot import (
     slot_problem,
 )
 from penstock.sources.postgres.spec import PostgresSource
+from penstock.testing.postgres import start_postgres
 
 FAR = Lsn.parse("FFFF/0")
 

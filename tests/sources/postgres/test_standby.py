@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from tests.sources.postgres.versions import needs, version_of
 
-from penstock.embedded.postgres import EmbeddedPostgres, binaries, start_postgres
+from penstock.embedded.postgres import EmbeddedPostgres, binaries
 from penstock.errors import DefiniteError
 from penstock.sources.postgres.connection import connect, connect_replication
 from penstock.sources.postgres.slot import find_slot
 from penstock.sources.postgres.spec import PostgresSource
+from penstock.testing.postgres import start_postgres
 
 
 def make_standby(primary: EmbeddedPostgres, standby: EmbeddedPostgres) -> None:

@@ -142,8 +142,8 @@ class PostgresInstance(Instance):
         shapes = []
         for captured in self._config.tables:
             known = logged.get(captured.name)
-            if known is not None and known.generation < captured.generation:
-                del logged[captured.name]
+            if captured.generation > (known.generation if known else 0):
+                logged.pop(captured.name, None)
                 shapes.append(Shape.of(captured, writer.restart(captured.table_schema(), captured.generation)))
                 continue
             table = captured if known is None else captured.grown(known.schema)
