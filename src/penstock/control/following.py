@@ -51,6 +51,8 @@ _REST = 3.0
 """Pauses are this many times as long as a round of merges: live views need no hurry, queries need the cores."""
 _RETRY_SECONDS = 5.0
 _LOOK_SECONDS = 0.05
+_ERRORS_SECONDS = 2.0
+"""Tables can end without a transaction."""
 
 Progress = Callable[[str], None]
 """Told what is being done, for people to read."""
@@ -196,13 +198,13 @@ class Follower:
     # -- apply ------------------------------------------------------------------------------------------------------
 
     def _apply_until_stopped(self) -> None:
-        seen = Lsn.ZERO
+        seen, looked = Lsn.ZERO, 0.0
         with closing(SqliteLogReader(self._log)) as log:
             while not self._stop.is_set():
                 durable = log.wait(seen, 0.5).durable
-                if durable <= seen:
+                if durable <= seen and time.monotonic() < looked + _ERRORS_SECONDS:
                     continue
-                started = time.monotonic()
+                started = looked = time.monotonic()
                 self._side_by_side(partial(self._apply, durable=durable, logged=log.tables()), self._tables)
                 seen = durable
                 cost = time.monotonic() - started

@@ -57,10 +57,14 @@ def shown(value: Any) -> Any:
     return repr(value) if isinstance(value, float) else value
 
 
-def test_every_type_arrives_as_select_shows_it(database: Any, capture: Start, now: Now) -> None:
+@pytest.mark.parametrize("text", [(), ("public.other.id",)])
+def test_every_type_arrives_as_select_shows_it(database: Any, capture: Start, now: Now, text: tuple[str, ...]) -> None:
+    """In binary form, and in text form: one column that is kept as text makes the whole stream so."""
     columns = ", ".join(f"c{n} {kind}" for n, kind in enumerate(TYPES))
-    database.execute(f"CREATE TABLE everything (id int PRIMARY KEY, {columns})")
-    running = capture()
+    database.execute(
+        f"CREATE TABLE everything (id int PRIMARY KEY, {columns}); CREATE TABLE other (id int PRIMARY KEY)"
+    )
+    running = capture(text_columns=text)
     longest = max(len(values) for values in TYPES.values())
     for row in range(longest):
         values = ", ".join(values[row] if row < len(values) else "NULL" for values in TYPES.values())
@@ -76,6 +80,61 @@ def test_every_type_arrives_as_select_shows_it(database: Any, capture: Start, no
     for column in range(len(TYPES) + 1):
         found, wanted = [shown(row[column]) for row in captured], [shown(row[column]) for row in selected]
         assert found == wanted, list(TYPES)[column - 1]
+
+
+def test_columns_that_are_left_out_never_arrive(database: Any, capture: Start, now: Now) -> None:
+    """By a column list where Postgres has them; else they are sent, and passed over."""
+    database.execute("CREATE TABLE users (id int PRIMARY KEY, secret text, name text, other int)")
+    for rules in ("open", "strict"):
+        running = capture(exclude_columns=("public.users.secret",), rules=rules)
+        database.execute("INSERT INTO users VALUES (1, 'hidden', 'a', 7); UPDATE users SET secret = 'more', name = 'b'")
+        database.execute("DELETE FROM users")
+        running.wait(now())
+        assert running.error("users") is None
+        rows = [change["after"] for change in running.changes("users")]
+        assert rows == [{"id": 1, "name": "a", "other": 7}, {"id": 1, "name": "b", "other": 7}, None]
+
+
+def test_rows_by_index_and_rows_without_a_key(database: Any, capture: Start, now: Now) -> None:
+    database.execute("CREATE TABLE by_index (id int PRIMARY KEY, code text NOT NULL UNIQUE, n int)")
+    database.execute("ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_code_key")
+    database.execute("CREATE TABLE keyless (n int); ALTER TABLE keyless REPLICA IDENTITY FULL")
+    running = capture()
+    assert {table.name.name: table.key for table in running.config.tables} == {"by_index": ("code",), "keyless": ()}
+    database.execute("INSERT INTO by_index VALUES (1, 'a', 1); UPDATE by_index SET code = 'b'; DELETE FROM by_index")
+    database.execute("INSERT INTO keyless VALUES (1), (1); DELETE FROM keyless WHERE ctid = '(0,1)'")
+    running.wait(now())
+    by_index = [(c["_op"], c["before"] and c["before"]["code"]) for c in running.changes("by_index")]
+    assert by_index == [("insert", None), ("update", "a"), ("delete", "b")]
+    assert [(c["_op"], c["before"]) for c in running.changes("keyless")][2:] == [("delete", {"n": 1})]
+
+
+def test_a_key_that_is_too_large_for_the_row(database: Any, capture: Start, now: Now) -> None:
+    """Its value is not in the new row of an UPDATE; the old one has it."""
+    database.execute("CREATE TABLE wide (k text PRIMARY KEY, n int); ALTER TABLE wide ALTER k SET STORAGE EXTERNAL")
+    running = capture()
+    database.execute("INSERT INTO wide SELECT string_agg(md5(n::text), ''), 1 FROM generate_series(1, 80) n")
+    database.execute("UPDATE wide SET n = 2")
+    running.wait(now())
+    assert running.error("wide") is None
+    keys = [change["after"]["k"] for change in running.changes("wide")]
+    assert [len(key) for key in keys] == [2560, 2560]
+    assert keys[0] == keys[1]
+
+
+def test_truncate_ends_a_table_under_strict_rules(database: Any, capture: Start, now: Now) -> None:
+    """A publication that keeps these rules does not even send it; one that was changed since does."""
+    database.execute(f"{ACCOUNTS}; {AUDIT}")
+    running = capture(rules="strict")
+    every = "insert, update, delete, truncate"
+    database.execute(f"ALTER PUBLICATION {running.config.publication} SET (publish = '{every}')")
+    database.execute("INSERT INTO accounts VALUES (1, 'a', 1); INSERT INTO audit (what) VALUES ('one')")
+    database.execute("TRUNCATE accounts")
+    running.wait(now())
+    error = running.error("accounts")
+    assert error is not None
+    assert "truncated" in error.message
+    assert running.error("audit") is None
 
 
 def test_a_transaction_over_several_tables(database: Any, capture: Start, now: Now) -> None:

@@ -20,7 +20,7 @@ table with a definite error at that transaction; all others go on. Where the cha
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -113,6 +113,11 @@ class Decoder:
                 self._take_part(found, buf)
         self._keep_relations(found.consumed)
         return found
+
+    def end_tables(self, errors: Iterable[TableError]) -> None:
+        """Decode no more of these tables."""
+        for error in errors:
+            self._end_table(TableName.parse(error.table))
 
     # -- scanning ---------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ import psycopg
 
 from penstock.changelog.interface import ChangeLogWriter
 from penstock.changelog.sqlite import SqliteLogReader, SqliteLogWriter
-from penstock.errors import TransientError
+from penstock.errors import TableError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.family import Instance, InstanceConfig, InstanceFactory
 from penstock.sources.postgres.additions import describe_additions
@@ -109,11 +109,12 @@ class PostgresInstance(Instance):
         except psycopg.Error as error:
             raise connection_error(error, self._config.connection) from error
 
-    def _check_published(self, connection: psycopg.Connection[Any], writer: ChangeLogWriter) -> None:
+    def _check_published(self, connection: psycopg.Connection[Any], writer: ChangeLogWriter) -> list[TableError]:
         """End the tables whose changes are no longer all sent."""
         errors = self._watch.look(connection, self._durable)
         if errors:
             writer.publish([], self._durable, errors=errors)
+        return errors
 
     def _open(self, writer: ChangeLogWriter) -> tuple[ReplicationStream, Decoder]:
         """Connect, and go on only where that is provably without loss.
@@ -203,7 +204,7 @@ class PostgresInstance(Instance):
             if idle.due():
                 self._publish(writer, Decoded(durable=idle.take()))
             if self._watch.due():
-                self._check_published(self._side(), writer)
+                decoder.end_tables(self._check_published(self._side(), writer))
             if self._pulse.due():
                 self._pulse.beat(self._side())
 

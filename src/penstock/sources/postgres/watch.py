@@ -35,7 +35,8 @@ class PublicationWatch:
 
     def __init__(self, config: PostgresInstanceConfig, proven: Lsn) -> None:
         self._config = config
-        self._proven = proven
+        self._proven = dict.fromkeys((table.name for table in config.tables), proven)
+        """Up to where all changes of a table were published; without tables that are in trouble."""
         self._next = 0.0
 
     def due(self) -> bool:
@@ -43,30 +44,32 @@ class PublicationWatch:
         return time.monotonic() >= self._next
 
     def look(self, connection: psycopg.Connection[Any], durable: Lsn) -> list[TableError]:
-        """Return an error for each table whose changes are no longer all sent; `durable` is proven where there is none.
+        """Return an error for each table whose changes are no longer all sent, once.
 
-        That is right because what Postgres sent up to `durable` was committed before this look.
+        Where there is none, `durable` is proven: what Postgres sent up to there was committed before this look.
         """
         self._next = time.monotonic() + _SECONDS
         publication = read_publication(connection, self._config.publication)
         if publication is None:
-            message = f"the publication {self._config.publication} is gone: changes since {self._proven} may be lost"
+            since = min(self._proven.values(), default=durable)
+            message = f"the publication {self._config.publication} is gone: changes since {since} may be lost"
             raise DefiniteError(
                 message, f"Drop the source with `penstock drop {self._config.source}` and capture it again."
             )
-        tables = self._config.tables
+        tables = [table for table in self._config.tables if table.name in self._proven]
         there = {oid for (oid,) in connection.execute(_OIDS, ([table.oid for table in tables],))}
         troubled = [(table, _trouble(connection, table, publication, there)) for table in tables]
         errors = [self._error(table, why) for table, why in troubled if why is not None]
-        if not errors:
-            self._proven = max(self._proven, durable)
+        self._proven = {table.name: max(self._proven[table.name], durable) for table, why in troubled if why is None}
         return errors
 
     def _error(self, table: CapturedTable, why: str) -> TableError:
         remedy = (
             f"Mend that, then capture the table anew: ALTER SOURCES {self._config.source} RETRY TABLE {table.name};"
         )
-        return TableError(str(table.name), self._proven + 1, f"capture of {table.name} stopped: {why}", remedy)
+        return TableError(
+            str(table.name), self._proven[table.name] + 1, f"capture of {table.name} stopped: {why}", remedy
+        )
 
 
 def _trouble(

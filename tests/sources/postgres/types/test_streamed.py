@@ -1,4 +1,4 @@
-"""Types made of others through the stream, in its binary form."""
+"""Types made of others through the stream, in its binary and in its text form."""
 
 from __future__ import annotations
 
@@ -25,6 +25,47 @@ def test_every_kind_of_column(database: Any, capture: Any, now: Any) -> None:
         for _, row in sorted(last.items())
     ]
     assert again == printed(database.url, table)
+
+
+def test_every_kind_of_column_in_a_stream_of_text(database: Any, capture: Any, now: Any) -> None:
+    """Columns that only the server can print turn the whole stream to text."""
+    definitions, rows = SETUP.split("INSERT INTO t (id)", 1)
+    database.execute(definitions)
+    running = capture()
+    database.execute("INSERT INTO t (id)" + rows)
+    database.execute("UPDATE t SET c_array = c_array || 7, c_pair.b = NULL WHERE id = 2")
+    running.wait(now())
+    assert running.error("t") is None
+    table = tables(database.url)
+    assert any(column.sent_as_text for column in table.columns)
+    last = {change["after"]["id"]: change["after"] for change in running.changes("t")}
+    again = [
+        {c.name: None if row[c.name] is None else render(c.type, row[c.name]) for c in table.columns}
+        for _, row in sorted(last.items())
+    ]
+    assert again == printed(database.url, table)
+
+
+def test_text_columns_keep_what_their_type_could_not(database: Any, capture: Any, now: Any) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v int[], d date, n numeric(5,2), plain double precision)")
+    running = capture(text_columns=("public.t.v", "public.t.d", "public.t.n"))
+    database.execute("INSERT INTO t VALUES (1, '{{1},{2}}', 'infinity', 'NaN', '-0')")
+    database.execute("INSERT INTO t VALUES (2, '[5:5]={1}', '0044-03-15 BC', 1, NULL)")
+    running.wait(now())
+    assert running.error("t") is None
+    kept = [tuple(change["after"].values()) for change in running.changes("t")]
+    assert kept == [(1, "{{1},{2}}", "infinity", "NaN", -0.0), (2, "[5:5]={1}", "0044-03-15 BC", "1.00", None)]
+    assert str(kept[0][4]) == "-0.0"
+
+
+def test_a_column_that_only_the_server_can_print_is_added(database: Any, capture: Any, now: Any) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v int[])")
+    running = capture()
+    database.execute("INSERT INTO t VALUES (1, '{1}')")
+    database.execute("ALTER TABLE t ADD COLUMN words tsvector DEFAULT 'a:1'; INSERT INTO t VALUES (2, '{2}', 'b:2 c')")
+    running.wait(now())
+    assert running.error("t") is None
+    assert [change["after"].get("words") for change in running.changes("t")] == [None, "'b':2 'c'"]
 
 
 def test_a_value_that_cannot_be_kept_ends_its_table_with_the_way_out(database: Any, capture: Any, now: Any) -> None:
