@@ -61,7 +61,11 @@ def run(quick: bool) -> float:
         print_environment(server)
         server.execute(_TABLE.format(rows=rows))
         loads = {"small": _SMALL, "update of all rows": _UPDATE, "half rolled back": _SUBTRANSACTIONS.format(rows=rows)}
+        expected = dict(zip(loads, (100, rows, 100 * max(1, rows // 200)), strict=True))
         found = {name: _peak(server, name.split()[0], load) for name, load in loads.items()}
+    for name, (_, images) in found.items():
+        if images != expected[name]:
+            raise DefiniteError(f"{name}: {images} images instead of {expected[name]}", "This is a defect: report it.")
     shown = [[name, f"{images:,}", f"{peak / 1e6:.0f}"] for name, (peak, images) in found.items()]
     print_table(f"{rows:,} rows", ("transaction", "images in the log", "highest resident MB"), shown)
     return max(peak for peak, _ in found.values()) / found["small"][0]

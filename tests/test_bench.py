@@ -24,6 +24,12 @@ def test_stream_ends_with_its_ratio() -> None:
     assert "synchronous_commit=on" in done.stdout
 
 
+def test_memory_ends_with_its_ratio() -> None:
+    done = bench("memory", "--quick", rows=40_000)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"ratio memory \d+\.\d\d", done.stdout.splitlines()[-1])
+
+
 def test_without_a_name_the_benchmarks_are_listed() -> None:
     done = bench()
     assert done.returncode == 0

@@ -199,3 +199,11 @@ def test_tables_that_live_elsewhere(database: Any) -> None:
         assert names(source(database)) == ["public.t"]
         with pytest.raises(DefiniteError, match="it is a temporary table"):
             source(database, tables=(f"{schema}.passing",)).create_instances(1)
+
+
+def test_prepared_transactions_need_a_newer_server(database: Any) -> None:
+    if database.version() >= 15:
+        pytest.skip("this server streams prepared transactions")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with pytest.raises(DefiniteError, match="Postgres 15"):
+        source(database, two_phase=True).create_instances(1)

@@ -11,7 +11,7 @@ from penstock.sources.postgres.options import Ownership, PostgresOptions
 
 __all__ = ["check_server", "check_version"]
 
-_OLDEST, _STANDBYS, _FAILOVER, _IDLE_TIMEOUT = 140000, 160000, 170000, 180000
+_OLDEST, _TWO_PHASE, _STANDBYS, _FAILOVER, _IDLE_TIMEOUT = 140000, 150000, 160000, 170000, 180000
 _ROOM = """
 SELECT current_setting('max_replication_slots')::int - (SELECT count(*) FROM pg_replication_slots),
        current_setting('max_wal_senders')::int - (SELECT count(*) FROM pg_stat_get_wal_senders())
@@ -29,7 +29,7 @@ def check_server(
     return [
         *_check_wal_level(connection),
         *_check_room(connection, 1 if captured or options.slot_ownership is Ownership.USER else 2),
-        *_check_failover(options, version),
+        *_check_flags(options, version),
         *_check_standby(connection, options, version),
         *_check_kept_wal(connection),
         *_check_timeouts(connection, version),
@@ -64,11 +64,14 @@ def _check_room(connection: psycopg.Connection[Any], slots_needed: int) -> list[
     return found
 
 
-def _check_failover(options: PostgresOptions, version: int) -> list[Finding]:
+def _check_flags(options: PostgresOptions, version: int) -> list[Finding]:
     found = []
     if options.failover and version < _FAILOVER:
         why = f"slots are kept on standbys from Postgres 17 on; this is {version // 10000}"
         found.append(error("slot", why, "Leave out the option failover."))
+    if options.two_phase and version < _TWO_PHASE:
+        why = f"prepared transactions are streamed from Postgres 15 on; this is {version // 10000}"
+        found.append(error("slot", why, "Leave out the option two_phase: they then come when they commit."))
     if options.slot_temporary:
         why = "a temporary slot ends with its session: every restart would lose changes, so capture does not use one"
         found.append(error("slot", why, "Leave out the option slot_temporary."))
