@@ -73,11 +73,6 @@ class TableSchema:
     columns: pa.Schema
     key: tuple[str, ...]
 
-    def extends(self, earlier: TableSchema) -> bool:
-        """Whether this is `earlier` with columns added at its end, none or more."""
-        names = len(earlier.columns)
-        return self.key == earlier.key and list(self.columns)[:names] == list(earlier.columns)
-
     def added_to(self, earlier: TableSchema) -> list[pa.Field]:
         """Return the columns that this has beyond `earlier`."""
         return list(self.columns)[len(earlier.columns) :]

@@ -125,6 +125,29 @@ def test_an_added_column_is_followed(
     assert [row["id"] for row in widened(running)] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("rewrite", ["VACUUM FULL accounts", "TRUNCATE accounts"])
+def test_a_rewrite_long_before_does_not_matter(
+    database: Any, capture: Start, now: Now, monkeypatch: pytest.MonkeyPatch, rewrite: str
+) -> None:
+    monkeypatch.setattr(watch, "_SECONDS", 0.1)
+    database.execute(ACCOUNTS)
+    running = capture()
+    database.execute("INSERT INTO accounts VALUES (1, 'a', 1)")
+    database.execute(rewrite)
+    running.wait(now())
+    time.sleep(0.5)  # some looks
+    database.execute("ALTER TABLE accounts ADD COLUMN note text; INSERT INTO accounts VALUES (2, 'b', 2, 'x')")
+    running.wait(now())
+    assert running.error("accounts") is None
+    database.execute(rewrite)
+    running.stop()
+    running.start()  # a look at the start, too
+    database.execute("ALTER TABLE accounts ADD COLUMN more text; INSERT INTO accounts VALUES (3, 'c', 3, 'x', 'y')")
+    running.wait(now())
+    assert running.error("accounts") is None
+    assert widened(running)[-1]["more"] == "y"
+
+
 def test_columns_added_one_after_the_other(database: Any, capture: Start, now: Now) -> None:
     database.execute(ACCOUNTS)
     running = capture()

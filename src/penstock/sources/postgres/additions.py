@@ -8,21 +8,25 @@ rewritten; a default that differs by row, or an identity, rewrites it at once.
     not kept, and the table's file is the same     → null: nothing was ever filled in
     not kept, and the file is another one          → unknown: VACUUM FULL, TRUNCATE, or values row by row
 
+The file is looked at now and then while no column is new (`current_files`), so that only a rewrite since counts.
+
 Only what is proven goes on; the unknown ends the table, and a fresh copy brings it back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
+from penstock.model import TableName
 from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
 from penstock.sources.postgres.relation import Relation, RelationColumn
 from penstock.sources.postgres.types import UnsupportedType, find_types
 
-__all__ = ["describe_additions", "read_filenode"]
+__all__ = ["current_files", "describe_additions"]
 
 _COLUMN = """
 SELECT a.atttypid, a.atttypmod, a.atthasmissing, array_to_string(a.attmissingval, ''),
@@ -31,6 +35,9 @@ SELECT a.atttypid, a.atttypmod, a.atthasmissing, array_to_string(a.attmissingval
   FROM pg_attribute a
  WHERE a.attrelid = %s AND a.attname = %s AND NOT a.attisdropped
 """
+
+
+_FILES = "SELECT oid::bigint, pg_relation_filenode(oid)::bigint, relnatts FROM pg_class WHERE oid = ANY(%s)"
 
 
 @dataclass(frozen=True)
@@ -46,23 +53,27 @@ class _Found:
     filenode: int | None
 
 
-def read_filenode(connection: psycopg.Connection[Any], table: CapturedTable) -> int | None:
-    """Return which file holds the table now; None where it has none."""
-    row = connection.execute("SELECT pg_relation_filenode(%s::oid)", (table.oid,)).fetchone()
-    return row[0] if row else None
+def current_files(connection: psycopg.Connection[Any], tables: Iterable[CapturedTable]) -> dict[TableName, int]:
+    """Return which file holds each table now, of those that have no columns beyond the ones we know.
+
+    A rewrite up to now then concerned none that we still have to learn of: the file is a new base for that proof.
+    """
+    known = {table.oid: table for table in tables}
+    found = connection.execute(_FILES, (list(known),)).fetchall()
+    return {known[oid].name: filenode for oid, filenode, width in found if filenode and width == known[oid].width}
 
 
 def describe_additions(
     connection: psycopg.Connection[Any], table: CapturedTable, relation: Relation
 ) -> CapturedTable | str:
     """Return the table with the columns that `relation` has beyond it; or why that cannot be known for sure."""
-    columns = list(table.columns)
-    for declared in relation.columns[len(columns) :]:
+    added = []
+    for declared in relation.columns[len(table.columns) :]:
         described = _describe(connection, table, declared)
         if isinstance(described, str):
             return f"column {declared.name} was added upstream, and {described}"
-        columns.append(described)
-    return table.model_copy(update={"columns": tuple(columns)})
+        added.append(described)
+    return table.with_added(added)
 
 
 def _describe(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -74,6 +75,8 @@ class CapturedTable(BaseModel):
     """As ``pg_class`` has it: d(efault), f(ull), i(ndex), n(othing)."""
     filenode: int | None = None
     """Another one means that the table was rewritten since."""
+    width: int = 0
+    """How many columns it ever had, as far as we know: more means that some were added."""
     columns: tuple[CapturedColumn, ...]
     comment: str | None = None
     estimated_rows: int = 0
@@ -103,10 +106,14 @@ class CapturedTable(BaseModel):
             return "its columns changed upstream"
         if found.key != self.key:
             return "its key changed upstream"
-        added = [replace(column, added=True) for column in found.columns[len(known) :]]
-        return self.model_copy(update={"columns": (*self.columns, *added)})
+        return self.with_added([replace(column, added=True) for column in found.columns[len(known) :]])
 
     def grown(self, schema: TableSchema) -> Self:
         """Return this table with the columns that were added to it since, by what its schema in the log says."""
         added = [_COLUMN.validate_json(f.metadata[_DESCRIPTION]) for f in list(schema.columns)[len(self.columns) :]]
-        return self.model_copy(update={"columns": (*self.columns, *added)}) if added else self
+        return self.with_added(added) if added else self
+
+    def with_added(self, added: Sequence[CapturedColumn]) -> Self:
+        """Return this table with columns that were added at its end."""
+        update = {"columns": (*self.columns, *added), "width": self.width + len(added)}
+        return self.model_copy(update=update)

@@ -98,7 +98,7 @@ def _refused(result: pq.abc.PGresult, table: TableName, lsn: Lsn) -> PenstockErr
     """Sort what Postgres says to COPY: a table or column that is not there stays away."""
     why = f"the copy of {table} was refused: {_said(result.error_message)}"
     if (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").startswith(b"42"):
-        return TableError(str(table), lsn, why, "Drop the source and capture it again.")
+        return TableError(str(table), lsn, why, f"Capture it anew: ALTER SOURCES … RETRY TABLE {table};")
     return TransientError(why, "It will be tried again.")
 
 

@@ -27,7 +27,7 @@ from penstock.changelog.sqlite import SqliteLogReader, SqliteLogWriter
 from penstock.errors import TableError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.family import Instance, InstanceConfig, InstanceFactory
-from penstock.sources.postgres.additions import describe_additions
+from penstock.sources.postgres.additions import current_files, describe_additions
 from penstock.sources.postgres.connection import connect, connect_replication, connection_error
 from penstock.sources.postgres.continuity import continued, require_same_server
 from penstock.sources.postgres.decoder import Decoded, Decoder
@@ -126,7 +126,8 @@ class PostgresInstance(Instance):
             self._config = continued(asking, self._config, self._durable)
             self._watch = PublicationWatch(self._config, self._durable)
             self._check_published(asking, writer)
-        decoder = self._decoder(writer)
+            decoder = self._decoder(writer)
+            self._look_at_files(asking, decoder)
         replication = connect_replication(self._config.connection, f"penstock {self._config.source}")
         try:
             require_same_server(replication, self._config)
@@ -151,6 +152,13 @@ class PostgresInstance(Instance):
             shapes.append(Shape.of(table, writer.define(table.table_schema(), self._durable)))
         ended = [name for name, table in logged.items() if table.error is not None]
         return Decoder(shapes, self._durable, ended, truncate_ends=self._config.rules is Rules.STRICT)
+
+    def _look_at_files(self, connection: psycopg.Connection[Any], decoder: Decoder) -> None:
+        """Remember which file holds each table: what was rewritten before a column was added does not matter to it."""
+        files = current_files(connection, [shape.table for shape in decoder.shapes.current.values()])
+        decoder.shapes.found_in(files)
+        tables = [t.model_copy(update={"filenode": files.get(t.name, t.filenode)}) for t in self._config.tables]
+        self._config = self._config.model_copy(update={"tables": tuple(tables)})
 
     def _options(self, decoder: Decoder) -> StreamOptions:
         config = self._config
@@ -205,6 +213,7 @@ class PostgresInstance(Instance):
                 self._publish(writer, Decoded(durable=idle.take()))
             if self._watch.due():
                 decoder.end_tables(self._check_published(self._side(), writer))
+                self._look_at_files(self._side(), decoder)
             if self._pulse.due():
                 self._pulse.beat(self._side())
 

@@ -20,7 +20,7 @@ SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
        has_table_privilege(c.oid, 'SELECT'), has_schema_privilege(n.oid, 'USAGE'),
        pg_has_role(c.relowner, 'USAGE'), pg_get_userbyid(c.relowner),
        greatest(c.reltuples, 0)::bigint, obj_description(c.oid, 'pg_class'),
-       pg_relation_filenode(c.oid),
+       pg_relation_filenode(c.oid), c.relnatts,
        EXISTS (SELECT 1 FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indimmediate),
        coalesce((SELECT array_agg(a.attname::text ORDER BY k.ord)
                    FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k(num, ord), pg_attribute a
@@ -72,6 +72,8 @@ class UpstreamTable:
     estimated_rows: int
     comment: str | None
     filenode: int | None
+    width: int
+    """How many columns it ever had: dropped ones count."""
     deferrable_key: bool
     key: tuple[str, ...]
     """The primary key; of a table whose replica identity is an index, the columns of that index."""

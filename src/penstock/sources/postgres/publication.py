@@ -34,7 +34,6 @@ __all__ = [
     "create_statement",
     "drop_publication",
     "find_publication",
-    "published_tables",
     "read_publication",
     "repair_publication",
 ]
@@ -108,14 +107,6 @@ class Publication:
 def find_publication(connection: psycopg.Connection[Any], name: str) -> bool:
     """Say whether a publication of this name exists in the database."""
     return connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is not None
-
-
-def published_tables(connection: psycopg.Connection[Any], name: str) -> set[TableName] | None:
-    """Return the tables that a publication holds; None when there is no such publication."""
-    if not find_publication(connection, name):
-        return None
-    rows = connection.execute("SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", (name,))
-    return {TableName(*row) for row in rows}
 
 
 def read_publication(connection: psycopg.Connection[Any], name: str) -> Publication | None:

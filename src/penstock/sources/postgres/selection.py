@@ -87,6 +87,7 @@ class ChosenTable:
             key=table.key,
             replica_identity=table.replica_identity,
             filenode=table.filenode,
+            width=table.width,
             columns=columns,
             comment=table.comment,
             estimated_rows=sum(leaf.estimated_rows for leaf in self.partitions) or table.estimated_rows,

@@ -108,7 +108,15 @@ class Shapes:
 
     def advance(self, shape: Shape) -> None:
         """Take note that a transaction with changes of this shape has committed."""
-        self.current[shape.name] = shape
+        if len(shape.schema.columns) > len(self.current[shape.name].schema.columns):
+            self.current[shape.name] = shape
+
+    def found_in(self, files: Mapping[TableName, int]) -> None:
+        """Take note of the files that hold tables now."""
+        for name, filenode in files.items():
+            shape = self.current[name]
+            table = shape.table.model_copy(update={"filenode": filenode})
+            self.current[name] = replace(shape, table=table)
 
     def _with_columns(self, own: Shape, relation: Relation) -> Shape | Refused:
         if relation.id != own.table.oid:
