@@ -51,11 +51,25 @@ CREATE TYPE shape AS (centre point, outline box[], cost money, what regclass);
 """
 
 
+VALID = """
+CREATE FUNCTION pg_input_is_valid(value text, kind text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE format('SELECT %L::%s', value, kind);
+    RETURN true;
+EXCEPTION WHEN others THEN
+    RETURN false;
+END $$
+"""
+"""Postgres has it from 16 on."""
+
+
 @pytest.fixture(scope="module")
 def connection(postgres_server: Any) -> Iterator[Connection]:
     postgres_server.create_database("made_of_others")
     with psycopg.connect(postgres_server.url_for("made_of_others"), autocommit=True) as connected:
         connected.execute(SETUP)
+        if connected.info.server_version < 160_000:
+            connected.execute(VALID)
         yield connected
     postgres_server.execute("DROP DATABASE made_of_others WITH (FORCE)")
 
