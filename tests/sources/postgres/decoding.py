@@ -104,6 +104,8 @@ def feed(
             try:
                 found = made.decode(buffer(rest, slack=40), len(rest), force=force)
             except Undescribed as unknown:
+                if unknown.shape.name != learned.name:
+                    raise
                 made.shapes.learn(unknown.relation, learned)
                 continue
             log.take(found)
