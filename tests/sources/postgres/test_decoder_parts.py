@@ -17,6 +17,7 @@ from tests.sources.postgres.messages import (
     begin_prepare,
     block,
     block_commit,
+    buffer,
     commit,
     commit_prepared,
     insert,
@@ -31,6 +32,8 @@ from tests.sources.postgres.messages import (
 
 from penstock.errors import ProtocolError
 from penstock.model import TableName
+from penstock.positions import Lsn
+from penstock.sources.postgres.decoder import Decoder
 from penstock.sources.postgres.shapes import Refused, Undescribed
 
 FIRST = begin(1) + DESCRIBED + insert(ORDERS, 1, "a") + commit(10)
@@ -286,5 +289,11 @@ def test_garbled_parts_decode_or_are_refused(data: st.DataObject) -> None:
                 stream[at:at] = stream[at : at + data.draw(st.integers(1, 40))]
         if not stream:
             return
+    made, rest, force = Decoder(TABLES, Lsn.ZERO), b"", data.draw(st.booleans())
     with contextlib.suppress(ProtocolError, Undescribed):
-        feed(pieces(bytes(stream), data.draw(st.integers(30, 500))), force=data.draw(st.booleans()))
+        for piece in pieces(bytes(stream), data.draw(st.integers(30, 500))):
+            rest, more = rest + piece, True
+            while more:
+                found = made.decode(buffer(rest, slack=40), len(rest), force=force)
+                assert not found.more or found.consumed
+                rest, more = rest[found.consumed :], found.more
