@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +17,7 @@ from penstock.changelog.interface import StagedCommit
 from penstock.changelog.sqlite import SqliteLogWriter, create_log
 from penstock.errors import TableError, UsageError
 from penstock.layout import log_path
-from penstock.model import Image
+from penstock.model import Image, TableSchema
 from penstock.positions import Lsn
 from penstock.spark import ranges
 from penstock.spark.datasource import PenstockDataSource, PenstockOptions
@@ -235,6 +236,24 @@ def test_a_source_made_anew_under_the_same_checkpoint(spark: SparkSession, shop:
     shop.orders(inserted(110))
     with pytest.raises(StreamingQueryException, match="changes after 0/14 are not in it"):
         following.run(startingPosition="latest")
+
+
+def test_a_column_is_added_while_a_stream_runs(shop: Shop, following: Following) -> None:
+    """The query keeps the columns that it began with; started again, from its checkpoint, it has the new one."""
+    shop.orders(inserted(20))
+    query = following.start(startingPosition="0/A")
+    try:
+        query.processAllAvailable()
+        wider = TableSchema(ORDERS.table, ORDERS.columns.append(pa.field("note", pa.string())), ORDERS.key)
+        version = shop.writer.define(wider)
+        row = Row(30, 0, Image.INSERTED, (30000, "x", "new"))
+        shop.writer.publish([chunk(wider, [row], version)], Lsn(30), committed_at=30)
+        with pytest.raises(StreamingQueryException, match="changed its columns"):
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    assert [ids for _, ids in following.batches] == [[20000]]
+    assert following.run(startingPosition="0/A") == [[30000]]
 
 
 def test_a_running_stream(shop: Shop, following: Following) -> None:

@@ -148,6 +148,17 @@ def test_a_rewrite_long_before_does_not_matter(
     assert widened(running)[-1]["more"] == "y"
 
 
+def test_an_enum_gains_a_value(database: Any, capture: Start, now: Now) -> None:
+    database.execute("CREATE TYPE mood AS ENUM ('so'); CREATE TABLE moods (id int PRIMARY KEY, mood mood)")
+    running = capture()
+    database.execute("INSERT INTO moods VALUES (1, 'so')")
+    database.execute("ALTER TYPE mood ADD VALUE 'better'")
+    database.execute("INSERT INTO moods VALUES (2, 'better')")
+    running.wait(now())
+    assert running.error("moods") is None
+    assert [change["after"]["mood"] for change in running.changes("moods")] == ["so", "better"]
+
+
 def test_columns_added_one_after_the_other(database: Any, capture: Start, now: Now) -> None:
     database.execute(ACCOUNTS)
     running = capture()

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from penstock.errors import ProtocolError
 from penstock.model import TableName
+from penstock.sources.postgres.control import REPORT
 
 __all__ = ["Relation", "RelationColumn", "parse_relation"]
-
-_REPORT = "This server speaks a protocol that Penstock does not know: please report it with the server's version."
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def parse_relation(message: bytes) -> Relation:
         return _parse(message)
     except (struct.error, ValueError, IndexError) as error:
         said = "a malformed Relation message arrived from Postgres"
-        raise ProtocolError(said, _REPORT) from error
+        raise ProtocolError(said, REPORT) from error
 
 
 def _parse(message: bytes) -> Relation:

@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.sources.postgres.types.kernel import inlined
 
-__all__ = ["nearest_double"]
+__all__ = ["nearest_double", "product"]
 
 _LEAST, _MOST = -342, 308
 
@@ -50,7 +50,7 @@ _ALL = np.uint64(2**64 - 1)
 
 
 @inlined
-def _product(a: Any, b: Any) -> tuple[Any, Any]:
+def product(a: Any, b: Any) -> tuple[Any, Any]:
     """The 128 bits of a × b, high and low."""
     a0, a1 = a & _MASK32, a >> _32
     b0, b1 = b & _MASK32, b >> _32
@@ -78,9 +78,9 @@ def _eisel_lemire(digits: Any, exponent: int) -> tuple[float, bool]:
         return 0.0, False
     zeros = _leading_zeros(digits)
     digits <<= np.uint64(zeros)
-    high, low = _product(digits, _HIGH[exponent - _LEAST])
+    high, low = product(digits, _HIGH[exponent - _LEAST])
     if high & _MASK9 == _MASK9 and low + digits < digits:
-        more, rest = _product(digits, _LOW[exponent - _LEAST])
+        more, rest = product(digits, _LOW[exponent - _LEAST])
         low += more
         if low < more:
             high += _1

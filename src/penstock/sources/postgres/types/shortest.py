@@ -18,6 +18,7 @@ import numpy as np
 
 from penstock.sources.postgres.types.codec import Bytes
 from penstock.sources.postgres.types.kernel import inlined
+from penstock.sources.postgres.types.rounding import product
 
 __all__ = ["WIDEST_DOUBLE", "put_double"]
 
@@ -35,28 +36,16 @@ _POWER = _split(
 )
 
 _0, _1, _2, _4, _5, _10 = (np.uint64(v) for v in (0, 1, 2, 4, 5, 10))
-_32, _64 = np.uint64(32), np.uint64(64)
-_MASK32 = np.uint64(2**32 - 1)
+_64 = np.uint64(64)
 _MASK52 = np.uint64(2**52 - 1)
 _HIDDEN = np.uint64(2**52)
 
 
 @inlined
-def _product(a: Any, b: Any) -> tuple[Any, Any]:
-    """The 128 bits of a × b, high and low."""
-    a0, a1 = a & _MASK32, a >> _32
-    b0, b1 = b & _MASK32, b >> _32
-    low = a0 * b0
-    middle = a1 * b0 + (low >> _32)
-    other = a0 * b1 + (middle & _MASK32)
-    return a1 * b1 + (middle >> _32) + (other >> _32), (other << _32) | (low & _MASK32)
-
-
-@inlined
 def _shifted(m: Any, low: Any, high: Any, shift: int) -> Any:
     """(m × (high, low)) >> shift, for a shift of 65 to 127."""
-    carry, _ = _product(m, low)
-    top, middle = _product(m, high)
+    carry, _ = product(m, low)
+    top, middle = product(m, high)
     middle += carry
     if middle < carry:
         top += _1
