@@ -219,6 +219,15 @@ class Catalog:
             row = db.execute(query, (source, local, upto)).fetchone()
         return None if row is None else BaseVersion(row[0], Lsn(row[1]), TableSchema.from_bytes(row[2]))
 
+    def forget_older_bases(self, source: str, valid: Lsn) -> None:
+        """Forget the versions that no position from `valid` on needs."""
+        query = (
+            "DELETE FROM base_version WHERE source=?1 AND position < (SELECT max(position) FROM base_version newer"
+            " WHERE newer.source=?1 AND newer.local=base_version.local AND newer.position <= ?2)"
+        )
+        with self._transaction() as db:
+            db.execute(query, (source, valid))
+
     def forget_bases(self, source: str, local: str) -> None:
         """Forget which versions of a base table show what: it is copied anew."""
         with self._transaction() as db:
