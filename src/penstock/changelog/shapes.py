@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from penstock.model import Image
 
-__all__ = ["changes", "changes_schema"]
+__all__ = ["changes", "changes_schema", "lsn_text"]
 
 _OPS = {
     Image.TRUNCATE: "truncate",
@@ -55,7 +55,7 @@ def changes(images: pa.RecordBatch) -> pa.RecordBatch:
     kept = images.take(pa.array(last))
     arrays = [
         pc.take(_NAMES, kept.column("_image")),
-        _lsn_text(kept.column("_lsn")),
+        lsn_text(kept.column("_lsn")),
         *(kept.column(name) for name in ("_ordinal", "_xid", "_committed_at")),
         _column_names(kept.column("_unchanged"), [field.name for field in columns]),
         before,
@@ -68,7 +68,7 @@ def _take(row: pa.StructArray, index: npt.NDArray[np.int64], there: npt.NDArray[
     return row.take(pa.array(index, mask=~there))
 
 
-def _lsn_text(lsn: pa.Array) -> pa.Array:
+def lsn_text(lsn: pa.Array) -> pa.Array:
     """Write LSNs as Postgres does; a batch has few distinct ones."""
     encoded = lsn.dictionary_encode()
     names = [f"{value >> 32:X}/{value & 0xFFFFFFFF:X}" for value in encoded.dictionary.to_pylist()]
