@@ -17,13 +17,15 @@ _OPS = {
     Image.DELETED_KEY: "delete",
     Image.UPDATED: "update",
     Image.INSERTED: "insert",
+    Image.COPIED: "snapshot",
 }
-_NAMES = pa.array([_OPS.get(Image(i)) for i in range(7)], pa.string())
+_NAMES = pa.array([_OPS.get(image) for image in Image], pa.string())
 
 
 def changes_schema(columns: pa.Schema) -> pa.Schema:
     """Return the schema of `changes`.
 
+    A row of a snapshot is of no transaction: it has the position, and neither ordinal, xid nor time.
     ``before`` holds what the replica identity gives: the old row, its key, or nothing. ``_unchanged`` names the
     columns of ``after`` that were not sent because they did not change (TOAST); they are null there.
     """
@@ -32,9 +34,9 @@ def changes_schema(columns: pa.Schema) -> pa.Schema:
         [
             pa.field("_op", pa.string(), nullable=False),
             pa.field("_lsn", pa.string(), nullable=False),
-            pa.field("_ordinal", pa.int64(), nullable=False),
-            pa.field("_xid", pa.int64(), nullable=False),
-            pa.field("_committed_at", pa.timestamp("us", "UTC"), nullable=False),
+            pa.field("_ordinal", pa.int64()),
+            pa.field("_xid", pa.int64()),
+            pa.field("_committed_at", pa.timestamp("us", "UTC")),
             pa.field("_unchanged", pa.list_(pa.string())),
             pa.field("before", row),
             pa.field("after", row),

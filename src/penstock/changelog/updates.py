@@ -23,20 +23,24 @@ from penstock.changelog.shapes import lsn_text
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import Image, TableName
 
-__all__ = ["updates", "updates_schema"]
+__all__ = ["OWN_COLUMNS", "updates", "updates_schema"]
 
 _OWN = [
     pa.field("_diff", pa.int32(), nullable=False),
     pa.field("_lsn", pa.string(), nullable=False),
-    pa.field("_ordinal", pa.int64(), nullable=False),
-    pa.field("_xid", pa.int64(), nullable=False),
-    pa.field("_committed_at", pa.timestamp("us", "UTC"), nullable=False),
+    pa.field("_ordinal", pa.int64()),
+    pa.field("_xid", pa.int64()),
+    pa.field("_committed_at", pa.timestamp("us", "UTC")),
 ]
+
+
+OWN_COLUMNS = frozenset(field.name for field in _OWN)
+"""The columns that stand beside those of a row."""
 
 
 def updates_schema(columns: pa.Schema) -> pa.Schema:
     """Return the schema of `updates`: the row's columns, then how many more of it there are, and of which change."""
-    taken = {field.name for field in _OWN} & {name.lower() for name in columns.names}
+    taken = OWN_COLUMNS & {name.lower() for name in columns.names}
     if taken:
         message = f"as updates, the columns of a row stand beside ours, and it has a column {min(taken)!r} of its own"
         raise UsageError(message, "Read it with rows=changes, or exclude that column from the source.")

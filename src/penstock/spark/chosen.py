@@ -83,7 +83,7 @@ class Chosen:
         return self.shape.schema(first.schema.columns)
 
     def columns(self, names: Sequence[str]) -> dict[TableName, TableSchema | None]:
-        """Return the columns to read of each table: those the query began with; each image's own where rows are JSON."""
+        """Return the columns to read of each table: those that the query began with; None where rows are JSON."""
         if self.shape.several:
             return dict.fromkeys(self.names)
         (name, table) = next(iter(self.tables().items()))
@@ -100,6 +100,11 @@ class Chosen:
         """Return the first definite error among the chosen tables."""
         errors = (table.error for table in self.tables().values())
         return min((error for error in errors if error is not None), key=lambda error: error.lsn, default=None)
+
+    def readable(self) -> Lsn:
+        """Return the last position at which all chosen tables can be read."""
+        durable, error = self.reader().frontiers().durable, self.error()
+        return durable if error is None else Lsn(min(durable, error.lsn - 1))
 
     def refuse_past(self, upto: Lsn) -> None:
         """Refuse to read beyond an error, or beyond what is written."""
