@@ -23,7 +23,7 @@ from penstock.changelog.shapes import lsn_text
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import Image, TableName
 
-__all__ = ["OWN_COLUMNS", "updates", "updates_schema"]
+__all__ = ["OWN_COLUMNS", "updates", "updates_schema", "whole_rows"]
 
 _OWN = [
     pa.field("_diff", pa.int32(), nullable=False),
@@ -49,12 +49,10 @@ def updates_schema(columns: pa.Schema) -> pa.Schema:
 
 def updates(images: pa.RecordBatch, table: TableName) -> pa.RecordBatch:
     """Return one row per image, in order; refuse images of `table` that do not hold what went."""
-    kind = images.column("_image").to_numpy()
-    _refuse_what_cannot_be_told(kind, table)
     columns = pa.schema(list(images.schema.field("row").type))
-    diff = np.where(kind >= Image.UPDATED, 1, -1).astype(np.int32)
+    diff = np.where(images.column("_image").to_numpy() >= Image.UPDATED, 1, -1).astype(np.int32)
     arrays = [
-        *_whole_rows(images),
+        *whole_rows(images, table),
         pa.array(diff),
         lsn_text(images.column("_lsn")),
         *(images.column(name) for name in ("_ordinal", "_xid", "_committed_at")),
@@ -62,8 +60,12 @@ def updates(images: pa.RecordBatch, table: TableName) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=updates_schema(columns))
 
 
-def _whole_rows(images: pa.RecordBatch) -> list[pa.Array]:
-    """Return the columns; each value that was left out is that of the image before, which is the old row."""
+def whole_rows(images: pa.RecordBatch, table: TableName) -> list[pa.Array]:
+    """Return the columns of all images, whole; refuse images of `table` that are not.
+
+    A value that was left out is that of the image before, which is the old row.
+    """
+    _refuse_what_cannot_be_told(images.column("_image").to_numpy(), table)
     columns = images.column("row").flatten()
     unchanged = images.column("_unchanged")
     if unchanged.null_count == len(unchanged):
