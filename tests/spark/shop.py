@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,18 @@ from penstock.tables.base import BaseTable
 START = 10
 
 
+class InOneThread:
+    """The log's writer, for several threads: Spark calls foreachBatch in one of its own."""
+
+    def __init__(self, log: ChangeLog) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._writer = self._thread.submit(log.writer).result()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Call a method of the writer."""
+        return lambda *given, **named: self._thread.submit(getattr(self._writer, name), *given, **named).result()
+
+
 class Shop:
     """A home with one source, whose log is written by hand."""
 
@@ -32,7 +45,7 @@ class Shop:
         self.catalog.add_source(SourceRecord("shop", "POSTGRES", "{}", "{}", SourceState.READY, log=log), tables)
         self.log: ChangeLog = self.catalog.log("shop")
         self.log.create(Lsn(START))
-        self.writer = self.log.writer()
+        self.writer: Any = InOneThread(self.log)
         for schema in (ORDERS, ITEMS):
             self.writer.define(schema, Lsn(START))
 
@@ -90,6 +103,7 @@ class Following:
         self._shop = shop
         self._checkpoint = checkpoint
         self.batches: list[tuple[int, list[int]]] = []
+        self.on_batch: Callable[[int], None] | None = None
 
     def run(self, **options: str) -> list[list[int]]:
         """Read what is there, and stop; return the batches of this run."""
@@ -104,3 +118,5 @@ class Following:
 
     def _remember(self, rows: DataFrame, number: int) -> None:
         self.batches.append((number, ids(rows)))
+        if self.on_batch is not None:
+            self.on_batch(number)

@@ -9,7 +9,7 @@
                                                                                 └ of a snapshot: a file, and its tail
 
 Planning happens in a Python process beside the driver, which knows the home. Tasks know only their piece, and the log's
-address in it. Errors of ours cross the border as themselves (`boundary`).
+address in it. An error reaches the user as Spark shows it: a traceback that ends in what happened and what to do.
 """
 
 from __future__ import annotations

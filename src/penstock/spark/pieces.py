@@ -11,7 +11,6 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.changelog.interface import ChangeLog, Extent
 from penstock.model import TableName, TableSchema
-from penstock.spark.boundary import carrying
 from penstock.spark.chosen import Shape
 from penstock.spark.ranges import TASK_BYTES
 
@@ -67,6 +66,5 @@ def read_piece(piece: InputPartition, shape: Shape) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a piece, in the shape that was asked for."""
     if not isinstance(piece, Piece):
         raise TypeError(piece)
-    with carrying():
-        for images in piece.images():
-            yield shape.of(images, piece.table)
+    for images in piece.images():
+        yield shape.of(images, piece.table)

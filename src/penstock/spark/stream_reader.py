@@ -253,7 +253,7 @@ class _Pin:
 
     def _needed(self, offset: _Offset) -> Lsn:
         if offset.get("read", 0) < offset.get("of", 0):
-            return Lsn(min(position for _, position in offset["bases"].values()))
+            return min(Lsn.parse(position) for _, position in offset["bases"].values())
         return Lsn.parse(offset["lsn"])
 
     def _set(self, at: Lsn) -> None:
