@@ -18,13 +18,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.tables import model
+from tests.tables.model import KEYED, random_history
 
 from penstock.errors import DefiniteError
-from penstock.model import TableName, TableSchema, with_missing
+from penstock.model import TableName, TableSchema, image_schema, with_missing
 from penstock.positions import Lsn
 from penstock.spark.base_files import BaseFile, BaseFiles, read_base_file
+from penstock.spark.net import fold_net
+from penstock.spark.overlay_arrow import kept_rows, new_rows
 from penstock.spark.ranges import spark_schema
 from penstock.tables.base import BaseTable
+from penstock.tables.fold import fold
 
 POINT = pa.struct([("x", pa.float64()), ("a (field)", pa.string())])
 RANGE = pa.struct([("lower", pa.timestamp("us", "UTC")), ("upper", pa.timestamp("us", "UTC")), ("empty", pa.bool_())])
@@ -253,6 +258,22 @@ def z85(data: bytes) -> str:
     ours = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
     theirs = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
     return base64.b85encode(data).translate(bytes.maketrans(ours, theirs)).decode()
+
+
+def test_the_live_table_without_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Base files, each by a task of its own, and the log after them: the table as it was upstream."""
+    history = random_history(21, full=False, groups=60, transactions=9)
+    first, middle, last = (sorted(history.states)[at] for at in (3, 6, -1))
+    made = BaseTable(spark, str(tmp_path / "base"), KEYED)
+    made.create(history.base(spark, first).repartition(2), Lsn(first))
+    made.merge(fold(history.frame(spark, first, middle), KEYED), Lsn(middle))
+    files = BaseFiles.at(made.path, 1)
+    tail = [image for image in history.images if image["_lsn"] > middle]
+    net = fold_net(pa.Table.from_pylist(tail, image_schema(KEYED.columns)), KEYED)
+    found = [batch for file in files.files for batch in kept_rows(read_base_file(file, KEYED.columns), net)]
+    table = pa.Table.from_batches([*found, *new_rows(net)])
+    assert model.plain(table.to_pylist()) == model.plain(history.states[last])
+    assert len(files.files) > 1 and any(file.kept for file in files.files)
 
 
 def test_files_without_statistics(spark: SparkSession, tmp_path: Path) -> None:
