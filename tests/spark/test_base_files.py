@@ -32,6 +32,7 @@ from penstock.tables.base import BaseTable
 from penstock.tables.fold import fold
 
 POINT = pa.struct([("x", pa.float64()), ("a (field)", pa.string())])
+INTERVAL = pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())])
 RANGE = pa.struct([("lower", pa.timestamp("us", "UTC")), ("upper", pa.timestamp("us", "UTC")), ("empty", pa.bool_())])
 TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "bool": (pa.bool_(), [True, False]),
@@ -56,7 +57,7 @@ TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
         ],
     ),
     "timestamp": (pa.timestamp("us"), [datetime.datetime.min, datetime.datetime.max]),  # noqa: DTZ901
-    "interval": (pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())]), [None]),
+    "interval": (INTERVAL, [{"months": -1, "days": 0, "microseconds": 2**40}]),
     "ints": (pa.list_(pa.int16()), [[], [1, None, 3]]),
     "a point": (POINT, [{"x": -0.0, "a (field)": "y"}, {"x": None, "a (field)": None}]),
     "points": (pa.list_(POINT), [[{"x": 1.0, "a (field)": "z"}, None], []]),
