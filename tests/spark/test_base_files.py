@@ -18,15 +18,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.tables import model
+from tests.tables.model import KEYED, random_history
 
 from penstock.errors import DefiniteError
-from penstock.model import TableName, TableSchema, with_missing
+from penstock.model import TableName, TableSchema, image_schema, with_missing
 from penstock.positions import Lsn
 from penstock.spark.base_files import BaseFile, BaseFiles, read_base_file
+from penstock.spark.net import fold_net
+from penstock.spark.overlay_arrow import kept_rows, new_rows
 from penstock.spark.ranges import spark_schema
 from penstock.tables.base import BaseTable
+from penstock.tables.fold import fold
 
 POINT = pa.struct([("x", pa.float64()), ("a (field)", pa.string())])
+INTERVAL = pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())])
 RANGE = pa.struct([("lower", pa.timestamp("us", "UTC")), ("upper", pa.timestamp("us", "UTC")), ("empty", pa.bool_())])
 TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "bool": (pa.bool_(), [True, False]),
@@ -51,7 +57,7 @@ TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
         ],
     ),
     "timestamp": (pa.timestamp("us"), [datetime.datetime.min, datetime.datetime.max]),  # noqa: DTZ901
-    "interval": (pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())]), [None]),
+    "interval": (INTERVAL, [{"months": -1, "days": 0, "microseconds": 2**40}]),
     "ints": (pa.list_(pa.int16()), [[], [1, None, 3]]),
     "a point": (POINT, [{"x": -0.0, "a (field)": "y"}, {"x": None, "a (field)": None}]),
     "points": (pa.list_(POINT), [[{"x": 1.0, "a (field)": "z"}, None], []]),
@@ -253,6 +259,22 @@ def z85(data: bytes) -> str:
     ours = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
     theirs = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
     return base64.b85encode(data).translate(bytes.maketrans(ours, theirs)).decode()
+
+
+def test_the_live_table_without_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Base files, each by a task of its own, and the log after them: the table as it was upstream."""
+    history = random_history(21, full=False, groups=60, transactions=9)
+    first, middle, last = (sorted(history.states)[at] for at in (3, 6, -1))
+    made = BaseTable(spark, str(tmp_path / "base"), KEYED)
+    made.create(history.base(spark, first).repartition(2), Lsn(first))
+    made.merge(fold(history.frame(spark, first, middle), KEYED), Lsn(middle))
+    files = BaseFiles.at(made.path, 1)
+    tail = [image for image in history.images if image["_lsn"] > middle]
+    net = fold_net(pa.Table.from_pylist(tail, image_schema(KEYED.columns)), KEYED)
+    found = [batch for file in files.files for batch in kept_rows(read_base_file(file, KEYED.columns), net)]
+    table = pa.Table.from_batches([*found, *new_rows(net)])
+    assert model.plain(table.to_pylist()) == model.plain(history.states[last])
+    assert len(files.files) > 1 and any(file.kept for file in files.files)
 
 
 def test_files_without_statistics(spark: SparkSession, tmp_path: Path) -> None:

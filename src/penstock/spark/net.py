@@ -33,7 +33,7 @@ from penstock.spark.distinct import Distinct, Numbers
 
 __all__ = ["BagNet", "KeyedNet", "fold_net"]
 
-Flags = npt.NDArray[np.bool_]
+_Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _earlier(kinds: npt.NDArray[np.int8], keys: Numbers) -> Numbers:
     return earlier
 
 
-def _unknown(images: pa.RecordBatch) -> dict[int, Flags]:
+def _unknown(images: pa.RecordBatch) -> dict[int, _Flags]:
     """Return, per column of which values were left out, in which images."""
     unchanged = images.column("_unchanged")
     if unchanged.null_count == len(unchanged):
@@ -146,7 +146,7 @@ def _unknown(images: pa.RecordBatch) -> dict[int, Flags]:
     return found
 
 
-def _newest(earlier: Numbers, lacks: Flags) -> Numbers:
+def _newest(earlier: Numbers, lacks: _Flags) -> Numbers:
     """Follow the pointers from images that lack a value, to the first that has it or to the end."""
     at = np.where(lacks, earlier, np.arange(len(earlier)))
     while not np.array_equal(further := at[at], at):

@@ -33,10 +33,10 @@ from penstock.spark.net import BagNet, KeyedNet
 
 __all__ = ["absent_base_row", "base_columns", "in_parts", "kept_rows", "live_rows", "new_rows"]
 
-Batches = Iterator[pa.RecordBatch]
+_Batches = Iterator[pa.RecordBatch]
 
 
-def live_rows(base: Iterable[pa.RecordBatch], net: KeyedNet | BagNet, names: Sequence[str] | None = None) -> Batches:
+def live_rows(base: Iterable[pa.RecordBatch], net: KeyedNet | BagNet, names: Sequence[str] | None = None) -> _Batches:
     """Yield the rows that `base`, all of it, becomes through `net`; of their columns those in `names`, or all."""
     wanted = list(names or net.schema.columns.names)
     if isinstance(net, BagNet):
@@ -51,7 +51,7 @@ def in_parts(net: KeyedNet | BagNet) -> bool:
     return net.truncated or isinstance(net, KeyedNet) or bool((net.counts >= 0).all())
 
 
-def kept_rows(base: Iterable[pa.RecordBatch], net: KeyedNet | BagNet, names: Sequence[str] | None = None) -> Batches:
+def kept_rows(base: Iterable[pa.RecordBatch], net: KeyedNet | BagNet, names: Sequence[str] | None = None) -> _Batches:
     """Yield what a part of the base, of a table that may be read in parts, becomes."""
     wanted = list(names or net.schema.columns.names)
     if isinstance(net, BagNet):
@@ -59,7 +59,7 @@ def kept_rows(base: Iterable[pa.RecordBatch], net: KeyedNet | BagNet, names: Seq
     return _kept_of_keys(base, net, wanted, whole=False)
 
 
-def new_rows(net: KeyedNet | BagNet, names: Sequence[str] | None = None) -> Batches:
+def new_rows(net: KeyedNet | BagNet, names: Sequence[str] | None = None) -> _Batches:
     """Yield the rows that need nothing of the base: once, whatever the parts."""
     rows = net.rows.select(list(names or net.schema.columns.names))
     if isinstance(net, BagNet):
@@ -84,7 +84,7 @@ def base_columns(net: KeyedNet | BagNet, names: Sequence[str]) -> pa.Schema:
 # -- tables with a key ----------------------------------------------------------------------------------------------
 
 
-def _kept_of_keys(base: Iterable[pa.RecordBatch], net: KeyedNet, names: list[str], *, whole: bool) -> Batches:
+def _kept_of_keys(base: Iterable[pa.RecordBatch], net: KeyedNet, names: list[str], *, whole: bool) -> _Batches:
     sources = _sources(net, names)
     taken = np.zeros(len(net.touched), np.bool_)
     taken[sources[sources >= 0]] = True
@@ -110,7 +110,9 @@ def _sources(net: KeyedNet, names: Sequence[str]) -> Numbers:
     return np.where(taking, net.sources, -1)
 
 
-def _completed(net: KeyedNet, found: list[tuple[Numbers, pa.RecordBatch]], names: list[str], *, whole: bool) -> Batches:
+def _completed(
+    net: KeyedNet, found: list[tuple[Numbers, pa.RecordBatch]], names: list[str], *, whole: bool
+) -> _Batches:
     """Yield the rows that take values from the base rows in `found`."""
     place = np.full(len(net.touched), -1)
     keys = np.concatenate([np.empty(0, np.int64), *(keys for keys, _ in found)])
@@ -143,7 +145,7 @@ def _filled(net: KeyedNet, name: str, base: pa.Table, place: Numbers, there: Num
 # -- tables without one ---------------------------------------------------------------------------------------------
 
 
-def _kept_of_bag(base: Iterable[pa.RecordBatch], net: BagNet, names: list[str]) -> Batches:
+def _kept_of_bag(base: Iterable[pa.RecordBatch], net: BagNet, names: list[str]) -> _Batches:
     if net.truncated:
         return
     fewer = np.maximum(-net.counts, 0)
@@ -176,7 +178,7 @@ def _refuse_fewer_than_none(counts: Numbers, net: BagNet) -> None:
 # -- both -----------------------------------------------------------------------------------------------------------
 
 
-def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Batches:
+def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> _Batches:
     """Put batches together until each has as many rows, but for the last."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
@@ -188,7 +190,7 @@ def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Batches:
         yield from _some(pa.concat_batches(waiting))
 
 
-def _some(batch: pa.RecordBatch) -> Batches:
+def _some(batch: pa.RecordBatch) -> _Batches:
     if len(batch):
         yield batch
 
