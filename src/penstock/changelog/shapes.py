@@ -7,9 +7,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.changelog.lsn_text import lsn_text
 from penstock.model import Image
 
-__all__ = ["changes", "changes_schema", "lsn_text"]
+__all__ = ["changes", "changes_schema"]
 
 _OPS = {
     Image.TRUNCATE: "truncate",
@@ -54,7 +55,7 @@ def changes(images: pa.RecordBatch) -> pa.RecordBatch:
     paired = np.concatenate([[False], first])[last]  # the image before this one is its old row
     before = _take(row, np.where(old, last, last - 1), old | paired)
     after = _take(row, last, kind[last] >= Image.UPDATED)
-    kept = images.take(pa.array(last))
+    kept = images if len(last) == len(images) else images.take(pa.array(last))
     arrays = [
         pc.take(_NAMES, kept.column("_image")),
         lsn_text(kept.column("_lsn")),
@@ -67,14 +68,12 @@ def changes(images: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _take(row: pa.StructArray, index: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]) -> pa.Array:
+    """Take rows, null where none is there; all or none of them, the usual case, cost nothing."""
+    if not there.any():
+        return pa.nulls(len(index), row.type)
+    if len(index) == len(row) and there.all():  # then they are all rows, in order
+        return row
     return row.take(pa.array(index, mask=~there))
-
-
-def lsn_text(lsn: pa.Array) -> pa.Array:
-    """Write LSNs as Postgres does; a batch has few distinct ones."""
-    encoded = lsn.dictionary_encode()
-    names = [f"{value >> 32:X}/{value & 0xFFFFFFFF:X}" for value in encoded.dictionary.to_pylist()]
-    return pc.take(pa.array(names, pa.string()), encoded.indices)
 
 
 def _column_names(unchanged: pa.Array, names: list[str]) -> pa.Array:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.changelog.shapes import lsn_text
+from penstock.changelog.lsn_text import lsn_text
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import Image, TableName
 
