@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from penstock.errors import UsageError
 from penstock.sources.postgres.names import ColumnName, TableChoice, parse_column, parse_table
-from penstock.sources.postgres.secret import check_reference
+from penstock.secret import check_reference
 
 __all__ = ["Heartbeat", "Ownership", "Partitions", "PostgresOptions", "Rules"]
 
