@@ -21,7 +21,8 @@ from contextlib import closing
 from pathlib import Path
 
 from bench.rounds import print_environment, print_table, size
-from penstock.changelog.sqlite import SqliteLogReader, create_log
+from penstock.changelog.sqlite.log import SqliteLog
+from penstock.changelog.sqlite.reader import SqliteLogReader
 from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
 from penstock.errors import DefiniteError
 from penstock.model import TableName
@@ -76,7 +77,7 @@ def _peak(server: EmbeddedPostgres, name: str, load: str) -> tuple[int, int]:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         config = PostgresSource.from_url(server.url, name).create_instances(1)[0].prepare()
         log = Path(folder) / "log.db"
-        create_log(log, config.start())
+        SqliteLog(log).create(config.start())
         server.execute(load)
         end = Lsn.parse(server.execute("SELECT pg_current_wal_insert_lsn()")[0][0])
         command = [sys.executable, "-m", "bench.memory", str(log), str(end)]
@@ -97,7 +98,7 @@ def _capture(log: Path, end: Lsn) -> None:
     """Be the capture, and print the highest resident memory."""
     config = PostgresInstanceConfig.model_validate_json(sys.stdin.read())
     warm()
-    instance, stop = PostgresInstance(config, log), threading.Event()
+    instance, stop = PostgresInstance(config, SqliteLog(log)), threading.Event()
     thread = threading.Thread(target=instance.run, args=(stop, lambda: None))
     thread.start()
     while instance.durable_frontier() < end and thread.is_alive():

@@ -32,7 +32,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.rounds import Sample, Spread, alternate, median_ratio, print_environment, print_table, size
-from penstock.changelog.sqlite import create_log
+from penstock.changelog.sqlite.log import SqliteLog
 from penstock.embedded.postgres import EmbeddedPostgres, binaries, start_postgres
 from penstock.errors import DefiniteError
 from penstock.positions import Lsn
@@ -141,7 +141,7 @@ def subject(load: Load, number: int) -> Sample:
     """Capture from a slot into a fresh log, until all is durable."""
     config = load.config.model_copy(update={"slot": f"{_PENSTOCK}_{number}"})
     log = load.folder / f"{number}.log"
-    create_log(log, config.start())
+    SqliteLog(log).create(config.start())
     process = subprocess.run(
         [sys.executable, "-m", "bench.stream", str(log), str(load.end)],
         input=config.model_dump_json(),
@@ -189,7 +189,7 @@ def _capture(log: Path, end: Lsn) -> None:
     """Be the subject: capture as the configuration on standard input says, and print when all was durable."""
     config = PostgresInstanceConfig.model_validate_json(sys.stdin.read())
     warm()
-    instance, stop, began = PostgresInstance(config, log), threading.Event(), []
+    instance, stop, began = PostgresInstance(config, SqliteLog(log)), threading.Event(), []
     thread = threading.Thread(target=instance.run, args=(stop, lambda: began.append(time.process_time())))
     thread.start()
     while instance.durable_frontier() < end and thread.is_alive():

@@ -14,7 +14,7 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src"
 
-BASE = {"errors", "positions", "model", "options", "layout", "secret"}
+BASE = {"errors", "positions", "model", "options", "layout", "durations", "secret"}
 LOWER = BASE | {"changelog", "formats", "envelopes"}
 DATA = LOWER | {"sources", "spark"}
 FACES = {"cli", "web"}
@@ -25,10 +25,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "envelopes": BASE,
     "embedded": BASE,
     "sources": BASE | {"changelog", "formats"},
-    "spark": LOWER | {"sources"},
+    "spark": LOWER | {"sources", "catalog"},
     "tables": DATA,
     "sinks": DATA,
-    "catalog": BASE | {"sources"},
+    "catalog": BASE | {"changelog", "sources"},
     "sql": BASE | {"sources", "sinks", "catalog"},
     "control": DATA | {"tables", "sinks", "catalog", "sql"},
     "demo": BASE | {"embedded", "control"},

@@ -7,7 +7,8 @@
     ├── DefiniteError             stays until somebody acts; never retried                   exit 3
     │   ├── TableError            belongs to one table from one LSN on; others run on
     │   ├── ProtocolError         bytes from Postgres that do not follow the protocol
-    │   └── LogCorrupt            the change log does not hold what was written to it
+    │   ├── LogCorrupt            the change log does not hold what was written to it
+    │   └── HistoryGone           a range begins before `valid`: that history was removed
     └── TransientError            may pass by itself; retried with backoff, never data       exit 4
 
 Errors cross process borders (Spark workers, the capture process), so each of them pickles: the
@@ -20,6 +21,7 @@ from typing import Any
 
 __all__ = [
     "DefiniteError",
+    "HistoryGone",
     "LogCorrupt",
     "PenstockError",
     "ProtocolError",
@@ -76,6 +78,10 @@ class ProtocolError(DefiniteError):
 
 class LogCorrupt(DefiniteError):
     """A chunk of the change log fails its checksum, or is missing."""
+
+
+class HistoryGone(DefiniteError):
+    """A range begins before `valid`: that history was removed."""
 
 
 class TransientError(PenstockError):

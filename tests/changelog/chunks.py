@@ -57,10 +57,18 @@ def _stored(schema: TableSchema, row: Row, lsns: list[int]) -> dict[str, Any]:
     }
 
 
+def batches(
+    reader: ChangeLogReader, schema: TableSchema, after: int = 0, upto: int = 2**62, columns: pa.Schema | None = None
+) -> list[pa.RecordBatch]:
+    """Read a range, or as much of it as the log still has."""
+    begun = max(after, reader.frontiers().valid)
+    return list(reader.read(reader.extent(schema.table, Lsn(begun), Lsn(upto)), columns))
+
+
 def read(reader: ChangeLogReader, schema: TableSchema, after: int = 0, upto: int = 2**62) -> list[Row]:
     """Read a range back into rows."""
     found = []
-    for batch in reader.read(schema.table, Lsn(after), Lsn(upto)):
+    for batch in batches(reader, schema, after, upto):
         batch.validate(full=True)
         for row in batch.to_pylist():
             values = None if row["row"] is None else tuple(row["row"].values())

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from tests.changelog.chunks import ITEMS, ORDERS, chunk, inserted, read
 
-from penstock.changelog.sqlite import SqliteLogReader, SqliteLogWriter, create_log
+from penstock.changelog.sqlite.log import SqliteLog
+from penstock.changelog.sqlite.reader import SqliteLogReader
+from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.errors import DefiniteError, LogCorrupt
 from penstock.positions import Lsn
 
@@ -26,7 +28,7 @@ import sys
 from pathlib import Path
 from tests.changelog.chunks import ITEMS, ORDERS, chunk, inserted
 from penstock.changelog.interface import StagedCommit
-from penstock.changelog.sqlite import SqliteLogWriter
+from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.positions import Lsn
 
 writer = SqliteLogWriter(Path(sys.argv[1]))
@@ -48,7 +50,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from tests.changelog.chunks import ORDERS, chunk, inserted
-from penstock.changelog.sqlite import SqliteLogWriter
+from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.errors import DefiniteError
 from penstock.positions import Lsn
 
@@ -74,7 +76,7 @@ writer.close()
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     made = tmp_path / "shop.db"
-    create_log(made, Lsn.ZERO)
+    SqliteLog(made).create(Lsn.ZERO)
     return made
 
 
@@ -214,7 +216,7 @@ def test_a_newer_format_is_refused(path: Path, opened: type[SqliteLogReader] | t
     with pytest.raises(DefiniteError, match="format 99"):
         opened(path)
     with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA user_version = 1")
+        db.execute("PRAGMA user_version = 3")
     opened(path).close()  # the refused writer has let go of the lock
 
 
@@ -241,7 +243,7 @@ def test_another_file_is_refused(
 
 
 def test_creating_a_log_that_exists_leaves_it_alone(written: Path) -> None:
-    create_log(written, Lsn(99))
+    SqliteLog(written).create(Lsn(99))
     with closing(SqliteLogReader(written)) as reader:
         assert reader.frontiers().durable == 40
         assert len(read(reader, ORDERS)) == 60

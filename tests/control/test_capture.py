@@ -16,12 +16,11 @@ import pytest
 
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog, SourceRecord
-from penstock.changelog.sqlite import SqliteLogReader
+from penstock.changelog.sqlite.reader import SqliteLogReader
 from penstock.control.lifecycle import create_source, drop_source
 from penstock.control.supervisor import CaptureSupervisor
 from penstock.layout import catalog_path, log_path, run_path
 from penstock.model import TableName
-from penstock.positions import Lsn
 from penstock.sources.postgres.spec import PostgresSource
 
 PATIENCE = 60.0
@@ -51,7 +50,8 @@ class Home:
 
     def ids(self) -> list[int]:
         with closing(SqliteLogReader(log_path(self.path, self.name))) as reader:
-            batches = reader.read(TableName("public", "t"), Lsn.ZERO, reader.frontiers().durable)
+            reach = reader.frontiers()
+            batches = reader.read(reader.extent(TableName("public", "t"), reach.valid, reach.durable))
             return [row["id"] for batch in batches for row in batch.column("row").to_pylist()]
 
     def insert(self, number: int) -> None:

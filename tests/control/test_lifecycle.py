@@ -97,7 +97,7 @@ PLACES = [
     (spec, "identify"),
     (spec, "create_publication"),
     (spec, "create_slot"),
-    (lifecycle, "create_log"),
+    (lifecycle, "_make_log"),
 ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
-from penstock.changelog.sqlite import create_log
+from penstock.changelog.sqlite.log import SqliteLog
 from penstock.control.live import Live
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.layout import catalog_path, log_path
@@ -44,7 +44,7 @@ def catalog(tmp_path: Path) -> Catalog:
         "shop", TableName("public", "notes"), "notes", TableState.FAILED, "it has no primary key", "Run: ALTER TABLE"
     )
     made.add_source(record, [*tables, refused])
-    create_log(log_path(tmp_path, "shop"), Lsn(10))
+    SqliteLog(log_path(tmp_path, "shop")).create(Lsn(10))
     return made
 
 

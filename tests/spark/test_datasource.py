@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.changelog.chunks import ITEMS, ORDERS, Row, chunk, inserted
 
 from penstock.changelog.interface import StagedCommit
-from penstock.changelog.sqlite import SqliteLogWriter, create_log
+from penstock.changelog.sqlite.log import SqliteLog
+from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.errors import TableError, UsageError
 from penstock.layout import log_path
 from penstock.model import Image, TableSchema
@@ -30,7 +31,7 @@ class Shop:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        create_log(log_path(home, "shop"), Lsn(START))
+        SqliteLog(log_path(home, "shop")).create(Lsn(START))
         self.writer = SqliteLogWriter(log_path(home, "shop"))
         for schema in (ORDERS, ITEMS):
             self.writer.define(schema, Lsn(10))
@@ -230,7 +231,7 @@ def test_a_source_made_anew_under_the_same_checkpoint(spark: SparkSession, shop:
     log = log_path(shop.home, "shop")
     for path in log.parent.iterdir():
         path.unlink()
-    create_log(log, Lsn(100))
+    SqliteLog(log).create(Lsn(100))
     shop.writer = SqliteLogWriter(log)
     shop.writer.define(ORDERS)
     shop.orders(inserted(110))

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.catalog.states import SourceState, TableState
+from penstock.changelog.interface import ChangeLog
+from penstock.changelog.place import log_at
 from penstock.errors import DefiniteError
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 
 __all__ = ["BaseVersion", "Catalog", "Debt", "SourceRecord", "TableRecord"]
 
-_VERSION = 2
+_VERSION = 3
 _SCHEMA = """
 CREATE TABLE source (
     name TEXT PRIMARY KEY, kind TEXT NOT NULL, spec TEXT NOT NULL, instance TEXT NOT NULL, state TEXT NOT NULL,
@@ -37,7 +39,16 @@ CREATE TABLE debt (
     id INTEGER PRIMARY KEY, source TEXT NOT NULL, instance TEXT NOT NULL, durable INTEGER NOT NULL, error TEXT,
     since TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP)
 """
-_STEPS = {0: _SCHEMA, 1: _DEBT}
+_LOGS = """
+ALTER TABLE source ADD COLUMN log TEXT;
+ALTER TABLE base_version RENAME TO base_version_2;
+CREATE TABLE base_version (
+    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, local TEXT NOT NULL, version INTEGER NOT NULL,
+    position INTEGER NOT NULL, columns BLOB NOT NULL, PRIMARY KEY (source, local, position, version));
+INSERT INTO base_version SELECT * FROM base_version_2;
+DROP TABLE base_version_2
+"""
+_STEPS = {0: _SCHEMA, 1: _DEBT, 2: _LOGS}
 """What takes a catalog from one version to the next."""
 
 
@@ -52,6 +63,8 @@ class SourceRecord:
     state: SourceState
     error: str | None = None
     remedy: str | None = None
+    log: str | None = None
+    """Where its change log is, as a URL; None for the embedded one, in the home."""
 
 
 @dataclass(frozen=True)
@@ -107,19 +120,24 @@ class Catalog:
     def sources(self) -> list[SourceRecord]:
         """Return all sources, by name."""
         with self._connected() as db:
-            rows = db.execute("SELECT name, kind, spec, instance, state, error, remedy FROM source ORDER BY name")
-            return [SourceRecord(r[0], r[1], r[2], r[3], SourceState(r[4]), r[5], r[6]) for r in rows]
+            rows = db.execute("SELECT name, kind, spec, instance, state, error, remedy, log FROM source ORDER BY name")
+            return [SourceRecord(r[0], r[1], r[2], r[3], SourceState(r[4]), *r[5:]) for r in rows]
 
     def source(self, name: str) -> SourceRecord | None:
         """Look a source up."""
         return next((record for record in self.sources() if record.name == name), None)
 
+    def log(self, name: str) -> ChangeLog:
+        """Return where the change log of a source is."""
+        record = self.source(name)
+        return log_at(self._path.parent, name, record.log if record else None)
+
     def add_source(self, record: SourceRecord, tables: Sequence[TableRecord]) -> None:
         """Write a source and its tables, in one step."""
         with self._transaction() as db:
             db.execute(
-                "INSERT INTO source (name, kind, spec, instance, state) VALUES (?, ?, ?, ?, ?)",
-                (record.name, record.kind, record.spec, record.instance, record.state),
+                "INSERT INTO source (name, kind, spec, instance, state, log) VALUES (?, ?, ?, ?, ?, ?)",
+                (record.name, record.kind, record.spec, record.instance, record.state, record.log),
             )
             db.executemany(
                 "INSERT INTO source_table VALUES (?, ?, ?, ?, ?, ?, ?)",

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.changelog.interface import Chunk, transaction_schema
+from penstock.changelog.interface import Chunk, ChunkRef, Extent, transaction_schema
 from penstock.errors import DefiniteError, LogCorrupt
 from penstock.model import Image, TableName, image_schema, missing_value
 from penstock.positions import Lsn
@@ -54,6 +54,13 @@ class StoredChunk:
                 message,
                 "Restore the home from a backup, or drop the source and capture it afresh.",
             )
+
+    def within(self, chunk: ChunkRef, extent: Extent) -> pa.RecordBatch:
+        """Return the images of this chunk that lie in the extent."""
+        columns = extent.schemas[chunk.version].columns
+        if chunk.staged is not None:
+            return self.unpack_staged(columns, chunk.last, *chunk.staged)
+        return self.unpack(columns, extent.after, extent.upto)
 
     def unpack(self, columns: pa.Schema, after: Lsn, upto: Lsn) -> pa.RecordBatch:
         """Return the images in (after, upto]."""

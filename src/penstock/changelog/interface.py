@@ -2,33 +2,49 @@
 
 ::
 
-    stage(xid, chunks)   parts of a transaction in progress: written, seen by nobody
-    discard(xid)         it was rolled back: its parts are gone
-    prepare(xid)         it was prepared (two-phase commit): its parts outlive their writer
-    publish(...)         closed chunks, the staged parts of transactions that committed, table errors and
-                         the new `durable` frontier become visible in one atomic step
+    ChangeLog              a value that says where a log is; it travels to whoever writes or reads there
+      ├─ create, remove
+      ├─ writer() ─▶ ChangeLogWriter   one
+      │     define(schema)       the columns of a table from here on
+      │     stage(xid, chunks)   parts of a transaction in progress: written, seen by nobody
+      │     settle(xid, …)       it was rolled back: its parts are gone; or prepared: they outlive their writer
+      │     publish(...)         closed chunks, the staged parts of transactions that committed, table errors and
+      │                          the new `durable` frontier become visible in one atomic step
+      │     retain(since)        history that nobody needs is removed, and `valid` moves
+      └─ reader() ─▶ ChangeLogReader   many, anywhere
+            frontiers, wait      how far it goes
+            tables               what it knows of each table
+            extent(table, a, b)  describes what lies in (a, b]: a value that can be divided and sent elsewhere
+            read(extent)         reads it
+            pin                  keeps history for a reader
 
 Contract, for every implementation:
 
 * **Order.** Within a table, `read` returns images by (commit end LSN, ordinal, old before new).
 * **Atomic.** A reader sees all of a transaction, over all tables, or nothing of it. `durable` never lies
   inside a transaction.
-* **Durable.** When `publish` returns, what it published survives a crash of the machine. Only then may
+* **Durable.** When `publish` returns, what it published survives a crash, as far as the medium promises. Only then may
   the slot be confirmed up to it.
 * **Replay.** Reading the same range again gives the same rows in the same order, for as long as
-  `valid` is at or below the range's start.
-* **One writer.** A second writer is refused while the first lives. Staged parts of a writer that died are dropped
-  when the next one opens the log, unless they were prepared: Postgres sends those transactions again.
+  `valid` is at or below the range's start. Below it `HistoryGone` is raised, never fewer rows.
+* **One writer.** Of two writers at once one is refused: the second when it opens, or the first when it next writes.
+  Nothing of the refused one is ever seen. Staged parts of a writer that died are dropped when the next one opens the
+  log, unless they were prepared: Postgres sends those transactions again.
 * **Subtransactions.** The changes of a subtransaction that was rolled back leave no trace once the rest is published.
 * **Versions.** A chunk has the columns that its table had then. Columns are added at the end, each with the value that
   earlier rows have in it; a reader that names the columns it wants gets earlier images with those values.
+* **Retention.** `valid` moves in `retain` alone, and never beyond a pin that was there when that began, nor beyond
+  `durable`. A pin is a lease that expires, or the mark of a registered reader, which stays until it is taken away.
+* **Whole.** What comes back is what was written: damage is found by checksums and is `LogCorrupt`, never data.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -38,12 +54,17 @@ from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn
 
 __all__ = [
+    "ChangeLog",
     "ChangeLogReader",
     "ChangeLogWriter",
     "Chunk",
+    "ChunkRef",
+    "Discarded",
     "Extent",
     "Frontiers",
     "LoggedTable",
+    "Pin",
+    "Prepared",
     "StagedCommit",
     "transaction_schema",
 ]
@@ -84,6 +105,19 @@ class StagedCommit:
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """A staged transaction was prepared: its parts stay until it is published or discarded, whoever writes then."""
+
+    aborted: frozenset[int] = frozenset()
+    """Those of its subtransactions that were rolled back."""
+
+
+@dataclass(frozen=True)
+class Discarded:
+    """A staged transaction, prepared or not, was rolled back."""
+
+
+@dataclass(frozen=True)
 class Frontiers:
     """How far a log can be read: every range within (`valid`, `durable`]."""
 
@@ -96,6 +130,16 @@ class Frontiers:
 
 
 @dataclass(frozen=True)
+class Pin:
+    """What a reader still needs: everything after `at`."""
+
+    reader: str
+    at: Lsn
+    expires: datetime | None
+    """None for a registered reader: its pin stays until it is taken away."""
+
+
+@dataclass(frozen=True)
 class LoggedTable:
     """A table in the log: the versions of its schema, where its history begins, and its error if it has one."""
 
@@ -103,7 +147,7 @@ class LoggedTable:
     since: tuple[Lsn | None, ...]
     """From which position on each version holds; None while only transactions in progress have it."""
     valid: Lsn
-    """Ranges that begin before this cannot be read: the table was captured anew from here on."""
+    """Ranges that begin before this cannot be read: older history is gone, or the table was captured anew from here."""
     error: TableError | None = None
     generation: int = 0
     """How often it was captured anew."""
@@ -120,30 +164,85 @@ class LoggedTable:
 
 
 @dataclass(frozen=True)
-class Extent:
-    """What the log holds for a table in a range, known without reading it."""
+class ChunkRef:
+    """A chunk in a log, described well enough to be read by somebody who knows nothing else of that log."""
 
-    chunks: tuple[int, ...] = ()
-    rows: int = 0
-    size: int = 0
-    kinds: int = 0
-    unchanged: bool = False
-    bounds: tuple[Lsn, Lsn] = field(default=(Lsn.ZERO, Lsn.ZERO))
-    """LSN of the first and of the last transaction of these chunks; they may reach beyond the range."""
+    place: tuple[int, ...]
+    """Where it lies; only its log knows how to read this."""
+    version: int
+    """Of its table's schema."""
+    first: Lsn
+    last: Lsn
+    """Of its first and of its last transaction."""
+    rows: int
+    size: int
+    """In bytes."""
+    kinds: int
+    unchanged: bool
+    checksum: int
+    staged: tuple[int, int, bytes | None] | None = None
+    """Of a chunk that was staged: xid, commit time, and the subtransactions that were rolled back, as its log packs
+    them."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What a log holds of a table in (after, upto], known without reading it."""
+
+    table: TableName
+    after: Lsn
+    upto: Lsn
+    chunks: tuple[ChunkRef, ...] = ()
+    """In order. The first and the last may reach beyond the range."""
+    schemas: Mapping[int, TableSchema] = field(default_factory=dict)
+    """The versions that these chunks have."""
+
+    @property
+    def rows(self) -> int:
+        """How many images there are, or some more: those of whole chunks."""
+        return sum(chunk.rows for chunk in self.chunks)
+
+    @property
+    def size(self) -> int:
+        """How many bytes the chunks have."""
+        return sum(chunk.size for chunk in self.chunks)
+
+    @property
+    def kinds(self) -> int:
+        """Bit `1 << image` for every kind of image that may occur."""
+        return functools.reduce(operator.or_, (chunk.kinds for chunk in self.chunks), 0)
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether any image may leave out an unchanged TOAST value."""
+        return any(chunk.unchanged for chunk in self.chunks)
 
     def has(self, image: Image) -> bool:
         """Whether images of this kind may occur."""
         return bool(self.kinds >> image & 1)
+
+    def divided(self, size: int) -> list[Extent]:
+        """Divide into extents of about so many bytes, in order; one chunk is never divided."""
+        parts: list[Extent] = []
+        begun, held = 0, 0
+        for at, chunk in enumerate(self.chunks):
+            held += chunk.size
+            if held >= size or at == len(self.chunks) - 1:
+                parts.append(replace(self, chunks=self.chunks[begun : at + 1]))
+                begun, held = at + 1, 0
+        return parts
 
 
 class ChangeLogWriter(ABC):
     """The one writer of a log; see the module's contract."""
 
     @abstractmethod
-    def define(self, schema: TableSchema, since: Lsn | None = None) -> int:
+    def define(self, schema: TableSchema, since: Lsn | None = None, generation: int = 0) -> int:
         """Return the version of this schema of a table, adding it when it is not the table's last.
 
-        It holds from `since` on; without, from the first transaction that is published with it.
+        It holds from `since` on; without, from the first transaction that is published with it. A `generation` above
+        that which the log has of the table begins its history anew, after `durable`: its error is forgotten, and what
+        lies before is not read any more.
         """
 
     @abstractmethod
@@ -151,19 +250,8 @@ class ChangeLogWriter(ABC):
         """Append parts of a transaction that has not committed yet."""
 
     @abstractmethod
-    def discard(self, xid: int) -> None:
-        """Remove the staged parts of a transaction, prepared or not."""
-
-    @abstractmethod
-    def prepare(self, xid: int, aborted: Collection[int] = ()) -> None:
-        """Keep the staged parts of a transaction until it is published or discarded, whoever writes then."""
-
-    @abstractmethod
-    def restart(self, schema: TableSchema, generation: int) -> int:
-        """Begin the history of a table anew, after `durable`, and return the version of its schema.
-
-        Its error is forgotten, and what lies before is not read any more.
-        """
+    def settle(self, xid: int, outcome: Prepared | Discarded) -> None:
+        """Say what became of a staged transaction, other than that it committed."""
 
     @abstractmethod
     def publish(
@@ -181,6 +269,10 @@ class ChangeLogWriter(ABC):
         """
 
     @abstractmethod
+    def retain(self, since: datetime) -> Frontiers:
+        """Remove history that ended before `since` and that no pin holds; return the frontiers after that."""
+
+    @abstractmethod
     def frontiers(self) -> Frontiers:
         """Return where the log stands."""
 
@@ -190,7 +282,7 @@ class ChangeLogWriter(ABC):
 
 
 class ChangeLogReader(ABC):
-    """A reader, in any process; see the module's contract."""
+    """A reader, in any process; one per thread. See the module's contract."""
 
     @abstractmethod
     def frontiers(self) -> Frontiers:
@@ -201,24 +293,65 @@ class ChangeLogReader(ABC):
         """Return as soon as `durable` lies beyond a position, or after `timeout` seconds."""
 
     @abstractmethod
+    def position_at(self, moment: datetime) -> Lsn:
+        """Return the last position at which every transaction had committed at or before `moment`.
+
+        Commit times need not rise with positions: what lies after this begins with a transaction that is later than
+        `moment`. `HistoryGone` where the log no longer knows.
+        """
+
+    @abstractmethod
     def tables(self) -> dict[TableName, LoggedTable]:
         """Return the tables that the log knows."""
 
     @abstractmethod
     def extent(self, table: TableName, after: Lsn, upto: Lsn) -> Extent:
-        """Describe what lies in (after, upto]."""
+        """Describe what is published of a table in (after, upto]. `HistoryGone` where that is no longer whole."""
 
     @abstractmethod
-    def read(
-        self,
-        table: TableName,
-        after: Lsn,
-        upto: Lsn,
-        chunks: Sequence[int] | None = None,
-        columns: pa.Schema | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the images in (after, upto], as `penstock.model.image_schema`; only these chunks where given.
+    def read(self, extent: Extent, columns: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the images of an extent, as `penstock.model.image_schema`.
 
         All have these `columns`, which extend those of every image; without, each batch has its own. An image with
         columns beyond these is a `DefiniteError`.
         """
+
+    @abstractmethod
+    def pin(self, reader: str, at: Lsn | None, seconds: float | None = None) -> None:
+        """Keep what lies after `at` for this reader: for so many seconds, or until it pins another position.
+
+        A reader has one pin; None takes it away. `HistoryGone` where `at` is below `valid` already. A `retain` that
+        runs at this moment may not have seen the pin: reading then says so.
+        """
+
+    @abstractmethod
+    def pins(self) -> list[Pin]:
+        """Return the pins that have not expired, by reader."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what the reader holds."""
+
+
+class ChangeLog(ABC):
+    """Where a log is: a value, which can be stored, compared and sent to where it is written or read."""
+
+    @abstractmethod
+    def create(self, start: Lsn) -> None:
+        """Make an empty log whose history begins after `start`; one that is there already is left as it is."""
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Remove it, whether or not all of it is there."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Say whether it was created."""
+
+    @abstractmethod
+    def writer(self) -> ChangeLogWriter:
+        """Open it for writing."""
+
+    @abstractmethod
+    def reader(self) -> ChangeLogReader:
+        """Open it for reading."""

@@ -18,7 +18,7 @@ from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.control.lifecycle import instance_of
 from penstock.errors import DefiniteError, PenstockError, TransientError
-from penstock.layout import catalog_path, log_path
+from penstock.layout import catalog_path
 from penstock.sources.family import Instance
 from penstock.sources.postgres.instance import PostgresInstanceFactory
 from penstock.sources.postgres.slot import SlotInUse
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
     if record is None:
         return DefiniteError.exit_code
     try:
-        instance = PostgresInstanceFactory().instantiate(instance_of(record), log_path(home, name))
+        instance = PostgresInstanceFactory().instantiate(instance_of(record), catalog.log(name))
         _run_until_stopped(instance, catalog, name, stop)
     except PenstockError as error:
         catalog.set_source(name, SourceState.FAILED, error=error.message, remedy=error.remedy)

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from penstock.catalog.store import SourceRecord
-from penstock.changelog.sqlite import SqliteLogReader
+from penstock.changelog.interface import ChangeLog
 from penstock.control.lifecycle import instance_of, spec_of
 from penstock.errors import DefiniteError
-from penstock.layout import log_path
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect, connection_error, place
@@ -74,7 +72,7 @@ def check_database(url: str, **options: Any) -> CheckReport:
         return _refused(at, None, refused)
 
 
-def check_source(home: Path, record: SourceRecord) -> CheckReport:
+def check_source(log: ChangeLog, record: SourceRecord) -> CheckReport:
     """Look at a source that is there: whether all that it needs upstream is still as it should be."""
     source, instance = spec_of(record), instance_of(record)
     at = place(source.connection)
@@ -83,7 +81,7 @@ def check_source(home: Path, record: SourceRecord) -> CheckReport:
     try:
         with _asking(source.connection):
             found = source.preflight(captured=captured, refused=refused)
-            return _report(at, record.name, found, _check_position(home, instance))
+            return _report(at, record.name, found, _check_position(log, instance))
     except DefiniteError as error:
         return _refused(at, record.name, error)
 
@@ -97,12 +95,11 @@ def _asking(conninfo: str) -> Iterator[None]:
         raise connection_error(error, conninfo) from error
 
 
-def _check_position(home: Path, instance: PostgresInstanceConfig) -> list[Finding]:
+def _check_position(log: ChangeLog, instance: PostgresInstanceConfig) -> list[Finding]:
     """Hold the slot against what the log has; that somebody reads it is as it should be."""
-    log = log_path(home, instance.source)
     durable = instance.start()
     if log.exists():
-        with closing(SqliteLogReader(log)) as reader:
+        with closing(log.reader()) as reader:
             durable = Lsn(max(durable, reader.frontiers().durable))
     with connect(instance.connection) as connection:
         state = find_slot(connection, instance.slot)

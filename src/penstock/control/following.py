@@ -28,10 +28,9 @@ from pyspark.sql import SparkSession
 from penstock.catalog.states import TableState
 from penstock.catalog.store import BaseVersion, Catalog, TableRecord
 from penstock.changelog.interface import LoggedTable
-from penstock.changelog.sqlite import SqliteLogReader
 from penstock.control.lifecycle import instance_of, spec_of
 from penstock.errors import DefiniteError, PenstockError, TableError, TransientError
-from penstock.layout import base_path, log_path
+from penstock.layout import base_path
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
@@ -82,7 +81,7 @@ class Follower:
         self._progress = progress
         self._spec = spec_of(record)
         self._instance = instance_of(record)
-        self._log = log_path(home, source)
+        self._log = catalog.log(source)
         self._tables = self._followed(home)
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(_SIDE_BY_SIDE, f"penstock-{source}")
@@ -146,7 +145,7 @@ class Follower:
 
     def _captured(self, pending: list[_Followed]) -> bool:
         """Wait until capture has begun these tables: a copy made before could miss what comes between."""
-        with closing(SqliteLogReader(self._log)) as log:
+        with closing(self._log.reader()) as log:
             while not self._stop.is_set():
                 logged = log.tables()
                 if all(_has_begun(table.captured, logged.get(table.captured.name)) for table in pending):
@@ -156,7 +155,7 @@ class Follower:
 
     def _reached(self, position: Lsn) -> bool:
         """Wait until the log is at the snapshot: a server that is promoted meanwhile may not have that much of it."""
-        with closing(SqliteLogReader(self._log)) as log:
+        with closing(self._log.reader()) as log:
             while not self._stop.is_set():
                 if log.wait(Lsn(position - 1), _LOOK_SECONDS).durable >= position:
                     return True
@@ -199,7 +198,7 @@ class Follower:
 
     def _apply_until_stopped(self) -> None:
         seen, looked = Lsn.ZERO, 0.0
-        with closing(SqliteLogReader(self._log)) as log:
+        with closing(self._log.reader()) as log:
             while not self._stop.is_set():
                 durable = log.wait(seen, 0.5).durable
                 if durable <= seen and time.monotonic() < looked + _ERRORS_SECONDS:

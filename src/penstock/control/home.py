@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.changelog.interface import Frontiers
-from penstock.changelog.sqlite import SqliteLogReader
 from penstock.control.check import CheckReport, check_database, check_source
 from penstock.control.lifecycle import create_source, drop_source, instance_of, recover, spec_of
 from penstock.control.lock import hold_home
 from penstock.control.status import HomeStatus, home_status
 from penstock.errors import PenstockError, UsageError
-from penstock.layout import catalog_path, log_path
+from penstock.layout import catalog_path
 from penstock.positions import Lsn
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.sql.statements import parse_statement
@@ -151,7 +150,7 @@ class Home:
         if record is None:
             message = f"there is no source {name}"
             raise UsageError(message, f"Known are: {', '.join(self.sources()) or 'none'}")
-        return check_source(self.path, record)
+        return check_source(self._catalog.log(name), record)
 
     @contextmanager
     def run(self, spark: SparkSession | None = None, progress: Progress | None = None) -> Iterator[Running]:
@@ -172,12 +171,12 @@ class Home:
 
     def frontiers(self, source: str) -> Frontiers:
         """Return how far a source's log can be read."""
-        with closing(SqliteLogReader(log_path(self.path, source))) as log:
+        with closing(self._catalog.log(source).reader()) as log:
             return log.frontiers()
 
     def watch(self, source: str, stop: threading.Event) -> Iterator[Frontiers]:
         """Yield the frontiers of a source whenever they move, until told to stop."""
-        with closing(SqliteLogReader(log_path(self.path, source))) as log:
+        with closing(self._catalog.log(source).reader()) as log:
             frontiers = log.frontiers()
             while not stop.is_set():
                 moved = log.wait(frontiers.durable, 0.2)
@@ -205,7 +204,11 @@ class Home:
             message = f"there is no source {source}"
             raise UsageError(message, f"Known are: {', '.join(self.sources()) or 'none'}")
         return verify_source(
-            self.path, spark, spec_of(record), instance_of(record), lambda lsn: self._live(spark, {source: lsn})
+            self._catalog.log(source),
+            spark,
+            spec_of(record),
+            instance_of(record),
+            lambda lsn: self._live(spark, {source: lsn}),
         )
 
     def _live(self, spark: SparkSession, chosen: dict[str, Lsn]) -> Live:
@@ -215,7 +218,7 @@ class Home:
         for record in self._catalog.sources():
             if record.state not in (SourceState.READY, SourceState.FAILED):
                 continue
-            with closing(SqliteLogReader(log_path(self.path, record.name))) as log:
+            with closing(self._catalog.log(record.name).reader()) as log:
                 frontiers = log.frontiers()
             positions.setdefault(record.name, frontiers.durable)
             moments.append(frontiers.committed_at)

@@ -22,16 +22,19 @@ import psycopg
 
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog, Debt, SourceRecord, TableRecord
-from penstock.changelog.sqlite import SqliteLogReader, create_log
+from penstock.changelog.interface import ChangeLog
 from penstock.errors import DefiniteError, PenstockError, TransientError
-from penstock.layout import lake_path, log_path
+from penstock.layout import lake_path
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connection_error
 from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
 
-__all__ = ["create_source", "debt_of", "drop_source", "instance_of", "recover", "spec_of", "upstream"]
+__all__ = ["TABLES", "create_source", "debt_of", "drop_source", "instance_of", "recover", "spec_of", "upstream"]
 
+
+TABLES = "tables"
+"""The reader that stands for the base tables: it needs what they have not taken in."""
 
 _NONE: Mapping[TableName, str] = {}
 
@@ -44,13 +47,18 @@ def create_source(home: Path, catalog: Catalog, source: PostgresSource) -> Sourc
     with upstream(source.name, source.conninfo()):
         instance = source.create_instances(1)[0]
     record = SourceRecord(
-        source.name, source.NAME, source.model_dump_json(), instance.model_dump_json(), SourceState.CREATING
+        source.name,
+        source.NAME,
+        source.model_dump_json(),
+        instance.model_dump_json(),
+        SourceState.CREATING,
+        log=source.log,
     )
     catalog.add_source(record, _tables(instance))
     try:
         with upstream(source.name, source.conninfo()):
             prepared = instance.prepare()
-        create_log(log_path(home, source.name), prepared.start())
+        _make_log(catalog.log(source.name), prepared.start())
     except BaseException as error:
         _undo(home, catalog, instance, error)
         raise
@@ -66,7 +74,7 @@ def _undo(home: Path, catalog: Catalog, instance: PostgresInstanceConfig, error:
             instance.cleanup()
     except (PenstockError, psycopg.Error):
         return
-    _remove_files(home, instance.source)
+    _remove_files(home, catalog, instance.source)
     catalog.remove_source(instance.source)
 
 
@@ -80,8 +88,8 @@ def drop_source(home: Path, catalog: Catalog, name: str, *, force: bool = False)
     catalog.set_source(name, SourceState.DROPPING)
     instance = instance_of(record)
     left = _clean_upstream(instance, force)
-    debt = (instance.model_dump_json(), _durable(home, instance)) if left else None
-    _remove_files(home, name)
+    debt = (instance.model_dump_json(), _durable(catalog, instance)) if left else None
+    _remove_files(home, catalog, name)
     catalog.remove_source(name, debt)
     return left
 
@@ -208,18 +216,22 @@ def _said(error: BaseException) -> str:
     return error.message if isinstance(error, PenstockError) else " ".join(str(error).split())
 
 
-def _durable(home: Path, instance: PostgresInstanceConfig) -> Lsn:
+def _durable(catalog: Catalog, instance: PostgresInstanceConfig) -> Lsn:
     """How far the slot can have been confirmed by us."""
-    log = log_path(home, instance.source)
+    log = catalog.log(instance.source)
     if not log.exists():
         return instance.start()
-    with closing(SqliteLogReader(log)) as reader:
+    with closing(log.reader()) as reader:
         return reader.frontiers().durable
 
 
-def _remove_files(home: Path, name: str) -> None:
-    log = log_path(home, name)
-    for suffix in ("", "-wal", "-shm"):
-        log.with_name(log.name + suffix).unlink(missing_ok=True)
-    log.with_suffix(".lock").unlink(missing_ok=True)
+def _make_log(log: ChangeLog, start: Lsn) -> None:
+    """Make the log, with the pin of those who follow it into the lake: nothing is removed before they say so."""
+    log.create(start)
+    with closing(log.reader()) as reader:
+        reader.pin(TABLES, start)
+
+
+def _remove_files(home: Path, catalog: Catalog, name: str) -> None:
+    catalog.log(name).remove()
     shutil.rmtree(lake_path(home, name), ignore_errors=True)

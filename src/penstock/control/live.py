@@ -14,10 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
 from penstock.changelog.interface import LoggedTable
-from penstock.changelog.sqlite import SqliteLogReader
 from penstock.control.lifecycle import instance_of
 from penstock.errors import DefiniteError, TransientError, UsageError
-from penstock.layout import base_path, log_path
+from penstock.layout import base_path
 from penstock.positions import Lsn
 from penstock.sql.query import resolve
 from penstock.tables.base import State
@@ -107,7 +106,7 @@ class Live:
             message = f"{record.upstream} is still being copied"
             raise TransientError(message, "It can be read when its first copy is whole.")
         path = base_path(self._home, record.source, record.local).absolute()
-        log = log_path(self._home, record.source)
+        log = self._catalog.log(record.source)
         at = State(base.version, base.position, base.schema)
         schema = (logged and logged.schema_within(base.position, upto)) or base.schema
         return live_table(self._spark, log, path, at, schema, upto)
@@ -116,7 +115,7 @@ class Live:
         """Return the table in the log; raise its definite error where that holds at this position."""
         source = self._catalog.source(record.source)
         captured = [] if source is None else [t for t in instance_of(source).tables if t.name == record.upstream]
-        with closing(SqliteLogReader(log_path(self._home, record.source))) as log:
+        with closing(self._catalog.log(record.source).reader()) as log:
             logged = log.tables().get(record.upstream)
         if logged is not None and logged.error is not None and upto >= logged.error.lsn:
             raise logged.error

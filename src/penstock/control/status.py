@@ -11,12 +11,10 @@ from typing import Any
 import psycopg
 
 from penstock.catalog.store import Catalog, Debt, SourceRecord
-from penstock.changelog.interface import Frontiers
-from penstock.changelog.sqlite import SqliteLogReader
+from penstock.changelog.interface import ChangeLogReader, Frontiers
 from penstock.control.lifecycle import debt_of, instance_of
 from penstock.control.lock import holder
 from penstock.errors import PenstockError
-from penstock.layout import log_path
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect, place
 
@@ -99,10 +97,10 @@ def _debt(debt: Debt) -> DebtStatus:
 
 
 def _source(home: Path, catalog: Catalog, record: SourceRecord) -> SourceStatus:
-    log = log_path(home, record.name)
+    log = catalog.log(record.name)
     frontiers, tables = None, []
     if log.exists():
-        with closing(SqliteLogReader(log)) as reader:
+        with closing(log.reader()) as reader:
             frontiers = reader.frontiers()
             tables = _tables(catalog, record.name, reader, frontiers)
     instance = instance_of(record)
@@ -122,7 +120,7 @@ def _source(home: Path, catalog: Catalog, record: SourceRecord) -> SourceStatus:
     )
 
 
-def _tables(catalog: Catalog, source: str, log: SqliteLogReader, frontiers: Frontiers) -> list[TableStatus]:
+def _tables(catalog: Catalog, source: str, log: ChangeLogReader, frontiers: Frontiers) -> list[TableStatus]:
     found = []
     for table in catalog.tables(source):
         base = catalog.newest_base(source, table.local, frontiers.durable)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from penstock.changelog.sqlite import SqliteLogReader
+from penstock.changelog.interface import ChangeLog
 from penstock.control.live import Live
 from penstock.errors import DefiniteError, TransientError
-from penstock.layout import log_path
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.slot import export_snapshot
@@ -41,7 +39,7 @@ class Verdict:
 
 
 def verify_source(
-    home: Path,
+    log: ChangeLog,
     spark: SparkSession,
     source: PostgresSource,
     instance: PostgresInstanceConfig,
@@ -49,7 +47,7 @@ def verify_source(
 ) -> list[Verdict]:
     """Compare every captured table at the position of one exported snapshot."""
     with export_snapshot(instance.connection) as snapshot, delivering():
-        wait_for(home, instance.source, snapshot.lsn)
+        wait_for(log, instance.source, snapshot.lsn)
         live = live_at(snapshot.lsn)
         verdicts = []
         found = source.tables_at(snapshot.name)
@@ -71,9 +69,9 @@ def _known(table: CapturedTable, found: CapturedTable | None, columns: Sequence[
     return now.model_copy(update={"columns": now.columns[: len(columns)]})
 
 
-def wait_for(home: Path, source: str, position: Lsn, seconds: float = _PATIENCE_SECONDS) -> None:
+def wait_for(log: ChangeLog, source: str, position: Lsn, seconds: float = _PATIENCE_SECONDS) -> None:
     """Wait until the log holds everything up to a position."""
-    with closing(SqliteLogReader(log_path(home, source))) as log:
-        if log.wait(Lsn(position - 1), seconds).durable < position:
+    with closing(log.reader()) as reader:
+        if reader.wait(Lsn(position - 1), seconds).durable < position:
             message = f"the log of {source} did not reach {position} in {seconds:.0f} s"
             raise TransientError(message, "Is its capture running?")

@@ -16,11 +16,14 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from datetime import timedelta
 from typing import ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from penstock.changelog.interface import ChangeLog
+from penstock.changelog.place import check_log_url
+from penstock.durations import parse_duration
 from penstock.model import TableSchema
 from penstock.positions import Lsn
 
@@ -33,6 +36,11 @@ class InstanceConfig(BaseModel, ABC):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: str
+    retain_history: str = "1 day"
+
+    def retained(self) -> timedelta:
+        """Return how long history is kept, beyond what readers need."""
+        return parse_duration(self.retain_history)
 
     @abstractmethod
     def prepare(self) -> Self:
@@ -59,6 +67,19 @@ class Source(BaseModel, ABC):
     NAME: ClassVar[str]
 
     name: str
+    log: str | None = Field(default=None, description="where the change log is: kafka://broker:9092; else in the home")
+    retain_history: str = Field(default="1 day", description="how long history is kept, beyond what readers need")
+
+    @field_validator("log")
+    @classmethod
+    def _names_a_log(cls, url: str | None) -> str | None:
+        return None if url is None else check_log_url(url)
+
+    @field_validator("retain_history")
+    @classmethod
+    def _is_a_duration(cls, text: str) -> str:
+        parse_duration(text)
+        return text
 
     @abstractmethod
     def create_instances(self, workers: int) -> Sequence[InstanceConfig]:
@@ -99,5 +120,5 @@ class InstanceFactory(ABC):
     """One per process; holds only what may be lost, like shared connections."""
 
     @abstractmethod
-    def instantiate(self, config: InstanceConfig, log: Path) -> Instance:
+    def instantiate(self, config: InstanceConfig, log: ChangeLog) -> Instance:
         """Make an instance that writes to this log."""

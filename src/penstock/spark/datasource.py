@@ -23,15 +23,15 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from penstock.changelog.interface import Frontiers, LoggedTable
+from penstock.catalog.store import Catalog
+from penstock.changelog.interface import ChangeLog, Extent, Frontiers, LoggedTable
 from penstock.changelog.shapes import changes, changes_schema
-from penstock.changelog.sqlite import SqliteLogReader
 from penstock.errors import DefiniteError, TransientError, UsageError
-from penstock.layout import log_path
+from penstock.layout import catalog_path
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.spark.planner_noise import hush
-from penstock.spark.ranges import grouped, spark_schema
+from penstock.spark.ranges import TASK_BYTES, spark_schema
 
 __all__ = ["PenstockDataSource", "PenstockOptions"]
 
@@ -73,13 +73,13 @@ class PenstockOptions(BaseModel):
             message = f"option {first['loc'][0]} of format penstock: {first['msg']}"
             raise UsageError(message, "See the reference of the Spark source.") from error
 
-    def log(self) -> Path:
+    def log(self) -> ChangeLog:
         """Return the log to read."""
-        path = log_path(Path(self.home), self.source)
-        if not path.exists():
+        path = catalog_path(Path(self.home))
+        if not path.exists() or Catalog(path).source(self.source) is None:
             message = f"there is no source {self.source} in {self.home}"
             raise UsageError(message, "See `penstock status` for its sources.")
-        return path
+        return Catalog(path).log(self.source)
 
     def table_name(self) -> TableName:
         """Return the table to read."""
@@ -122,7 +122,7 @@ class _Changes:
         self._name = options.table_name()
 
     def table(self) -> LoggedTable:
-        with closing(SqliteLogReader(self._log)) as reader:
+        with closing(self._log.reader()) as reader:
             tables = reader.tables()
         if self._name not in tables:
             known = ", ".join(sorted(str(name) for name in tables))
@@ -132,7 +132,7 @@ class _Changes:
 
     def position(self, text: str) -> Lsn:
         """Read a position option, and hold it to what the log can still give."""
-        with closing(SqliteLogReader(self._log)) as reader:
+        with closing(self._log.reader()) as reader:
             frontiers = reader.frontiers()
         if text == "latest":
             return frontiers.durable
@@ -152,7 +152,7 @@ class _Changes:
         Transactions that do not touch this table start no batch. One with a definite error is told when all before
         it has been given.
         """
-        with closing(SqliteLogReader(self._log)) as reader:
+        with closing(self._log.reader()) as reader:
             durable = reader.wait(seen, _PATIENCE_SECONDS).durable
             error = self.table().error
             upto = durable if error is None else Lsn(min(durable, error.lsn - 1))
@@ -164,16 +164,16 @@ class _Changes:
 
     def partitions(self, after: Lsn, upto: Lsn) -> list[_Piece]:
         self._refuse_past_error(upto)
-        with closing(SqliteLogReader(self._log)) as reader:
+        with closing(self._log.reader()) as reader:
             _refuse_outside(reader.frontiers(), self.table().valid, after, upto)
             extent = reader.extent(self._name, after, upto)
-        return [_Piece(after, upto, chunks) for chunks in grouped(extent)]
+        return [_Piece(part) for part in extent.divided(TASK_BYTES)]
 
     def read(self, piece: _Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield changes with the columns that the table had when the query began."""
         columns = next(s.columns for s in reversed(self.table().schemas) if s.columns.names == list(names))
-        with closing(SqliteLogReader(self._log)) as reader:
-            for batch in reader.read(self._name, piece.after, piece.upto, piece.chunks, columns):
+        with closing(self._log.reader()) as reader:
+            for batch in reader.read(piece.extent, columns):
                 yield changes(batch)
 
     def _refuse_past_error(self, upto: Lsn) -> None:
@@ -200,9 +200,9 @@ def _column_names(schema: StructType) -> list[str]:
 class _Piece(InputPartition):
     """A group of chunks of a range."""
 
-    def __init__(self, after: Lsn, upto: Lsn, chunks: Sequence[int]) -> None:
+    def __init__(self, extent: Extent) -> None:
         super().__init__(None)
-        self.after, self.upto, self.chunks = after, upto, chunks
+        self.extent = extent
 
 
 class _BatchReader(DataSourceReader):
@@ -213,7 +213,8 @@ class _BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         source = _Changes(self._options)
         after, upto = (source.position(at) for at in (self._options.startingposition, self._options.endingposition))
-        return source.partitions(after, upto) or [_Piece(after, upto, ())]  # without any, Spark invents one
+        nothing = _Piece(Extent(self._options.table_name(), after, upto))
+        return source.partitions(after, upto) or [nothing]  # without any, Spark invents one
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, _Piece):

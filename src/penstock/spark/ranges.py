@@ -7,11 +7,10 @@ job. A larger one is read by Spark tasks, a group of chunks each. Both give the 
 from __future__ import annotations
 
 import base64
-import json
+import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -19,18 +18,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.changelog.interface import Extent
-from penstock.changelog.sqlite import SqliteLogReader
+from penstock.changelog.interface import ChangeLog, Extent
 from penstock.model import TableSchema, image_schema
-from penstock.positions import Lsn
 from penstock.spark.planner_noise import hush
 
-__all__ = ["ImagesSource", "grouped", "images", "spark_schema"]
+__all__ = ["TASK_BYTES", "ImagesSource", "images", "spark_schema"]
 
 hush()
 
 _LOCAL_BYTES = 4 << 20
-_TASK_BYTES = 32 << 20
+TASK_BYTES = 32 << 20
+"""About how much of a log one task reads."""
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -38,34 +36,30 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
-def images(spark: SparkSession, log: Path, schema: TableSchema, after: Lsn, upto: Lsn, extent: Extent) -> DataFrame:
-    """Return the images of a table in (after, upto]."""
+def images(spark: SparkSession, log: ChangeLog, schema: TableSchema, extent: Extent) -> DataFrame:
+    """Return the images of a table in an extent."""
     if extent.size <= _LOCAL_BYTES:
-        return _local(spark, log, schema, after, upto)
+        return _local(spark, log, schema, extent)
     spark.dataSource.register(ImagesSource)
-    request = {
-        "log": str(log.absolute()),
-        "schema": base64.b64encode(schema.to_bytes()).decode("ascii"),
-        "after": int(after),
-        "upto": int(upto),
-        "groups": grouped(extent),
-    }
+    request = base64.b64encode(pickle.dumps(_Request(log, schema, extent.divided(TASK_BYTES)))).decode("ascii")
     structure = spark_schema(image_schema(schema.columns))
-    return spark.read.format(ImagesSource.name()).schema(structure).option("request", json.dumps(request)).load()
+    return spark.read.format(ImagesSource.name()).schema(structure).option("request", request).load()
 
 
-def grouped(extent: Extent) -> list[list[int]]:
-    """Divide chunks into groups of about one task's size, in order."""
-    each = max(1, round(len(extent.chunks) * _TASK_BYTES / max(1, extent.size)))
-    return [list(extent.chunks[at : at + each]) for at in range(0, len(extent.chunks), each)]
-
-
-def _local(spark: SparkSession, log: Path, schema: TableSchema, after: Lsn, upto: Lsn) -> DataFrame:
+def _local(spark: SparkSession, log: ChangeLog, schema: TableSchema, extent: Extent) -> DataFrame:
     arrow = image_schema(schema.columns)
-    with closing(SqliteLogReader(log)) as reader:
-        found = reader.read(schema.table, after, upto, columns=schema.columns)
-        table = pa.Table.from_batches(found, schema=arrow)
+    with closing(log.reader()) as reader:
+        table = pa.Table.from_batches(reader.read(extent, schema.columns), schema=arrow)
     return spark.createDataFrame(table, spark_schema(arrow))
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What to read, as it travels to Spark's workers: made by us, in this process, and by nobody else."""
+
+    log: ChangeLog
+    schema: TableSchema
+    parts: Sequence[Extent]
 
 
 class ImagesSource(DataSource):
@@ -78,19 +72,18 @@ class ImagesSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the requested range."""
-        return _ImagesReader(json.loads(self.options["request"]))
+        return _ImagesReader(pickle.loads(base64.b64decode(self.options["request"])))  # noqa: S301 - `images` made it
 
 
 class _ImagesReader(DataSourceReader):
-    def __init__(self, request: dict[str, Any]) -> None:
-        self._request = request
+    def __init__(self, request: _Request) -> None:
+        self._log = request.log
+        self._columns = request.schema.columns
+        self._parts = request.parts
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(group) for group in self._request["groups"]]
+        return [InputPartition(part) for part in self._parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        request = self._request
-        schema = TableSchema.from_bytes(base64.b64decode(request["schema"]))
-        after, upto = Lsn(request["after"]), Lsn(request["upto"])
-        with closing(SqliteLogReader(Path(request["log"]))) as reader:
-            yield from reader.read(schema.table, after, upto, partition.value, schema.columns)
+        with closing(self._log.reader()) as reader:
+            yield from reader.read(partition.value, self._columns)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.changelog.interface import ChangeLog
 from penstock.model import TableSchema
 from penstock.positions import Lsn
 from penstock.tables.base import State
@@ -17,7 +18,7 @@ from penstock.tables.widen import widened
 __all__ = ["live_table"]
 
 
-def live_table(spark: SparkSession, log: Path, base: Path, at: State, schema: TableSchema, upto: Lsn) -> DataFrame:
+def live_table(spark: SparkSession, log: ChangeLog, base: Path, at: State, schema: TableSchema, upto: Lsn) -> DataFrame:
     """Return the table at `upto` with the columns of `schema`, from a version of its base."""
     rows = spark.read.format("delta").option("versionAsOf", at.version).load(str(base))
     rows = rows.select(*map(column, at.schema.columns.names))

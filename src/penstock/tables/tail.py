@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.changelog.interface import ChangeLogReader, Extent
-from penstock.changelog.sqlite import SqliteLogReader
-from penstock.model import Image, TableName, TableSchema, image_schema
+from penstock.changelog.interface import ChangeLog, ChangeLogReader, Extent
+from penstock.model import Image, TableSchema, image_schema
 from penstock.positions import Lsn
 from penstock.spark.ranges import images, spark_schema
 from penstock.tables.contents import Contents
@@ -32,43 +30,41 @@ class Tail:
     contents: Contents
 
 
-def read_tail(spark: SparkSession, log: Path, schema: TableSchema, after: Lsn, upto: Lsn) -> Tail | None:
+def read_tail(spark: SparkSession, log: ChangeLog, schema: TableSchema, after: Lsn, upto: Lsn) -> Tail | None:
     """Return the net effect of (after, upto]; None where nothing happened."""
-    with closing(SqliteLogReader(log)) as reader:
+    with closing(log.reader()) as reader:
         extent = reader.extent(schema.table, after, upto)
         if not extent.chunks:
             return None
-        contents = _contents(reader, schema.table, after, upto, extent)
+        contents = _contents(reader, extent)
         if extent.size <= _SMALL_BYTES and can_fold_small(schema, contents):
-            return Tail(_small_net(spark, reader, schema, after, upto, contents), contents)
-    found = images(spark, log, schema, after, upto, extent)
+            return Tail(_small_net(spark, reader, schema, extent, contents), contents)
+    found = images(spark, log, schema, extent)
     return Tail(fold(found, schema, contents), contents)
 
 
 def _small_net(
-    spark: SparkSession, reader: ChangeLogReader, schema: TableSchema, after: Lsn, upto: Lsn, contents: Contents
+    spark: SparkSession, reader: ChangeLogReader, schema: TableSchema, extent: Extent, contents: Contents
 ) -> DataFrame:
-    found = pa.Table.from_batches(
-        reader.read(schema.table, after, upto, columns=schema.columns), schema=image_schema(schema.columns)
-    )
+    found = pa.Table.from_batches(reader.read(extent, schema.columns), schema=image_schema(schema.columns))
     net = fold_small(found, schema, contents)
     return spark.createDataFrame(net, spark_schema(net.schema))
 
 
-def _contents(reader: ChangeLogReader, table: TableName, after: Lsn, upto: Lsn, extent: Extent) -> Contents:
+def _contents(reader: ChangeLogReader, extent: Extent) -> Contents:
     return Contents(
         rows=extent.rows,
         inserts_only=extent.kinds == 1 << Image.INSERTED,
         unchanged=extent.unchanged,
         moved=extent.has(Image.BEFORE) or extent.has(Image.BEFORE_KEY),
-        truncated=_last_truncate(reader, table, after, upto) if extent.has(Image.TRUNCATE) else None,
+        truncated=_last_truncate(reader, extent) if extent.has(Image.TRUNCATE) else None,
     )
 
 
-def _last_truncate(reader: ChangeLogReader, table: TableName, after: Lsn, upto: Lsn) -> tuple[int, int] | None:
+def _last_truncate(reader: ChangeLogReader, extent: Extent) -> tuple[int, int] | None:
     """Find the last TRUNCATE of a range by reading it: they are rare."""
     last = None
-    for batch in reader.read(table, after, upto):
+    for batch in reader.read(extent):
         at = np.flatnonzero(batch.column("_image").to_numpy() == Image.TRUNCATE)
         if len(at):
             row = int(at[-1])

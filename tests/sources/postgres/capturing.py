@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.changelog.shapes import changes
-from penstock.changelog.sqlite import SqliteLogReader, create_log
+from penstock.changelog.sqlite.log import SqliteLog
+from penstock.changelog.sqlite.reader import SqliteLogReader
 from penstock.errors import TableError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
@@ -37,18 +38,18 @@ class Capture:
         self.source = PostgresSource.from_url(url, name, **options)
         self.config: PostgresInstanceConfig = self.source.create_instances(1)[0].prepare()
         self.log = log
-        create_log(log, self.config.start())
+        SqliteLog(log).create(self.config.start())
         self.failure: BaseException | None = None
         self.transient: list[TransientError] = []
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.instance = PostgresInstance(self.config, log)
+        self.instance = PostgresInstance(self.config, SqliteLog(log))
 
     def start(self) -> None:
         """Run, and again after each transient error, as the capture process does; return when connected."""
         self._stop, connected = threading.Event(), threading.Event()
         self.failure = None
-        self.instance = PostgresInstance(self.config, self.log)
+        self.instance = PostgresInstance(self.config, SqliteLog(self.log))
         self._thread = threading.Thread(target=self._run, args=(connected,))
         self._thread.start()
         until(lambda: connected.is_set() or self.failure is not None, "a connection")
@@ -93,7 +94,12 @@ class Capture:
         """Everything that happened to ``public.TABLE``."""
         with closing(SqliteLogReader(self.log)) as reader:
             name = TableName("public", table)
-            batches = [changes(images) for images in reader.read(name, after, reader.frontiers().durable)]
+            batches = [
+                changes(images)
+                for images in reader.read(
+                    reader.extent(name, max(after, reader.frontiers().valid), reader.frontiers().durable)
+                )
+            ]
         for batch in batches:
             batch.validate(full=True)
         found = [row for batch in batches for row in batch.to_pylist()]

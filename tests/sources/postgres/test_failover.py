@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from tests.sources.postgres.capturing import Capture, merged, until
 
+from penstock.changelog.sqlite.log import SqliteLog
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
@@ -251,7 +252,7 @@ def test_other_servers_of_the_family(tmp_path: Path, stack: ExitStack) -> None:
     capture.stop()
     with_standby = capture.config.model_copy(update={"connection": cluster.standby.url})
     with pytest.raises(TransientError, match="is a standby") as caught:
-        PostgresInstance(with_standby, capture.log).run(threading.Event(), lambda: None)
+        PostgresInstance(with_standby, SqliteLog(capture.log)).run(threading.Event(), lambda: None)
     assert "target_session_attrs" in caught.value.remedy
     cluster.fail_over()
     capture.start()

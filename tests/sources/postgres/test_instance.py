@@ -13,7 +13,8 @@ import psycopg
 import pytest
 from tests.sources.postgres.capturing import Capture, merged, until
 
-from penstock.changelog.sqlite import SqliteLogReader, create_log
+from penstock.changelog.sqlite.log import SqliteLog
+from penstock.changelog.sqlite.reader import SqliteLogReader
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres import watch
@@ -309,7 +310,7 @@ def test_an_idle_table_on_a_busy_server_holds_back_nothing(database: Any, captur
     confirmed = f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{running.config.slot}'"
     until(lambda: Lsn.parse(database.execute(confirmed)[0][0]) >= end, "the slot")
     assert running.changes("accounts") == []
-    assert PostgresInstance(running.config, running.log).durable_frontier() == 0
+    assert PostgresInstance(running.config, SqliteLog(running.log)).durable_frontier() == 0
     assert running.instance.durable_frontier() >= end
 
 
@@ -442,10 +443,10 @@ def test_a_slot_that_somebody_else_reads(database: Any, capture: Start, tmp_path
     database.execute(ACCOUNTS)
     running = capture()
     second = tmp_path / "second.db"
-    create_log(second, running.durable())
+    SqliteLog(second).create(running.durable())
     until(lambda: bool(database.execute("SELECT 1 FROM pg_replication_slots WHERE active")), "an active slot")
     with pytest.raises(SlotInUse, match=running.config.slot) as caught:
-        PostgresInstance(running.config, second).run(threading.Event(), lambda: None)
+        PostgresInstance(running.config, SqliteLog(second)).run(threading.Event(), lambda: None)
     assert isinstance(caught.value, TransientError)
     assert caught.value.remedy
 
@@ -463,7 +464,7 @@ def test_another_server_is_refused(database: Any, capture: Start) -> None:
     database.execute(ACCOUNTS)
     running = capture(run=False)
     for changed in ({"system": "1234"}, {"timeline": 7}):
-        other = PostgresInstance(running.config.model_copy(update=changed), running.log)
+        other = PostgresInstance(running.config.model_copy(update=changed), SqliteLog(running.log))
         with pytest.raises(DefiniteError, match="not the one"):
             other.run(threading.Event(), lambda: None)
 

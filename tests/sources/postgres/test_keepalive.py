@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.sources.postgres.capturing import Capture, until
 
-from penstock.changelog.sqlite import SqliteLogWriter
+from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.positions import Lsn
 from penstock.testing.postgres import start_postgres

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.sources.postgres.capturing import Capture, until
 
-from penstock.changelog.sqlite import SqliteLogReader
+from penstock.changelog.sqlite.reader import SqliteLogReader
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres import watch
@@ -79,7 +79,8 @@ def widened(running: Capture, table: str = "accounts") -> list[dict[str, Any]]:
     name = TableName("public", table)
     with closing(SqliteLogReader(running.log)) as reader:
         columns = reader.tables()[name].schema.columns
-        batches = list(reader.read(name, Lsn.ZERO, reader.frontiers().durable, columns=columns))
+        reach = reader.frontiers()
+        batches = list(reader.read(reader.extent(name, reach.valid, reach.durable), columns))
     return [row for batch in batches for row in batch.column("row").to_pylist()]
 
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from tests.sources.postgres.capturing import Capture, until
 
-from penstock.changelog.sqlite import SqliteLogReader
+from penstock.changelog.sqlite.reader import SqliteLogReader
 from penstock.positions import Lsn
 
 Start = Callable[..., Capture]

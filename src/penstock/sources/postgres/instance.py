@@ -15,15 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import psycopg
 
-from penstock.changelog.interface import ChangeLogWriter
-from penstock.changelog.sqlite import SqliteLogReader, SqliteLogWriter
+from penstock.changelog.interface import ChangeLog, ChangeLogWriter, Discarded, Prepared
 from penstock.errors import TableError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.family import Instance, InstanceConfig, InstanceFactory
@@ -47,7 +45,7 @@ _IDLE_SECONDS = 0.2
 class PostgresInstanceFactory(InstanceFactory):
     """Makes captures; holds nothing."""
 
-    def instantiate(self, config: InstanceConfig, log: Path) -> PostgresInstance:
+    def instantiate(self, config: InstanceConfig, log: ChangeLog) -> PostgresInstance:
         """Make a capture that writes to this log."""
         if not isinstance(config, PostgresInstanceConfig):
             raise TypeError(config)
@@ -57,7 +55,7 @@ class PostgresInstanceFactory(InstanceFactory):
 class PostgresInstance(Instance):
     """The capture of one Postgres database."""
 
-    def __init__(self, config: PostgresInstanceConfig, log: Path) -> None:
+    def __init__(self, config: PostgresInstanceConfig, log: ChangeLog) -> None:
         self._config = config
         self._log = log
         self._durable = Lsn.ZERO
@@ -85,7 +83,7 @@ class PostgresInstance(Instance):
 
     def run(self, stop: threading.Event, connected: Callable[[], None]) -> None:
         """Stream into the log until told to stop."""
-        with closing(SqliteLogWriter(self._log)) as writer:
+        with closing(self._log.writer()) as writer:
             frontiers = writer.frontiers()
             self._valid, self._durable = frontiers.valid, frontiers.durable
             with self._connecting():
@@ -139,14 +137,14 @@ class PostgresInstance(Instance):
 
     def _decoder(self, writer: ChangeLogWriter) -> Decoder:
         """Begin with the columns that each table has by what the log holds of it."""
-        with closing(SqliteLogReader(self._log)) as reader:
+        with closing(self._log.reader()) as reader:
             logged = reader.tables()
         shapes = []
         for captured in self._config.tables:
             known = logged.get(captured.name)
             if captured.generation > (known.generation if known else 0):
                 logged.pop(captured.name, None)
-                shapes.append(Shape.of(captured, writer.restart(captured.table_schema(), captured.generation)))
+                shapes.append(Shape.of(captured, writer.define(captured.table_schema(), None, captured.generation)))
                 continue
             table = captured if known is None else captured.grown(known.schema)
             shapes.append(Shape.of(table, writer.define(table.table_schema(), self._durable)))
@@ -245,11 +243,11 @@ class PostgresInstance(Instance):
     def _stage(self, writer: ChangeLogWriter, found: Decoded) -> None:
         """Write what belongs to transactions in progress, and remove what was rolled back."""
         for xid in found.discarded:
-            writer.discard(xid)
+            writer.settle(xid, Discarded())
         if found.open_chunks:
             writer.stage(found.open_xid, found.open_chunks)
         for xid, aborted in found.prepared.items():
-            writer.prepare(xid, aborted)
+            writer.settle(xid, Prepared(frozenset(aborted)))
 
     def _publish(self, writer: ChangeLogWriter, found: Decoded) -> None:
         news = found.committed_at is not None or found.errors

@@ -168,6 +168,7 @@ class PostgresSource(Source, PostgresOptions):
                 flags=SlotFlags(self.slot_temporary, self.two_phase, self.failover),
                 heartbeat=self.heartbeat,
                 heartbeat_interval=self.heartbeat_interval,
+                retain_history=self.retain_history,
             )
         ]
 

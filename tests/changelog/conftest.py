@@ -1,0 +1,47 @@
+"""The logs on which the contract is tested: add one to `LOGS`, and the whole suite runs on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.changelog.chunks import ITEMS, ORDERS
+
+from penstock.changelog.interface import ChangeLog, ChangeLogReader, ChangeLogWriter
+from penstock.changelog.sqlite.log import SqliteLog
+from penstock.positions import Lsn
+
+START = Lsn(10)
+
+
+def sqlite_log(folder: Path) -> ChangeLog:
+    return SqliteLog(folder / "log" / "shop.db")
+
+
+LOGS: dict[str, Callable[[Path], ChangeLog]] = {"sqlite": sqlite_log}
+
+
+@pytest.fixture(params=list(LOGS))
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ChangeLog]:
+    made = LOGS[request.param](tmp_path)
+    assert not made.exists()
+    made.create(START)
+    yield made
+    made.remove()
+    assert not made.exists()
+
+
+@pytest.fixture
+def writer(log: ChangeLog) -> Iterator[ChangeLogWriter]:
+    with closing(log.writer()) as opened:
+        opened.define(ORDERS, START)
+        opened.define(ITEMS, START)
+        yield opened
+
+
+@pytest.fixture
+def reader(log: ChangeLog) -> Iterator[ChangeLogReader]:
+    with closing(log.reader()) as opened:
+        yield opened

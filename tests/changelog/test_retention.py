@@ -1,0 +1,208 @@
+"""What a log keeps, for whom, and how a time becomes a position: the part of the contract that is about history."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.changelog.chunks import ITEMS, ORDERS, batches, chunk, inserted, read
+from tests.changelog.conftest import START
+from tests.changelog.test_interface import part
+
+from penstock.changelog.interface import ChangeLog, ChangeLogReader, ChangeLogWriter, Chunk, Pin, Prepared, StagedCommit
+from penstock.errors import HistoryGone
+from penstock.positions import Lsn
+
+NOW = time.time_ns() // 1000
+FOREVER = datetime(2200, 1, 1, tzinfo=UTC)
+
+
+def moment(at: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
+
+
+def dated(lsn: int, *times: tuple[int, int]) -> Chunk:
+    """A chunk of orders with these transactions: position and commit time."""
+    made = chunk(ORDERS, [inserted(at) for at, _ in times])
+    moments = pa.array([when for _, when in times]).cast(pa.timestamp("us", "UTC"))
+    told = [made.transactions.column(0), made.transactions.column(1), moments]
+    transactions = pa.RecordBatch.from_arrays(told, schema=made.transactions.schema)
+    assert times[-1][0] <= lsn
+    return Chunk(made.table, 1, transactions, made.images, made.kinds, made.unchanged)
+
+
+def publish(writer: ChangeLogWriter, *times: tuple[int, int]) -> None:
+    last = times[-1]
+    writer.publish([dated(last[0], *times)], Lsn(last[0]), committed_at=last[1])
+
+
+def later(seconds: float) -> int:
+    return NOW + 1_000_000 * 3600 + round(seconds * 1e6)
+
+
+@pytest.fixture
+def history(writer: ChangeLogWriter) -> ChangeLogWriter:
+    """Ten transactions, a second apart, in five publications."""
+    for lsn in range(20, 30, 2):
+        publish(writer, (lsn, later(lsn)), (lsn + 1, later(lsn + 1)))
+    return writer
+
+
+def test_a_time_becomes_the_position_of_the_last_transaction_at_or_before_it(
+    history: ChangeLogWriter, reader: ChangeLogReader
+) -> None:
+    assert [reader.position_at(moment(later(s))) for s in (20, 20.5, 21, 22.9, 29, 99)] == [20, 20, 21, 22, 29, 29]
+    assert reader.position_at(moment(later(19.9))) == START
+    history.publish([], Lsn(50))
+    assert reader.position_at(moment(later(99))) == 50, "nothing later has happened up to there"
+    assert reader.position_at(moment(later(28.5))) == 28
+
+
+def test_a_time_before_the_log_was_made_is_refused(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    with pytest.raises(HistoryGone, match="begins at") as caught:
+        reader.position_at(moment(NOW - 3600_000_000))
+    assert caught.value.remedy
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=4), min_size=1, max_size=6), st.integers(-1, 61))
+def test_commit_times_out_of_order(log: ChangeLog, commits: list[list[int]], asked: int) -> None:
+    """The longest beginning of history in which nothing is later, whatever the order of times."""
+    log.remove()
+    log.create(START)
+    lsn, flat = 20, []
+    with closing(log.writer()) as writer, closing(log.reader()) as reader:
+        writer.define(ORDERS, START)
+        for group in commits:
+            times = [(lsn + n, later(s)) for n, s in enumerate(group)]
+            publish(writer, *times)
+            flat += times
+            lsn += len(group)
+        late = [at for at, when in flat if when > later(asked)]
+        found = reader.position_at(moment(later(asked)))
+        assert [at for at, _ in flat if at <= found] == [at for at, _ in flat if not late or at < late[0]]
+
+
+def test_staged_transactions_have_their_time(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    publish(writer, (20, later(20)))
+    writer.stage(7, [part((7, 0, 10))])
+    writer.publish([], Lsn(30), committed_at=later(30), staged={7: StagedCommit(Lsn(30), later(30))})
+    assert [reader.position_at(moment(later(s))) for s in (29, 30)] == [20, 30]
+
+
+def test_history_is_removed_up_to_a_time(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    found = history.retain(moment(later(23.5)))
+    assert (found.valid, found.durable) == (23, 29)
+    assert reader.frontiers() == found
+    assert [row.lsn for row in read(reader, ORDERS)] == [24, 25, 26, 27, 28, 29]
+    assert [row.lsn for row in read(reader, ORDERS, 25)] == [26, 27, 28, 29]
+    assert reader.tables()[ORDERS.table].valid == 23
+    with pytest.raises(HistoryGone, match="begins at 0/17"):
+        reader.extent(ORDERS.table, Lsn(22), Lsn(29))
+    with pytest.raises(HistoryGone):
+        reader.position_at(moment(later(22)))
+    assert reader.position_at(moment(later(24))) == 24
+
+
+def test_retention_cuts_between_transactions_of_one_chunk(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    assert history.retain(moment(later(24))).valid == 24
+    assert [row.lsn for row in read(reader, ORDERS, 24)] == [25, 26, 27, 28, 29]
+
+
+def test_what_was_planned_before_is_refused_when_it_is_gone(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    """A range that cannot be given whole is an error, never fewer rows."""
+    planned = reader.extent(ORDERS.table, Lsn(19), Lsn(29))
+    sent = pickle.loads(pickle.dumps(planned))
+    history.retain(moment(later(25)))
+    with pytest.raises(HistoryGone) as caught:
+        list(reader.read(sent))
+    assert caught.value.remedy
+    assert read(reader, ORDERS, 25) == [inserted(lsn) for lsn in (26, 27, 28, 29)]
+
+
+def test_pins_hold_history_back(log: ChangeLog, history: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    reader.pin("slow", Lsn(22))
+    reader.pin("lease", Lsn(24), 3600)
+    assert [(pin.reader, pin.at, pin.expires is None) for pin in reader.pins()] == [
+        ("lease", 24, False),
+        ("slow", 22, True),
+    ]
+    with closing(log.reader()) as other:
+        assert other.pins() == reader.pins()
+    assert history.retain(FOREVER).valid == 22
+    reader.pin("slow", Lsn(26))
+    assert history.retain(FOREVER).valid == 24
+    reader.pin("lease", None)
+    assert history.retain(FOREVER).valid == 26
+    reader.pin("slow", None)
+    assert reader.pins() == []
+    assert history.retain(FOREVER).valid == 29
+    assert read(reader, ORDERS) == []
+
+
+def test_a_lease_expires(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    reader.pin("lease", Lsn(22), 0.2)
+    assert history.retain(FOREVER).valid == 22
+    time.sleep(0.3)
+    assert reader.pins() == []
+    assert history.retain(FOREVER).valid == 29
+
+
+def test_what_is_gone_cannot_be_pinned(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    history.retain(moment(later(25)))
+    reader.pin("on the edge", Lsn(25))
+    with pytest.raises(HistoryGone, match="begins at"):
+        reader.pin("late", Lsn(24))
+    assert [pin.reader for pin in reader.pins()] == ["on the edge"]
+
+
+def test_pins_and_frontiers_outlive_their_writer(log: ChangeLog, reader: ChangeLogReader) -> None:
+    with closing(log.writer()) as writer:
+        writer.define(ORDERS, START)
+        for lsn in range(20, 30):
+            publish(writer, (lsn, later(lsn)))
+        reader.pin("slow", Lsn(22))
+        writer.retain(FOREVER)
+    with closing(log.writer()) as writer:
+        writer.define(ORDERS)
+        assert writer.frontiers().valid == 22
+        assert writer.retain(FOREVER).valid == 22
+        publish(writer, (40, later(40)))
+    with closing(log.reader()) as fresh:
+        assert fresh.pins() == [Pin("slow", Lsn(22), None)]
+        assert [row.lsn for row in read(fresh, ORDERS)] == [*range(23, 30), 40]
+        assert fresh.tables() == reader.tables()
+
+
+def test_staged_and_prepared_parts_survive_retention(log: ChangeLog, reader: ChangeLogReader) -> None:
+    with closing(log.writer()) as writer:
+        writer.define(ORDERS, START)
+        writer.stage(7, [part((7, 0, 10))])
+        writer.stage(8, [part((8, 0, 20))])
+        writer.settle(8, Prepared())
+        for lsn in range(20, 30):
+            publish(writer, (lsn, later(lsn)))
+        assert writer.retain(FOREVER).valid == 29
+        writer.publish([], Lsn(40), staged={7: StagedCommit(Lsn(40), later(40))})
+        writer.retain(moment(later(29.5)))
+    with closing(log.writer()) as writer:
+        writer.define(ORDERS)
+        writer.publish([], Lsn(50), staged={8: StagedCommit(Lsn(50), later(50))})
+    for opened in (reader, log.reader()):
+        with closing(opened) as each:
+            assert [(row.lsn, row.values) for row in read(each, ORDERS)] == [(40, (10, "x")), (50, (20, "x"))]
+
+
+def test_an_idle_table_loses_nothing(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    publish(writer, (20, later(20)))
+    writer.publish([chunk(ITEMS, [inserted(25)])], Lsn(25), committed_at=later(25))
+    writer.retain(moment(later(21)))
+    assert batches(reader, ORDERS, 20) == []
+    assert [row.lsn for row in read(reader, ITEMS)] == [25]
+    assert reader.frontiers().valid == 20
