@@ -171,10 +171,9 @@ class KafkaBroker:
 
     def _answers(self) -> bool:
         """Look for the port first: a client that finds it closed waits longer and longer before it tries again."""
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
-            with suppress(KafkaException):
-                found = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(timeout=5)
-                return len(found.brokers) == 1
+        with suppress(OSError, KafkaException), socket.create_connection(("127.0.0.1", self._port), 1):
+            found = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(timeout=5)
+            return len(found.brokers) == 1
         return False
 
 

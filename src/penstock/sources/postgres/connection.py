@@ -19,9 +19,9 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.errors import PenstockError, UsageError
+from penstock.secret import check_reference, is_reference, resolve
 from penstock.sources.postgres.diagnosis import refusal_sqlstate
 from penstock.sources.postgres.refusals import refusal
-from penstock.secret import check_reference, is_reference, resolve
 
 __all__ = ["connect", "connect_replication", "connection_error", "parse_url", "place"]
 
