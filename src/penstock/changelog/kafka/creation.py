@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -9,6 +10,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from penstock.changelog.kafka.clients import Place, cause_of, consumer, explained, pinning_producer
 from penstock.changelog.kafka.delivery import Delivery
 from penstock.changelog.kafka.records import Created, messages
+from penstock.errors import DefiniteError
 from penstock.positions import Lsn
 
 __all__ = ["is_begun", "write_beginning"]
@@ -19,12 +21,16 @@ _LIMIT = 1000
 
 def is_begun(place: Place) -> bool:
     """Say whether there is a first record, or was one: an index that was cut is not empty either."""
-    try:
-        with closing(consumer(place)) as client:
-            _, end = client.get_watermark_offsets(TopicPartition(place.index, 0), timeout=_PATIENCE)
-            return bool(end > 0)
-    except KafkaException as error:
-        raise explained(place, "found", cause_of(error)) from error
+    deadline = time.monotonic() + _PATIENCE
+    with closing(consumer(place)) as client:
+        while True:
+            try:
+                return bool(client.get_watermark_offsets(TopicPartition(place.index, 0), timeout=5)[1] > 0)
+            except KafkaException as error:  # a topic that was just made is known before it has a leader
+                told = explained(place, "found", cause_of(error))
+                if time.monotonic() > deadline or isinstance(told, DefiniteError):
+                    raise told from error
+                time.sleep(0.05)
 
 
 def write_beginning(place: Place, start: Lsn, now: int) -> None:

@@ -6,8 +6,8 @@ A session that failed is of no more use: `abandon` it and make another. Making o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -45,11 +45,12 @@ class Session:
         self, payloads: Sequence[StoredChunk], record: Callable[[list[Written]], list[bytes]], deadline: float
     ) -> None:
         """Write payloads, and the messages that `record` makes from where they are; all or nothing of it."""
-        self._producer.begin_transaction()
-        written = self._written(payloads, deadline)
-        for message in record(written):
-            self._send(self._place.index, message)
-        self._end(deadline)
+        with _fatal_errors_as_such():
+            self._producer.begin_transaction()
+            written = self._written(payloads, deadline)
+            for message in record(written):
+                self._send(self._place.index, message)
+            self._end(deadline)
 
     def abandon(self) -> None:
         """Let go of it, whatever is under way; not by `close`, which would first try to bring it to an end."""
@@ -85,6 +86,17 @@ class Session:
             except KafkaException as error:
                 if not cause_of(error).retriable() or time.monotonic() > deadline:
                     raise
+
+
+@contextmanager
+def _fatal_errors_as_such() -> Iterator[None]:
+    """Undo what the client makes of a fatal error that comes while it tells of deliveries."""
+    try:
+        yield
+    except SystemError as error:
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from None
+        raise
 
 
 def _one_place(offsets: list[int]) -> Written:
