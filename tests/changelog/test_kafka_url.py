@@ -48,6 +48,7 @@ def test_settings_have_one_order() -> None:
         ("postgresql://b:9092", "kafka://"),
         ("kafka://", "kafka://"),
         ("kafka:b:9092", "kafka://"),
+        ("kafka://[::1", "kafka://"),
         ("kafka://b1:9092,,b2", "host and port"),
         ("kafka://b:port", "host and port"),
         ("kafka://b/sp ace", "name of a Kafka topic"),

@@ -55,7 +55,10 @@ class KafkaLog(ChangeLog):
     @classmethod
     def parse(cls, url: str, source: str) -> Self:
         """Read a URL; see the module. Nothing of it is repeated in an error but names."""
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            parts = urlsplit("")
         if parts.scheme != "kafka" or not parts.netloc or parts.fragment:
             message = "a change log in Kafka is named by a URL that begins with kafka://"
             raise UsageError(message, _EXAMPLE)

@@ -57,14 +57,18 @@ class Steps:
 
     def take(self, payloads: Sequence[StoredChunk], build: _Build) -> None:
         """Take a step: `build` makes its record from its serial number and where the payloads are."""
-        if self._broken is not None:
-            raise self._broken
+        self.check()
         try:
             self._take(payloads, build)
         except BaseException as error:
             self._broken = error if isinstance(error, PenstockError) else TransientError(_INTERRUPTED, _REOPEN)
             self._session.abandon()
             raise
+
+    def check(self) -> None:
+        """Refuse where there can be no further step."""
+        if self._broken is not None:
+            raise self._broken
 
     def close(self) -> None:
         """Give up being the writer."""

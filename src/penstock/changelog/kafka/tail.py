@@ -43,9 +43,9 @@ class Tail:
         self.next = 0
         """Everything before this offset was read."""
 
-    def refresh(self, *, strict: bool = False, patience: float = _PATIENCE) -> Index:
+    def refresh(self, *, strict: bool = False, patience: float | None = None) -> Index:
         """Read everything that is committed now."""
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + (_PATIENCE if patience is None else patience)
         _, end = self._ends(deadline)
         while self.next < end and (not self.index.whole or strict or self.next < end - 1):
             self._pump(_SLICE)

@@ -53,6 +53,7 @@ class KafkaLogWriter(ChangeLogWriter):
 
     def define(self, schema: TableSchema, since: Lsn | None = None, generation: int = 0) -> int:
         """Return the version of this schema, adding it when it differs from the table's last."""
+        self._steps.check()
         index = self._tail.index
         known = index.table(schema.table)
         anew = generation > (known.generation if known else 0)
@@ -113,6 +114,7 @@ class KafkaLogWriter(ChangeLogWriter):
 
     def retain(self, since: datetime) -> Frontiers:
         """Write down where history begins from now on, then let the brokers remove what lies before."""
+        self._steps.check()
         index = self._tail.refresh(strict=True)
         covered, now = self._tail.next, time.time_ns() // 1000
         valid = next_valid(index, self._payloads, microseconds(since), now)
