@@ -439,7 +439,14 @@ _FIELDS: dict[type, dict[str, str]] = {
         "lag_bytes": "Bytes of WAL that Postgres has flushed beyond `durable`; null where it could not be asked.",
         "error": "What happened, if something did. With the state `ready` it is transient and is being retried.",
         "remedy": "What to do about it.",
+        "log": "Where the change log is; null where it is a file in the home.",
         "tables": "One object per table, the ones that are not captured included.",
+        "readers": "Who still needs history, and from where on.",
+    },
+    ReaderStatus: {
+        "name": "`tables` for the base tables, `reader NAME` for a stream that is registered; others have leases.",
+        "position": "History after this position is kept for it.",
+        "expires": "When its lease ends, unless it is renewed; null for a registered reader, which stays.",
     },
     CheckReport: {
         "version": "Version of this shape: 1. It changes when a field changes its meaning or goes.",
@@ -478,7 +485,8 @@ def _status() -> str:
         "One document. Positions are LSNs as text, times are ISO 8601 in UTC.",
         f"```json\n{json.dumps(_example().as_json(), indent=2)}\n```",
     ]
-    kinds = (("The home", HomeStatus), ("A source", SourceStatus), ("A table", TableStatus), ("A debt", DebtStatus))
+    kinds = (("The home", HomeStatus), ("A source", SourceStatus), ("A table", TableStatus))
+    kinds += (("A reader", ReaderStatus), ("A debt", DebtStatus))
     return "\n\n".join([*parts, *(_shape(title, kind) for title, kind in kinds)])
 
 
