@@ -486,8 +486,8 @@ def _status() -> str:
         f"```json\n{json.dumps(_example().as_json(), indent=2)}\n```",
     ]
     kinds = (("The home", HomeStatus), ("A source", SourceStatus), ("A table", TableStatus))
-    kinds += (("A reader", ReaderStatus), ("A debt", DebtStatus))
-    return "\n\n".join([*parts, *(_shape(title, kind) for title, kind in kinds)])
+    more = (("A reader", ReaderStatus), ("A debt", DebtStatus))
+    return "\n\n".join([*parts, *(_shape(title, kind) for title, kind in (*kinds, *more))])
 
 
 def _shape(title: str, kind: Any) -> str:

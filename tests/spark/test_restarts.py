@@ -29,11 +29,11 @@ class Writing(threading.Thread):
 
     def run(self) -> None:
         at = START
-        while not self._stop_event.wait(self._random.uniform(0, 0.03)):
+        while not self._stop_event.wait(self._random.uniform(0, 0.1)):
             lsns = []
             for _ in range(self._random.randint(1, 4)):
                 at += self._random.randint(1, 50)
-                self.written[at] = self._random.randint(1, 30)
+                self.written[at] = self._random.randint(1, 9)
                 lsns.append(at)
             rows = [inserted(lsn, n) for lsn in lsns for n in range(self.written[lsn])]
             self._shop.writer.publish([chunk(ORDERS, rows), chunk(ITEMS, rows)], Lsn(at), committed_at=at)
@@ -57,8 +57,9 @@ def test_fifty_restarts(spark: SparkSession, shop: Shop, tmp_path: Path) -> None
         batches[number] = found
         seen_batches.append(number)
 
-    options = shop.options(table="public.orders,public.items", startingPosition="0/A", maxRowsPerTrigger="400")
+    options = shop.options(table="public.orders,public.items", startingPosition="0/A", maxRowsPerTrigger="100")
     rows = spark.readStream.format("penstock").options(**options).load()
+    rest = spark.readStream.format("penstock").options(**options | {"maxRowsPerTrigger": "1000000"}).load()
     stream = rows.writeStream.foreachBatch(remember).option("checkpointLocation", str(tmp_path / "checkpoint"))
     writing = Writing(shop, seed)
     writing.start()
@@ -72,7 +73,8 @@ def test_fifty_restarts(spark: SparkSession, shop: Shop, tmp_path: Path) -> None
             query.stop()
     finally:
         writing.stop()
-    stream.trigger(availableNow=True).start().awaitTermination(120)
+    last = rest.writeStream.foreachBatch(remember).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert last.trigger(availableNow=True).start().awaitTermination(120)
 
     seen = [place for number in sorted(batches) for place in batches[number]]
     wanted = [

@@ -21,6 +21,7 @@ from penstock.control.answer import Answer, show_sources
 from penstock.control.check import CheckReport, check_database, check_source
 from penstock.control.lifecycle import TABLES, create_source, drop_source, instance_of, recover, spec_of
 from penstock.control.lock import hold_home
+from penstock.control.retention import oldest_base
 from penstock.control.status import HomeStatus, home_status
 from penstock.errors import PenstockError, UsageError
 from penstock.layout import catalog_path
@@ -246,15 +247,16 @@ class Home:
                 continue
             with closing(self._catalog.log(record.name).reader()) as log:
                 frontiers = log.frontiers()
-                self._hold(record.name, log, frontiers.valid)
+                self._hold(record.name, log, frontiers)
             positions.setdefault(record.name, frontiers.durable)
             moments.append(frontiers.committed_at)
         return Live(self.path, self._catalog, spark, positions, _latest(moments), lambda: self.live(spark))
 
-    def _hold(self, source: str, log: ChangeLogReader, valid: Lsn) -> None:
-        """Keep history for views: at least half a lease from the moment at which one is made."""
+    def _hold(self, source: str, log: ChangeLogReader, frontiers: Frontiers) -> None:
+        """Keep what views need beside their bases: for at least half a lease from the moment at which one is made."""
         if time.monotonic() >= self._held_until.get(source, 0.0):
-            log.pin(f"live {self._id}", valid, _LEASE_SECONDS)
+            needed = oldest_base(self._catalog, source, frontiers.durable)
+            log.pin(f"live {self._id}", Lsn(max(needed, frontiers.valid)), _LEASE_SECONDS)
             self._held_until[source] = time.monotonic() + _LEASE_SECONDS / 2
 
     def _log(self, source: str) -> ChangeLog:

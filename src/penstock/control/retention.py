@@ -24,7 +24,7 @@ from penstock.control.lifecycle import TABLES, instance_of
 from penstock.errors import HistoryGone
 from penstock.positions import Lsn
 
-__all__ = ["release_history"]
+__all__ = ["oldest_base", "release_history"]
 
 _WAITING = (TableState.PENDING, TableState.RETRYING)
 
@@ -37,14 +37,20 @@ def release_history(catalog: Catalog, source: str) -> Lsn | None:
         return None
     live = [table for table in tables if table.state is TableState.LIVE]
     with closing(catalog.log(source).reader()) as log:
+        catalog.forget_older_bases(source, log.frontiers().valid)
         oldest = _oldest_wanted(log, datetime.now(UTC) - instance_of(record).retained())
         if oldest is None:
             return None
         mark = _common_base(catalog, log, live, oldest)
         if mark is not None:
             log.pin(TABLES, mark)
-            catalog.forget_older_bases(source, log.frontiers().valid)
         return mark
+
+
+def oldest_base(catalog: Catalog, source: str, upto: Lsn) -> Lsn:
+    """Return the position after which the log is needed to show all tables at `upto`."""
+    bases = [catalog.newest_base(source, table.local, upto) for table in catalog.tables(source)]
+    return min((base.position for base in bases if base is not None), default=upto)
 
 
 def _oldest_wanted(log: ChangeLogReader, since: datetime) -> Lsn | None:
