@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.changelog.interface import ChangeLog
+from penstock.changelog.kafka.log import KafkaLog
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.errors import UsageError
 from penstock.layout import log_path
@@ -27,5 +28,4 @@ def _named(url: str, source: str) -> ChangeLog:
     if not url.startswith("kafka://"):
         message = "a change log is named by a URL that begins with kafka://"
         raise UsageError(message, "Name one, like kafka://broker:9092; or leave it out, for one in the home.")
-    message = "KAFKA"
-    raise NotImplementedError(message)
+    return KafkaLog.parse(url, source)

@@ -24,6 +24,7 @@ __all__ = [
     "consumer",
     "explained",
     "is_fenced",
+    "missing",
     "pinning_producer",
     "transactional_producer",
 ]
@@ -35,6 +36,7 @@ _CONNECTING = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1000, "lo
 TRANSACTION_MS = 60_000
 
 MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+"""A topic is not there. The last two are a client's own words, which it also has when no broker answers it."""
 _FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
 _DENIED = "Grant the user read, write, create, alter, describe and delete on both topics, and its transactional id."
 _LOGIN = "Check sasl.username, sasl.password, sasl.mechanism and security.protocol in the log's URL."
@@ -125,12 +127,17 @@ def cause_of(error: KafkaException) -> KafkaError:
     return cause
 
 
+def missing(place: Place) -> DefiniteError:
+    """Say that brokers answer, and have no such log."""
+    message = f"the change log {place.name} is not at {place.brokers}"
+    return DefiniteError(message, "Check brokers and prefix in its URL; or drop the source and add it afresh.")
+
+
 def explained(place: Place, doing: str, cause: KafkaError) -> PenstockError:
     """Return our error for one of a client's: what was being done, why it failed, and what to do."""
     known = [e for e in (cause, place.trouble) if e is not None and e.code() in DEFINITE]
-    if cause.code() in MISSING:
-        message = f"the change log {place.name} could not be {doing}: it is not at {place.brokers}"
-        return DefiniteError(message, "Check brokers and prefix in its URL; or drop the source and add it afresh.")
+    if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return missing(place)
     if known:
         message = f"the change log {place.name} could not be {doing}: {known[0].str()}"
         return DefiniteError(message, DEFINITE[known[0].code()])

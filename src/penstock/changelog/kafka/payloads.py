@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from penstock.changelog.frames import StoredChunk
-from penstock.changelog.kafka.clients import DEFINITE, MISSING, Place, consumer, explained
+from penstock.changelog.kafka.clients import DEFINITE, Place, consumer, explained
 from penstock.errors import TransientError
 
 __all__ = ["DataGone", "Payloads"]
@@ -99,6 +99,6 @@ class Payloads:
         if error.code() in _GONE:
             self._at = None
             raise DataGone
-        if error.code() in DEFINITE or error.code() in MISSING:
+        if error.code() in DEFINITE or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             self._at = None
             raise explained(self._place, "read", error)

@@ -16,9 +16,10 @@ import time
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from penstock.changelog.kafka.clients import DEFINITE, MISSING, Place, cause_of, consumer, explained
+from penstock.changelog.kafka.clients import DEFINITE, MISSING, Place, cause_of, consumer, explained, missing
 from penstock.changelog.kafka.index import Index
 from penstock.changelog.kafka.records import Assembler, Pinned
+from penstock.changelog.kafka.topics import topics_exist
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.positions import Lsn
 
@@ -27,6 +28,7 @@ __all__ = ["Tail"]
 _PATIENCE = 60.0
 _IDLE_MS = 250
 _SLICE = 0.2
+_ASKING = 2.0
 _AT_ONCE = 1000
 _CUT = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 
@@ -96,11 +98,19 @@ class Tail:
                 time.sleep(0.05)
 
     def _check(self, cause: KafkaError) -> None:
-        """Raise what will not pass; a topic that is not there may be one that a broker, starting, does not know yet."""
+        """Raise what will not pass."""
+        if cause.code() in MISSING and self._is_missing():
+            raise missing(self._place)
         trouble = self._place.trouble
-        lost = cause.code() in MISSING and self._follower is None
-        if lost or cause.code() in DEFINITE or (trouble is not None and trouble.code() in DEFINITE):
+        if cause.code() in DEFINITE or (trouble is not None and trouble.code() in DEFINITE):
             raise explained(self._place, "read", cause)
+
+    def _is_missing(self) -> bool:
+        """Ask the brokers: a client says of a topic that it is not there also when nobody answers it."""
+        try:
+            return not topics_exist(self._place, _ASKING)
+        except TransientError:
+            return False
 
     def _following(self) -> Consumer:
         if self._follower is None:

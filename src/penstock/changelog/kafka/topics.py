@@ -51,10 +51,10 @@ def require_topics(place: Place) -> None:
     message_limit(place)
 
 
-def topics_exist(place: Place) -> bool:
+def topics_exist(place: Place, patience: float = _PATIENCE) -> bool:
     """Say whether both topics are there."""
     try:
-        return len(_found(admin(place), place)) == 2
+        return len(_found(admin(place), place, patience)) == 2
     except KafkaException as error:
         raise explained(place, "found", cause_of(error)) from error
 
@@ -97,10 +97,10 @@ def _await(asked: dict[str, Future[None]], tolerated: set[int]) -> None:
                 raise
 
 
-def _found(client: AdminClient, place: Place) -> dict[str, int]:
+def _found(client: AdminClient, place: Place, patience: float = _PATIENCE) -> dict[str, int]:
     """Return the topics that are there, with their number of partitions."""
     found: dict[str, int] = {}
-    asked = client.describe_topics(TopicCollection([place.index, place.data]), request_timeout=_PATIENCE)
+    asked = client.describe_topics(TopicCollection([place.index, place.data]), request_timeout=patience)
     for name, answer in asked.items():
         try:
             found[name] = len(answer.result(_PATIENCE).partitions)
