@@ -33,13 +33,13 @@ from penstock.catalog.states import SourceState, TableState
 from penstock.changelog.shapes import changes_schema
 from penstock.cli.main import app
 from penstock.control.check import CheckFinding, CheckReport, CheckTable
-from penstock.control.status import DebtStatus, HomeStatus, SourceStatus, TableStatus
+from penstock.control.status import DebtStatus, HomeStatus, ReaderStatus, SourceStatus, TableStatus
 from penstock.sources.postgres import types
 from penstock.sources.postgres.findings import Level
 from penstock.sources.postgres.options import Heartbeat, Ownership, Partitions, PostgresOptions, Rules
 from penstock.sources.postgres.types.known import BY_OID
-from penstock.spark.datasource import PenstockOptions
 from penstock.spark.ranges import spark_schema
+from penstock.spark.source_options import PenstockOptions
 
 __all__ = ["EXIT_CODES", "FOLDER", "main", "pages"]
 
@@ -516,7 +516,9 @@ def _example() -> HomeStatus:
         lag_bytes=0,
         error=None,
         remedy=None,
+        log=None,
         tables=tables,
+        readers=[ReaderStatus("tables", "0/28F14C0", None)],
     )
     return HomeStatus(1, ".penstock", 4711, [source])
 

@@ -14,11 +14,12 @@ from penstock.catalog.store import Catalog, Debt, SourceRecord
 from penstock.changelog.interface import ChangeLogReader, Frontiers
 from penstock.control.lifecycle import debt_of, instance_of
 from penstock.control.lock import holder
-from penstock.errors import PenstockError
+from penstock.errors import HistoryGone, PenstockError
+from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect, place
 
-__all__ = ["DebtStatus", "HomeStatus", "SourceStatus", "TableStatus", "home_status"]
+__all__ = ["DebtStatus", "HomeStatus", "ReaderStatus", "SourceStatus", "TableStatus", "home_status"]
 
 _VERSION = 1
 _FLUSHED = """
@@ -40,8 +41,17 @@ class TableStatus:
 
 
 @dataclass(frozen=True)
+class ReaderStatus:
+    """Who still needs history, and from where on; `expires` is None for a registered reader, which stays."""
+
+    name: str
+    position: str
+    expires: str | None
+
+
+@dataclass(frozen=True)
 class SourceStatus:
-    """One source; `lag_bytes` is None where Postgres could not be asked."""
+    """One source; `lag_bytes` is None where Postgres could not be asked, `log` where the change log is in the home."""
 
     name: str
     kind: str
@@ -54,7 +64,9 @@ class SourceStatus:
     lag_bytes: int | None
     error: str | None
     remedy: str | None
+    log: str | None
     tables: list[TableStatus]
+    readers: list[ReaderStatus]
 
 
 @dataclass(frozen=True)
@@ -98,11 +110,12 @@ def _debt(debt: Debt) -> DebtStatus:
 
 def _source(home: Path, catalog: Catalog, record: SourceRecord) -> SourceStatus:
     log = catalog.log(record.name)
-    frontiers, tables = None, []
+    frontiers, tables, readers = None, [], []
     if log.exists():
         with closing(log.reader()) as reader:
             frontiers = reader.frontiers()
             tables = _tables(catalog, record.name, reader, frontiers)
+            readers = [ReaderStatus(p.reader, str(p.at), _moment(p.expires)) for p in reader.pins()]
     instance = instance_of(record)
     return SourceStatus(
         name=record.name,
@@ -116,7 +129,9 @@ def _source(home: Path, catalog: Catalog, record: SourceRecord) -> SourceStatus:
         lag_bytes=_lag_bytes(instance.connection, frontiers),
         error=record.error,
         remedy=record.remedy,
+        log=record.log,
         tables=tables,
+        readers=readers,
     )
 
 
@@ -124,11 +139,19 @@ def _tables(catalog: Catalog, source: str, log: ChangeLogReader, frontiers: Fron
     found = []
     for table in catalog.tables(source):
         base = catalog.newest_base(source, table.local, frontiers.durable)
-        behind = log.extent(table.upstream, base.position, frontiers.durable).rows if base else 0
+        behind = _behind(log, table.upstream, base.position, frontiers.durable) if base else 0
         position = str(base.position) if base else None
         name, upstream = f"{source}.{table.local}", str(table.upstream)
         found.append(TableStatus(name, upstream, table.state.value, position, behind, table.error, table.remedy))
     return found
+
+
+def _behind(log: ChangeLogReader, table: TableName, base: Lsn, durable: Lsn) -> int:
+    """How many images the base table has not taken in; of a failed one they may be gone."""
+    try:
+        return log.extent(table, base, durable).rows
+    except HistoryGone:
+        return 0
 
 
 def _latency(frontiers: Frontiers | None) -> float | None:
