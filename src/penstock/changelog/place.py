@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.changelog.interface import ChangeLog
-from penstock.changelog.kafka.log import KafkaLog
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.errors import UsageError
 from penstock.layout import log_path
@@ -28,4 +27,6 @@ def _named(url: str, source: str) -> ChangeLog:
     if not url.startswith("kafka://"):
         message = "a change log is named by a URL that begins with kafka://"
         raise UsageError(message, "Name one, like kafka://broker:9092; or leave it out, for one in the home.")
+    from penstock.changelog.kafka.log import KafkaLog  # a tenth of a second, for those alone who have such a log
+
     return KafkaLog.parse(url, source)

@@ -64,7 +64,7 @@ class Index:
         self.covered = 0
         """Up to which offset of the index the last ``state`` record holds all pins."""
         self.data_end = 0
-        """Behind the last offset of the data topic that a record has named."""
+        """Behind the last offset of the data topic that was published."""
         self.publications = Publications()
         self.staging = Staging()
         self.errors: dict[TableName, TableError] = {}
@@ -152,7 +152,7 @@ class Index:
         pins = tuple(pin for pin, _ in self._pins.values() if _holds(pin, now))
         return State(
             *(serial, self.owner, valid, valid_at, self.durable, self.peak, self.committed_at, self.published_at),
-            *(tables, errors, self.staging.dump(), pins, covered),
+            *(tables, errors, self.staging.dump(), pins, covered, self.data_end),
         )
 
     def _load(self, state: State) -> None:
@@ -160,6 +160,7 @@ class Index:
         self.owner, self.durable, self.peak = state.owner, state.durable, state.peak
         self.committed_at, self.published_at = state.committed_at, state.published_at
         self.valid, self.valid_at, self.covered = state.valid, state.valid_at, state.covered
+        self.data_end = max(self.data_end, state.data_end)
         self._tables = {table.table: _loaded(table) for table in state.tables}
         self._numbers = {table.name: number for number, table in self._tables.items()}
         self.errors = {TableName.parse(error.table): TableError(*error) for error in state.errors}

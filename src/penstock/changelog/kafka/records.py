@@ -177,6 +177,8 @@ class State(NamedTuple):
     pins: tuple[Pinned, ...]
     covered: int
     """Pins from this offset of the index on are not among these."""
+    data_end: int
+    """Behind the last offset of the data topic that had been published."""
 
 
 Record = Created | Opened | Defined | Staged | Settled | Published | State

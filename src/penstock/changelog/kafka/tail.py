@@ -89,6 +89,7 @@ class Tail:
                 if self._asker is None:
                     self._asker = consumer(self._place, **{"isolation.level": "read_committed"})
                 first, end = self._asker.get_watermark_offsets(where, timeout=5)
+                self._place.trouble = None
                 return int(first), int(end)
             except KafkaException as error:
                 cause = cause_of(error)
@@ -98,11 +99,11 @@ class Tail:
                 time.sleep(0.05)
 
     def _check(self, cause: KafkaError) -> None:
-        """Raise what will not pass."""
+        """Raise what will not pass. A broker that stops may look like one that refuses us, once it had let us in."""
         if cause.code() in MISSING and self._is_missing():
             raise missing(self._place)
-        trouble = self._place.trouble
-        if cause.code() in DEFINITE or (trouble is not None and trouble.code() in DEFINITE):
+        refused = self._place.trouble if self._follower is None else None
+        if cause.code() in DEFINITE or (refused is not None and refused.code() in DEFINITE):
             raise explained(self._place, "read", cause)
 
     def _is_missing(self) -> bool:
