@@ -64,10 +64,12 @@ class Writer:
 
     def cut(self, valid: int) -> None:
         valid = max(self.index.valid, min(valid, self.index.durable, *(pin.at for pin in self.index.pins(0))))
-        covered = self.offset
+        state = self.index.state(self.serial + 1, valid, self.index.valid_at, self.offset, 0)
         self.write(Pinned("between", valid, None))  # by a reader that was not seen when the cut began
-        self.write(self.index.state(self.serial + 1, valid, self.index.valid_at, covered, 0))
+        self.write(state)
         self.first = max(self.first, self.index.needed()[0])
+        assert all(durable > valid for durable in self.index.publications.durable)
+        assert "between" in [pin.reader for pin in self.index.pins(0)]
 
 
 def feed(index: Index, record: Record | Pinned, offset: int) -> None:
@@ -87,7 +89,7 @@ def answers(index: Index) -> tuple[object, ...]:
 STEPS = st.sampled_from(["publish", "publish", "stage", "commit", "prepare", "discard", "cut", "pin", "open", "anew"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(st.lists(st.tuples(STEPS, st.integers(0, 30)), max_size=25))
 def test_a_reader_that_begins_at_a_cut_knows_as_much_as_any(steps: list[tuple[str, int]]) -> None:
     made = Writer()
@@ -130,6 +132,23 @@ def take(made: Writer, step: str, n: int) -> None:
         case "cut":
             made.write(Pinned("between", None, None))
             made.cut(index.durable - n)
+
+
+def test_what_is_not_needed_is_cut_off() -> None:
+    made = Writer()
+    made.write(Created(0, 10, 5))
+    for serial in (1, 2, 3):
+        made.write(Published(serial, 10 * serial + 10, None, 1, 5, (made.described(1, 15, 10 * serial + 10),), (), ()))
+    second = made.records[2]
+    made.cut(25)
+    assert made.index.needed() == (second[1], 4), "the publication that reaches beyond, and its chunk"
+    made.write(Staged(5, 7, (StagedPart(made.described(1, -1, -1), ()),)))
+    end = made.offset
+    made.write(Pinned("between", None, None))
+    made.cut(40)
+    assert made.index.needed() == (end + 2, 8), "what comes after the cut, and the staged part"
+    made.write(Settled(7, 7, False, ()))
+    assert made.index.needed() == (end + 2, 7), "all that was published"
 
 
 def test_a_record_that_is_missing_is_found() -> None:

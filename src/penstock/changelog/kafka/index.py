@@ -7,6 +7,7 @@ gathers publications by the numbers of their tables.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from penstock.changelog.history import history_gone, moment
@@ -68,7 +69,7 @@ class Index:
         self.publications = Publications()
         self.staging = Staging()
         self.errors: dict[TableName, TableError] = {}
-        self._chunks: dict[int, ChunkColumns] = {}
+        self._chunks: defaultdict[int, ChunkColumns] = defaultdict(ChunkColumns)
         self._tables: dict[int, KnownTable] = {}
         self._numbers: dict[TableName, int] = {}
         self._pins: dict[str, tuple[Pinned, int]] = {}
@@ -116,7 +117,7 @@ class Index:
         for chunk in record.chunks:
             self._came_up(chunk.table, chunk.version, chunk.first)
         for chunk in sorted(record.chunks, key=lambda chunk: chunk.last):
-            self._chunks.setdefault(chunk.table, ChunkColumns()).add(chunk)
+            self._chunks[chunk.table].add(chunk)
             self.data_end = max(self.data_end, chunk.offset + chunk.parts)
         for xid in record.ended:
             self.staging.end(xid)

@@ -240,7 +240,7 @@ def from_text(text: str) -> bytes:
 
 def _decode(text: bytes) -> Record | Pinned:
     try:
-        name, *fields = json.loads(text)
+        name, *fields = json.loads(text.decode())
         return _typed(_KINDS[name](*fields))
     except (ValueError, TypeError, KeyError) as error:
         message = "the index of the change log is damaged: it holds a record that cannot be read"
