@@ -32,8 +32,13 @@ __all__ = [
 _LOG = logging.getLogger("penstock.kafka")
 _LOG.addHandler(logging.NullHandler())
 """Clients tell of every connection that was lost, also of those that they mend: for who asks for it."""
-_CONNECTING = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1000, "log.connection.close": False}
-TRANSACTION_MS = 60_000
+_CONNECTING = {
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1000,
+    "topic.metadata.refresh.interval.ms": 10_000,
+    "log.connection.close": False,
+}
+_TRANSACTION_MS = 60_000
 
 MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 """A topic is not there. The last two are a client's own words, which it also has when no broker answers it."""
@@ -101,7 +106,7 @@ def transactional_producer(place: Place, limit: int) -> Producer:
     """Make the client of a writer; it is one only after `init_transactions`."""
     fixed = {
         "transactional.id": place.name,
-        "transaction.timeout.ms": TRANSACTION_MS,
+        "transaction.timeout.ms": _TRANSACTION_MS,
         "acks": "all",
         "linger.ms": 0,
         "message.max.bytes": limit,

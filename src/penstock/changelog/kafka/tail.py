@@ -28,7 +28,7 @@ __all__ = ["Tail"]
 _PATIENCE = 60.0
 _IDLE_MS = 250
 _SLICE = 0.2
-_ASKING = 2.0
+_ASKING = 3.0
 _AT_ONCE = 1000
 _CUT = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 
@@ -83,20 +83,28 @@ class Tail:
 
     def _ends(self, deadline: float) -> tuple[int, int]:
         """Ask the broker where the index begins, and how far it can be read."""
-        where = TopicPartition(self._place.index, 0)
         while True:
             try:
-                if self._asker is None:
-                    self._asker = consumer(self._place, **{"isolation.level": "read_committed"})
-                first, end = self._asker.get_watermark_offsets(where, timeout=5)
-                self._place.trouble = None
-                return int(first), int(end)
+                return self._asked()
             except KafkaException as error:
                 cause = cause_of(error)
                 self._check(cause)
                 if time.monotonic() > deadline:
                     raise explained(self._place, "read", cause) from error
                 time.sleep(0.05)
+
+    def _asked(self) -> tuple[int, int]:
+        if self._asker is None:
+            self._asker = consumer(self._place, **{"isolation.level": "read_committed"})
+        try:
+            first, end = self._asker.get_watermark_offsets(TopicPartition(self._place.index, 0), timeout=_ASKING)
+        except KafkaException:
+            # One that saw a broker come up may go on saying that it does not know the topic: take another.
+            self._asker.close()
+            self._asker = None
+            raise
+        self._place.trouble = None
+        return int(first), int(end)
 
     def _check(self, cause: KafkaError) -> None:
         """Raise what will not pass. A broker that stops may look like one that refuses us, once it had let us in."""
