@@ -20,7 +20,7 @@ from tests.changelog.test_interface import WIDER, part
 from tests.changelog.test_retention import FOREVER, later, moment, publish
 
 from penstock.changelog.interface import Chunk, Prepared, StagedCommit
-from penstock.changelog.kafka import payloads, tail
+from penstock.changelog.kafka import payloads, tail, topics
 from penstock.changelog.kafka.log import KafkaLog
 from penstock.changelog.kafka.reader import KafkaLogReader
 from penstock.changelog.kafka.writer import KafkaLogWriter
@@ -241,6 +241,23 @@ def test_brokers_that_cannot_be_reached_are_a_transient_error(monkeypatch: pytes
     with pytest.raises(TransientError, match=r"penstock\.shop") as caught:
         log.reader().frontiers()
     assert "127.0.0.1:1" in caught.value.remedy
+
+
+def test_settings_that_no_client_takes_are_told(log: KafkaLog) -> None:
+    wrong = replace(log, settings=(("security.protocol", "NONSENSE"),))
+    for use in (wrong.writer, wrong.exists, lambda: wrong.create(START), lambda: wrong.reader().frontiers()):
+        with pytest.raises(DefiniteError, match=r"security\.protocol") as caught:
+            use()
+        assert "URL" in caught.value.remedy
+
+
+def test_brokers_that_refuse_us_are_a_definite_error(log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "_PATIENCE", 2.0)
+    wrong = replace(log, settings=(("security.protocol", "SSL"),))
+    for use in (wrong.exists, lambda: wrong.reader().frontiers()):
+        with pytest.raises(DefiniteError, match="SSL") as caught:
+            use()
+        assert "ssl.ca.location" in caught.value.remedy
 
 
 # -- damage ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ repeated. What nobody but a person can mend is `DefiniteError`, with the way out
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -29,6 +30,7 @@ __all__ = [
     "transactional_producer",
 ]
 
+_Client = TypeVar("_Client", AdminClient, Consumer, Producer)
 _LOG = logging.getLogger("penstock.kafka")
 _LOG.addHandler(logging.NullHandler())
 """Clients tell of every connection that was lost, also of those that they mend: for who asks for it."""
@@ -56,6 +58,7 @@ DEFINITE: dict[int, str] = {
     KafkaError.UNSUPPORTED_SASL_MECHANISM: _LOGIN,
     KafkaError._AUTHENTICATION: _LOGIN,
     KafkaError._SSL: "Check ssl.ca.location, ssl.certificate.location and security.protocol in the log's URL.",
+    KafkaError._INVALID_ARG: "Check the settings in the log's URL.",
     KafkaError.UNSUPPORTED_VERSION: _OLD,
     KafkaError._UNSUPPORTED_FEATURE: _OLD,
     KafkaError.MSG_SIZE_TOO_LARGE: "Set max.message.bytes of both topics to at least 1048588, and start again.",
@@ -81,12 +84,14 @@ class Place:
         return {**_CONNECTING, **given, **own}
 
     def _note(self, error: KafkaError) -> None:
-        self.trouble = error
+        """Keep what tells most: that a login failed, and not that all brokers are out of reach since."""
+        if self.trouble is None or self.trouble.code() not in DEFINITE:
+            self.trouble = error
 
 
 def admin(place: Place) -> AdminClient:
     """Make a client for topics."""
-    return AdminClient(place.common())
+    return _made(place, AdminClient, place.common())
 
 
 def consumer(place: Place, **settings: Any) -> Consumer:
@@ -99,7 +104,7 @@ def consumer(place: Place, **settings: Any) -> Consumer:
         "check.crcs": True,
         "fetch.error.backoff.ms": 50,
     }
-    return Consumer({**place.common(), **fixed, **settings})
+    return _made(place, Consumer, {**place.common(), **fixed, **settings})
 
 
 def transactional_producer(place: Place, limit: int) -> Producer:
@@ -112,12 +117,19 @@ def transactional_producer(place: Place, limit: int) -> Producer:
         "message.max.bytes": limit,
         "queue.buffering.max.kbytes": 256 << 10,
     }
-    return Producer({"compression.type": "lz4", **place.common(), **fixed})
+    return _made(place, Producer, {"compression.type": "lz4", **place.common(), **fixed})
 
 
 def pinning_producer(place: Place) -> Producer:
     """Make a client that writes single records, each for itself; that one may be there twice does no harm."""
-    return Producer({**place.common(), "acks": "all", "linger.ms": 0})
+    return _made(place, Producer, {**place.common(), "acks": "all", "linger.ms": 0})
+
+
+def _made(place: Place, kind: Callable[[dict[str, Any]], _Client], config: dict[str, Any]) -> _Client:
+    try:
+        return kind(config)
+    except KafkaException as error:
+        raise explained(place, "opened", cause_of(error)) from None
 
 
 def is_fenced(error: KafkaError) -> bool:

@@ -100,6 +100,7 @@ class Tail:
             first, end = self._asker.get_watermark_offsets(TopicPartition(self._place.index, 0), timeout=_ASKING)
         except KafkaException:
             # One that saw a broker come up may go on saying that it does not know the topic: take another.
+            self._asker.poll(0)  # what it has to say of its connections
             self._asker.close()
             self._asker = None
             raise
