@@ -19,7 +19,7 @@ from tests.changelog.conftest import START
 from tests.changelog.test_interface import WIDER, part
 from tests.changelog.test_retention import FOREVER, later, moment, publish
 
-from penstock.changelog.interface import Chunk, Prepared, StagedCommit
+from penstock.changelog.interface import Chunk, Frontiers, Prepared, StagedCommit
 from penstock.changelog.kafka import payloads, tail, topics
 from penstock.changelog.kafka.log import KafkaLog
 from penstock.changelog.kafka.reader import KafkaLogReader
@@ -251,13 +251,13 @@ def test_settings_that_no_client_takes_are_told(log: KafkaLog) -> None:
         assert "URL" in caught.value.remedy
 
 
-def test_brokers_that_refuse_us_are_a_definite_error(log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_brokers_are_not_reached_is_told(log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "_PATIENCE", 2.0)
+    monkeypatch.setattr(tail, "_PATIENCE", 2.0)
     wrong = replace(log, settings=(("security.protocol", "SSL"),))
     for use in (wrong.exists, lambda: wrong.reader().frontiers()):
-        with pytest.raises(DefiniteError, match="SSL") as caught:
+        with pytest.raises(TransientError, match=r"SSL handshake failed.*PLAINTEXT"):
             use()
-        assert "ssl.ca.location" in caught.value.remedy
 
 
 # -- damage ---------------------------------------------------------------------------------------------------------
@@ -374,6 +374,39 @@ def test_a_time_inside_a_publication_that_was_cut_is_refused(writer: KafkaLogWri
     assert reader.position_at(moment(later(21))) == 21
     with pytest.raises(HistoryGone):
         reader.position_at(moment(later(20.5)))
+
+
+def test_a_cut_between_a_look_and_a_read_is_looked_at_again(
+    writer: KafkaLogWriter, reader: KafkaLogReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for lsn in range(20, 30, 2):
+        publish(writer, (lsn, later(lsn)), (lsn + 1, later(lsn + 1)))
+    whole, cuts = tail.Tail.refresh, list[Frontiers]()
+
+    def cut_behind(self: tail.Tail, **given: bool) -> object:
+        found = whole(self, **given)
+        if self is reader._tail and not cuts:
+            cuts.append(writer.retain(FOREVER))
+        return found
+
+    monkeypatch.setattr(tail.Tail, "refresh", cut_behind)
+    with pytest.raises(HistoryGone):
+        reader.position_at(moment(later(22.5)))
+
+
+def test_data_that_is_missing_is_damage_to_who_asks_for_times(
+    writer: KafkaLogWriter, reader: KafkaLogReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(writer, (20, later(20)), (21, later(21)))
+
+    def gone(*_: object) -> None:
+        raise payloads.DataGone
+
+    monkeypatch.setattr(payloads.Payloads, "chunk", gone)
+    for use in (reader.position_at, writer.retain):
+        with pytest.raises(LogCorrupt) as caught:
+            use(moment(later(20)))
+        assert caught.value.remedy
 
 
 def test_a_cut_by_a_writer_that_was_fenced_takes_nothing(log: KafkaLog, reader: KafkaLogReader) -> None:

@@ -84,8 +84,9 @@ class Place:
         return {**_CONNECTING, **given, **own}
 
     def _note(self, error: KafkaError) -> None:
-        """Keep what tells most: that a login failed, and not that all brokers are out of reach since."""
-        if self.trouble is None or self.trouble.code() not in DEFINITE:
+        """Keep what tells most: that a login or handshake failed, and not that all brokers are out of reach since."""
+        telling = error.code() != KafkaError._ALL_BROKERS_DOWN
+        if self.trouble is None or (telling and self.trouble.code() not in DEFINITE):
             self.trouble = error
 
 
@@ -158,5 +159,6 @@ def explained(place: Place, doing: str, cause: KafkaError) -> PenstockError:
     if known:
         message = f"the change log {place.name} could not be {doing}: {known[0].str()}"
         return DefiniteError(message, DEFINITE[known[0].code()])
-    message = f"the change log {place.name} could not be {doing}: {cause.str()}"
+    connecting = f" ({place.trouble.str()})" if place.trouble is not None else ""
+    message = f"the change log {place.name} could not be {doing}: {cause.str()}{connecting}"
     return TransientError(message, f"Check that the brokers at {place.brokers} are up and reached from here.")

@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from penstock.changelog.frames import StoredChunk
 from penstock.changelog.kafka.clients import DEFINITE, Place, consumer, explained
-from penstock.errors import TransientError
+from penstock.errors import LogCorrupt, TransientError
 
-__all__ = ["DataGone", "Payloads"]
+__all__ = ["DataGone", "Payloads", "data_lost"]
 
 _PATIENCE = 60.0
 _READ_THROUGH = 8
@@ -32,6 +32,12 @@ _FETCHING = {
 
 class DataGone(Exception):
     """The data topic has no message at an offset, any more or at all."""
+
+
+def data_lost(place: Place, what: str) -> LogCorrupt:
+    """Say that data is not there that should be."""
+    message = f"the change log {place.name} is damaged: {what} has no data"
+    return LogCorrupt(message, "Drop the source and capture it afresh.")
 
 
 class Payloads:
