@@ -19,8 +19,8 @@ from tests.changelog.conftest import START
 from tests.changelog.test_interface import WIDER, part
 from tests.changelog.test_retention import FOREVER, later, moment, publish
 
-from penstock.changelog.interface import Chunk, Prepared, StagedCommit
-from penstock.changelog.kafka import payloads, tail
+from penstock.changelog.interface import Chunk, Frontiers, Prepared, StagedCommit
+from penstock.changelog.kafka import payloads, tail, topics
 from penstock.changelog.kafka.log import KafkaLog
 from penstock.changelog.kafka.reader import KafkaLogReader
 from penstock.changelog.kafka.writer import KafkaLogWriter
@@ -166,7 +166,7 @@ def test_chunks_beyond_the_message_limit_come_in_parts(
 
 def test_records_beyond_the_message_limit_come_in_parts(kafka: KafkaBroker) -> None:
     log = KafkaLog(kafka.bootstrap, f"penstock.{uuid.uuid4().hex}")
-    make_topics(log, **{"max.message.bytes": str(64 << 10)})
+    make_topics(log, 1, {"max.message.bytes": str(64 << 10)})
     log.create(START)
     error = TableError("public.orders", 20, "é" * 200_000, "mend it")
     with closing(log.writer()) as writer, closing(log.reader()) as early:
@@ -187,7 +187,7 @@ def test_records_beyond_the_message_limit_come_in_parts(kafka: KafkaBroker) -> N
 # -- topics ---------------------------------------------------------------------------------------------------------
 
 
-def make_topics(log: KafkaLog, partitions: int = 1, **settings: str) -> None:
+def make_topics(log: KafkaLog, partitions: int, settings: dict[str, str]) -> None:
     kept = {"retention.ms": "-1", "retention.bytes": "-1", **settings}
     client = AdminClient({"bootstrap.servers": log.brokers, "log_level": 0})
     topics = [NewTopic(f"{log.name}.{end}", partitions, 1, config=kept) for end in ("index", "data")]
@@ -209,7 +209,7 @@ def test_topics_that_would_lose_history_are_refused(
     kafka: KafkaBroker, partitions: int, settings: dict[str, str], said: str
 ) -> None:
     log = KafkaLog(kafka.bootstrap, f"penstock.{uuid.uuid4().hex}")
-    make_topics(log, partitions, **settings)
+    make_topics(log, partitions, settings)
     for use in (lambda: log.create(START), log.writer):
         with pytest.raises(DefiniteError, match=said) as caught:
             use()
@@ -241,6 +241,23 @@ def test_brokers_that_cannot_be_reached_are_a_transient_error(monkeypatch: pytes
     with pytest.raises(TransientError, match=r"penstock\.shop") as caught:
         log.reader().frontiers()
     assert "127.0.0.1:1" in caught.value.remedy
+
+
+def test_settings_that_no_client_takes_are_told(log: KafkaLog) -> None:
+    wrong = replace(log, settings=(("security.protocol", "NONSENSE"),))
+    for use in (wrong.writer, wrong.exists, lambda: wrong.create(START), lambda: wrong.reader().frontiers()):
+        with pytest.raises(DefiniteError, match=r"security\.protocol") as caught:
+            use()
+        assert "URL" in caught.value.remedy
+
+
+def test_why_brokers_are_not_reached_is_told(log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "_PATIENCE", 2.0)
+    monkeypatch.setattr(tail, "_PATIENCE", 2.0)
+    wrong = replace(log, settings=(("security.protocol", "SSL"),))
+    for use in (wrong.exists, lambda: wrong.reader().frontiers()):
+        with pytest.raises(TransientError, match=r"SSL handshake failed.*PLAINTEXT"):
+            use()
 
 
 # -- damage ---------------------------------------------------------------------------------------------------------
@@ -299,7 +316,8 @@ def everything(reader: KafkaLogReader) -> tuple[object, ...]:
     extents = [reader.extent(table.table, found.valid, found.durable) for table in (ORDERS, ITEMS)]
     rows = [[row for batch in reader.read(extent) for row in batch.to_pylist()] for extent in extents]
     times = [reader.position_at(moment(later(at))) for at in (28, 29.5, 30, 99)]
-    return found, reader.tables(), reader.pins(), extents, rows, times
+    tables = {name: (replace(t, error=None), t.error and t.error.args) for name, t in reader.tables().items()}
+    return found, tables, reader.pins(), extents, rows, times
 
 
 def test_a_cut_shortens_both_topics_and_all_readers_agree(log: KafkaLog, writer: KafkaLogWriter) -> None:
@@ -356,6 +374,39 @@ def test_a_time_inside_a_publication_that_was_cut_is_refused(writer: KafkaLogWri
     assert reader.position_at(moment(later(21))) == 21
     with pytest.raises(HistoryGone):
         reader.position_at(moment(later(20.5)))
+
+
+def test_a_cut_between_a_look_and_a_read_is_looked_at_again(
+    writer: KafkaLogWriter, reader: KafkaLogReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for lsn in range(20, 30, 2):
+        publish(writer, (lsn, later(lsn)), (lsn + 1, later(lsn + 1)))
+    whole, cuts = tail.Tail.refresh, list[Frontiers]()
+
+    def cut_behind(self: tail.Tail, **given: bool) -> object:
+        found = whole(self, **given)
+        if self is reader._tail and not cuts:
+            cuts.append(writer.retain(FOREVER))
+        return found
+
+    monkeypatch.setattr(tail.Tail, "refresh", cut_behind)
+    with pytest.raises(HistoryGone):
+        reader.position_at(moment(later(22.5)))
+
+
+def test_data_that_is_missing_is_damage_to_who_asks_for_times(
+    writer: KafkaLogWriter, reader: KafkaLogReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(writer, (20, later(20)), (21, later(21)))
+
+    def gone(*_: object) -> None:
+        raise payloads.DataGone
+
+    monkeypatch.setattr(payloads.Payloads, "chunk", gone)
+    for use in (reader.position_at, writer.retain):
+        with pytest.raises(LogCorrupt) as caught:
+            use(moment(later(20)))
+        assert caught.value.remedy
 
 
 def test_a_cut_by_a_writer_that_was_fenced_takes_nothing(log: KafkaLog, reader: KafkaLogReader) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.changelog.kafka.log import KafkaLog
 from penstock.changelog.kafka.settings import resolved
+from penstock.changelog.place import check_log_url, log_at
 from penstock.errors import DefiniteError, UsageError
 
 SECURE = (
@@ -28,6 +29,13 @@ def test_a_url_names_a_log() -> None:
     assert KafkaLog.parse(log.url(), "shop") == log
     assert pickle.loads(pickle.dumps(log)) == log
     assert hash(log) == hash(KafkaLog.parse(SECURE, "shop"))
+
+
+def test_the_url_of_a_source_names_its_log(tmp_path: Path) -> None:
+    assert log_at(tmp_path, "shop", check_log_url(SECURE)) == KafkaLog.parse(SECURE, "shop")
+    assert not isinstance(log_at(tmp_path, "shop", None), KafkaLog)
+    with pytest.raises(UsageError):
+        check_log_url("kafka://b?sasl.password=hunter2")
 
 
 @pytest.mark.parametrize("url", ["kafka://localhost", "kafka://localhost/", "kafka://[::1]:9092"])

@@ -7,7 +7,8 @@ repeated. What nobody but a person can mend is `DefiniteError`, with the way out
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -24,17 +25,25 @@ __all__ = [
     "consumer",
     "explained",
     "is_fenced",
+    "missing",
     "pinning_producer",
     "transactional_producer",
 ]
 
+_Client = TypeVar("_Client", AdminClient, Consumer, Producer)
 _LOG = logging.getLogger("penstock.kafka")
 _LOG.addHandler(logging.NullHandler())
 """Clients tell of every connection that was lost, also of those that they mend: for who asks for it."""
-_CONNECTING = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1000, "log.connection.close": False}
-TRANSACTION_MS = 60_000
+_CONNECTING = {
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1000,
+    "topic.metadata.refresh.interval.ms": 10_000,
+    "log.connection.close": False,
+}
+_TRANSACTION_MS = 60_000
 
 MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+"""A topic is not there. The last two are a client's own words, which it also has when no broker answers it."""
 _FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
 _DENIED = "Grant the user read, write, create, alter, describe and delete on both topics, and its transactional id."
 _LOGIN = "Check sasl.username, sasl.password, sasl.mechanism and security.protocol in the log's URL."
@@ -49,6 +58,7 @@ DEFINITE: dict[int, str] = {
     KafkaError.UNSUPPORTED_SASL_MECHANISM: _LOGIN,
     KafkaError._AUTHENTICATION: _LOGIN,
     KafkaError._SSL: "Check ssl.ca.location, ssl.certificate.location and security.protocol in the log's URL.",
+    KafkaError._INVALID_ARG: "Check the settings in the log's URL.",
     KafkaError.UNSUPPORTED_VERSION: _OLD,
     KafkaError._UNSUPPORTED_FEATURE: _OLD,
     KafkaError.MSG_SIZE_TOO_LARGE: "Set max.message.bytes of both topics to at least 1048588, and start again.",
@@ -74,12 +84,15 @@ class Place:
         return {**_CONNECTING, **given, **own}
 
     def _note(self, error: KafkaError) -> None:
-        self.trouble = error
+        """Keep what tells most: that a login or handshake failed, and not that all brokers are out of reach since."""
+        telling = error.code() != KafkaError._ALL_BROKERS_DOWN
+        if self.trouble is None or (telling and self.trouble.code() not in DEFINITE):
+            self.trouble = error
 
 
 def admin(place: Place) -> AdminClient:
     """Make a client for topics."""
-    return AdminClient(place.common())
+    return _made(place, AdminClient, place.common())
 
 
 def consumer(place: Place, **settings: Any) -> Consumer:
@@ -92,25 +105,32 @@ def consumer(place: Place, **settings: Any) -> Consumer:
         "check.crcs": True,
         "fetch.error.backoff.ms": 50,
     }
-    return Consumer({**place.common(), **fixed, **settings})
+    return _made(place, Consumer, {**place.common(), **fixed, **settings})
 
 
 def transactional_producer(place: Place, limit: int) -> Producer:
     """Make the client of a writer; it is one only after `init_transactions`."""
     fixed = {
         "transactional.id": place.name,
-        "transaction.timeout.ms": TRANSACTION_MS,
+        "transaction.timeout.ms": _TRANSACTION_MS,
         "acks": "all",
         "linger.ms": 0,
         "message.max.bytes": limit,
         "queue.buffering.max.kbytes": 256 << 10,
     }
-    return Producer({"compression.type": "lz4", **place.common(), **fixed})
+    return _made(place, Producer, {"compression.type": "lz4", **place.common(), **fixed})
 
 
 def pinning_producer(place: Place) -> Producer:
     """Make a client that writes single records, each for itself; that one may be there twice does no harm."""
-    return Producer({**place.common(), "acks": "all", "linger.ms": 0})
+    return _made(place, Producer, {**place.common(), "acks": "all", "linger.ms": 0})
+
+
+def _made(place: Place, kind: Callable[[dict[str, Any]], _Client], config: dict[str, Any]) -> _Client:
+    try:
+        return kind(config)
+    except KafkaException as error:
+        raise explained(place, "opened", cause_of(error)) from None
 
 
 def is_fenced(error: KafkaError) -> bool:
@@ -125,14 +145,20 @@ def cause_of(error: KafkaException) -> KafkaError:
     return cause
 
 
+def missing(place: Place) -> DefiniteError:
+    """Say that brokers answer, and have no such log."""
+    message = f"the change log {place.name} is not at {place.brokers}"
+    return DefiniteError(message, "Check brokers and prefix in its URL; or drop the source and add it afresh.")
+
+
 def explained(place: Place, doing: str, cause: KafkaError) -> PenstockError:
     """Return our error for one of a client's: what was being done, why it failed, and what to do."""
     known = [e for e in (cause, place.trouble) if e is not None and e.code() in DEFINITE]
-    if cause.code() in MISSING:
-        message = f"the change log {place.name} could not be {doing}: it is not at {place.brokers}"
-        return DefiniteError(message, "Check brokers and prefix in its URL; or drop the source and add it afresh.")
+    if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return missing(place)
     if known:
         message = f"the change log {place.name} could not be {doing}: {known[0].str()}"
         return DefiniteError(message, DEFINITE[known[0].code()])
-    message = f"the change log {place.name} could not be {doing}: {cause.str()}"
+    connecting = f" ({place.trouble.str()})" if place.trouble is not None else ""
+    message = f"the change log {place.name} could not be {doing}: {cause.str()}{connecting}"
     return TransientError(message, f"Check that the brokers at {place.brokers} are up and reached from here.")

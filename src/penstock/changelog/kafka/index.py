@@ -7,6 +7,7 @@ gathers publications by the numbers of their tables.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from penstock.changelog.history import history_gone, moment
@@ -64,11 +65,11 @@ class Index:
         self.covered = 0
         """Up to which offset of the index the last ``state`` record holds all pins."""
         self.data_end = 0
-        """Behind the last offset of the data topic that a record has named."""
+        """Behind the last offset of the data topic that was published."""
         self.publications = Publications()
         self.staging = Staging()
         self.errors: dict[TableName, TableError] = {}
-        self._chunks: dict[int, ChunkColumns] = {}
+        self._chunks: defaultdict[int, ChunkColumns] = defaultdict(ChunkColumns)
         self._tables: dict[int, KnownTable] = {}
         self._numbers: dict[TableName, int] = {}
         self._pins: dict[str, tuple[Pinned, int]] = {}
@@ -116,7 +117,7 @@ class Index:
         for chunk in record.chunks:
             self._came_up(chunk.table, chunk.version, chunk.first)
         for chunk in sorted(record.chunks, key=lambda chunk: chunk.last):
-            self._chunks.setdefault(chunk.table, ChunkColumns()).add(chunk)
+            self._chunks[chunk.table].add(chunk)
             self.data_end = max(self.data_end, chunk.offset + chunk.parts)
         for xid in record.ended:
             self.staging.end(xid)
@@ -152,7 +153,7 @@ class Index:
         pins = tuple(pin for pin, _ in self._pins.values() if _holds(pin, now))
         return State(
             *(serial, self.owner, valid, valid_at, self.durable, self.peak, self.committed_at, self.published_at),
-            *(tables, errors, self.staging.dump(), pins, covered),
+            *(tables, errors, self.staging.dump(), pins, covered, self.data_end),
         )
 
     def _load(self, state: State) -> None:
@@ -160,6 +161,7 @@ class Index:
         self.owner, self.durable, self.peak = state.owner, state.durable, state.peak
         self.committed_at, self.published_at = state.committed_at, state.published_at
         self.valid, self.valid_at, self.covered = state.valid, state.valid_at, state.covered
+        self.data_end = max(self.data_end, state.data_end)
         self._tables = {table.table: _loaded(table) for table in state.tables}
         self._numbers = {table.name: number for number, table in self._tables.items()}
         self.errors = {TableName.parse(error.table): TableError(*error) for error in state.errors}

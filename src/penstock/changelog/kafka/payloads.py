@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from penstock.changelog.frames import StoredChunk
-from penstock.changelog.kafka.clients import DEFINITE, MISSING, Place, consumer, explained
-from penstock.errors import TransientError
+from penstock.changelog.kafka.clients import DEFINITE, Place, consumer, explained
+from penstock.errors import LogCorrupt, TransientError
 
-__all__ = ["DataGone", "Payloads"]
+__all__ = ["DataGone", "Payloads", "data_lost"]
 
 _PATIENCE = 60.0
 _READ_THROUGH = 8
@@ -32,6 +32,12 @@ _FETCHING = {
 
 class DataGone(Exception):
     """The data topic has no message at an offset, any more or at all."""
+
+
+def data_lost(place: Place, what: str) -> LogCorrupt:
+    """Say that data is not there that should be."""
+    message = f"the change log {place.name} is damaged: {what} has no data"
+    return LogCorrupt(message, "Drop the source and capture it afresh.")
 
 
 class Payloads:
@@ -99,6 +105,6 @@ class Payloads:
         if error.code() in _GONE:
             self._at = None
             raise DataGone
-        if error.code() in DEFINITE or error.code() in MISSING:
+        if error.code() in DEFINITE or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             self._at = None
             raise explained(self._place, "read", error)

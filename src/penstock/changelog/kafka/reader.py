@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 
 import pyarrow as pa
@@ -16,16 +17,16 @@ from penstock.changelog.history import history_gone, microseconds
 from penstock.changelog.interface import ChangeLogReader, ChunkRef, Extent, Frontiers, LoggedTable, Pin
 from penstock.changelog.kafka.clients import Place
 from penstock.changelog.kafka.moments import position_at
-from penstock.changelog.kafka.payloads import DataGone, Payloads
+from penstock.changelog.kafka.payloads import DataGone, Payloads, data_lost
 from penstock.changelog.kafka.pins import PinWriter
 from penstock.changelog.kafka.tail import Tail
-from penstock.errors import LogCorrupt
 from penstock.model import TableName
 from penstock.positions import Lsn
 
 __all__ = ["KafkaLogReader"]
 
 _SOURCE = "the source"
+_LOOKS = 3
 
 
 class KafkaLogReader(ChangeLogReader):
@@ -47,11 +48,14 @@ class KafkaLogReader(ChangeLogReader):
 
     def position_at(self, moment: datetime) -> Lsn:
         """Find the publication in which a later commit time first came up, and in it the transaction."""
-        index = self._tail.refresh()
-        found = position_at(index, self._payloads, microseconds(moment))
-        if found is None:
-            raise history_gone(_SOURCE, moment, Lsn(index.valid))
-        return found
+        for _ in range(_LOOKS):
+            index = self._tail.refresh()
+            with suppress(DataGone):  # `retain` has cut since; the next look shows it
+                found = position_at(index, self._payloads, microseconds(moment))
+                if found is None:
+                    raise history_gone(_SOURCE, moment, Lsn(index.valid))
+                return found
+        raise data_lost(self._place, f"the publication at {moment}")
 
     def tables(self) -> dict[TableName, LoggedTable]:
         """Return the tables with their schemas and errors."""
@@ -100,5 +104,4 @@ class KafkaLogReader(ChangeLogReader):
         valid = self._tail.refresh().valid_of(extent.table)
         if extent.after < valid:
             return history_gone(extent.table, extent.after, valid)
-        message = f"the change log {self._place.name} is damaged: {extent.table} has no data at offset {chunk.place[0]}"
-        return LogCorrupt(message, "Drop the source and capture it afresh.")
+        return data_lost(self._place, f"{extent.table} at offset {chunk.place[0]}")

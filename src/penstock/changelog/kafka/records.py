@@ -177,6 +177,8 @@ class State(NamedTuple):
     pins: tuple[Pinned, ...]
     covered: int
     """Pins from this offset of the index on are not among these."""
+    data_end: int
+    """Behind the last offset of the data topic that had been published."""
 
 
 Record = Created | Opened | Defined | Staged | Settled | Published | State
@@ -238,7 +240,7 @@ def from_text(text: str) -> bytes:
 
 def _decode(text: bytes) -> Record | Pinned:
     try:
-        name, *fields = json.loads(text)
+        name, *fields = json.loads(text.decode())
         return _typed(_KINDS[name](*fields))
     except (ValueError, TypeError, KeyError) as error:
         message = "the index of the change log is damaged: it holds a record that cannot be read"

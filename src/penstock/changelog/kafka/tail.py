@@ -16,9 +16,10 @@ import time
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from penstock.changelog.kafka.clients import DEFINITE, MISSING, Place, cause_of, consumer, explained
+from penstock.changelog.kafka.clients import DEFINITE, MISSING, Place, cause_of, consumer, explained, missing
 from penstock.changelog.kafka.index import Index
 from penstock.changelog.kafka.records import Assembler, Pinned
+from penstock.changelog.kafka.topics import topics_exist
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.positions import Lsn
 
@@ -27,6 +28,7 @@ __all__ = ["Tail"]
 _PATIENCE = 60.0
 _IDLE_MS = 250
 _SLICE = 0.2
+_ASKING = 3.0
 _AT_ONCE = 1000
 _CUT = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 
@@ -81,13 +83,9 @@ class Tail:
 
     def _ends(self, deadline: float) -> tuple[int, int]:
         """Ask the broker where the index begins, and how far it can be read."""
-        where = TopicPartition(self._place.index, 0)
         while True:
             try:
-                if self._asker is None:
-                    self._asker = consumer(self._place, **{"isolation.level": "read_committed"})
-                first, end = self._asker.get_watermark_offsets(where, timeout=5)
-                return int(first), int(end)
+                return self._asked()
             except KafkaException as error:
                 cause = cause_of(error)
                 self._check(cause)
@@ -95,12 +93,34 @@ class Tail:
                     raise explained(self._place, "read", cause) from error
                 time.sleep(0.05)
 
+    def _asked(self) -> tuple[int, int]:
+        if self._asker is None:
+            self._asker = consumer(self._place, **{"isolation.level": "read_committed"})
+        try:
+            first, end = self._asker.get_watermark_offsets(TopicPartition(self._place.index, 0), timeout=_ASKING)
+        except KafkaException:
+            # One that saw a broker come up may go on saying that it does not know the topic: take another.
+            self._asker.poll(0)  # what it has to say of its connections
+            self._asker.close()
+            self._asker = None
+            raise
+        self._place.trouble = None
+        return int(first), int(end)
+
     def _check(self, cause: KafkaError) -> None:
-        """Raise what will not pass; a topic that is not there may be one that a broker, starting, does not know yet."""
-        trouble = self._place.trouble
-        lost = cause.code() in MISSING and self._follower is None
-        if lost or cause.code() in DEFINITE or (trouble is not None and trouble.code() in DEFINITE):
+        """Raise what will not pass. A broker that stops may look like one that refuses us, once it had let us in."""
+        if cause.code() in MISSING and self._is_missing():
+            raise missing(self._place)
+        refused = self._place.trouble if self._follower is None else None
+        if cause.code() in DEFINITE or (refused is not None and refused.code() in DEFINITE):
             raise explained(self._place, "read", cause)
+
+    def _is_missing(self) -> bool:
+        """Ask the brokers: a client says of a topic that it is not there also when nobody answers it."""
+        try:
+            return not topics_exist(self._place, _ASKING)
+        except TransientError:
+            return False
 
     def _following(self) -> Consumer:
         if self._follower is None:

@@ -8,7 +8,9 @@ made, or changed, is looked at before it is written to.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
@@ -39,46 +41,46 @@ _SEGMENTS = {"index": str(32 << 20), "data": str(128 << 20)}
 
 def require_topics(place: Place) -> None:
     """Make the topics that are not there; refuse those that are there and would lose history."""
-    client = admin(place)
-    try:
+    with _asking(place, "made") as client:
         copies = min(_COPIES, len(client.list_topics(timeout=_PATIENCE).brokers))
         wanted = [_new_topic(name, copies) for name in (place.index, place.data)]
         made = client.create_topics(wanted, request_timeout=_PATIENCE)
         _await(made, {KafkaError.TOPIC_ALREADY_EXISTS})
         _await_found(client, place, 2)
-    except KafkaException as error:
-        raise explained(place, "made", cause_of(error)) from error
     message_limit(place)
 
 
-def topics_exist(place: Place) -> bool:
+def topics_exist(place: Place, patience: float | None = None) -> bool:
     """Say whether both topics are there."""
-    try:
-        return len(_found(admin(place), place)) == 2
-    except KafkaException as error:
-        raise explained(place, "found", cause_of(error)) from error
+    with _asking(place, "found") as client:
+        return len(_found(client, place, patience)) == 2
 
 
 def delete_topics(place: Place) -> None:
     """Delete those that are there, and return when they are gone."""
-    client = admin(place)
-    try:
+    with _asking(place, "removed") as client:
         deleted = client.delete_topics([place.index, place.data], request_timeout=_PATIENCE)
         _await(deleted, {KafkaError.UNKNOWN_TOPIC_OR_PART})
         _await_found(client, place, 0)
-    except KafkaException as error:
-        raise explained(place, "removed", cause_of(error)) from error
 
 
 def message_limit(place: Place) -> int:
     """Check both topics, and return how many bytes a message may have in either."""
-    client = admin(place)
-    try:
+    with _asking(place, "opened") as client:
         for name, partitions in _found(client, place).items():
             _check_partitions(name, partitions)
         return min(_checked_limit(name, _settings(client, name)) for name in (place.index, place.data))
+
+
+@contextmanager
+def _asking(place: Place, doing: str) -> Iterator[AdminClient]:
+    """Give a client, and turn its errors into ours."""
+    client = admin(place)
+    try:
+        yield client
     except KafkaException as error:
-        raise explained(place, "opened", cause_of(error)) from error
+        client.poll(0)  # what it has to say of its connections
+        raise explained(place, doing, cause_of(error)) from error
 
 
 def _new_topic(name: str, copies: int) -> NewTopic:
@@ -91,19 +93,19 @@ def _await(asked: dict[str, Future[None]], tolerated: set[int]) -> None:
     """Wait for answers; let those pass that say that there is nothing to do."""
     for answer in asked.values():
         try:
-            answer.result(_PATIENCE)
+            answer.result()
         except KafkaException as error:
             if cause_of(error).code() not in tolerated:
                 raise
 
 
-def _found(client: AdminClient, place: Place) -> dict[str, int]:
+def _found(client: AdminClient, place: Place, patience: float | None = None) -> dict[str, int]:
     """Return the topics that are there, with their number of partitions."""
     found: dict[str, int] = {}
-    asked = client.describe_topics(TopicCollection([place.index, place.data]), request_timeout=_PATIENCE)
+    asked = client.describe_topics(TopicCollection([place.index, place.data]), request_timeout=patience or _PATIENCE)
     for name, answer in asked.items():
         try:
-            found[name] = len(answer.result(_PATIENCE).partitions)
+            found[name] = len(answer.result().partitions)
         except KafkaException as error:
             if cause_of(error).code() not in MISSING:
                 raise
@@ -122,7 +124,7 @@ def _await_found(client: AdminClient, place: Place, count: int) -> None:
 
 def _settings(client: AdminClient, name: str) -> dict[str, str]:
     [answer] = client.describe_configs([ConfigResource(ResourceType.TOPIC, name)], request_timeout=_PATIENCE).values()
-    return {key: str(entry.value) for key, entry in answer.result(_PATIENCE).items()}
+    return {key: str(entry.value) for key, entry in answer.result().items()}
 
 
 def _check_partitions(name: str, partitions: int) -> None:

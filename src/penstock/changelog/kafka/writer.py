@@ -15,7 +15,7 @@ from penstock.changelog.history import microseconds
 from penstock.changelog.interface import ChangeLogWriter, Chunk, Discarded, Frontiers, Prepared, StagedCommit
 from penstock.changelog.kafka.clients import Place
 from penstock.changelog.kafka.moments import peak_at
-from penstock.changelog.kafka.payloads import Payloads
+from penstock.changelog.kafka.payloads import DataGone, Payloads, data_lost
 from penstock.changelog.kafka.records import (
     Defined,
     Described,
@@ -42,6 +42,7 @@ class KafkaLogWriter(ChangeLogWriter):
     """The writer of the log at `place`; those that were before it are fenced."""
 
     def __init__(self, place: Place) -> None:
+        self._place = place
         self._tail = Tail(place)
         self._payloads = Payloads(place)
         self._cutter = Cutter(place)
@@ -117,9 +118,12 @@ class KafkaLogWriter(ChangeLogWriter):
         self._steps.check()
         index = self._tail.refresh(strict=True)
         covered, now = self._tail.next, time.time_ns() // 1000
-        valid = next_valid(index, self._payloads, microseconds(since), now)
-        if valid > index.valid:
+        try:
+            valid = next_valid(index, self._payloads, microseconds(since), now)
             valid_at = peak_at(index, self._payloads, valid)
+        except DataGone:
+            raise data_lost(self._place, "a publication that is still kept") from None
+        if valid > index.valid:
             self._steps.take((), lambda serial, _: self._tail.index.state(serial, valid, valid_at, covered, now))
         self._cutter.cut(*self._tail.index.needed())
         return self.frontiers()
