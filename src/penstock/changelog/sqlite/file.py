@@ -40,7 +40,7 @@ CREATE TABLE chunk (
     prepared INTEGER NOT NULL, rows INTEGER NOT NULL, size INTEGER NOT NULL, kinds INTEGER NOT NULL,
     unchanged INTEGER NOT NULL, checksum INTEGER NOT NULL, seal INTEGER NOT NULL);
 CREATE INDEX chunk_by_lsn ON chunk (table_id, last_lsn) WHERE last_lsn IS NOT NULL;
-CREATE INDEX chunk_staged ON chunk (xid) WHERE last_lsn IS NULL;
+CREATE INDEX chunk_staged ON chunk (prepared, xid) WHERE last_lsn IS NULL;
 CREATE TABLE payload (chunk INTEGER PRIMARY KEY, transactions BLOB NOT NULL, images BLOB NOT NULL);
 CREATE TABLE pin (reader TEXT PRIMARY KEY, at INTEGER NOT NULL, expires INTEGER, seal INTEGER NOT NULL);
 CREATE TABLE failure (
@@ -96,6 +96,8 @@ def disk(path: Path) -> Iterator[None]:
         if isinstance(error, sqlite3.ProgrammingError) and not hasattr(error, "sqlite_errorcode"):
             raise  # the module's own word for being used wrongly, as after `close`
         raise _explained(error, path) from error
+    except UnicodeDecodeError as error:  # SQLite's message quotes the damaged text
+        raise damaged(path, "its schema cannot be read") from error
 
 
 def lock(path: Path) -> int:

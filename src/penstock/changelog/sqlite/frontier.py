@@ -49,9 +49,10 @@ _CREATE = f"INSERT INTO frontier VALUES (1{', ?' * (len(Frontier._fields) + 1)})
 _TALLIED = {
     "roster": ("relation", "restart", "failure"),
     "pins": ("pin",),
-    "prepared": ("chunk INDEXED BY chunk_staged WHERE last_lsn IS NULL AND prepared",),
+    "prepared": ("chunk INDEXED BY chunk_staged WHERE last_lsn IS NULL AND prepared = 1",),
 }
 """The sets of rows of which the row holds a tally."""
+_NAMES = {"roster": "tables", "pins": "pins", "prepared": "parts of prepared transactions"}
 
 
 def load_frontier(db: sqlite3.Connection, path: Path) -> Frontier:
@@ -77,7 +78,7 @@ def create_frontier(db: sqlite3.Connection, start: Lsn, now: int) -> None:
 def tallied(db: sqlite3.Connection, path: Path, kept: str) -> Iterator[None]:
     """Change a set of rows, and its tally with it; it has to be whole before."""
     if _tally(db, kept) != getattr(load_frontier(db, path), kept):
-        raise damaged(path, f"its {kept} are not those that were written")
+        raise damaged(path, f"the {_NAMES[kept]} in it are not all that were written")
     yield
     frontier = load_frontier(db, path)
     changed = {kept: _tally(db, kept), "edition": frontier.edition + (kept == "roster")}

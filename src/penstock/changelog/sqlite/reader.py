@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -18,6 +17,7 @@ from penstock.changelog.sqlite.chain import chunks_within
 from penstock.changelog.sqlite.file import SOURCE, connect, disk, history_gone, microseconds, writing
 from penstock.changelog.sqlite.frontier import Frontier, load_frontier
 from penstock.changelog.sqlite.moments import position_at
+from penstock.changelog.sqlite.payload import load_payloads
 from penstock.changelog.sqlite.pins import load_pins, store_pin
 from penstock.changelog.sqlite.roster import Roster, load_roster
 from penstock.changelog.sqlite.seals import damaged
@@ -27,7 +27,6 @@ from penstock.positions import Lsn
 __all__ = ["SqliteLogReader"]
 
 _POLL_SECONDS = 0.002
-_PAYLOADS = "SELECT chunk, transactions, images FROM payload WHERE chunk IN (SELECT value FROM json_each(?))"
 
 
 class SqliteLogReader(ChangeLogReader):
@@ -113,9 +112,8 @@ class SqliteLogReader(ChangeLogReader):
 
     def _stored(self, run: Sequence[ChunkRef], extent: Extent) -> list[StoredChunk]:
         """Fetch the bytes of some chunks; no read transaction is open when they are returned."""
-        wanted = json.dumps([chunk.place[0] for chunk in run])
         with disk(self._path):
-            found = {id_: StoredChunk(*data) for id_, *data in self._db.execute(_PAYLOADS, (wanted,)).fetchall()}
+            found = load_payloads(self._db, self._path, [chunk.place[0] for chunk in run])
         for chunk in run:
             (id_,) = chunk.place
             if id_ not in found:

@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 
 from penstock.changelog.sqlite.chain import table_ids
+from penstock.changelog.sqlite.file import disk, writing
 from penstock.changelog.sqlite.frontier import load_frontier, store_frontier
 from penstock.changelog.sqlite.moments import forget_moments, newest_upto
 from penstock.changelog.sqlite.pins import load_pins
@@ -32,6 +33,20 @@ def move_valid(db: sqlite3.Connection, path: Path, wanted: Lsn | None) -> None:
 
 def remove_old_chunks(db: sqlite3.Connection, path: Path) -> bool:
     """Remove some of the chunks that lie before `valid`; say whether there may be more."""
+    with writing(db, path):
+        return _remove_some(db, path)
+
+
+def free_pages(db: sqlite3.Connection, path: Path) -> bool:
+    """Give some free pages back to the file system; say whether there are more."""
+    with disk(path):
+        if _free_pages(db) == 0:
+            return False
+        db.executescript(f"PRAGMA incremental_vacuum({_PAGES})")  # `execute` would end after the first page
+        return _free_pages(db) > 0
+
+
+def _remove_some(db: sqlite3.Connection, path: Path) -> bool:
     frontier = load_frontier(db, path)
     forget_moments(db, frontier.valid_at, _CHUNKS)
     removed, size = 0, 0
@@ -45,9 +60,5 @@ def remove_old_chunks(db: sqlite3.Connection, path: Path) -> bool:
     return False
 
 
-def free_pages(db: sqlite3.Connection, path: Path) -> bool:
-    """Give some free pages back to the file system; say whether there are more."""
-    if db.execute("PRAGMA freelist_count").fetchone()[0] == 0:
-        return False
-    db.execute(f"PRAGMA incremental_vacuum({_PAGES})").fetchall()
-    return bool(db.execute("PRAGMA freelist_count").fetchone()[0])
+def _free_pages(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA freelist_count").fetchone()[0])

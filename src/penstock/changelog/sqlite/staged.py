@@ -14,6 +14,7 @@ from penstock.changelog.frames import StoredChunk
 from penstock.changelog.interface import StagedCommit
 from penstock.changelog.sqlite.chain import COLUMNS, ChunkRow, sealed
 from penstock.changelog.sqlite.frontier import load_frontier, tallied
+from penstock.changelog.sqlite.payload import load_payloads
 from penstock.changelog.sqlite.roster import Roster
 from penstock.changelog.sqlite.seals import check, damaged, tally
 
@@ -22,7 +23,7 @@ __all__ = ["StagedParts", "insert_chunk", "update_chunk"]
 _INSERT = f"INSERT INTO chunk ({COLUMNS}, seal) VALUES ({', '.join('?' * (len(ChunkRow._fields) + 1))})"
 _UPDATE = f"UPDATE chunk SET ({COLUMNS}, seal) = ({', '.join('?' * (len(ChunkRow._fields) + 1))}) WHERE id = ?"
 _STAGED = f"SELECT id, {COLUMNS}, seal FROM chunk INDEXED BY chunk_staged WHERE last_lsn IS NULL"
-_LEFT = "SELECT id FROM chunk INDEXED BY chunk_staged WHERE last_lsn IS NULL AND NOT prepared"
+_LEFT = "SELECT id FROM chunk INDEXED BY chunk_staged WHERE last_lsn IS NULL AND prepared = 0"
 
 
 def insert_chunk(db: sqlite3.Connection, row: ChunkRow, stored: StoredChunk) -> int:
@@ -50,7 +51,7 @@ class StagedParts:
     def take_over(self) -> None:
         """Drop what an earlier writer left, save what was prepared."""
         self._delete([row[0] for row in self._db.execute(_LEFT).fetchall()])
-        rows = self._db.execute(f"{_STAGED} AND prepared").fetchall()
+        rows = self._db.execute(f"{_STAGED} AND prepared = 1").fetchall()
         if tally(row[-1] for row in rows) != load_frontier(self._db, self._path).prepared:
             raise damaged(self._path, "a part of a prepared transaction is missing")
         self.recall()
@@ -88,7 +89,7 @@ class StagedParts:
         self._ids.pop(xid, None)
 
     def _parts(self, xid: int) -> list[tuple[int, ChunkRow]]:
-        rows = self._db.execute(f"{_STAGED} AND xid = ? ORDER BY id", (xid,)).fetchall()
+        rows = self._db.execute(f"{_STAGED} AND prepared IN (0, 1) AND xid = ? ORDER BY id", (xid,)).fetchall()
         found = [(id_, ChunkRow._make(check(tuple(row), f"chunk {id_}", self._path))) for id_, *row in rows]
         if {id_ for id_, row in found if row.xid == xid} != self._ids.get(xid, set()):
             raise damaged(self._path, "a part of a transaction in progress is missing")
@@ -97,7 +98,9 @@ class StagedParts:
     def _abort(self, xid: int, aborted: Collection[int], roster: Roster) -> None:
         """Mark what subtransactions that were rolled back wrote into the parts of a transaction."""
         for id_, row in self._parts(xid) if aborted else ():
-            stored = self._stored(id_)
+            stored = load_payloads(self._db, self._path, [id_]).get(id_)
+            if stored is None:
+                raise damaged(self._path, f"the data of chunk {id_} is missing")
             stored.verify(row.checksum, f"chunk {id_}")
             lost, rows = stored.without(roster.versions[row.table_id, row.version].schema.columns, aborted)
             if rows == 0:
@@ -105,12 +108,6 @@ class StagedParts:
                 self._ids[xid].discard(id_)
             elif len(lost):
                 update_chunk(self._db, id_, row._replace(aborted=lost.tobytes(), rows=rows))
-
-    def _stored(self, id_: int) -> StoredChunk:
-        row = self._db.execute("SELECT transactions, images FROM payload WHERE chunk = ?", (id_,)).fetchone()
-        if row is None:
-            raise damaged(self._path, f"the data of chunk {id_} is missing")
-        return StoredChunk(*row)
 
     def _delete(self, ids: list[int]) -> None:
         self._db.executemany("DELETE FROM payload WHERE chunk = ?", [(id_,) for id_ in ids])

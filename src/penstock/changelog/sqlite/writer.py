@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 
 from penstock.changelog.frames import StoredChunk, checksum
 from penstock.changelog.interface import ChangeLogWriter, Chunk, Discarded, Frontiers, Prepared, StagedCommit
 from penstock.changelog.sqlite.chain import ChunkRow, begin_chain, linked
 from penstock.changelog.sqlite.file import connect, disk, lock, microseconds, writing
-from penstock.changelog.sqlite.frontier import load_frontier, store_frontier
+from penstock.changelog.sqlite.frontier import load_frontier, store_frontier, tallied
 from penstock.changelog.sqlite.moments import commits_of, position_at, store_moment
 from penstock.changelog.sqlite.pins import remove_expired_pins
 from penstock.changelog.sqlite.retention import free_pages, move_valid, remove_old_chunks
@@ -88,7 +89,8 @@ class SqliteLogWriter(ChangeLogWriter):
         commits = staged or {}
         with self._transaction():
             self._refuse_moving_back(durable)
-            self._append(chunks, commits)
+            with tallied(self._db, self._path, "prepared") if commits else nullcontext():
+                self._append(chunks, commits)
             for error in errors:
                 store_failure(self._db, self._path, error)
             last = None if committed_at is None else (durable, committed_at)
@@ -103,9 +105,7 @@ class SqliteLogWriter(ChangeLogWriter):
         for step in (remove_old_chunks, free_pages):
             deadline, more = time.monotonic() + _RETAIN_SECONDS / 2, True
             while more:
-                with self._transaction():
-                    more = step(self._db, self._path)
-                more = more and time.monotonic() < deadline
+                more = step(self._db, self._path) and time.monotonic() < deadline
         return self.frontiers()
 
     def frontiers(self) -> Frontiers:
@@ -144,9 +144,8 @@ class SqliteLogWriter(ChangeLogWriter):
 
     def _append(self, chunks: Sequence[Chunk], commits: Mapping[int, StagedCommit]) -> None:
         """Put staged parts and closed chunks where they belong in the history of their tables."""
-        arriving: list[tuple[ChunkRow, int | StoredChunk]] = []
-        for xid, commit in commits.items():
-            arriving += self._staged.take(xid, commit, self._known())
+        parts = [part for xid, commit in commits.items() for part in self._staged.take(xid, commit, self._known())]
+        arriving: list[tuple[ChunkRow, int | StoredChunk]] = [*sorted(parts, key=itemgetter(1))]
         arriving += (self._row(chunk, None) for chunk in chunks)
         for row, kept in linked(self._db, self._path, arriving):
             if isinstance(kept, StoredChunk):
