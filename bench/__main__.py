@@ -12,7 +12,7 @@ from penstock.errors import PenstockError, UsageError
 
 
 def main(arguments: list[str]) -> int:
-    """Run one benchmark; its figure is the last line."""
+    """Run one benchmark; the last line is its figure: a ratio, unless the benchmark names another unit."""
     parser = argparse.ArgumentParser("python -m bench", description="Run one benchmark.")
     parser.add_argument("name", nargs="?", help="one of those that `python -m bench` lists")
     parser.add_argument("--quick", action="store_true", help="about a minute, and a rougher figure")
@@ -31,8 +31,8 @@ def _run(name: str | None, quick: bool) -> int:
         return 0
     if name not in known:
         raise UsageError(f"there is no benchmark {name!r}", f"Use one of: {', '.join(known)}.")
-    ratio = importlib.import_module(f"bench.{name}").run(quick)
-    print(f"ratio {name} {ratio:.2f}")
+    bench = importlib.import_module(f"bench.{name}")
+    print(f"{getattr(bench, 'UNIT', 'ratio')} {name} {bench.run(quick):.2f}")
     return 0
 
 

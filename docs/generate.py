@@ -38,8 +38,8 @@ from penstock.sources.postgres import types
 from penstock.sources.postgres.findings import Level
 from penstock.sources.postgres.options import Heartbeat, Ownership, Partitions, PostgresOptions, Rules
 from penstock.sources.postgres.types.known import BY_OID
-from penstock.spark.datasource import PenstockOptions
 from penstock.spark.ranges import spark_schema
+from penstock.spark.source_options import PenstockOptions
 
 __all__ = ["EXIT_CODES", "FOLDER", "main", "pages"]
 

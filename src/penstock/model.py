@@ -14,7 +14,16 @@ from typing import Self
 
 import pyarrow as pa
 
-__all__ = ["RESERVED", "Image", "TableName", "TableSchema", "image_schema", "missing_value", "with_missing"]
+__all__ = [
+    "RESERVED",
+    "Image",
+    "TableName",
+    "TableSchema",
+    "copied_images",
+    "image_schema",
+    "missing_value",
+    "with_missing",
+]
 
 RESERVED = frozenset({"_gone", "_unchanged", "_from", "_count"})
 """Columns of ours that stand beside those of a table, which may have none of these names, in any case."""
@@ -37,6 +46,8 @@ class Image(enum.IntEnum):
     """The new row of an UPDATE; columns listed in `_unchanged` keep the value that they had."""
     INSERTED = 6
     """The new row of an INSERT."""
+    COPIED = 7
+    """A row of the table as it is at the position, and no change of it. Never in a log: snapshots are told with it."""
 
     @property
     def asserts(self) -> bool:
@@ -127,3 +138,14 @@ def image_schema(columns: pa.Schema) -> pa.Schema:
             pa.field("row", pa.struct(list(columns))),
         ]
     )
+
+
+def copied_images(rows: pa.RecordBatch, at: int) -> pa.RecordBatch:
+    """Return rows of a table at a position as images of kind `Image.COPIED`, which are of no transaction."""
+    count = len(rows)
+    schema = image_schema(rows.schema)
+    arrays = [pa.nulls(count, field.type) for field in schema]
+    arrays[0] = pa.repeat(pa.scalar(int(at), pa.int64()), count)
+    arrays[2] = pa.repeat(pa.scalar(int(Image.COPIED), pa.int8()), count)
+    arrays[6] = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([field.with_nullable(True) for field in schema]))

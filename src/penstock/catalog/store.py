@@ -219,6 +219,22 @@ class Catalog:
             row = db.execute(query, (source, local, upto)).fetchone()
         return None if row is None else BaseVersion(row[0], Lsn(row[1]), TableSchema.from_bytes(row[2]))
 
+    def base_version(self, source: str, local: str, version: int, position: Lsn) -> BaseVersion | None:
+        """Return a version of a base table, if it is known to show this position."""
+        query = "SELECT columns FROM base_version WHERE source=? AND local=? AND version=? AND position=?"
+        with self._connected() as db:
+            row = db.execute(query, (source, local, version, position)).fetchone()
+        return None if row is None else BaseVersion(version, position, TableSchema.from_bytes(row[0]))
+
+    def forget_older_bases(self, source: str, valid: Lsn) -> None:
+        """Forget the versions that no position from `valid` on needs."""
+        query = (
+            "DELETE FROM base_version WHERE source=?1 AND position < (SELECT max(position) FROM base_version newer"
+            " WHERE newer.source=?1 AND newer.local=base_version.local AND newer.position <= ?2)"
+        )
+        with self._transaction() as db:
+            db.execute(query, (source, valid))
+
     def forget_bases(self, source: str, local: str) -> None:
         """Forget which versions of a base table show what: it is copied anew."""
         with self._transaction() as db:

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.changelog.lsn_text import lsn_text
 from penstock.model import Image
 
 __all__ = ["changes", "changes_schema"]
@@ -17,13 +18,15 @@ _OPS = {
     Image.DELETED_KEY: "delete",
     Image.UPDATED: "update",
     Image.INSERTED: "insert",
+    Image.COPIED: "snapshot",
 }
-_NAMES = pa.array([_OPS.get(Image(i)) for i in range(7)], pa.string())
+_NAMES = pa.array([_OPS.get(image) for image in Image], pa.string())
 
 
 def changes_schema(columns: pa.Schema) -> pa.Schema:
     """Return the schema of `changes`.
 
+    A row of a snapshot is of no transaction: it has the position, and neither ordinal, xid nor time.
     ``before`` holds what the replica identity gives: the old row, its key, or nothing. ``_unchanged`` names the
     columns of ``after`` that were not sent because they did not change (TOAST); they are null there.
     """
@@ -32,9 +35,9 @@ def changes_schema(columns: pa.Schema) -> pa.Schema:
         [
             pa.field("_op", pa.string(), nullable=False),
             pa.field("_lsn", pa.string(), nullable=False),
-            pa.field("_ordinal", pa.int64(), nullable=False),
-            pa.field("_xid", pa.int64(), nullable=False),
-            pa.field("_committed_at", pa.timestamp("us", "UTC"), nullable=False),
+            pa.field("_ordinal", pa.int64()),
+            pa.field("_xid", pa.int64()),
+            pa.field("_committed_at", pa.timestamp("us", "UTC")),
             pa.field("_unchanged", pa.list_(pa.string())),
             pa.field("before", row),
             pa.field("after", row),
@@ -52,10 +55,10 @@ def changes(images: pa.RecordBatch) -> pa.RecordBatch:
     paired = np.concatenate([[False], first])[last]  # the image before this one is its old row
     before = _take(row, np.where(old, last, last - 1), old | paired)
     after = _take(row, last, kind[last] >= Image.UPDATED)
-    kept = images.take(pa.array(last))
+    kept = images if len(last) == len(images) else images.take(pa.array(last))
     arrays = [
         pc.take(_NAMES, kept.column("_image")),
-        _lsn_text(kept.column("_lsn")),
+        lsn_text(kept.column("_lsn")),
         *(kept.column(name) for name in ("_ordinal", "_xid", "_committed_at")),
         _column_names(kept.column("_unchanged"), [field.name for field in columns]),
         before,
@@ -65,14 +68,12 @@ def changes(images: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _take(row: pa.StructArray, index: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]) -> pa.Array:
+    """Take rows, null where none is there; all or none of them, the usual case, cost nothing."""
+    if not there.any():
+        return pa.nulls(len(index), row.type)
+    if len(index) == len(row) and there.all():  # then they are all rows, in order
+        return row
     return row.take(pa.array(index, mask=~there))
-
-
-def _lsn_text(lsn: pa.Array) -> pa.Array:
-    """Write LSNs as Postgres does; a batch has few distinct ones."""
-    encoded = lsn.dictionary_encode()
-    names = [f"{value >> 32:X}/{value & 0xFFFFFFFF:X}" for value in encoded.dictionary.to_pylist()]
-    return pc.take(pa.array(names, pa.string()), encoded.indices)
 
 
 def _column_names(unchanged: pa.Array, names: list[str]) -> pa.Array:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog, SourceRecord
 from penstock.control.following import Follower, Progress
+from penstock.control.retention import release_history
 from penstock.control.retry import renew, to_retry
 from penstock.control.supervisor import CaptureSupervisor
 from penstock.errors import DefiniteError, PenstockError, TransientError
@@ -18,7 +19,7 @@ from penstock.errors import DefiniteError, PenstockError, TransientError
 __all__ = ["Running"]
 
 _LOOK_SECONDS = 0.1
-_RENEW_SECONDS = 1.0
+_LOOK_AFTER_SECONDS = 1.0
 
 
 class Running:
@@ -32,6 +33,8 @@ class Running:
         self._captures: dict[str, CaptureSupervisor] = {}
         self._followers: dict[str, Follower] = {}
         self._stopping = threading.Event()
+        self._told: dict[str, str] = {}
+        """Of each source, what was last said to be in the way of releasing history."""
         self._watch: threading.Thread | None = None
         names = [r.name for r in catalog.sources() if r.state in (SourceState.READY, SourceState.FAILED)]
         try:
@@ -42,15 +45,25 @@ class Running:
         except BaseException:
             self.stop()
             raise
-        self._watch = threading.Thread(target=self._renew_until_stopped, name="penstock-renew", daemon=True)
+        self._watch = threading.Thread(target=self._look_after, name="penstock-renew", daemon=True)
         self._watch.start()
 
-    def _renew_until_stopped(self) -> None:
-        """Look for tables that shall be captured anew."""
-        while not self._stopping.wait(_RENEW_SECONDS):
+    def _look_after(self) -> None:
+        """Look for tables that shall be captured anew, and for history that nobody needs any more."""
+        while not self._stopping.wait(_LOOK_AFTER_SECONDS):
             for record in self._catalog.sources():
                 if record.name in self._followers and to_retry(self._catalog, record.name):
                     self._renew(record)
+                if record.name in self._followers:
+                    self._release(record.name)
+
+    def _release(self, source: str) -> None:
+        try:
+            release_history(self._catalog, source)
+        except PenstockError as error:  # the log grows meanwhile, and nothing else is amiss
+            if self._told.get(source) != error.message:
+                self._progress(f"{source}: history cannot be released: {error.message}")
+            self._told[source] = error.message
 
     def _renew(self, record: SourceRecord) -> None:
         """Stop a source, describe its tables again, and start it: both halves go on where they were."""

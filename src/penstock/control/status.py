@@ -14,7 +14,8 @@ from penstock.catalog.store import Catalog, Debt, SourceRecord
 from penstock.changelog.interface import ChangeLogReader, Frontiers
 from penstock.control.lifecycle import debt_of, instance_of
 from penstock.control.lock import holder
-from penstock.errors import PenstockError
+from penstock.errors import HistoryGone, PenstockError
+from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect, place
 
@@ -124,11 +125,19 @@ def _tables(catalog: Catalog, source: str, log: ChangeLogReader, frontiers: Fron
     found = []
     for table in catalog.tables(source):
         base = catalog.newest_base(source, table.local, frontiers.durable)
-        behind = log.extent(table.upstream, base.position, frontiers.durable).rows if base else 0
+        behind = _behind(log, table.upstream, base.position, frontiers.durable) if base else 0
         position = str(base.position) if base else None
         name, upstream = f"{source}.{table.local}", str(table.upstream)
         found.append(TableStatus(name, upstream, table.state.value, position, behind, table.error, table.remedy))
     return found
+
+
+def _behind(log: ChangeLogReader, table: TableName, base: Lsn, durable: Lsn) -> int:
+    """How many images the base table has not taken in; of a failed one they may be gone."""
+    try:
+        return log.extent(table, base, durable).rows
+    except HistoryGone:
+        return 0
 
 
 def _latency(frontiers: Frontiers | None) -> float | None:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ __all__ = ["PostgresInstance", "PostgresInstanceFactory"]
 
 _STAGE_BYTES = 16 << 20
 _IDLE_SECONDS = 0.2
+_RETAIN_SECONDS = 1.0
 
 
 class PostgresInstanceFactory(InstanceFactory):
@@ -67,6 +69,7 @@ class PostgresInstance(Instance):
         """Whether values are asked for in binary form: not where some column can only be printed by Postgres."""
         self._pulse = Pulse(config.heartbeat, config.heartbeat_interval)
         self._watch = PublicationWatch(config, Lsn.ZERO)
+        self._retain_next = 0.0
         self._asking: psycopg.Connection[Any] | None = None
 
     def config(self) -> PostgresInstanceConfig:
@@ -214,6 +217,13 @@ class PostgresInstance(Instance):
                 self._look_at_files(self._side(), decoder)
             if self._pulse.due():
                 self._pulse.beat(self._side())
+            if time.monotonic() >= self._retain_next:
+                self._retain(writer)
+
+    def _retain(self, writer: ChangeLogWriter) -> None:
+        """Let go of history that is old enough, and that no reader needs."""
+        self._valid = writer.retain(datetime.now(UTC) - self._config.retained()).valid
+        self._retain_next = time.monotonic() + _RETAIN_SECONDS
 
     def _decode(
         self,

@@ -1,0 +1,124 @@
+"""From a commit in Postgres to a user's `foreachBatch`, at 50 transactions per second, beside the same at the log.
+
+A writer commits one row at a time, at a steady rate. Capture runs as it does in ``penstock run``, in a process of its
+own. Spark has two local cores, and a streaming query whose `foreachBatch` collects its rows. Latency is from the commit
+time that Postgres gives to the end of that. The same transactions are read through `home.tail()`, without Spark, in
+another process.
+
+Both clocks are this machine's. Postgres takes the commit time before it flushes its WAL: that is in the figure.
+
+Goal: p50 below 100 ms and p99 below 250 ms in Spark, p50 below 10 ms in `tail`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+
+from bench.rounds import print_environment, print_table
+from penstock.control.home import Home
+from penstock.control.supervisor import CaptureSupervisor
+from penstock.embedded.postgres import start_postgres
+from penstock.spark.session import session
+
+__all__ = ["UNIT", "run"]
+
+UNIT = "p50_ms"
+_RATE = 50.0
+_WARM_SECONDS = 15.0
+_TABLE = "CREATE TABLE event (id bigint PRIMARY KEY, name text NOT NULL, amount numeric(12,2), at timestamptz)"
+
+
+def run(quick: bool) -> float:
+    """Measure, print, and return the median latency in Spark, in milliseconds."""
+    seconds = float(os.environ.get("PENSTOCK_BENCH_SECONDS", 20 if quick else 120))
+    with start_postgres() as server, tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        print_environment(server)
+        server.execute(_TABLE)
+        home = Home(Path(folder) / "home")
+        home.create(server.url, "bench")
+        capture = CaptureSupervisor(home.path, "bench")
+        try:
+            in_spark, in_tail = _measure(home, server.url, Path(folder), min(_WARM_SECONDS, seconds), seconds)
+        finally:
+            capture.stop()
+    shown = [_row("foreachBatch in Spark, 2 cores", in_spark), _row("home.tail()", in_tail)]
+    print_table(f"{_RATE:.0f} tx/s for {seconds:.0f} s", ("commit to", "seen", "p50 ms", "p95", "p99", "most"), shown)
+    return float(np.median(in_spark))
+
+
+def _row(name: str, found: list[float]) -> list[str]:
+    return [name, f"{len(found):,}", *(f"{np.percentile(found, p):.1f}" for p in (50, 95, 99, 100))]
+
+
+def _measure(home: Home, url: str, folder: Path, warm: float, seconds: float) -> tuple[list[float], list[float]]:
+    """Write at a steady rate; return the latencies, in milliseconds, of what was committed after the warm-up."""
+    spark = session("bench", master="local[2]")
+    seen: list[tuple[float, float]] = []
+    rows = spark.readStream.format("penstock").options(home=str(home.path), source="bench", table="public.event").load()
+    query = (
+        rows.writeStream.foreachBatch(lambda batch, _: _remember(batch, seen))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    tail = subprocess.Popen([sys.executable, "-m", "bench.latency", str(home.path)], stdout=subprocess.PIPE)
+    stop = threading.Event()
+    writer = threading.Thread(target=_write, args=(url, stop))
+    writer.start()
+    time.sleep(warm)
+    began = time.time()
+    time.sleep(seconds)
+    ended = time.time()
+    stop.set()
+    writer.join()
+    time.sleep(1.0)
+    query.stop()
+    spark.stop()
+    tail.terminate()
+    out, _ = tail.communicate()
+    tailed = [tuple(json.loads(line)) for line in out.splitlines()]
+    return _latencies(seen, began, ended), _latencies(tailed, began, ended)
+
+
+def _latencies(seen: list[Any], began: float, ended: float) -> list[float]:
+    return [(now - committed) * 1000 for committed, now in seen if began <= committed < ended]
+
+
+def _remember(batch: Any, seen: list[tuple[float, float]]) -> None:
+    found = batch.selectExpr("unix_micros(_committed_at)").collect()
+    now = time.time()
+    seen.extend((row[0] / 1e6, now) for row in found)
+
+
+def _write(url: str, stop: threading.Event) -> None:
+    """Commit a row, wait for the next beat."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        began, number = time.monotonic(), 0
+        while not stop.is_set():
+            number += 1
+            connection.execute("INSERT INTO event VALUES (%s, 'some event', 12.34, now())", (number,))
+            time.sleep(max(0.0, began + number / _RATE - time.monotonic()))
+
+
+def _tail(home: Path) -> None:
+    """Print commit time and the time at which it was seen here, for each transaction."""
+    for transaction in Home(home).tail("bench"):
+        now = datetime.now(UTC).timestamp()
+        sys.stdout.write(json.dumps([transaction.committed_at.timestamp(), now]) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _tail(Path(sys.argv[1]))

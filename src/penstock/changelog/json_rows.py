@@ -1,0 +1,197 @@
+"""Rows as JSON: what a stream of several tables carries, since their columns differ.
+
+::
+
+    struct array ──▶ each column as JSON text ──▶ {"a":… ,"b":…} ──▶ one string array
+
+Columns become text whole, by Arrow's own kernels; a nested column is the text of its items, joined. Nothing is rounded
+and nothing left out:
+
+- integers and decimals are numbers with all their digits, never with an exponent. Floats are the shortest number that
+  reads back as the same float, with a point or an exponent in it (``-0.0`` stays that); JSON has no number for the
+  others: they are the texts ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
+- a timestamp is ISO 8601, ``"2026-01-01T12:00:00.000001Z"``: with ``Z`` where it has a time zone, and with six digits
+  or none after the second. A date is ``"2026-01-01"``. Binary values are base64.
+- a struct is an object, its keys in the order of the columns; a null is there as ``null``. A map is an object; where
+  its keys are not text, a list of ``[key, value]``.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.changelog.base64_text import base64_text
+from penstock.changelog.shapes import changes, changes_schema
+from penstock.model import TableName
+
+__all__ = ["json_rows", "multi_changes", "multi_changes_schema"]
+
+_QUOTE, _BACKSLASH, _FIRST_PLAIN = ord('"'), ord("\\"), 0x20
+_NO_COLUMNS = changes_schema(pa.schema([]))
+
+
+def multi_changes_schema() -> pa.Schema:
+    """Return the schema of `multi_changes`: that of `changes`, with the table, and rows as JSON."""
+    sides = [pa.field("before", pa.string()), pa.field("after", pa.string())]
+    return pa.schema([pa.field("_table", pa.string(), nullable=False), *list(_NO_COLUMNS)[:-2], *sides])
+
+
+def multi_changes(images: pa.RecordBatch, table: TableName) -> pa.RecordBatch:
+    """Pair each change's images, one row per change, in a shape that all tables share."""
+    made = changes(images)
+    *told, before, after = made.columns
+    named = pa.repeat(pa.scalar(str(table), pa.string()), len(made))
+    arrays = [named, *told, json_rows(before), json_rows(after)]
+    return pa.RecordBatch.from_arrays(arrays, schema=multi_changes_schema())
+
+
+def json_rows(rows: pa.StructArray) -> pa.StringArray:
+    """Return each row as a JSON object; null for a null row."""
+    if not rows.type.num_fields:
+        return _where_valid(rows, pa.repeat(pa.scalar("{}"), len(rows)))
+    parts: list[pa.Array | pa.Scalar] = []
+    for field, values in zip(rows.type, rows.flatten(), strict=True):
+        name = json.dumps(field.name, ensure_ascii=False)
+        parts += [pa.scalar(f"{',' if parts else '{'}{name}:"), _filled(values)]
+    return _where_valid(rows, pc.binary_join_element_wise(*parts, "}", ""))
+
+
+def _filled(values: pa.Array) -> pa.StringArray:
+    """Return JSON texts, the nulls among them as such."""
+    return pc.fill_null(_json(values), "null") if values.null_count else _json(values)
+
+
+def _json(values: pa.Array) -> pa.StringArray:
+    """Return JSON texts; null for null."""
+    kind, is_type = values.type, pa.types
+    if is_type.is_struct(kind):
+        return json_rows(values)
+    if is_type.is_map(kind):
+        return _objects(values) if _is_text(kind.key_type) else _pairs(values)
+    if is_type.is_list(kind):
+        return _joined(values, _filled(_items(values, values.values)), "[", "]")
+    if is_type.is_floating(kind):
+        return _floats(values)
+    if is_type.is_decimal(kind):
+        return _decimals(values)
+    if is_type.is_integer(kind) or is_type.is_boolean(kind) or is_type.is_null(kind):
+        return values.cast(pa.string())
+    return _quoted(_text(values))
+
+
+def _text(values: pa.Array) -> pa.StringArray:
+    """Return what stands between the quotes."""
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        return _timestamps(values)
+    if pa.types.is_binary(kind):
+        return base64_text(values)
+    if pa.types.is_date(kind) or pa.types.is_time(kind):
+        return values.cast(pa.string())
+    if _is_text(kind):
+        return _escaped(values.cast(pa.string()))
+    message = f"there is no JSON for values of type {kind}"
+    raise TypeError(message)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+# -- numbers --------------------------------------------------------------------------------------------------------
+
+
+def _floats(values: pa.Array) -> pa.StringArray:
+    """Arrow prints the shortest number that reads back; a whole one without a point, which would read as an integer."""
+    text = values.cast(pa.string())
+    whole = pc.match_substring_regex(text, "^-?[0-9]+$")
+    text = pc.if_else(whole, pc.binary_join_element_wise(text, ".0", ""), text)
+    if pc.all(pc.is_finite(values)).as_py() is not False:
+        return text
+    sign = pc.if_else(pc.less(values, 0), '"-Infinity"', '"Infinity"')
+    return pc.if_else(pc.is_finite(values), text, pc.if_else(pc.is_nan(values), '"NaN"', sign))
+
+
+_EXPONENT_FROM_SCALE = 7
+
+
+def _decimals(values: pa.Array) -> pa.StringArray:
+    """Arrow prints small decimals with an exponent: write those from their digits."""
+    text = values.cast(pa.string())
+    scale = values.type.scale
+    if scale < _EXPONENT_FROM_SCALE:
+        return text
+    digits = values.view(pa.decimal128(values.type.precision, 0)).cast(pa.string())
+    sign = pc.if_else(pc.starts_with(digits, "-"), "-0.", "0.")
+    plain = pc.binary_join_element_wise(sign, pc.utf8_lpad(pc.utf8_ltrim(digits, "-"), scale, "0"), "")
+    return pc.if_else(pc.match_substring(text, "E"), plain, text)
+
+
+# -- texts ----------------------------------------------------------------------------------------------------------
+
+
+def _quoted(text: pa.StringArray) -> pa.StringArray:
+    return pc.binary_join_element_wise('"', text, '"', "")
+
+
+def _escaped(text: pa.StringArray) -> pa.StringArray:
+    """Escape what RFC 8259 demands; most columns hold nothing of it, which their bytes tell at once."""
+    data = _bytes(text)
+    control = data[data < _FIRST_PLAIN]
+    if (data == _BACKSLASH).any():
+        text = pc.replace_substring(text, "\\", "\\\\")
+    if (data == _QUOTE).any():
+        text = pc.replace_substring(text, '"', '\\"')
+    for byte in np.unique(control):
+        text = pc.replace_substring(text, chr(byte), json.dumps(chr(byte))[1:-1])
+    return text
+
+
+def _bytes(text: pa.StringArray) -> npt.NDArray[np.uint8]:
+    _, offset_buffer, data_buffer = text.buffers()
+    if data_buffer is None:
+        return np.empty(0, np.uint8)
+    offsets = np.frombuffer(offset_buffer, np.int32)[text.offset : text.offset + len(text) + 1]
+    return np.frombuffer(data_buffer, np.uint8)[offsets[0] : offsets[-1]]
+
+
+def _timestamps(values: pa.Array) -> pa.StringArray:
+    """Print the instant in UTC, as it is stored; the text of Arrow has a blank in the place of the ``T``."""
+    zone = "Z" if values.type.tz else ""
+    text = values.cast(pa.timestamp("us", values.type.tz)).view(pa.timestamp("us")).cast(pa.string())
+    second = pc.if_else(pc.ends_with(text, ".000000"), pc.utf8_slice_codeunits(text, 0, 19), text)
+    return pc.binary_join_element_wise(pc.utf8_replace_slice(second, 10, 11, "T"), zone, "")
+
+
+# -- lists and maps -------------------------------------------------------------------------------------------------
+
+
+def _objects(maps: pa.MapArray) -> pa.StringArray:
+    keys, values = _json(_items(maps, maps.keys)), _filled(_items(maps, maps.items))
+    return _joined(maps, pc.binary_join_element_wise(keys, ":", values, ""), "{", "}")
+
+
+def _pairs(maps: pa.MapArray) -> pa.StringArray:
+    keys, values = _json(_items(maps, maps.keys)), _filled(_items(maps, maps.items))
+    return _joined(maps, pc.binary_join_element_wise("[", keys, ",", values, "]", ""), "[", "]")
+
+
+def _items(lists: pa.ListArray | pa.MapArray, child: pa.Array) -> pa.Array:
+    """Return the part of a child that these lists, which may be a slice, are about."""
+    first, last = lists.offsets[0].as_py(), lists.offsets[-1].as_py()
+    return child.slice(first, last - first)
+
+
+def _joined(lists: pa.ListArray | pa.MapArray, items: pa.StringArray, begin: str, end: str) -> pa.StringArray:
+    offsets = pc.subtract(lists.offsets, lists.offsets[0])
+    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, items), ",")
+    return _where_valid(lists, pc.binary_join_element_wise(begin, joined, end, ""))
+
+
+def _where_valid(values: pa.Array, text: pa.StringArray) -> pa.StringArray:
+    return pc.if_else(values.is_valid(), text, pa.scalar(None, pa.string())) if values.null_count else text

@@ -1,0 +1,77 @@
+"""What the base tables still need of a log.
+
+A table at a position T is read as ``base@L ⊕ log (L, T]``. Whatever `valid` is, every live table must have a base that
+stands exactly there, or older history would have to be read, which is gone. So the mark of the tables (the pin of the
+reader `TABLES`) is set to a position F at which each of them has a base:
+
+- its newest base at or before F stands at F; or
+- nothing happened to it between that base and F: then that base *is* the table at F, and the catalog notes it.
+
+F is sought from the oldest position that `retain history` asks for, downwards. All tables that changed are applied to
+the same position in one round, so it is found in a step or two. Nothing is released while a table waits for its first
+copy. A failed table holds nothing back: it would for ever.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import UTC, datetime
+
+from penstock.catalog.states import TableState
+from penstock.catalog.store import BaseVersion, Catalog, TableRecord
+from penstock.changelog.interface import ChangeLogReader
+from penstock.control.lifecycle import TABLES, instance_of
+from penstock.errors import HistoryGone
+from penstock.positions import Lsn
+
+__all__ = ["release_history"]
+
+_WAITING = (TableState.PENDING, TableState.RETRYING)
+
+
+def release_history(catalog: Catalog, source: str) -> Lsn | None:
+    """Move the mark of a source's tables as far as they and `retain history` allow; return where it stands now."""
+    record = catalog.source(source)
+    tables = catalog.tables(source)
+    if record is None or any(table.state in _WAITING for table in tables):
+        return None
+    live = [table for table in tables if table.state is TableState.LIVE]
+    with closing(catalog.log(source).reader()) as log:
+        oldest = _oldest_wanted(log, datetime.now(UTC) - instance_of(record).retained())
+        if oldest is None:
+            return None
+        mark = _common_base(catalog, log, live, oldest)
+        if mark is not None:
+            log.pin(TABLES, mark)
+            catalog.forget_older_bases(source, log.frontiers().valid)
+        return mark
+
+
+def _oldest_wanted(log: ChangeLogReader, since: datetime) -> Lsn | None:
+    try:
+        return log.position_at(since)
+    except HistoryGone:  # all of it is younger
+        return None
+
+
+def _common_base(catalog: Catalog, log: ChangeLogReader, tables: list[TableRecord], upto: Lsn) -> Lsn | None:
+    """Return the last position up to `upto` at which each of these tables has a base; None where there is none."""
+    while True:
+        stands = [_stands_at(catalog, log, table, upto) for table in tables]
+        lowest = min((at for at in stands if at is not None), default=upto)
+        if lowest >= upto:
+            return upto
+        if lowest <= log.frontiers().valid:
+            return None
+        upto = lowest
+
+
+def _stands_at(catalog: Catalog, log: ChangeLogReader, table: TableRecord, upto: Lsn) -> Lsn | None:
+    """Return where the newest base of a table up to `upto` stands, noting that it stands there also; None: no base."""
+    base = catalog.newest_base(table.source, table.local, upto)
+    if base is None:
+        return None
+    if base.position < upto and not log.extent(table.upstream, base.position, upto).chunks:
+        catalog.record_base(table.source, table.local, BaseVersion(base.version, upto, base.schema))
+        return upto
+    return base.position

@@ -1,0 +1,70 @@
+"""What one Spark task reads: a value, made beside the driver and sent to an executor, with all that it needs there."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import closing
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from penstock.changelog.interface import ChangeLog, Extent
+from penstock.model import TableName, TableSchema
+from penstock.spark.chosen import Shape
+from penstock.spark.ranges import TASK_BYTES
+
+__all__ = ["LogPiece", "Nothing", "Piece", "log_pieces", "read_piece"]
+
+
+class Piece(InputPartition):
+    """Part of what a query reads, of one table."""
+
+    def __init__(self, table: TableName, rows: int) -> None:
+        super().__init__(None)
+        self.table = table
+        self.rows = rows
+        """About how many it has."""
+
+    @abstractmethod
+    def images(self) -> Iterator[pa.RecordBatch]:
+        """Read it, as images."""
+
+
+class Nothing(Piece):
+    """No rows. Spark makes up a partition where there is none."""
+
+    def __init__(self) -> None:
+        super().__init__(TableName("", ""), 0)
+
+    def images(self) -> Iterator[pa.RecordBatch]:
+        """Read nothing."""
+        yield from ()
+
+
+class LogPiece(Piece):
+    """Part of a range of the log."""
+
+    def __init__(self, log: ChangeLog, extent: Extent, schema: TableSchema | None) -> None:
+        super().__init__(extent.table, extent.rows)
+        self._log = log
+        self._extent = extent
+        self._columns = None if schema is None else schema.columns
+
+    def images(self) -> Iterator[pa.RecordBatch]:
+        """Read it from the log, wherever this runs."""
+        with closing(self._log.reader()) as reader:
+            yield from reader.read(self._extent, self._columns)
+
+
+def log_pieces(log: ChangeLog, extent: Extent, schema: TableSchema | None) -> list[Piece]:
+    """Divide a range into pieces of about one task's size."""
+    return [LogPiece(log, part, schema) for part in extent.divided(TASK_BYTES)]
+
+
+def read_piece(piece: InputPartition, shape: Shape) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a piece, in the shape that was asked for."""
+    if not isinstance(piece, Piece):
+        raise TypeError(piece)
+    for images in piece.images():
+        yield shape.of(images, piece.table)

@@ -1,0 +1,222 @@
+"""Tables as they are at one position, read by Python tasks.
+
+::
+
+    catalog: newest base at L ≤ T ─▶ its Delta files ─▶ a task each: its rows, without touched keys ──┐
+    log: (L, T] ─▶ described once, folded by each task ─▶ one more task: rows that need nothing of it ─┴─▶ at T
+
+The same position and the same Delta versions give the same pieces, in the same order: a stream notes both in its
+offset, and can go on in the middle, or do a part again. A table without a key of which rows became fewer is one piece,
+as copies of a row may lie in any file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.catalog.store import BaseVersion, TableRecord
+from penstock.changelog.interface import ChangeLog, Extent
+from penstock.errors import DefiniteError, TransientError
+from penstock.layout import base_path
+from penstock.model import TableName, TableSchema, copied_images, image_schema
+from penstock.positions import Lsn
+from penstock.spark.base_files import BaseFile, BaseFiles, read_base_file
+from penstock.spark.chosen import Chosen
+from penstock.spark.net import BagNet, KeyedNet, fold_net
+from penstock.spark.overlay_arrow import absent_base_row, in_parts, kept_rows, live_rows, new_rows
+from penstock.spark.pieces import Piece
+
+__all__ = ["Snapshot"]
+
+_NO_KEYS: Mapping[str, set[Any]] = {}
+
+
+@dataclass(frozen=True)
+class TableAt:
+    """One table at a position: from a version of its base, and the log after it."""
+
+    schema: TableSchema
+    at: Lsn
+    base: BaseVersion
+    path: str
+    log: ChangeLog
+    tail: Extent
+
+    def net(self) -> KeyedNet | BagNet:
+        """Fold what happened after the base."""
+        with closing(self.log.reader()) as reader:
+            read = reader.read(self.tail, self.schema.columns)
+            return fold_net(pa.Table.from_batches(read, image_schema(self.schema.columns)), self.schema)
+
+    def files(self) -> tuple[BaseFile, ...]:
+        """List the files of the base."""
+        return BaseFiles.at(self.path, self.base.version).files
+
+    def images(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Show rows as images of a snapshot."""
+        return (copied_images(batch, self.at) for batch in rows)
+
+
+class Snapshot:
+    """Some tables at one position."""
+
+    def __init__(self, at: Lsn, tables: Sequence[TableAt]) -> None:
+        self.at = at
+        self._tables = tables
+
+    @classmethod
+    def choose(cls, chosen: Chosen, at: Lsn, columns: Mapping[TableName, TableSchema | None]) -> Snapshot:
+        """Choose for each table the newest base at or before a position."""
+        found = {record.upstream: record for record in chosen.catalog.tables(chosen.options.source)}
+        bases = {name: _newest_base(chosen, found.get(name), name, at) for name in chosen.names}
+        return cls._of(chosen, at, bases, columns)
+
+    @classmethod
+    def again(
+        cls,
+        chosen: Chosen,
+        at: Lsn,
+        bases: Mapping[str, tuple[int, str]],
+        columns: Mapping[TableName, TableSchema | None],
+    ) -> Snapshot:
+        """Return the snapshot whose bases these were."""
+        found = {}
+        for name in chosen.names:
+            version, position = bases[str(name)]
+            found[name] = _same_base(chosen, name, version, Lsn.parse(position))
+        return cls._of(chosen, at, found, columns)
+
+    @classmethod
+    def _of(
+        cls,
+        chosen: Chosen,
+        at: Lsn,
+        bases: Mapping[TableName, BaseVersion],
+        columns: Mapping[TableName, TableSchema | None],
+    ) -> Snapshot:
+        logged, tables = chosen.tables(), []
+        for name, base in bases.items():
+            tail = chosen.reader().extent(name, base.position, at)
+            schema = columns[name] or logged[name].schema_within(base.position, at) or base.schema
+            tables.append(TableAt(schema, at, base, _path(chosen, name), chosen.log, tail))
+        return cls(at, tables)
+
+    def bases(self) -> dict[str, tuple[int, str]]:
+        """Return version and position of each table's base, as they go into an offset."""
+        return {str(t.schema.table): (t.base.version, str(t.base.position)) for t in self._tables}
+
+    def oldest(self) -> Lsn:
+        """Return the position after which the log is needed."""
+        return Lsn(min(table.base.position for table in self._tables))
+
+    def pieces(self, equal: Mapping[str, set[Any]] = _NO_KEYS) -> list[Piece]:
+        """Divide the tables into what tasks read; `equal` are constants that key columns are compared with."""
+        return [piece for table in self._tables for piece in _pieces(table, _key_filter(table.schema, equal))]
+
+
+class FilePiece(Piece):
+    """What becomes of one file of the base."""
+
+    def __init__(self, table: TableAt, file: BaseFile, key: pc.Expression | None) -> None:
+        super().__init__(table.schema.table, file.rows)
+        self._table = table
+        self._file = file
+        self._key = key
+
+    def images(self) -> Iterator[pa.RecordBatch]:
+        """Leave out rows whose key was touched; complete those that take values from here."""
+        net = self._table.net()
+        whole = isinstance(net, KeyedNet) and bool((net.sources >= 0).any())  # a source may have another key
+        rows = read_base_file(self._file, self._table.schema.columns, None if whole else self._key)
+        return self._table.images(kept_rows(rows, net))
+
+
+class TailPiece(Piece):
+    """The rows that are new since the base."""
+
+    def __init__(self, table: TableAt) -> None:
+        super().__init__(table.schema.table, table.tail.rows)
+        self._table = table
+
+    def images(self) -> Iterator[pa.RecordBatch]:
+        """Give them, once it is certain that the base has the rows that others take values from."""
+        net = self._table.net()
+        require_sources(net, self._table.files())
+        return self._table.images(new_rows(net))
+
+
+class WholePiece(Piece):
+    """A table that cannot be divided."""
+
+    def __init__(self, table: TableAt, files: Sequence[BaseFile]) -> None:
+        super().__init__(table.schema.table, sum(file.rows for file in files))
+        self._table = table
+        self._files = tuple(files)
+
+    def images(self) -> Iterator[pa.RecordBatch]:
+        """Read all of it."""
+        columns = self._table.schema.columns
+        rows = (batch for file in self._files for batch in read_base_file(file, columns))
+        return self._table.images(live_rows(rows, self._table.net()))
+
+
+def _pieces(table: TableAt, key: pc.Expression | None) -> list[Piece]:
+    files = table.files()
+    if not table.schema.key and table.tail.chunks and not in_parts(table.net()):
+        return [WholePiece(table, files)]
+    tail: list[Piece] = [TailPiece(table)] if table.tail.chunks else []
+    return [*(FilePiece(table, file, key) for file in files), *tail]
+
+
+def require_sources(net: KeyedNet | BagNet, files: Sequence[BaseFile]) -> None:
+    """Make sure that the base holds every row that left-out values are taken from; it reads their keys alone."""
+    if not isinstance(net, KeyedNet) or not (net.sources >= 0).any():
+        return
+    columns = pa.schema([net.schema.columns.field(name) for name in net.schema.key])
+    missing = set(net.sources[net.sources >= 0].tolist())
+    for batch in (batch for file in files for batch in read_base_file(file, columns)):
+        missing.difference_update(net.touched.find(batch.columns).tolist())
+    if missing:
+        raise absent_base_row(net)
+
+
+def _key_filter(schema: TableSchema, equal: Mapping[str, set[Any]]) -> pc.Expression | None:
+    """Return a condition on the key that says the same as the constants; None where there is no use in one."""
+    found = None
+    for name in schema.key:
+        kind = schema.columns.field(name).type
+        if name in equal and (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date(kind)):
+            condition = pc.field(name).isin(pa.array(sorted(equal[name]), kind))
+            found = condition if found is None else found & condition
+    return found
+
+
+def _newest_base(chosen: Chosen, record: TableRecord | None, name: TableName, at: Lsn) -> BaseVersion:
+    base = None if record is None else chosen.catalog.newest_base(record.source, record.local, at)
+    if base is None:
+        message = f"{name} is still being copied"
+        raise TransientError(message, "It can be read when its first copy is whole: see `penstock status`.")
+    return base
+
+
+def _same_base(chosen: Chosen, name: TableName, version: int, position: Lsn) -> BaseVersion:
+    base = chosen.catalog.base_version(chosen.options.source, _record(chosen, name).local, version, position)
+    if base is None:
+        message = f"the copy of {name} with which this query began is gone"
+        raise DefiniteError(message, "Start the query anew, with another checkpoint.")
+    return base
+
+
+def _path(chosen: Chosen, name: TableName) -> str:
+    return str(base_path(Path(chosen.options.home), chosen.options.source, _record(chosen, name).local).absolute())
+
+
+def _record(chosen: Chosen, name: TableName) -> TableRecord:
+    return next(r for r in chosen.catalog.tables(chosen.options.source) if r.upstream == name)

@@ -1,0 +1,122 @@
+"""A home whose log and tables are written by hand, and a streaming query over it that remembers what it saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from tests.changelog.chunks import ITEMS, ORDERS, Row, chunk
+
+from penstock.catalog.states import SourceState, TableState
+from penstock.catalog.store import BaseVersion, Catalog, SourceRecord, TableRecord
+from penstock.changelog.interface import ChangeLog
+from penstock.errors import TableError
+from penstock.layout import base_path, catalog_path
+from penstock.model import TableSchema
+from penstock.positions import Lsn
+from penstock.spark.ranges import spark_schema
+from penstock.tables.base import BaseTable
+
+START = 10
+
+
+class InOneThread:
+    """The log's writer, for several threads: Spark calls foreachBatch in one of its own."""
+
+    def __init__(self, log: ChangeLog) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._writer = self._thread.submit(log.writer).result()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Call a method of the writer."""
+        return lambda *given, **named: self._thread.submit(getattr(self._writer, name), *given, **named).result()
+
+
+class Shop:
+    """A home with one source, whose log is written by hand."""
+
+    def __init__(self, home: Path, log: str | None = None) -> None:
+        self.home = home
+        self.catalog = Catalog(catalog_path(home))
+        tables = [TableRecord("shop", s.table, s.table.name, TableState.LIVE) for s in (ORDERS, ITEMS)]
+        self.catalog.add_source(SourceRecord("shop", "POSTGRES", "{}", "{}", SourceState.READY, log=log), tables)
+        self.log: ChangeLog = self.catalog.log("shop")
+        self.log.create(Lsn(START))
+        self.writer: Any = InOneThread(self.log)
+        for schema in (ORDERS, ITEMS):
+            self.writer.define(schema, Lsn(START))
+
+    def orders(self, *rows: Row, durable: int = 0, errors: tuple[TableError, ...] = ()) -> None:
+        """Publish changes of orders."""
+        upto = Lsn(max([durable, *(row.lsn for row in rows)]))
+        self.writer.publish([chunk(ORDERS, rows)] if rows else [], upto, committed_at=upto, errors=errors)
+
+    def items(self, *rows: Row) -> None:
+        """Publish changes of the other table."""
+        self.writer.publish([chunk(ITEMS, rows)], Lsn(rows[-1].lsn), committed_at=rows[-1].lsn)
+
+    def base(
+        self, spark: SparkSession, rows: Sequence[tuple[Any, ...]], at: int, schema: TableSchema = ORDERS
+    ) -> BaseTable:
+        """Make the base table of orders, as of a position."""
+        path = base_path(self.home, "shop", schema.table.name)
+        table = BaseTable(spark, str(path), schema)
+        table.create(spark.createDataFrame(list(rows), spark_schema(schema.columns)), Lsn(at))
+        self.note(table)
+        return table
+
+    def note(self, table: BaseTable) -> None:
+        """Note in the catalog where a base table stands."""
+        state = table.state()
+        assert state is not None
+        base = BaseVersion(state.version, state.position, state.schema)
+        self.catalog.record_base("shop", table.schema.table.name, base)
+
+    def options(self, **options: str) -> dict[str, str]:
+        return {"home": str(self.home), "source": "shop", "table": "public.orders", **options}
+
+
+def broken(lsn: int) -> TableError:
+    return TableError("public.orders", lsn, "public.orders: column name was dropped", "Copy it again.")
+
+
+def read(spark: SparkSession, options: dict[str, str]) -> DataFrame:
+    return spark.read.format("penstock").options(**options).load()
+
+
+def ids(frame: DataFrame) -> list[int]:
+    """The keys of new rows, in the order of the log; those of a snapshot first, by key."""
+    rows = frame.collect()
+    return [
+        r["after"]["id"] for r in sorted(rows, key=lambda r: (r["_xid"] or 0, r["_ordinal"] or 0, r["after"]["id"]))
+    ]
+
+
+class Following:
+    """A streaming query that remembers its batches, over restarts."""
+
+    def __init__(self, spark: SparkSession, shop: Shop, checkpoint: Path) -> None:
+        self._spark = spark
+        self._shop = shop
+        self._checkpoint = checkpoint
+        self.batches: list[tuple[int, list[int]]] = []
+        self.on_batch: Callable[[int], None] | None = None
+
+    def run(self, **options: str) -> list[list[int]]:
+        """Read what is there, and stop; return the batches of this run."""
+        before = len(self.batches)
+        self.start(trigger={"availableNow": True}, **options).awaitTermination(60)
+        return [batch for _, batch in self.batches[before:]]
+
+    def start(self, trigger: dict[str, Any] | None = None, **options: str) -> Any:
+        rows = self._spark.readStream.format("penstock").options(**self._shop.options(**options)).load()
+        writer = rows.writeStream.foreachBatch(self._remember).option("checkpointLocation", str(self._checkpoint))
+        return writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
+
+    def _remember(self, rows: DataFrame, number: int) -> None:
+        self.batches.append((number, ids(rows)))
+        if self.on_batch is not None:
+            self.on_batch(number)
