@@ -131,16 +131,17 @@ def looks(path: Path) -> list[Callable[[], Any]]:
     return [ask(question) for question in asked]
 
 
-def test_a_flipped_bit_is_harmless_or_found(whole: Path, tmp_path: Path) -> None:
-    """Every answer is the one that an undamaged log gives, or an error that says what to do."""
-    seed = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"seed {seed}")
-    chosen = random.Random(seed)
-    wanted = [look() for look in looks(whole)]
-    data = whole.read_bytes()
-    path = tmp_path / "shop.db"
-    noticed = 0
-    for flip in range(FLIPS):
+@pytest.fixture(scope="module")
+def seed() -> int:
+    found = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+    print(f"seed {found}")
+    return found
+
+
+def flipped(whole: Path, path: Path, seed: int, flips: int) -> Iterator[str]:
+    """Write the file again and again, each time with another bit the wrong way round; yield which."""
+    chosen, data = random.Random(seed), whole.read_bytes()
+    for flip in range(flips):
         # half of them where pages are described and rows are small, not in the middle of large values
         place = chosen.randrange(len(data)) if flip % 2 else _busy_place(chosen, data)
         bit = chosen.randrange(8)
@@ -149,17 +150,54 @@ def test_a_flipped_bit_is_harmless_or_found(whole: Path, tmp_path: Path) -> None
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         path.write_bytes(changed)
-        for number, look in enumerate(looks(path)):
-            try:
-                assert look() == wanted[number], (seed, place, bit, number)
-            except DefiniteError as error:
-                noticed += 1
-                assert error.remedy, (seed, place, bit)
-            except AssertionError:
-                raise
-            except Exception as error:
-                pytest.fail(f"{type(error).__name__}: {error} at byte {place}, bit {bit}, look {number}, seed {seed}")
+        yield f"byte {place}, bit {bit}, seed {seed}"
+
+
+def attempt(what: Callable[[], Any], where: str) -> tuple[bool, Any]:
+    """Say whether it went well, and what came of it; an error has to be one of ours, with something to do."""
+    try:
+        return True, what()
+    except DefiniteError as error:
+        assert error.remedy, where
+        return False, None
+    except Exception as error:
+        pytest.fail(f"{type(error).__name__}: {error} ({where})")
+
+
+def test_a_flipped_bit_is_harmless_or_found(whole: Path, tmp_path: Path, seed: int) -> None:
+    """Every answer is the one that an undamaged log gives, or an error that says what to do."""
+    wanted = [look() for look in looks(whole)]
+    noticed = 0
+    for where in flipped(whole, tmp_path / "shop.db", seed, FLIPS):
+        for number, look in enumerate(looks(tmp_path / "shop.db")):
+            well, found = attempt(look, where)
+            noticed += not well
+            assert not well or found == wanted[number], f"look {number}, {where}"
     assert noticed > FLIPS // 20
+
+
+def test_a_writer_does_not_make_damage_worse(whole: Path, tmp_path: Path, seed: int) -> None:
+    """It writes, or refuses; whoever reads then gets what was written before and by it, or is told."""
+    path = tmp_path / "shop.db"
+    orders = [batch.to_pylist() for batch in read_orders(whole, 9, 84)]
+
+    def write() -> None:
+        with closing(SqliteLogWriter(path)) as writer:
+            writer.define(WIDER)
+            publish(writer, 86, 2)
+            writer.retain(moment(at(9)))
+
+    for where in flipped(whole, path, seed + 1, FLIPS // 4):
+        attempt(write, where)
+        well, found = attempt(lambda: [batch.to_pylist() for batch in read_orders(path, 9, 84)], where)
+        assert not well or found == orders, where
+        well, found = attempt(lambda: [batch.num_rows for batch in read_orders(path, 84, 90)], where)
+        assert not well or found in ([], [2]), where
+
+
+def read_orders(path: Path, after: int, upto: int) -> list[pa.RecordBatch]:
+    with opened(path) as reader:
+        return list(reader.read(reader.extent(ORDERS.table, Lsn(after), Lsn(upto))))
 
 
 def _busy_place(chosen: random.Random, data: bytes) -> int:
