@@ -608,8 +608,8 @@ def _tail() -> str:
             "## Values",
             "Nothing is rounded. Integers and decimals are numbers with all their digits: parse them as such (in "
             "Python with `json.loads(line, parse_float=decimal.Decimal)`). Floats that are no numbers are the texts "
-            "`NaN`, `Infinity` and `-Infinity`. Timestamps are ISO 8601, with `Z` where they have a time zone; dates are "
-            "`2026-01-01`; binary values are base64. Arrays are lists, composite values and ranges are objects.",
+            "`NaN`, `Infinity` and `-Infinity`. Timestamps are ISO 8601, with `Z` where they have a time zone; dates "
+            "are `2026-01-01`; binary values are base64. Arrays are lists, composite values and ranges are objects.",
         ]
     )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,6 +24,7 @@ __all__ = ["runs", "unpack_run"]
 
 _ROWS, _BYTES = 8192, 1 << 20
 """A run ends when it has as much."""
+_IN_THIS_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """The end of an Arrow stream."""
 
@@ -49,10 +51,11 @@ def unpack_run(run: Sequence[ChunkRef], stored: Sequence[StoredChunk], extent: E
     columns = extent.schemas[run[0].version].columns
     transactions = _joined(transaction_schema(), [chunk.transactions for chunk in stored])
     images = _joined(stored_schema(columns), [chunk.images for chunk in stored])
-    before = np.cumsum([0, *(len(part) for part in transactions.column(0).chunks[:-1])])
+    told = transactions.combine_chunks()
     (batch,) = images.combine_chunks().to_batches()
-    place = pa.array(batch.column(0).to_numpy() + np.repeat(before, [chunk.rows for chunk in run]))
-    shared = [pc.take(transactions.column(i).combine_chunks(), place) for i in range(3)]
+    begins = np.repeat(_begins(transactions, len(run)), [chunk.rows for chunk in run])
+    place = pa.array(batch.column(0).to_numpy() + begins)
+    shared = [pc.take(told.column(i).chunk(0), place) for i in range(3)]
     ordinal, image, unchanged, row = batch.columns[1:]
     arrays = [shared[0], ordinal, image, shared[1], shared[2], unchanged, row]
     return _within(pa.RecordBatch.from_arrays(arrays, schema=image_schema(columns)), extent)
@@ -60,7 +63,14 @@ def unpack_run(run: Sequence[ChunkRef], stored: Sequence[StoredChunk], extent: E
 
 def _joined(schema: pa.Schema, messages: Sequence[pa.Buffer | bytes]) -> pa.Table:
     stream = b"".join([schema.serialize(), *messages, _END])
-    return pa.ipc.open_stream(pa.py_buffer(stream)).read_all()
+    return pa.ipc.open_stream(pa.py_buffer(stream), options=_IN_THIS_THREAD).read_all()
+
+
+def _begins(transactions: pa.Table, chunks: int) -> npt.NDArray[np.int64]:
+    """Return where the transactions of each chunk begin among those of all."""
+    if len(transactions) == chunks:
+        return np.arange(chunks)
+    return np.cumsum([0, *(len(part) for part in transactions.column(0).chunks[:-1])])
 
 
 def _within(images: pa.RecordBatch, extent: Extent) -> pa.RecordBatch:
