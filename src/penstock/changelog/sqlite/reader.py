@@ -19,7 +19,7 @@ from penstock.changelog.sqlite.frontier import Frontier, load_frontier
 from penstock.changelog.sqlite.moments import position_at
 from penstock.changelog.sqlite.payload import load_payloads
 from penstock.changelog.sqlite.pins import load_pins, store_pin
-from penstock.changelog.sqlite.roster import Roster, load_roster
+from penstock.changelog.sqlite.roster import UNREAD, Roster, load_roster
 from penstock.changelog.sqlite.seals import damaged
 from penstock.model import TableName
 from penstock.positions import Lsn
@@ -34,7 +34,7 @@ class SqliteLogReader(ChangeLogReader):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._roster = Roster(-1, {}, {}, {})
+        self._roster = UNREAD
         self._db = connect(path)  # a WAL reader writes the shared-memory index, so it is not opened mode=ro
         self._db.execute("PRAGMA query_only = ON")
 

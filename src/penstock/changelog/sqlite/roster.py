@@ -19,7 +19,7 @@ from penstock.errors import TableError
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 
-__all__ = ["Relation", "Roster", "load_roster", "store_failure", "store_relation", "store_restart"]
+__all__ = ["UNREAD", "Relation", "Roster", "load_roster", "store_failure", "store_relation", "store_restart"]
 
 _RELATIONS = "SELECT id, table_id, version, columns, since, seal FROM relation ORDER BY version, id"
 _RESTARTS = "SELECT schema_name, table_name, lsn, generation, seal FROM restart"
@@ -82,6 +82,9 @@ class Roster:
         schemas, since = tuple(v.schema for v in versions), tuple(v.since for v in versions)
         generation = self.restarts.get(table, (0, 0))[1]
         return LoggedTable(schemas, since, self.begins(table, valid), self.failures.get(table), generation)
+
+
+UNREAD = Roster(-1, {}, {}, {})
 
 
 def load_roster(db: sqlite3.Connection, path: Path, frontier: Frontier) -> Roster:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from operator import itemgetter
@@ -20,6 +20,7 @@ from penstock.changelog.sqlite.moments import commits_of, position_at, store_mom
 from penstock.changelog.sqlite.pins import remove_expired_pins
 from penstock.changelog.sqlite.retention import free_pages, move_valid, remove_old_chunks
 from penstock.changelog.sqlite.roster import (
+    UNREAD,
     Relation,
     Roster,
     load_roster,
@@ -44,15 +45,14 @@ class SqliteLogWriter(ChangeLogWriter):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = lock(path)
-        try:
-            self._db = connect(path)
+        with ExitStack() as undo:
+            undo.callback(os.close, self._lock)
+            self._db = undo.enter_context(closing(connect(path)))
             self._staged = StagedParts(self._db, path)
-            self._roster = Roster(-1, {}, {}, {})
+            self._roster = UNREAD
             with self._transaction():
                 self._staged.take_over()
-        except BaseException:
-            os.close(self._lock)
-            raise
+            undo.pop_all()
 
     def define(self, schema: TableSchema, since: Lsn | None = None, generation: int = 0) -> int:
         """Return the version of this schema, adding it when it differs from the table's last."""
@@ -191,5 +191,7 @@ class SqliteLogWriter(ChangeLogWriter):
             with writing(self._db, self._path):
                 yield
         except BaseException:
-            self._staged.recall()
+            self._roster = UNREAD  # an edition that was undone may be followed by another of the same number
+            with disk(self._path):
+                self._staged.recall()
             raise
