@@ -68,7 +68,7 @@ def chunks_within(db: sqlite3.Connection, path: Path, table_id: int, after: Lsn,
     end = int(after)
     with closing(db.execute(_WITHIN, (table_id, after))) as found:
         for row in found:
-            told = check_numbers(row[1:], f"chunk {row[0]}", path)
+            told = check_numbers(row[1:], "a chunk", path)
             place, prior, first, last = told[2:6]
             follows = prior <= after if number is None else place == number + 1
             if not follows or told[0] != table_id or last <= after:

@@ -35,6 +35,8 @@ class SqliteLogReader(ChangeLogReader):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._roster = UNREAD
+        self._tables: tuple[tuple[int, int], dict[TableName, LoggedTable]] | None = None
+        """What was last said of tables, and at which edition and start of the log."""
         self._db = connect(path)  # a WAL reader writes the shared-memory index, so it is not opened mode=ro
         self._db.execute("PRAGMA query_only = ON")
 
@@ -62,7 +64,10 @@ class SqliteLogReader(ChangeLogReader):
     def tables(self) -> dict[TableName, LoggedTable]:
         """Return the tables with their schemas and errors."""
         with self._at_one_moment() as frontier:
-            return self._known(frontier).tables(frontier.valid)
+            asked = (frontier.edition, frontier.valid)
+            if self._tables is None or self._tables[0] != asked:
+                self._tables = (asked, self._known(frontier).tables(frontier.valid))
+            return dict(self._tables[1])
 
     def extent(self, table: TableName, after: Lsn, upto: Lsn) -> Extent:
         """Describe the chunks that touch (after, upto]."""

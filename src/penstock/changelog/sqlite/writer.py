@@ -22,7 +22,6 @@ from penstock.changelog.sqlite.retention import free_pages, move_valid, remove_o
 from penstock.changelog.sqlite.roster import (
     UNREAD,
     Relation,
-    Roster,
     load_roster,
     store_failure,
     store_relation,
@@ -57,7 +56,7 @@ class SqliteLogWriter(ChangeLogWriter):
     def define(self, schema: TableSchema, since: Lsn | None = None, generation: int = 0) -> int:
         """Return the version of this schema, adding it when it differs from the table's last."""
         with self._transaction():
-            if generation > self._known().restarts.get(schema.table, (0, 0))[1]:
+            if generation > self._roster.restarts.get(schema.table, (0, 0))[1]:
                 since = Lsn(load_frontier(self._db, self._path).durable)
                 store_restart(self._db, self._path, schema.table, since, generation)
             return self._version(schema, since)
@@ -74,7 +73,7 @@ class SqliteLogWriter(ChangeLogWriter):
             if isinstance(outcome, Discarded):
                 self._staged.discard(xid)
             else:
-                self._staged.prepare(xid, outcome.aborted, self._known())
+                self._staged.prepare(xid, outcome.aborted, self._roster)
 
     def publish(
         self,
@@ -120,15 +119,14 @@ class SqliteLogWriter(ChangeLogWriter):
 
     # -- versions ---------------------------------------------------------------------------------------------------
 
-    def _known(self) -> Roster:
-        """Return the tables as they are now, in this transaction."""
+    def _learn(self) -> None:
+        """Read the tables as they are now, in this transaction, if they are not known."""
         frontier = load_frontier(self._db, self._path)
         if frontier.edition != self._roster.edition:
             self._roster = load_roster(self._db, self._path, frontier)
-        return self._roster
 
     def _version(self, schema: TableSchema, since: Lsn | None) -> int:
-        known = self._known().relations
+        known = self._roster.relations
         versions = known.get(schema.table, [])
         if versions and versions[-1].schema == schema:
             return versions[-1].version
@@ -144,7 +142,7 @@ class SqliteLogWriter(ChangeLogWriter):
 
     def _append(self, chunks: Sequence[Chunk], commits: Mapping[int, StagedCommit]) -> None:
         """Put staged parts and closed chunks where they belong in the history of their tables."""
-        parts = [part for xid, commit in commits.items() for part in self._staged.take(xid, commit, self._known())]
+        parts = [part for xid, commit in commits.items() for part in self._staged.take(xid, commit, self._roster)]
         arriving: list[tuple[ChunkRow, int | StoredChunk]] = [*sorted(parts, key=itemgetter(1))]
         arriving += (self._row(chunk, None) for chunk in chunks)
         for row, kept in linked(self._db, self._path, arriving):
@@ -156,7 +154,7 @@ class SqliteLogWriter(ChangeLogWriter):
 
     def _row(self, chunk: Chunk, xid: int | None) -> tuple[ChunkRow, StoredChunk]:
         stored = StoredChunk.pack(chunk)
-        table_id = self._known().relations[chunk.table][0].table_id
+        table_id = self._roster.relations[chunk.table][0].table_id
         lsns = chunk.transactions.column(0)
         first, last = (None, None) if xid is not None else (lsns[0].as_py(), lsns[-1].as_py())
         size = memoryview(stored.images).nbytes
@@ -166,9 +164,10 @@ class SqliteLogWriter(ChangeLogWriter):
 
     def _note_use(self, row: ChunkRow) -> None:
         """Write down from where on a version holds, when the first chunk has it."""
-        relation = self._known().versions[row.table_id, row.version]
+        relation = self._roster.versions[row.table_id, row.version]
         if relation.since is None:
             store_relation(self._db, self._path, replace(relation, since=Lsn(row.first_lsn or 0)))
+            self._learn()
 
     # -- frontiers --------------------------------------------------------------------------------------------------
 
@@ -189,6 +188,7 @@ class SqliteLogWriter(ChangeLogWriter):
     def _transaction(self) -> Iterator[None]:
         try:
             with writing(self._db, self._path):
+                self._learn()
                 yield
         except BaseException:
             self._roster = UNREAD  # an edition that was undone may be followed by another of the same number
