@@ -23,6 +23,7 @@ __all__ = ["StagedParts", "insert_chunk", "update_chunk"]
 _INSERT = f"INSERT INTO chunk ({COLUMNS}, seal) VALUES ({', '.join('?' * (len(ChunkRow._fields) + 1))})"
 _UPDATE = f"UPDATE chunk SET ({COLUMNS}, seal) = ({', '.join('?' * (len(ChunkRow._fields) + 1))}) WHERE id = ?"
 _STAGED = f"SELECT id, {COLUMNS}, seal FROM chunk INDEXED BY chunk_staged WHERE last_lsn IS NULL"
+_OPEN = "SELECT id, xid FROM chunk INDEXED BY chunk_staged WHERE last_lsn IS NULL"
 _LEFT = "SELECT id FROM chunk INDEXED BY chunk_staged WHERE last_lsn IS NULL AND prepared = 0"
 
 
@@ -59,7 +60,7 @@ class StagedParts:
     def recall(self) -> None:
         """Remember what is there, after a step that was undone."""
         self._ids = {}
-        for id_, xid in self._db.execute("SELECT id, xid FROM chunk WHERE last_lsn IS NULL").fetchall():
+        for id_, xid in self._db.execute(_OPEN).fetchall():
             self._ids.setdefault(xid, set()).add(id_)
 
     def add(self, row: ChunkRow, stored: StoredChunk) -> None:
