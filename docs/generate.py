@@ -34,9 +34,10 @@ from penstock import errors
 from penstock.catalog.states import SourceState, TableState
 from penstock.changelog.shapes import changes_schema
 from penstock.changelog.transactions import Transaction
+from penstock.changelog.updates import updates_schema
 from penstock.cli.main import app
 from penstock.control.check import CheckFinding, CheckReport, CheckTable
-from penstock.control.status import DebtStatus, HomeStatus, SourceStatus, TableStatus
+from penstock.control.status import DebtStatus, HomeStatus, ReaderStatus, SourceStatus, TableStatus
 from penstock.control.transaction_json import VERSION, transaction_json
 from penstock.positions import Lsn
 from penstock.sources.postgres import types
@@ -184,10 +185,11 @@ def _help(parameter: Any) -> str:
 def _spark_source() -> str:
     rows = []
     for name, field in PenstockOptions.model_fields.items():
-        default = "required" if field.is_required() else _code(str(field.default))
+        default = "required" if field.is_required() else "" if field.default is None else _code(str(field.default))
         rows.append([_code(field.alias or name), default, f"{field.description}."])
     columns = pa.schema([("id", pa.int64()), ("status", pa.string())])
     shape = [[_code(f.name), _spark_type(f.type), _CHANGE[f.name]] for f in changes_schema(columns)]
+    added = [[_code(f.name), _spark_type(f.type), _CHANGE[f.name]] for f in list(updates_schema(columns))[2:]]
     example = """
 changes = (
     spark.readStream.format("penstock")
@@ -200,28 +202,35 @@ changes = (
     return "\n\n".join(
         [
             '# Spark source: format("penstock")',
-            "The changes of one table, as a stream (`spark.readStream`) or as a batch (`spark.read`). Spark finds it "
-            "by itself where the package `penstock` is installed.",
+            "Captured tables and what happens to them, as a stream (`spark.readStream`) or as a batch (`spark.read`). "
+            "Spark finds it by itself where the package `penstock` is installed.",
             f"```python{example}```",
             "## Options",
             "Names are read in any case. An unknown one is an error that suggests the nearest.",
             _table(["option", "default", "meaning"], rows),
-            "A position is an LSN as Postgres prints it, like `16/B374D848`. Changes *after* the starting position are "
-            "read. `home.frontiers(source).valid` in Python, or `valid` in `penstock status --json`, is the earliest "
-            "one: from there on the log holds every change. Rows that were there before are in the live table, not in "
-            "the log.",
-            "## Rows",
+            "A position is an LSN as Postgres prints it, like `16/B374D848`, or a time. Changes *after* the starting "
+            "position are read. `home.frontiers(source).valid` in Python, or `valid` in `penstock status --json`, is "
+            "the earliest one: from there on the log holds every change. A range that begins before it is an error.",
+            "## Rows: changes",
             "One row per change. For a table with the columns `id` and `status`:",
             _table(["column", "Spark type", "meaning"], shape),
+            "Of several tables, `before` and `after` are JSON, and the first column is `_table`, the upstream name.",
+            "## Rows: updates",
+            "The columns of the table, then these. An update is two rows, the old one (-1) and the new one (+1).",
+            _table(["column", "Spark type", "meaning"], added),
+            "## Rows: live",
+            "The columns of the table, and nothing else. Batch only.",
+            "## Offsets and progress",
             "An offset is the commit end LSN of a transaction. A micro-batch ends between two transactions, never "
-            "inside one, and a batch that Spark runs again has the same rows. There is no rate limit yet: a batch "
-            "takes all that is there.",
+            "inside one, and a batch that Spark runs again has the same rows. `latestOffset` in the query's progress "
+            "is how far the log goes.",
         ]
     )
 
 
 _CHANGE = {
-    "_op": "`insert`, `update`, `delete` or `truncate`.",
+    "_op": "`insert`, `update`, `delete` or `truncate`; `snapshot` for a row of the table as it is at `_lsn`.",
+    "_diff": "+1 for a row that came, -1 for one that went.",
     "_lsn": "Commit end LSN of the transaction.",
     "_ordinal": "Place of the change in its transaction, over all its tables, from 0.",
     "_xid": "Transaction id.",
@@ -436,7 +445,14 @@ _FIELDS: dict[type, dict[str, str]] = {
         "lag_bytes": "Bytes of WAL that Postgres has flushed beyond `durable`; null where it could not be asked.",
         "error": "What happened, if something did. With the state `ready` it is transient and is being retried.",
         "remedy": "What to do about it.",
+        "log": "Where the change log is; null where it is a file in the home.",
         "tables": "One object per table, the ones that are not captured included.",
+        "readers": "Who still needs history, and from where on.",
+    },
+    ReaderStatus: {
+        "name": "`tables` for the base tables, `reader NAME` for a stream that is registered; others have leases.",
+        "position": "History after this position is kept for it.",
+        "expires": "When its lease ends, unless it is renewed; null for a registered reader, which stays.",
     },
     CheckReport: {
         "version": "Version of this shape: 1. It changes when a field changes its meaning or goes.",
@@ -475,7 +491,8 @@ def _status() -> str:
         "One document. Positions are LSNs as text, times are ISO 8601 in UTC.",
         f"```json\n{json.dumps(_example().as_json(), indent=2)}\n```",
     ]
-    kinds = (("The home", HomeStatus), ("A source", SourceStatus), ("A table", TableStatus), ("A debt", DebtStatus))
+    kinds = (("The home", HomeStatus), ("A source", SourceStatus), ("A table", TableStatus))
+    kinds += (("A reader", ReaderStatus), ("A debt", DebtStatus))
     return "\n\n".join([*parts, *(_shape(title, kind) for title, kind in kinds)])
 
 
@@ -522,7 +539,9 @@ def _example() -> HomeStatus:
         lag_bytes=0,
         error=None,
         remedy=None,
+        log=None,
         tables=tables,
+        readers=[ReaderStatus("tables", "0/28F14C0", None)],
     )
     return HomeStatus(1, ".penstock", 4711, [source])
 

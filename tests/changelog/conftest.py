@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,22 +11,36 @@ import pytest
 from tests.changelog.chunks import ITEMS, ORDERS
 
 from penstock.changelog.interface import ChangeLog, ChangeLogReader, ChangeLogWriter
+from penstock.changelog.kafka.log import KafkaLog
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.positions import Lsn
+from penstock.testing.kafka import KafkaBroker, start_kafka
 
 START = Lsn(10)
 
 
-def sqlite_log(folder: Path) -> ChangeLog:
+def sqlite_log(folder: Path, request: pytest.FixtureRequest) -> ChangeLog:
     return SqliteLog(folder / "log" / "shop.db")
 
 
-LOGS: dict[str, Callable[[Path], ChangeLog]] = {"sqlite": sqlite_log}
+def kafka_log(folder: Path, request: pytest.FixtureRequest) -> ChangeLog:
+    broker: KafkaBroker = request.getfixturevalue("kafka")
+    return KafkaLog(broker.bootstrap, f"penstock.{uuid.uuid4().hex}")
+
+
+LOGS: dict[str, Callable[[Path, pytest.FixtureRequest], ChangeLog]] = {"sqlite": sqlite_log, "kafka": kafka_log}
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """One broker for the whole run; each test has its own topics."""
+    with start_kafka(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
 
 
 @pytest.fixture(params=list(LOGS))
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ChangeLog]:
-    made = LOGS[request.param](tmp_path)
+    made = LOGS[request.param](tmp_path, request)
     assert not made.exists()
     made.create(START)
     yield made

@@ -13,7 +13,7 @@ from tests.conftest import Database
 
 from penstock.cli.status import render
 from penstock.control.home import open_home
-from penstock.control.status import HomeStatus, SourceStatus, TableStatus
+from penstock.control.status import HomeStatus, ReaderStatus, SourceStatus, TableStatus
 
 TABLE = {
     "name": "shop.orders",
@@ -42,8 +42,10 @@ def test_the_shape_of_its_json(tmp_path: Path, database: Database) -> None:
     (source,) = found["sources"]
     assert list(source) == [
         *("name", "kind", "at", "state", "valid", "durable", "committed_at", "latency_ms", "lag_bytes"),
-        *("error", "remedy", "tables"),
+        *("error", "remedy", "log", "tables", "readers"),
     ]
+    assert source["log"] is None
+    assert source["readers"] == [{"name": "tables", "position": source["valid"], "expires": None}]
     assert (source["name"], source["kind"], source["state"]) == ("shop", "POSTGRES", "ready")
     assert source["at"] == f"127.0.0.1:{database.server.port}/{database.name}"
     assert source["valid"] == source["durable"]
@@ -75,8 +77,9 @@ def shown() -> HomeStatus:
     live = TableStatus("shop.orders", "public.orders", "live", "0/16B3748", 1234, None, None)
     failed = TableStatus("shop.[red]x", "public.[red]x", "failed", None, 0, "it has [no] key", "Run: ALTER TABLE x;")
     source = SourceStatus(
-        *("shop", "POSTGRES", "db:5432/shop", "ready", "0/1", "0/16B3800", None, 12.3, 4096, None, None),
+        *("shop", "POSTGRES", "db:5432/shop", "ready", "0/1", "0/16B3800", None, 12.3, 4096, None, None, None),
         [live, failed],
+        [ReaderStatus("tables", "0/16B3748", None), ReaderStatus("query 1", "0/1", "2026-11-15T07:15:58.101+00:00")],
     )
     return HomeStatus(1, "home", 4711, [source])
 
@@ -89,7 +92,8 @@ def test_what_is_drawn(shown: HomeStatus) -> None:
     )
     assert lines[3].split() == ["shop.orders", "public.orders", "live", "0/16B3748", "1,234"]
     assert lines[4].split() == ["shop.[red]x", "public.[red]x", "failed", "0"]
-    assert lines[5:] == ["public.[red]x: it has [no] key", "Run: ALTER TABLE x;"]
+    assert lines[5] == "history from 0/1; needed by tables at 0/16B3748"
+    assert lines[6:] == ["public.[red]x: it has [no] key", "Run: ALTER TABLE x;"]
 
 
 def test_names_stay_whole_where_the_terminal_is_narrow(shown: HomeStatus) -> None:

@@ -34,6 +34,7 @@ class Penstock:
 
     home: Path
     url: str
+    options: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = None
     output: Path = field(init=False)
 
@@ -42,6 +43,7 @@ class Penstock:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "penstock.cli", "run", self.url, "--home", str(self.home), "--name", "demo"]
+        command += self.options
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
 

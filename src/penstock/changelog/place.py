@@ -27,5 +27,6 @@ def _named(url: str, source: str) -> ChangeLog:
     if not url.startswith("kafka://"):
         message = "a change log is named by a URL that begins with kafka://"
         raise UsageError(message, "Name one, like kafka://broker:9092; or leave it out, for one in the home.")
-    message = "KAFKA"
-    raise NotImplementedError(message)
+    from penstock.changelog.kafka.log import KafkaLog  # librdkafka: for those who use it
+
+    return KafkaLog.parse(url, source)

@@ -12,8 +12,10 @@ __all__ = [
     "DebugOption",
     "ExcludeOption",
     "FailoverOption",
+    "HistoryOption",
     "HomeOption",
     "JsonOption",
+    "LogOption",
     "PartitionsChoice",
     "PartitionsOption",
     "PasswordOption",
@@ -83,6 +85,14 @@ RulesOption = Annotated[
 PartitionsOption = Annotated[
     PartitionsChoice, typer.Option("--partitions", help="Capture partitions as tables, or all as their root.")
 ]
+LogOption = Annotated[
+    str | None,
+    typer.Option("--log", help="Where the change log is: kafka://broker:9092. Without, it is a file in the home."),
+]
+HistoryOption = Annotated[
+    str | None,
+    typer.Option("--retain-history", help="How long history is kept beyond what readers need, like '3 days'; 1 day."),
+]
 FailoverOption = Annotated[
     bool, typer.Option("--failover", help="Keep the slot on standbys, too (Postgres 17 or newer).")
 ]
@@ -99,6 +109,8 @@ def source_options(
     rules: RulesChoice,
     partitions: PartitionsChoice,
     failover: bool,
+    log: str | None = None,
+    retain_history: str | None = None,
 ) -> dict[str, Any]:
     """Return what was given as fields of a source: a publication or slot that is named is the user's own."""
     given: dict[str, Any] = {
@@ -114,5 +126,7 @@ def source_options(
         "rules": rules.value if rules is not RulesChoice.OPEN else None,
         "partitions": partitions.value if partitions is not PartitionsChoice.LEAVES else None,
         "failover": failover or None,
+        "log": log,
+        "retain_history": retain_history,
     }
     return {option: value for option, value in given.items() if value is not None}

@@ -16,7 +16,9 @@ from penstock.cli.options import (
     DebugOption,
     ExcludeOption,
     FailoverOption,
+    HistoryOption,
     HomeOption,
+    LogOption,
     PartitionsChoice,
     PartitionsOption,
     PasswordOption,
@@ -54,6 +56,8 @@ def run(
     rules: RulesOption = RulesChoice.OPEN,
     partitions: PartitionsOption = PartitionsChoice.LEAVES,
     failover: FailoverOption = False,
+    log: LogOption = None,
+    retain_history: HistoryOption = None,
     debug: DebugOption = False,
 ) -> None:
     """Capture the tables of a database, and run every source of the home, until Ctrl-C.
@@ -67,7 +71,9 @@ def run(
     opened = open_home(home)
     left = opened.recover()
     options = source_options(
-        *(password, schema, table, exclude_column, text_column, publication, slot, rules, partitions, failover)
+        *(password, schema, table, exclude_column, text_column, publication, slot, rules, partitions, failover),
+        log=log,
+        retain_history=retain_history,
     )
     if target is not None:
         _capture(console, opened, target, name, options)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import sys
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from py4j.protocol import Py4JJavaError
@@ -46,13 +48,15 @@ def sql(
 ) -> None:
     """Query live tables, named source.table, with Spark SQL; all of them at one moment.
 
+    SHOW SOURCES lists the sources with their frontiers.
+
     ALTER SOURCES source RETRY TABLE schema.table has a failed table captured anew.
 
     Example: penstock sql "SELECT status, count(*) FROM shop.orders GROUP BY status"
     """
     opened = open_existing(home)
     text = _text(query, file)
-    if text is not None and _obey(opened, text):
+    if text is not None and _obey(opened, text, output):
         return
     spark = start_spark()
     try:
@@ -86,18 +90,27 @@ def _statement(text: str) -> str:
     return statement
 
 
-def _obey(home: Home, text: str) -> bool:
+def _obey(home: Home, text: str, output: OutputFormat) -> bool:
     """Carry out a statement of ours; False for a query."""
-    told = home.obey(text)
-    if told is not None:
-        typer.echo(told)
-    return told is not None
+    answer = home.obey(text)
+    if answer is None:
+        return False
+    if answer.told:
+        typer.echo(answer.told)
+    elif output is OutputFormat.JSON:
+        for row in answer.rows:
+            typer.echo(json.dumps(dict(zip(answer.columns, row, strict=True))))
+    elif output is OutputFormat.CSV:
+        csv.writer(sys.stdout).writerows([answer.columns, *answer.rows])
+    else:
+        _print_rows(list(answer.columns), answer.rows)
+    return True
 
 
 def _answer(home: Home, spark: SparkSession, text: str, output: OutputFormat) -> None:
     """Run a query as of now and print its rows; what is wrong with it may show only while it runs."""
     statement = _statement(text)
-    if _obey(home, statement):
+    if _obey(home, statement, output):
         return
     try:
         _print(home.live(spark).sql(statement), output)
@@ -139,7 +152,7 @@ def _prompt(home: Home, spark: SparkSession, output: OutputFormat) -> None:
 def _print(rows: DataFrame, output: OutputFormat) -> None:
     names = rows.columns
     if output is OutputFormat.TABLE:
-        _print_table(names, rows)
+        _print_rows(names, rows.toLocalIterator())
     elif output is OutputFormat.JSON:
         whole = {"ignoreNullFields": "false"}
         for (line,) in rows.select(F.to_json(F.struct("*"), whole)).toLocalIterator():
@@ -150,12 +163,12 @@ def _print(rows: DataFrame, output: OutputFormat) -> None:
         writer.writerows(rows.toLocalIterator())
 
 
-def _print_table(names: list[str], rows: DataFrame) -> None:
+def _print_rows(names: list[str], rows: Iterable[Sequence[Any]]) -> None:
     table = Table()
     for name in names:
         table.add_column(escape(name))
     count = 0
-    for row in rows.toLocalIterator():
+    for row in rows:
         table.add_row(*("" if value is None else escape(str(value)) for value in row))
         count += 1
     Console().print(table)

@@ -26,6 +26,7 @@ _COLORS = {"live": "green", "ready": "green", "pending": "yellow", "failed": "re
 def status(
     home: HomeOption = Path(".penstock"),
     as_json: JsonOption = False,
+    as_metrics: Annotated[bool, typer.Option("--metrics", help="Print metrics, as Prometheus reads them.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again every second.")] = False,
     debug: DebugOption = False,
 ) -> None:
@@ -36,6 +37,9 @@ def status(
     opened = open_existing(home)
     if as_json:
         typer.echo(json.dumps(opened.status().as_json(), indent=2))
+        return
+    if as_metrics:
+        typer.echo(opened.metrics(), nl=False)
         return
     console = Console()
     if not watch:
@@ -53,7 +57,7 @@ def render(found: HomeStatus) -> RenderableType:
     if not found.sources:
         parts.append(Text("no sources yet; try: penstock run postgresql://user@host/database"))
     for source in found.sources:
-        parts += [_headline(source), _tables(source)]
+        parts += [_headline(source), _tables(source), *_readers(source)]
         if source.error:
             parts.append(Text(f"{source.error}\n{source.remedy or ''}".strip(), style="red"))
         parts += [
@@ -89,6 +93,13 @@ def _tables(source: SourceStatus) -> Table:
         cells = (escape(row.name), escape(row.upstream))
         table.add_row(*cells, _state(row.state), row.position or "", f"{row.behind:,}")
     return table
+
+
+def _readers(source: SourceStatus) -> list[Text]:
+    """Name those who hold history back and do not go away by themselves."""
+    names = [f"{reader.name} at {reader.position}" for reader in source.readers if reader.expires is None]
+    kept = f"history from {source.valid}" if source.valid else "no history yet"
+    return [Text(f"{kept}; needed by {', '.join(names)}" if names else kept, style="dim")]
 
 
 def _state(state: str) -> Text:

@@ -27,6 +27,7 @@ __all__ = ["main"]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 15.0
 _SLOT_SECONDS = 15.0
+_STOP_SECONDS = 15.0
 
 
 def main(arguments: list[str]) -> int:
@@ -53,6 +54,8 @@ def _wait_for_end_of_input(stop: threading.Event) -> None:
     while os.read(sys.stdin.fileno(), 4096):  # without a buffer: its lock would abort an interpreter that ends first
         pass
     stop.set()
+    time.sleep(_STOP_SECONDS)  # a broker that is gone may hold the log up: what is not durable was not confirmed
+    os._exit(TransientError.exit_code)
 
 
 def _run_until_stopped(instance: Instance, catalog: Catalog, name: str, stop: threading.Event) -> None:

@@ -6,6 +6,8 @@ What needs Spark is imported where it is used: `penstock status` should not wait
 from __future__ import annotations
 
 import threading
+import time
+import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
@@ -14,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
-from penstock.changelog.interface import Frontiers
+from penstock.changelog.interface import ChangeLog, ChangeLogReader, Frontiers
+from penstock.control.answer import Answer, show_sources
 from penstock.control.check import CheckReport, check_database, check_source
-from penstock.control.lifecycle import create_source, drop_source, instance_of, recover, spec_of
+from penstock.control.lifecycle import TABLES, create_source, drop_source, instance_of, recover, spec_of
 from penstock.control.lock import hold_home
 from penstock.control.status import HomeStatus, home_status
 from penstock.errors import PenstockError, UsageError
 from penstock.layout import catalog_path
 from penstock.positions import Lsn
 from penstock.sources.postgres.spec import PostgresSource
-from penstock.sql.statements import parse_statement
+from penstock.sql.statements import ShowSources, parse_statement
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["URL_SCHEMES", "Home", "check_target", "open_existing", "open_home", "start_session"]
 
 URL_SCHEMES = ("postgresql://", "postgres://")
+_LEASE_SECONDS = 600.0
 
 
 def open_home(path: str | Path = ".penstock") -> Home:
@@ -78,6 +82,8 @@ class Home:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._catalog = Catalog(catalog_path(path))
+        self._id = uuid.uuid4().hex[:12]
+        self._held_until: dict[str, float] = {}
 
     def create(self, url: str, name: str | None = None, **options: Any) -> str:
         """Make a source that captures a Postgres database; return its name.
@@ -116,13 +122,17 @@ class Home:
 
         ask_retry(self._catalog, source, table)
 
-    def obey(self, statement: str) -> str | None:
+    def obey(self, statement: str) -> Answer | None:
         """Carry out a statement of ours and return what there is to tell; None for a query, which is Spark's."""
         parsed = parse_statement(statement)
+        if isinstance(parsed, ShowSources):
+            return show_sources(self.status())
         if parsed is None:
             return None
         self.retry(parsed.source, parsed.table)
-        return f"{parsed.table} is captured anew and copied afresh: at once where `penstock run` runs, else then"
+        return Answer(
+            f"{parsed.table} is captured anew and copied afresh: at once where `penstock run` runs, else then"
+        )
 
     def sources(self) -> list[str]:
         """Return the names of the sources."""
@@ -172,12 +182,12 @@ class Home:
 
     def frontiers(self, source: str) -> Frontiers:
         """Return how far a source's log can be read."""
-        with closing(self._catalog.log(source).reader()) as log:
+        with closing(self._log(source).reader()) as log:
             return log.frontiers()
 
     def watch(self, source: str, stop: threading.Event) -> Iterator[Frontiers]:
         """Yield the frontiers of a source whenever they move, until told to stop."""
-        with closing(self._catalog.log(source).reader()) as log:
+        with closing(self._log(source).reader()) as log:
             frontiers = log.frontiers()
             while not stop.is_set():
                 moved = log.wait(frontiers.durable, 0.2)
@@ -208,6 +218,22 @@ class Home:
         record = self._catalog.source(source)
         return {} if record is None else copy_progress(instance_of(record))
 
+    def metrics(self) -> str:
+        """Return the status as metrics, in the text format of Prometheus."""
+        from penstock.control.metrics import metrics_text
+
+        return metrics_text(self.status())
+
+    def forget_reader(self, source: str, reader: str) -> None:
+        """Take away the mark of a registered reader: history is no longer kept for it."""
+        with closing(self._log(source).reader()) as log:
+            known = [pin.reader for pin in log.pins()]
+            name = next((name for name in known if name in (reader, f"reader {reader}")), None)
+            if name is None or name == TABLES:
+                message = f"source {source} has no registered reader {reader}"
+                raise UsageError(message, "See `penstock status` for those that it has.")
+            log.pin(name, None)
+
     def status(self) -> HomeStatus:
         """Return what is the case: sources, tables, frontiers, lag, errors."""
         return home_status(self.path, self._catalog)
@@ -237,9 +263,23 @@ class Home:
                 continue
             with closing(self._catalog.log(record.name).reader()) as log:
                 frontiers = log.frontiers()
+                self._hold(record.name, log, frontiers.valid)
             positions.setdefault(record.name, frontiers.durable)
             moments.append(frontiers.committed_at)
         return Live(self.path, self._catalog, spark, positions, _latest(moments), lambda: self.live(spark))
+
+    def _hold(self, source: str, log: ChangeLogReader, valid: Lsn) -> None:
+        """Keep history for views: at least half a lease from the moment at which one is made."""
+        if time.monotonic() >= self._held_until.get(source, 0.0):
+            log.pin(f"live {self._id}", valid, _LEASE_SECONDS)
+            self._held_until[source] = time.monotonic() + _LEASE_SECONDS / 2
+
+    def _log(self, source: str) -> ChangeLog:
+        """Return the log of a source that is there."""
+        if self._catalog.source(source) is None:
+            message = f"there is no source {source}"
+            raise UsageError(message, f"Known are: {', '.join(self.sources()) or 'none'}")
+        return self._catalog.log(source)
 
 
 def _latest(moments: list[datetime | None]) -> datetime | None:

@@ -23,6 +23,7 @@ import psycopg
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog, Debt, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
+from penstock.changelog.place import log_at
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.layout import lake_path
 from penstock.model import TableName
@@ -44,6 +45,7 @@ def create_source(home: Path, catalog: Catalog, source: PostgresSource) -> Sourc
     if catalog.source(source.name) is not None:
         message = f"there is a source {source.name} already"
         raise DefiniteError(message, f"Drop it first: penstock drop {source.name}")
+    _refuse_foreign_log(home, source)
     with upstream(source.name, source.conninfo()):
         instance = source.create_instances(1)[0]
     record = SourceRecord(
@@ -64,6 +66,16 @@ def create_source(home: Path, catalog: Catalog, source: PostgresSource) -> Sourc
         raise
     catalog.set_source(source.name, SourceState.READY, instance=prepared.model_dump_json())
     return record
+
+
+def _refuse_foreign_log(home: Path, source: PostgresSource) -> None:
+    """A log in Kafka may be that of another home, whose writer would be fenced and whose history mixed with ours."""
+    log = log_at(home, source.name, source.log)
+    if log.exists():
+        message = f"there is a change log of a source {source.name} already: {log}"
+        raise DefiniteError(
+            message, "Name the source otherwise, give another prefix in the URL of its log, or remove it."
+        )
 
 
 def _undo(home: Path, catalog: Catalog, instance: PostgresInstanceConfig, error: BaseException) -> None:

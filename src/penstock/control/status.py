@@ -19,7 +19,7 @@ from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect, place
 
-__all__ = ["DebtStatus", "HomeStatus", "SourceStatus", "TableStatus", "home_status"]
+__all__ = ["DebtStatus", "HomeStatus", "ReaderStatus", "SourceStatus", "TableStatus", "home_status"]
 
 _VERSION = 1
 _FLUSHED = """
@@ -41,8 +41,17 @@ class TableStatus:
 
 
 @dataclass(frozen=True)
+class ReaderStatus:
+    """Who still needs history, and from where on; `expires` is None for a registered reader, which stays."""
+
+    name: str
+    position: str
+    expires: str | None
+
+
+@dataclass(frozen=True)
 class SourceStatus:
-    """One source; `lag_bytes` is None where Postgres could not be asked."""
+    """One source; `lag_bytes` is None where Postgres could not be asked, `log` where the change log is in the home."""
 
     name: str
     kind: str
@@ -55,7 +64,9 @@ class SourceStatus:
     lag_bytes: int | None
     error: str | None
     remedy: str | None
+    log: str | None
     tables: list[TableStatus]
+    readers: list[ReaderStatus]
 
 
 @dataclass(frozen=True)
@@ -99,11 +110,12 @@ def _debt(debt: Debt) -> DebtStatus:
 
 def _source(home: Path, catalog: Catalog, record: SourceRecord) -> SourceStatus:
     log = catalog.log(record.name)
-    frontiers, tables = None, []
+    frontiers, tables, readers = None, [], []
     if log.exists():
         with closing(log.reader()) as reader:
             frontiers = reader.frontiers()
             tables = _tables(catalog, record.name, reader, frontiers)
+            readers = [ReaderStatus(p.reader, str(p.at), _moment(p.expires)) for p in reader.pins()]
     instance = instance_of(record)
     return SourceStatus(
         name=record.name,
@@ -117,7 +129,9 @@ def _source(home: Path, catalog: Catalog, record: SourceRecord) -> SourceStatus:
         lag_bytes=_lag_bytes(instance.connection, frontiers),
         error=record.error,
         remedy=record.remedy,
+        log=record.log,
         tables=tables,
+        readers=readers,
     )
 
 

@@ -39,7 +39,7 @@ _NO_KEYS: Mapping[str, set[Any]] = {}
 
 
 @dataclass(frozen=True)
-class TableAt:
+class _TableAt:
     """One table at a position: from a version of its base, and the log after it."""
 
     schema: TableSchema
@@ -67,7 +67,7 @@ class TableAt:
 class Snapshot:
     """Some tables at one position."""
 
-    def __init__(self, at: Lsn, tables: Sequence[TableAt]) -> None:
+    def __init__(self, at: Lsn, tables: Sequence[_TableAt]) -> None:
         self.at = at
         self._tables = tables
 
@@ -105,7 +105,7 @@ class Snapshot:
         for name, base in bases.items():
             tail = chosen.reader().extent(name, base.position, at)
             schema = columns[name] or logged[name].schema_within(base.position, at) or base.schema
-            tables.append(TableAt(schema, at, base, _path(chosen, name), chosen.log, tail))
+            tables.append(_TableAt(schema, at, base, _path(chosen, name), chosen.log, tail))
         return cls(at, tables)
 
     def bases(self) -> dict[str, tuple[int, str]]:
@@ -121,10 +121,10 @@ class Snapshot:
         return [piece for table in self._tables for piece in _pieces(table, _key_filter(table.schema, equal))]
 
 
-class FilePiece(Piece):
+class _FilePiece(Piece):
     """What becomes of one file of the base."""
 
-    def __init__(self, table: TableAt, file: BaseFile, key: pc.Expression | None) -> None:
+    def __init__(self, table: _TableAt, file: BaseFile, key: pc.Expression | None) -> None:
         super().__init__(table.schema.table, file.rows)
         self._table = table
         self._file = file
@@ -138,24 +138,24 @@ class FilePiece(Piece):
         return self._table.images(kept_rows(rows, net))
 
 
-class TailPiece(Piece):
+class _TailPiece(Piece):
     """The rows that are new since the base."""
 
-    def __init__(self, table: TableAt) -> None:
+    def __init__(self, table: _TableAt) -> None:
         super().__init__(table.schema.table, table.tail.rows)
         self._table = table
 
     def images(self) -> Iterator[pa.RecordBatch]:
         """Give them, once it is certain that the base has the rows that others take values from."""
         net = self._table.net()
-        require_sources(net, self._table.files())
+        _require_sources(net, self._table.files())
         return self._table.images(new_rows(net))
 
 
-class WholePiece(Piece):
+class _WholePiece(Piece):
     """A table that cannot be divided."""
 
-    def __init__(self, table: TableAt, files: Sequence[BaseFile]) -> None:
+    def __init__(self, table: _TableAt, files: Sequence[BaseFile]) -> None:
         super().__init__(table.schema.table, sum(file.rows for file in files))
         self._table = table
         self._files = tuple(files)
@@ -167,15 +167,15 @@ class WholePiece(Piece):
         return self._table.images(live_rows(rows, self._table.net()))
 
 
-def _pieces(table: TableAt, key: pc.Expression | None) -> list[Piece]:
+def _pieces(table: _TableAt, key: pc.Expression | None) -> list[Piece]:
     files = table.files()
     if not table.schema.key and table.tail.chunks and not in_parts(table.net()):
-        return [WholePiece(table, files)]
-    tail: list[Piece] = [TailPiece(table)] if table.tail.chunks else []
-    return [*(FilePiece(table, file, key) for file in files), *tail]
+        return [_WholePiece(table, files)]
+    tail: list[Piece] = [_TailPiece(table)] if table.tail.chunks else []
+    return [*(_FilePiece(table, file, key) for file in files), *tail]
 
 
-def require_sources(net: KeyedNet | BagNet, files: Sequence[BaseFile]) -> None:
+def _require_sources(net: KeyedNet | BagNet, files: Sequence[BaseFile]) -> None:
     """Make sure that the base holds every row that left-out values are taken from; it reads their keys alone."""
     if not isinstance(net, KeyedNet) or not (net.sources >= 0).any():
         return

@@ -1,4 +1,4 @@
-"""Statements of ours: what Spark SQL does not know. So far ``ALTER SOURCES … RETRY TABLE …``.
+"""Statements of ours: what Spark SQL does not know. So far ``SHOW SOURCES`` and ``ALTER SOURCES … RETRY TABLE …``.
 
 Read word by word with sqlglot's tokens. Anything that does not begin like one of them is a query, for Spark to read.
 """
@@ -13,7 +13,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.errors import UsageError
 
-__all__ = ["RetryTable", "parse_statement"]
+__all__ = ["RetryTable", "ShowSources", "parse_statement"]
 
 _USAGE = "Write: ALTER SOURCES source RETRY TABLE schema.table;"
 
@@ -26,13 +26,20 @@ class RetryTable:
     table: str
 
 
-def parse_statement(text: str) -> RetryTable | None:
+@dataclass(frozen=True)
+class ShowSources:
+    """``SHOW SOURCES``: each with its state and frontiers."""
+
+
+def parse_statement(text: str) -> RetryTable | ShowSources | None:
     """Return the statement; None for a query."""
     try:
         tokens = sqlglot.tokenize(text, read="spark")
     except TokenError:
         return None
     words = [token.text.upper() for token in tokens]
+    if words[:2] in (["SHOW", "SOURCES"], ["SHOW", "SOURCE"]):
+        return _show_sources(words)
     if words[:2] not in (["ALTER", "SOURCES"], ["ALTER", "SOURCE"]):
         return None
     if len(tokens) < 6 or words[3:5] != ["RETRY", "TABLE"]:
@@ -40,6 +47,13 @@ def parse_statement(text: str) -> RetryTable | None:
         raise UsageError(message, _USAGE)
     table = _name(tokens[5:])
     return RetryTable(tokens[2].text, table)
+
+
+def _show_sources(words: list[str]) -> ShowSources:
+    if words[2:] not in ([], [";"]):
+        message = "SHOW SOURCES is followed by something else"
+        raise UsageError(message, "Write: SHOW SOURCES;")
+    return ShowSources()
 
 
 def _name(tokens: list[Token]) -> str:

@@ -6,7 +6,7 @@
                                        └─▶ connect, connect_replication: resolve the reference, nobody else does
 
 Passwords come from the environment (``PGPASSWORD``), a password file or a service file, where libpq finds them by
-itself, in this process and in Spark's; or from a reference (see `penstock.sources.postgres.secret`), which stands in
+itself, in this process and in Spark's; or from a reference (see `penstock.secret`), which stands in
 the place of the password in a connection string. TLS, several hosts, ``target_session_attrs`` are libpq's business.
 """
 
@@ -19,9 +19,9 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.errors import PenstockError, UsageError
+from penstock.secret import check_reference, is_reference, resolve
 from penstock.sources.postgres.diagnosis import refusal_sqlstate
 from penstock.sources.postgres.refusals import refusal
-from penstock.sources.postgres.secret import check_reference, is_reference, resolve
 
 __all__ = ["connect", "connect_replication", "connection_error", "parse_url", "place"]
 

@@ -11,8 +11,8 @@ import enum
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from penstock.errors import UsageError
+from penstock.secret import check_reference
 from penstock.sources.postgres.names import ColumnName, TableChoice, parse_column, parse_table
-from penstock.sources.postgres.secret import check_reference
 
 __all__ = ["Heartbeat", "Ownership", "Partitions", "PostgresOptions", "Rules"]
 

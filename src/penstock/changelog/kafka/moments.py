@@ -1,0 +1,74 @@
+"""From a time to a position, and back.
+
+Commit times do not always rise with positions: Postgres takes the time before it takes the place in the WAL. What is
+looked for is the longest beginning of history in which nothing is later than the time asked for. Each publication has
+the newest commit time up to there, its peak, which does rise. The first publication whose peak is too late holds the
+transaction that is, and its chunks tell which.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.changelog.interface import transaction_schema
+from penstock.changelog.kafka.index import Index
+from penstock.changelog.kafka.payloads import Payloads
+from penstock.positions import Lsn
+
+__all__ = ["peak_at", "position_at"]
+
+_Numbers = npt.NDArray[np.int64]
+
+
+def position_at(index: Index, payloads: Payloads, moment: int) -> Lsn | None:
+    """Return the last position before which nothing is later than `moment`; None where the log no longer knows."""
+    if moment < index.valid_at:
+        return None
+    late = bisect_right(index.publications.peak, moment)
+    if late == len(index.publications.peak):
+        return Lsn(index.durable)
+    before, upto = _bounds(index, late)
+    lsns, times = _transactions(index, payloads, before, upto)
+    first_late = lsns[times > moment].min(initial=upto)
+    return Lsn(int(lsns[lsns < first_late].max(initial=before)))
+
+
+def peak_at(index: Index, payloads: Payloads, position: int) -> int:
+    """Return the newest commit time up to a position."""
+    cut = bisect_right(index.publications.durable, position)
+    peak = index.publications.peak[cut - 1] if cut else index.valid_at
+    if cut == len(index.publications.durable):
+        return peak
+    before, upto = _bounds(index, cut)
+    if before == position:
+        return peak
+    lsns, times = _transactions(index, payloads, before, upto)
+    return int(times[lsns <= position].max(initial=peak))
+
+
+def _bounds(index: Index, publication: int) -> tuple[int, int]:
+    """Return between which positions a publication lies, as far as it is kept."""
+    durable = index.publications.durable
+    return max(index.valid, durable[publication - 1] if publication else 0), durable[publication]
+
+
+def _transactions(index: Index, payloads: Payloads, before: int, upto: int) -> tuple[_Numbers, _Numbers]:
+    """Read positions and commit times of all transactions in (before, upto]."""
+    lsns, times = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for ref in index.all_chunks(before, upto):
+        if ref.staged is not None:
+            lsns.append(np.array([ref.last]))
+            times.append(np.array([ref.staged[1]]))
+            continue
+        stored = payloads.chunk(ref.place)
+        stored.verify(ref.checksum, f"the chunk at offset {ref.place[0]}")
+        batch = pa.ipc.read_record_batch(pa.py_buffer(stored.transactions), transaction_schema())
+        lsns.append(batch.column(0).to_numpy())
+        times.append(batch.column(2).cast(pa.int64()).to_numpy())
+    payloads.rest()
+    places, moments = np.concatenate(lsns), np.concatenate(times)
+    return places[places > before], moments[places > before]

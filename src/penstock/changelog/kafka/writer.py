@@ -1,0 +1,168 @@
+"""The one writer of a log in Kafka: what each call puts into the index."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.changelog.frames import StoredChunk, checksum
+from penstock.changelog.history import microseconds
+from penstock.changelog.interface import ChangeLogWriter, Chunk, Discarded, Frontiers, Prepared, StagedCommit
+from penstock.changelog.kafka.clients import Place
+from penstock.changelog.kafka.moments import peak_at
+from penstock.changelog.kafka.payloads import Payloads
+from penstock.changelog.kafka.records import (
+    Defined,
+    Described,
+    Failed,
+    Published,
+    Settled,
+    Staged,
+    StagedPart,
+    to_text,
+)
+from penstock.changelog.kafka.retention import Cutter, next_valid
+from penstock.changelog.kafka.session import Written
+from penstock.changelog.kafka.steps import Steps
+from penstock.changelog.kafka.tail import Tail
+from penstock.changelog.kafka.topics import message_limit
+from penstock.errors import DefiniteError, TableError
+from penstock.model import TableSchema
+from penstock.positions import Lsn
+
+__all__ = ["KafkaLogWriter"]
+
+
+class KafkaLogWriter(ChangeLogWriter):
+    """The writer of the log at `place`; those that were before it are fenced."""
+
+    def __init__(self, place: Place) -> None:
+        self._tail = Tail(place)
+        self._payloads = Payloads(place)
+        self._cutter = Cutter(place)
+        try:
+            self._steps = Steps(place, self._tail, message_limit(place))
+        except BaseException:
+            self._tail.close()
+            raise
+
+    def define(self, schema: TableSchema, since: Lsn | None = None, generation: int = 0) -> int:
+        """Return the version of this schema, adding it when it differs from the table's last."""
+        self._steps.check()
+        index = self._tail.index
+        known = index.table(schema.table)
+        anew = generation > (known.generation if known else 0)
+        same = known is not None and known.schemas[-1] == schema
+        version = (len(known.schemas) if known else 0) + (not same)
+        if anew or not same:
+            begun = index.durable if anew else since
+            number = known.number if known else index.next_number()
+            told = (number, version, to_text(schema.to_bytes()), begun, generation, index.durable if anew else 0)
+            self._steps.take((), lambda serial, _: Defined(serial, *told))
+        return version
+
+    def stage(self, xid: int, chunks: Sequence[Chunk]) -> None:
+        """Append parts of a transaction in progress."""
+        if not chunks:
+            return
+        packed = [StoredChunk.pack(chunk) for chunk in chunks]
+        live = [_subtransactions(chunk) for chunk in chunks]
+
+        def record(serial: int, written: list[Written]) -> Staged:
+            described = self._described(chunks, packed, written)
+            return Staged(serial, xid, tuple(map(StagedPart, described, live)))
+
+        self._steps.take(packed, record)
+
+    def settle(self, xid: int, outcome: Prepared | Discarded) -> None:
+        """Note that a staged transaction was prepared or rolled back."""
+        prepared = isinstance(outcome, Prepared)
+        aborted = tuple(sorted(outcome.aborted)) if isinstance(outcome, Prepared) else ()
+        self._steps.take((), lambda serial, _: Settled(serial, xid, prepared, aborted))
+
+    def publish(
+        self,
+        chunks: Sequence[Chunk],
+        durable: Lsn,
+        *,
+        committed_at: int | None = None,
+        staged: Mapping[int, StagedCommit] | None = None,
+        errors: Sequence[TableError] = (),
+    ) -> None:
+        """Make everything up to `durable` visible, in one Kafka transaction."""
+        self._check_forward(durable)
+        commits = staged or {}
+        times = [committed_at, *(commit.committed_at for commit in commits.values()), *map(_newest, chunks)]
+        peak = max(self._tail.index.peak, *(at for at in times if at is not None), 0)
+        packed = [StoredChunk.pack(chunk) for chunk in chunks]
+        failed = tuple(Failed(*error.args) for error in errors)
+
+        def record(serial: int, written: list[Written]) -> Published:
+            ended = (
+                part for xid, commit in commits.items() for part in self._tail.index.staging.committed(xid, commit)
+            )
+            described = (*ended, *self._described(chunks, packed, written))
+            now = time.time_ns() // 1000
+            return Published(serial, durable, committed_at, now, peak, described, tuple(commits), failed)
+
+        self._steps.take(packed, record)
+
+    def retain(self, since: datetime) -> Frontiers:
+        """Write down where history begins from now on, then let the brokers remove what lies before."""
+        self._steps.check()
+        index = self._tail.refresh(strict=True)
+        covered, now = self._tail.next, time.time_ns() // 1000
+        valid = next_valid(index, self._payloads, microseconds(since), now)
+        if valid > index.valid:
+            valid_at = peak_at(index, self._payloads, valid)
+            self._steps.take((), lambda serial, _: self._tail.index.state(serial, valid, valid_at, covered, now))
+        self._cutter.cut(*self._tail.index.needed())
+        return self.frontiers()
+
+    def frontiers(self) -> Frontiers:
+        """Return where the log stands."""
+        return self._tail.index.frontiers()
+
+    def close(self) -> None:
+        """Let go of all clients."""
+        self._steps.close()
+        self._payloads.close()
+        self._tail.close()
+
+    def _check_forward(self, durable: Lsn) -> None:
+        if durable < self._tail.index.durable:
+            message = f"the change log was asked to move its frontier back to {durable}"
+            raise DefiniteError(message, "This is a defect in Penstock: please report it. Nothing was written.")
+
+    def _described(
+        self, chunks: Sequence[Chunk], packed: Sequence[StoredChunk], written: Sequence[Written]
+    ) -> Iterator[Described]:
+        for chunk, stored, (offset, parts) in zip(chunks, packed, written, strict=True):
+            known = self._tail.index.table(chunk.table)
+            if known is None:
+                message = f"{chunk.table} was written to the change log before its columns were defined"
+                raise DefiniteError(message, "This is a defect in Penstock: please report it. Nothing was written.")
+            lsns = chunk.transactions.column(0)
+            yield Described(
+                *(known.number, chunk.version, lsns[0].as_py(), lsns[-1].as_py(), chunk.images.num_rows),
+                *(memoryview(stored.images).nbytes, chunk.kinds << 1 | chunk.unchanged),
+                *(checksum(stored.transactions, stored.images), offset, parts),
+                memoryview(stored.transactions).nbytes,
+            )
+
+
+def _subtransactions(chunk: Chunk) -> tuple[tuple[int, int, int], ...]:
+    """Return the subtransactions of a staged chunk: row among its transactions, xid, images."""
+    rows = np.bincount(chunk.images.column(0).to_numpy(), minlength=chunk.transactions.num_rows)
+    xids = chunk.transactions.column(1).to_pylist()
+    return tuple((row, xid, int(count)) for row, (xid, count) in enumerate(zip(xids, rows, strict=True)))
+
+
+def _newest(chunk: Chunk) -> int | None:
+    at: int | None = pc.max(chunk.transactions.column(2).cast(pa.int64())).as_py()
+    return at

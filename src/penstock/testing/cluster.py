@@ -1,0 +1,120 @@
+"""A Spark cluster on this machine: a real standalone master and its workers, each a JVM of its own.
+
+It listens on the loopback interface alone. Executors are processes of the workers, as on any cluster: what a query
+needs must reach them through the query, or lie where they can read it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from penstock.errors import TransientError
+from penstock.spark.java import java_home
+
+__all__ = ["SparkCluster", "start_cluster"]
+
+_MASTER = "org.apache.spark.deploy.master.Master"
+_WORKER = "org.apache.spark.deploy.worker.Worker"
+_READY_SECONDS = 60.0
+
+
+def start_cluster(folder: Path, workers: int = 2, cores: int = 1, memory: str = "1500M") -> SparkCluster:
+    """Start a master and so many workers that keep their files in `folder`; return when all have registered."""
+    cluster = SparkCluster(folder)
+    try:
+        cluster.start(workers, cores, memory)
+    except BaseException:
+        cluster.stop()
+        raise
+    return cluster
+
+
+class SparkCluster:
+    """A master and its workers; as a context manager it is stopped at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port, self._page = _free_port(), _free_port()
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def master(self) -> str:
+        """What ``spark.master`` is to be."""
+        return f"spark://127.0.0.1:{self._port}"
+
+    def start(self, workers: int, cores: int, memory: str) -> None:
+        """Start all of it."""
+        ports = ["--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(self._page)]
+        self._run("master", [_MASTER, *ports])
+        self._await("the master", lambda said: "Starting Spark master" in said, "master")
+        for number in range(workers):
+            own = ["--host", "127.0.0.1", "-c", str(cores), "-m", memory, "-d", str(self._folder / f"work-{number}")]
+            self._run(f"worker-{number}", [_WORKER, *own, "--webui-port", str(_free_port()), self.master])
+        for number in range(workers):
+            self._await("a worker", lambda said: "Successfully registered" in said, f"worker-{number}")
+
+    def stop(self) -> None:
+        """End workers and master."""
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _run(self, name: str, program: list[str]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / f"{name}.log").open("ab") as said:
+            command = [str(_spark_home() / "bin" / "spark-class"), *program]
+            self._processes.append(subprocess.Popen(command, env=_environment(), stdout=said, stderr=said))
+
+    def _await(self, what: str, ready: object, name: str) -> None:
+        deadline = time.monotonic() + _READY_SECONDS
+        path = self._folder / f"{name}.log"
+        while time.monotonic() < deadline and self._processes[-1].poll() is None:
+            if ready(path.read_text(errors="replace")):  # type: ignore[operator]
+                return
+            time.sleep(0.1)
+        message = f"{what} of the Spark cluster did not start"
+        raise TransientError(message, f"See {path}.")
+
+
+def _spark_home() -> Path:
+    spec = find_spec("pyspark")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def _environment() -> dict[str, str]:
+    own = {
+        "SPARK_HOME": str(_spark_home()),
+        "JAVA_HOME": str(java_home()),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    return {**os.environ, **own}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

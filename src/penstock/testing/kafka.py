@@ -1,0 +1,195 @@
+"""A Kafka broker on this machine: real, of one node, to test against and to try things out.
+
+::
+
+    kafka.lock ─▶ jars in the cache (fetched once, checked, as Spark's are)
+                    └─▶ start_kafka(folder) ─▶ format folder/data ─▶ java kafka.Kafka ─▶ answers on 127.0.0.1
+                                                     watch (sh) ── kill -9 when this process is gone ──┘
+
+It listens on the loopback interface alone, without authentication, and on the same ports for as long as its handle
+lives: clients find it again after `restart`. Everything it keeps is in `folder`, which stays; starting there again
+finds the same topics. It runs as whoever starts it, root included. What it says is in ``folder/broker.log``.
+
+The watch ends the broker when this process dies, however that happens: the kernel closes the pipe on which it waits.
+A process id can be reused, so it looks whether that process still has `folder` on its command line.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from penstock.errors import DefiniteError, TransientError
+from penstock.spark.jars import fetched_jars, read_lock
+from penstock.spark.java import find_java
+
+__all__ = ["KafkaBroker", "start_kafka"]
+
+_SMALL = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+_QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+_READY_SECONDS = 60.0
+_STOP_SECONDS = 20.0
+_ONE_OF_EACH = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+_WATCH = """
+trap '' INT TERM HUP QUIT
+read -r line
+if grep -qaF -- "$2" "/proc/$1/cmdline"; then kill -9 "$1"; fi
+"""
+
+
+def start_kafka(folder: Path) -> KafkaBroker:
+    """Start a broker that keeps everything in `folder`, and return when it answers."""
+    broker = KafkaBroker(folder.absolute())
+    broker.start()
+    return broker
+
+
+class KafkaBroker:
+    """A broker with its process; as a context manager it is stopped at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port, self._controller = _free_ports()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients connect: host and port."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The broker's process; None while it is stopped."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start it, where it was stopped, and wait until it answers."""
+        if self._process is not None:
+            return
+        properties = self._write_properties()
+        if not (self._folder / "data" / "meta.properties").exists():
+            self._format(properties)
+        with (self._folder / "broker.log").open("ab") as said:
+            self._process = subprocess.Popen(
+                [*_java(), "kafka.Kafka", str(properties)], stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            )
+        self._watch = _watched(self._process.pid, properties)
+        self._await_answer()
+
+    def stop(self) -> None:
+        """Let it end in order."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it as a crash would: kill -9."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop it in order and start it again, on the same ports and data."""
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if self._watch is not None:
+            assert self._watch.stdin is not None
+            self._watch.stdin.close()
+            self._watch.wait()
+
+    def _write_properties(self) -> Path:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / "broker.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in self._properties().items()), encoding="utf-8")
+        return path
+
+    def _properties(self) -> dict[str, object]:
+        single = {f"{topic}.replication.factor": 1 for topic in _ONE_OF_EACH}
+        single |= {f"{topic}.num.partitions": 1 for topic in _ONE_OF_EACH}
+        return {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self._controller}",
+            "log.dirs": self._folder / "data",
+            **single,
+            "transaction.state.log.min.isr": 1,
+            "share.coordinator.state.topic.min.isr": 1,
+            "group.initial.rebalance.delay.ms": 0,
+            # After a crash the controller refuses the broker until the session of the one that died has run out.
+            "broker.session.timeout.ms": 2000,
+            "broker.heartbeat.interval.ms": 500,
+            "auto.create.topics.enable": "false",
+        }
+
+    def _format(self, properties: Path) -> None:
+        identity = secrets.token_urlsafe(16)
+        tool = [*_java(), "kafka.tools.StorageTool", "format", f"--cluster-id={identity}", "-c", str(properties)]
+        done = subprocess.run(tool, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if done.returncode:
+            message = f"Kafka could not format {self._folder}: {done.stderr.strip() or done.stdout.strip()}"
+            raise DefiniteError(message, "Name a folder that can be written to, with room on its disk.")
+
+    def _await_answer(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < deadline and self._process.poll() is None:
+            if self._answers():
+                return
+            time.sleep(0.05)
+        self.kill()
+        message = f"the Kafka broker in {self._folder} did not come up within {_READY_SECONDS:.0f} s"
+        raise TransientError(message, f"Read {self._folder / 'broker.log'}, which ends in its reason.")
+
+    def _answers(self) -> bool:
+        """Look for the port first: a client that finds it closed waits longer and longer before it tries again."""
+        with suppress(OSError, KafkaException), socket.create_connection(("127.0.0.1", self._port), 1):
+            found = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(timeout=5)
+            return len(found.brokers) == 1
+        return False
+
+
+def _java() -> list[str]:
+    jars = fetched_jars(read_lock("penstock.testing", "kafka.lock"))
+    return [str(find_java().executable), *_SMALL, _QUIET, "-cp", os.pathsep.join(map(str, jars))]
+
+
+def _watched(pid: int, properties: Path) -> subprocess.Popen[bytes]:
+    command = ["sh", "-c", _WATCH, "watch", str(pid), str(properties)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+def _free_ports() -> tuple[int, int]:
+    """Find two at once, so that they differ. Both stay known to this handle; a restart binds them again."""
+    with socket.socket() as one, socket.socket() as other:
+        for taken in (one, other):
+            taken.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]

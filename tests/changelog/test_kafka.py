@@ -1,0 +1,371 @@
+"""What only a log in Kafka promises: reading by offset elsewhere, fencing, limits, topics that are not ours, cuts."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from tests.changelog.chunks import ITEMS, ORDERS, chunk, inserted, read
+from tests.changelog.conftest import START
+from tests.changelog.test_interface import WIDER, part
+from tests.changelog.test_retention import FOREVER, later, moment, publish
+
+from penstock.changelog.interface import Chunk, Prepared, StagedCommit
+from penstock.changelog.kafka import payloads, tail
+from penstock.changelog.kafka.log import KafkaLog
+from penstock.changelog.kafka.reader import KafkaLogReader
+from penstock.changelog.kafka.writer import KafkaLogWriter
+from penstock.errors import DefiniteError, HistoryGone, LogCorrupt, TableError, TransientError
+from penstock.positions import Lsn
+from penstock.testing.kafka import KafkaBroker
+
+
+@pytest.fixture
+def log(kafka: KafkaBroker) -> Iterator[KafkaLog]:
+    made = KafkaLog(kafka.bootstrap, f"penstock.{uuid.uuid4().hex}")
+    made.create(START)
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def writer(log: KafkaLog) -> Iterator[KafkaLogWriter]:
+    with closing(log.writer()) as opened:
+        opened.define(ORDERS, START)
+        opened.define(ITEMS, START)
+        yield opened
+
+
+@pytest.fixture
+def reader(log: KafkaLog) -> Iterator[KafkaLogReader]:
+    with closing(log.reader()) as opened:
+        yield opened
+
+
+def bounds(log: KafkaLog, topic: str) -> tuple[int, int]:
+    """First offset of a topic, and the one behind the last."""
+    with closing(Consumer({"bootstrap.servers": log.brokers, "group.id": "test", "log_level": 0})) as client:
+        first, end = client.get_watermark_offsets(TopicPartition(f"{log.name}.{topic}", 0), timeout=10)
+        return first, end
+
+
+def send(log: KafkaLog, topic: str, value: bytes) -> None:
+    client = Producer({"bootstrap.servers": log.brokers, "log_level": 0})
+    client.produce(f"{log.name}.{topic}", value, partition=0)
+    assert client.flush(10) == 0
+
+
+def large(lsn: int, size: int) -> Chunk:
+    """A chunk of so many bytes that do not compress."""
+    return chunk(ORDERS, [inserted(lsn, 0, os.urandom(size // 2).hex())])
+
+
+# -- elsewhere ------------------------------------------------------------------------------------------------------
+
+
+def test_an_extent_is_read_elsewhere_without_the_index(
+    log: KafkaLog, writer: KafkaLogWriter, reader: KafkaLogReader
+) -> None:
+    for lsn in range(20, 40):
+        writer.publish([chunk(ORDERS, [inserted(lsn)]), chunk(ITEMS, [inserted(lsn)])], Lsn(lsn))
+    extent = reader.extent(ORDERS.table, Lsn(24), Lsn(36))
+    sent_log, parts = pickle.loads(pickle.dumps((log, extent.divided(1))))
+    found = []
+    for each in parts:
+        with closing(sent_log.reader()) as executor:
+            found += [row["_lsn"] for batch in executor.read(each) for row in batch.to_pylist()]
+            assert executor._tail._follower is None, "the index was not looked at"
+    assert found == list(range(25, 37))
+
+
+def test_two_extents_can_be_read_in_turns(writer: KafkaLogWriter, reader: KafkaLogReader) -> None:
+    for lsn in range(20, 60):
+        writer.publish([chunk(ORDERS, [inserted(lsn)]), chunk(ITEMS, [inserted(lsn)])], Lsn(lsn))
+    one, other = (reader.read(reader.extent(t.table, Lsn(19), Lsn(60))) for t in (ORDERS, ITEMS))
+    pairs = [(a.column("_lsn")[0].as_py(), b.column("_lsn")[0].as_py()) for a, b in zip(one, other, strict=True)]
+    assert pairs == [(lsn, lsn) for lsn in range(20, 60)]
+
+
+def test_wait_sees_a_publication_at_once(writer: KafkaLogWriter, reader: KafkaLogReader) -> None:
+    reader.frontiers()
+    took = []
+    for lsn in range(20, 40):
+        writer.publish([chunk(ORDERS, [inserted(lsn)])], Lsn(lsn))
+        began = time.monotonic()
+        assert reader.wait(Lsn(lsn - 1), 10).durable == lsn
+        took.append(time.monotonic() - began)
+    assert sorted(took)[10] < 0.1
+
+
+# -- one writer -----------------------------------------------------------------------------------------------------
+
+
+def test_a_writer_is_fenced_by_the_next_and_can_fence_it_in_turn(log: KafkaLog, reader: KafkaLogReader) -> None:
+    with closing(log.writer()) as first, closing(log.writer()) as second:
+        second.define(ORDERS)
+        second.publish([chunk(ORDERS, [inserted(20)])], Lsn(20))
+        for _ in range(2):
+            with pytest.raises(DefiniteError, match="another writer has taken over") as caught:
+                first.define(ORDERS)
+            assert "stop" in caught.value.remedy
+        with closing(log.writer()) as third:
+            third.define(ORDERS)
+            with pytest.raises(DefiniteError, match="another writer has taken over"):
+                second.publish([chunk(ORDERS, [inserted(30)])], Lsn(30))
+            third.publish([chunk(ORDERS, [inserted(40)])], Lsn(40))
+    assert read(reader, ORDERS) == [inserted(20), inserted(40)]
+
+
+def test_a_writer_that_was_fenced_in_the_middle_leaves_no_trace(log: KafkaLog, reader: KafkaLogReader) -> None:
+    """The payload is in the topic, the record is not committed: nobody may see it."""
+    with closing(log.writer()) as first:
+        first.define(ORDERS)
+        session = first._steps._session
+        session._producer.begin_transaction()
+        session._send(f"{log.name}.data", b"half")
+        session._send(f"{log.name}.index", b"\x01.[]")
+        session._producer.flush()
+        with closing(log.writer()) as second:
+            second.define(ORDERS)
+            second.publish([chunk(ORDERS, [inserted(20)])], Lsn(20))
+        assert read(reader, ORDERS) == [inserted(20)]
+
+
+def test_a_closed_writer_writes_no_more(log: KafkaLog) -> None:
+    writer = log.writer()
+    writer.close()
+    with pytest.raises(TransientError, match="was closed"):
+        writer.publish([], Lsn(30))
+
+
+# -- limits ---------------------------------------------------------------------------------------------------------
+
+
+def test_chunks_beyond_the_message_limit_come_in_parts(
+    log: KafkaLog, writer: KafkaLogWriter, reader: KafkaLogReader
+) -> None:
+    both = [large(20, 5_000_000), chunk(ORDERS, [inserted(21)])]
+    writer.stage(7, [large(-1, 3_000_000)])
+    writer.publish(both, Lsn(30), staged={7: StagedCommit(Lsn(19), 19)})
+    assert [row.lsn for row in read(reader, ORDERS)] == [19, 20, 21]
+    places = [ref.place for ref in reader.extent(ORDERS.table, START, Lsn(30)).chunks]
+    assert [parts for _, parts, _ in places] == [3, 5, 1]
+    name = next(row.values for row in read(reader, ORDERS) if row.lsn == 20)
+    assert name is not None
+    assert both[0].images.column("row")[0].as_py()["name"] == name[1]
+
+
+def test_records_beyond_the_message_limit_come_in_parts(kafka: KafkaBroker) -> None:
+    log = KafkaLog(kafka.bootstrap, f"penstock.{uuid.uuid4().hex}")
+    make_topics(log, **{"max.message.bytes": str(64 << 10)})
+    log.create(START)
+    error = TableError("public.orders", 20, "é" * 200_000, "mend it")
+    with closing(log.writer()) as writer, closing(log.reader()) as early:
+        writer.define(ORDERS, START)
+        early.frontiers()
+        before = bounds(log, "index")[1]
+        writer.publish([large(20, 500_000)], Lsn(20), errors=[error])
+        assert bounds(log, "index")[1] > before + 5
+        with closing(log.reader()) as fresh:
+            for each in (early, fresh):
+                kept = each.tables()[ORDERS.table].error
+                assert kept is not None
+                assert kept.args == error.args
+                assert [row.lsn for row in read(each, ORDERS)] == [20]
+    log.remove()
+
+
+# -- topics ---------------------------------------------------------------------------------------------------------
+
+
+def make_topics(log: KafkaLog, partitions: int = 1, **settings: str) -> None:
+    kept = {"retention.ms": "-1", "retention.bytes": "-1", **settings}
+    client = AdminClient({"bootstrap.servers": log.brokers, "log_level": 0})
+    topics = [NewTopic(f"{log.name}.{end}", partitions, 1, config=kept) for end in ("index", "data")]
+    for made in client.create_topics(topics).values():
+        made.result(10)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "settings", "said"),
+    [
+        (1, {"retention.ms": "604800000"}, "retention.ms=604800000"),
+        (1, {"retention.bytes": "1000"}, "retention.bytes=1000"),
+        (1, {"cleanup.policy": "compact"}, "cleanup.policy=compact"),
+        (1, {"max.message.bytes": "1000"}, "1000 bytes"),
+        (2, {}, "2 partitions"),
+    ],
+)
+def test_topics_that_would_lose_history_are_refused(
+    kafka: KafkaBroker, partitions: int, settings: dict[str, str], said: str
+) -> None:
+    log = KafkaLog(kafka.bootstrap, f"penstock.{uuid.uuid4().hex}")
+    make_topics(log, partitions, **settings)
+    for use in (lambda: log.create(START), log.writer):
+        with pytest.raises(DefiniteError, match=said) as caught:
+            use()
+        assert log.name in str(caught.value)
+        assert caught.value.remedy
+    log.remove()
+
+
+def test_a_log_that_is_there_is_left_alone(log: KafkaLog, writer: KafkaLogWriter, reader: KafkaLogReader) -> None:
+    writer.publish([], Lsn(20))
+    log.create(Lsn(99))
+    writer.publish([], Lsn(30))
+    assert (reader.frontiers().valid, reader.frontiers().durable) == (START, 30)
+
+
+def test_a_log_that_is_not_there_is_told(kafka: KafkaBroker) -> None:
+    log = KafkaLog(kafka.bootstrap, "penstock.nowhere")
+    assert not log.exists()
+    for use in (log.writer, lambda: log.reader().frontiers(), lambda: log.reader().wait(START, 1)):
+        with pytest.raises(DefiniteError, match=r"penstock\.nowhere") as caught:
+            use()
+        assert caught.value.remedy
+    log.remove()
+
+
+def test_brokers_that_cannot_be_reached_are_a_transient_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "_PATIENCE", 1.0)
+    log = KafkaLog("127.0.0.1:1", "penstock.shop")
+    with pytest.raises(TransientError, match=r"penstock\.shop") as caught:
+        log.reader().frontiers()
+    assert "127.0.0.1:1" in caught.value.remedy
+
+
+# -- damage ---------------------------------------------------------------------------------------------------------
+
+
+def test_damage_is_found(
+    log: KafkaLog, writer: KafkaLogWriter, reader: KafkaLogReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payloads, "_PATIENCE", 2.0)
+    for lsn in (20, 30):
+        writer.publish([chunk(ORDERS, [inserted(lsn)])], Lsn(lsn))
+    extent = reader.extent(ORDERS.table, START, Lsn(30))
+    first, second = extent.chunks
+    end = bounds(log, "data")[1]
+    send(log, "data", os.urandom(200))
+    for place, checksum in [
+        (first.place, first.checksum ^ 1),
+        (second.place, first.checksum),
+        ((first.place[0], 1, first.place[2] // 2), first.checksum ^ 1),
+        ((end, 1, 100), first.checksum),
+        ((end + 1000, *first.place[1:]), first.checksum),
+        ((first.place[0], 2, first.place[2]), first.checksum),
+    ]:
+        wrong = replace(extent, chunks=(replace(first, place=place, checksum=checksum),))
+        with pytest.raises(LogCorrupt) as caught:
+            list(reader.read(wrong))
+        assert caught.value.remedy
+    assert len(list(reader.read(extent))) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (b"", "none of Penstock's"),
+        (b"\x00.[]", "none of Penstock's"),
+        (b"\x07.[]", "format 7"),
+        (b"\x01.not json", "cannot be read"),
+        (b'\x01.["publish",1]', "cannot be read"),
+        (b'\x01.["what",1]', "cannot be read"),
+        (b'\x01.["open",99,"me"]', "is missing"),
+    ],
+)
+def test_a_foreign_record_is_refused(log: KafkaLog, value: bytes, said: str) -> None:
+    send(log, "index", value)
+    with closing(log.reader()) as reader, pytest.raises(DefiniteError, match=said) as caught:
+        reader.frontiers()
+    assert caught.value.remedy
+
+
+# -- cuts -----------------------------------------------------------------------------------------------------------
+
+
+def everything(reader: KafkaLogReader) -> tuple[object, ...]:
+    """All that a reader can be asked."""
+    found = reader.frontiers()
+    extents = [reader.extent(table.table, found.valid, found.durable) for table in (ORDERS, ITEMS)]
+    rows = [[row for batch in reader.read(extent) for row in batch.to_pylist()] for extent in extents]
+    times = [reader.position_at(moment(later(at))) for at in (28, 29.5, 30, 99)]
+    return found, reader.tables(), reader.pins(), extents, rows, times
+
+
+def test_a_cut_shortens_both_topics_and_all_readers_agree(log: KafkaLog, writer: KafkaLogWriter) -> None:
+    with closing(log.reader()) as old, closing(log.reader()) as lagging:
+        lagging.frontiers()
+        writer.stage(7, [part((7, 0, 10), (8, 1, 11))])
+        for lsn in range(20, 26):
+            publish(writer, (lsn, later(lsn)))
+        version = writer.define(WIDER)
+        writer.stage(9, [part((9, 0, 30))])
+        writer.settle(9, Prepared())
+        publish(writer, (26, later(26)), (27, later(27)), (28, later(28)))
+        writer.publish([chunk(ITEMS, [inserted(29)])], Lsn(29), errors=[TableError("public.items", 29, "no", "do")])
+        old.pin("held", Lsn(27))
+        writer.retain(FOREVER)
+        assert bounds(log, "index")[0] > 0
+        assert bounds(log, "data")[0] == 0, "the staged part is still needed"
+        writer.publish([], Lsn(30), staged={7: StagedCommit(Lsn(30), later(30), frozenset({8}))})
+        old.pin("held", None)
+        writer.retain(moment(later(29.5)))
+        assert bounds(log, "data")[0] == 0, "it is needed still: it was published at 30"
+        old.pin("leased", Lsn(29), 3600)
+        with closing(log.reader()) as fresh:
+            agreed = everything(fresh)
+            assert everything(old) == agreed
+            assert everything(lagging) == agreed
+            assert fresh.frontiers().valid == 29
+        assert writer.define(WIDER) == version
+
+
+def test_data_is_cut_to_what_is_needed(log: KafkaLog, writer: KafkaLogWriter, reader: KafkaLogReader) -> None:
+    for lsn in range(20, 30):
+        publish(writer, (lsn, later(lsn)))
+    planned = reader.extent(ORDERS.table, START, Lsn(29))
+    kept = reader.extent(ORDERS.table, Lsn(25), Lsn(29)).chunks[0].place[0]
+    writer.retain(moment(later(25)))
+    assert bounds(log, "data")[0] == kept
+    with pytest.raises(HistoryGone):
+        list(reader.read(planned))
+    with closing(pickle.loads(pickle.dumps(log)).reader()) as executor, pytest.raises(HistoryGone, match="0/19"):
+        list(executor.read(planned))
+    writer.retain(FOREVER)
+    first, end = bounds(log, "data")
+    assert end - first <= 1, "all that is left is a marker"
+    with closing(log.reader()) as fresh:
+        assert fresh.frontiers() == reader.frontiers() == writer.frontiers()
+        publish(writer, (40, later(40)))
+        assert read(fresh, ORDERS) == read(reader, ORDERS) == [inserted(40)]
+
+
+def test_a_time_inside_a_publication_that_was_cut_is_refused(writer: KafkaLogWriter, reader: KafkaLogReader) -> None:
+    publish(writer, (20, later(20)), (21, later(21)), (22, later(22)))
+    assert writer.retain(moment(later(21))).valid == 21
+    assert reader.position_at(moment(later(21))) == 21
+    with pytest.raises(HistoryGone):
+        reader.position_at(moment(later(20.5)))
+
+
+def test_a_cut_by_a_writer_that_was_fenced_takes_nothing(log: KafkaLog, reader: KafkaLogReader) -> None:
+    with closing(log.writer()) as first:
+        first.define(ORDERS, START)
+        publish(first, (20, later(20)))
+        first.retain(FOREVER)
+        with closing(log.writer()) as second:
+            second.define(ORDERS)
+            publish(second, (30, later(30)))
+            with pytest.raises(DefiniteError, match="another writer"):
+                first.retain(FOREVER)
+            assert read(reader, ORDERS) == [inserted(30)]

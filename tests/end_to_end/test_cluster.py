@@ -1,0 +1,120 @@
+"""The same user program, unchanged: here with the embedded log, and on a cluster of two workers with Kafka."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.control.home import open_home
+from penstock.demo.load import Load
+from penstock.positions import Lsn
+from penstock.testing.cluster import SparkCluster, start_cluster
+from penstock.testing.kafka import start_kafka
+from tests.conftest import Database
+from tests.end_to_end.conftest import Penstock
+
+PROGRAM = Path(__file__).parent.parent.parent / "examples" / "follow_tables.py"
+TABLES = "bank.accounts,bank.transfers"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    with start_cluster(tmp_path / "cluster") as started:
+        yield started
+
+
+def follow(home: Path, folder: Path, master: str) -> dict[str, int]:
+    """Run the program; return how many rows it says the tables have."""
+    environment = {
+        **os.environ,
+        "PYSPARK_SUBMIT_ARGS": f"--master {master} pyspark-shell",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    arguments = [str(home), "demo", TABLES, str(folder / "checkpoint"), str(folder / "output")]
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return {name: int(count) for name, count in (line.split() for line in done.stdout.splitlines())}
+
+
+def replayed(output: Path) -> tuple[dict[str, dict[int, Any]], list[set[str]]]:
+    """Apply all batches in order; return the tables, and for each transaction of a batch the tables that it touched."""
+    tables: dict[str, dict[int, Any]] = {name: {} for name in TABLES.split(",")}
+    touched: list[set[str]] = []
+    for path in sorted(output.iterdir()):
+        by_transaction: dict[int, set[str]] = defaultdict(set)
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in sorted(rows, key=lambda r: (Lsn.parse(r["_lsn"]), r.get("_ordinal", -1))):
+            after = json.loads(row["after"], parse_float=Decimal)
+            tables[row["_table"]][after["id"]] = after
+            if row["_op"] != "snapshot":
+                by_transaction[row["_xid"]].add(row["_table"])
+        touched += by_transaction.values()
+    return tables, touched
+
+
+def until_live(penstock: Penstock) -> None:
+    give_up = time.monotonic() + 300
+    while True:
+        sources = open_home(penstock.home).status().sources
+        if sources and sources[0].tables and all(table.state == "live" for table in sources[0].tables):
+            return
+        assert penstock.process is not None
+        assert penstock.process.poll() is None, penstock.output.read_text()
+        assert time.monotonic() < give_up, penstock.output.read_text()
+        time.sleep(0.5)
+
+
+def until_at(penstock: Penstock, position: Lsn) -> None:
+    give_up = time.monotonic() + 60
+    while open_home(penstock.home).frontiers("demo").durable < position:
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+
+
+def check(database: Database, penstock: Penstock, folder: Path, master: str) -> None:
+    """Follow under load, then once more; then hold what was followed against Postgres."""
+    penstock.start()
+    until_live(penstock)
+    with Load(database.url, rate=40):
+        first = follow(penstock.home, folder, master)
+    assert set(first) == set(TABLES.split(","))
+    until_at(penstock, Lsn.parse(database.execute("SELECT pg_current_wal_lsn()::text")[0][0]))
+    counts = follow(penstock.home, folder, master)
+    tables, touched = replayed(folder / "output")
+    for name, column in (("bank.accounts", "balance"), ("bank.transfers", "amount")):
+        wanted = dict(database.execute(f"SELECT id, {column} FROM {name}"))
+        assert {key: row[column] for key, row in tables[name].items()} == wanted
+        assert counts[name] == len(wanted)
+    transfers = [names for names in touched if "bank.transfers" in names]
+    assert len(transfers) > 20
+    assert all(names == set(TABLES.split(",")) for names in transfers), "a transaction was divided"
+    assert penstock.interrupt() == 0
+
+
+def test_on_this_machine_with_the_embedded_log(shop_and_bank: Database, penstock_run: Penstock, tmp_path: Path) -> None:
+    check(shop_and_bank, penstock_run, tmp_path, "local[2]")
+
+
+def test_on_a_cluster_with_kafka(
+    shop_and_bank: Database, penstock_run: Penstock, cluster: SparkCluster, tmp_path: Path
+) -> None:
+    with start_kafka(tmp_path / "kafka") as broker:
+        penstock_run.options = ("--log", f"kafka://{broker.bootstrap}")
+        check(shop_and_bank, penstock_run, tmp_path, cluster.master)

@@ -1,0 +1,90 @@
+"""A streaming query is stopped and started again at random points: by batch, it has seen every change once."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from tests.changelog.chunks import ITEMS, ORDERS, chunk, inserted
+from tests.spark.shop import START, Shop
+
+from penstock.positions import Lsn
+
+RESTARTS = 50
+
+
+class Writing(threading.Thread):
+    """Publishes transactions of random size over both tables, some in one step, until told to stop."""
+
+    def __init__(self, shop: Shop, seed: int) -> None:
+        super().__init__()
+        self._shop = shop
+        self._random = random.Random(seed)
+        self._stop_event = threading.Event()
+        self.written: dict[int, int] = {}
+        """How many rows of each table every transaction has, by its position."""
+
+    def run(self) -> None:
+        at = START
+        while not self._stop_event.wait(self._random.uniform(0, 0.03)):
+            lsns = []
+            for _ in range(self._random.randint(1, 4)):
+                at += self._random.randint(1, 50)
+                self.written[at] = self._random.randint(1, 30)
+                lsns.append(at)
+            rows = [inserted(lsn, n) for lsn in lsns for n in range(self.written[lsn])]
+            self._shop.writer.publish([chunk(ORDERS, rows), chunk(ITEMS, rows)], Lsn(at), committed_at=at)
+
+    def stop(self) -> None:
+        self._stop_event.set()
+        self.join()
+
+
+def test_fifty_restarts(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    points = random.Random(seed)
+    batches: dict[int, list[tuple[str, str, int]]] = {}
+    seen_batches: list[int] = []
+
+    def remember(rows: DataFrame, number: int) -> None:
+        found = sorted(
+            (row._table, row._lsn, row._ordinal) for row in rows.select("_table", "_lsn", "_ordinal").collect()
+        )
+        assert batches.get(number, found) == found, f"batch {number} came again with other rows"
+        batches[number] = found
+        seen_batches.append(number)
+
+    options = shop.options(table="public.orders,public.items", startingPosition="0/A", maxRowsPerTrigger="400")
+    rows = spark.readStream.format("penstock").options(**options).load()
+    stream = rows.writeStream.foreachBatch(remember).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writing = Writing(shop, seed)
+    writing.start()
+    try:
+        for _ in range(RESTARTS):
+            before = len(seen_batches)
+            query = stream.trigger(processingTime="0 seconds").start()
+            while len(seen_batches) == before and query.isActive:
+                time.sleep(0.005)
+            time.sleep(points.uniform(0, 0.4))
+            query.stop()
+    finally:
+        writing.stop()
+    stream.trigger(availableNow=True).start().awaitTermination(120)
+
+    seen = [place for number in sorted(batches) for place in batches[number]]
+    wanted = [
+        (table, str(Lsn(lsn)), ordinal)
+        for table in ("public.items", "public.orders")
+        for lsn, count in writing.written.items()
+        for ordinal in range(count)
+    ]
+    assert sorted(seen) == sorted(wanted), f"seed {seed}"
+    numbers: dict[str, set[int]] = {}
+    for number, places in batches.items():
+        for _, lsn, _ in places:
+            numbers.setdefault(lsn, set()).add(number)
+    assert all(len(of) == 1 for of in numbers.values()), "a transaction was divided between batches"
+    assert len(batches) > 10
