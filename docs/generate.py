@@ -4,7 +4,7 @@
 
     typer app ─▶ cli.md              PenstockOptions ─▶ spark-source.md     errors.py ─▶ errors.md
     codecs ─▶ types.md               states.py ─▶ states.md                 HomeStatus ─▶ status.md
-    CheckReport ─▶ check.md          PostgresOptions ─▶ source-options.md
+    CheckReport ─▶ check.md          PostgresOptions ─▶ source-options.md   transaction_json ─▶ tail.md
 
 What the code does not say, a word on each field of the status and on each type, stands here; a field or a type without
 one is a `KeyError`, so a page cannot lag behind.
@@ -20,6 +20,8 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,10 +33,13 @@ from typer.core import TyperArgument, TyperOption
 from penstock import errors
 from penstock.catalog.states import SourceState, TableState
 from penstock.changelog.shapes import changes_schema
+from penstock.changelog.transactions import Transaction
 from penstock.changelog.updates import updates_schema
 from penstock.cli.main import app
 from penstock.control.check import CheckFinding, CheckReport, CheckTable
 from penstock.control.status import DebtStatus, HomeStatus, ReaderStatus, SourceStatus, TableStatus
+from penstock.control.transaction_json import VERSION, transaction_json
+from penstock.positions import Lsn
 from penstock.sources.postgres import types
 from penstock.sources.postgres.findings import Level
 from penstock.sources.postgres.options import Heartbeat, Ownership, Partitions, PostgresOptions, Rules
@@ -48,7 +53,7 @@ FOLDER = Path(__file__).parent / "reference"
 _MADE = "<!-- Made by docs/generate.py from the code. Change it there. -->"
 
 EXIT_CODES = {
-    0: "Done. Also `penstock run` stopped by Ctrl-C.",
+    0: "Done. Also `penstock run` and `penstock tail` stopped by Ctrl-C.",
     1: "The answer is no: `penstock check` found that capture could not start, or `penstock demo` saw an invariant "
     "broken or a table that differs from Postgres.",
     2: "Wrong usage: an unknown option, table or statement. Nothing was done.",
@@ -68,6 +73,7 @@ def pages() -> dict[str, str]:
         "states.md": _states,
         "status.md": _status,
         "check.md": _check,
+        "tail.md": _tail,
         "source-options.md": _source_options,
     }
     return {name: f"{_MADE}\n\n{make().strip()}\n" for name, make in makers.items()}
@@ -133,7 +139,7 @@ def _command(name: str, command: Any) -> str:
 
 def _argument_usage(parameter: Any) -> str:
     name = str(parameter.name).upper()
-    return name if parameter.required else f"[{name}]"
+    return name if parameter.required else f"[{name}]{'…' if parameter.nargs == -1 else ''}"
 
 
 def _options(command: Any) -> str:
@@ -571,6 +577,58 @@ def _check() -> str:
             "## Levels",
             _table(["level", "meaning"], [[_code(level), _attribute_docs(Level)[level.name]] for level in Level]),
             "What is looked at, and what mends it, is in [prepare Postgres](../how-to/prepare-postgres.md).",
+        ]
+    )
+
+
+# -- tail --------------------------------------------------------------------------------------------------------------
+
+_TAIL = {
+    "version": ("integer", f"Version of this shape: {VERSION}. It changes when a field changes its meaning or goes."),
+    "source": ("string", "The source's name."),
+    "lsn": ("string", "The position: the end of the commit record, as Postgres prints it."),
+    "xid": ("integer", "The transaction's id in Postgres."),
+    "committed_at": ("string", "When it committed, by the clock of Postgres: ISO 8601, UTC, in microseconds."),
+    "tables": ("object", "For each table that it changed, `schema.table`, the list of changes, in order."),
+}
+_TAIL_CHANGE = {
+    "op": ("string", "`insert`, `update`, `delete` or `truncate`."),
+    "ordinal": ("integer", "Its place among all changes of the transaction, over all tables of the source."),
+    "unchanged": (
+        "list of strings",
+        "Columns of `after` that were not sent as they did not change (TOAST): null there.",
+    ),
+    "before": ("object or null", "What the replica identity gives: the old row, its key, or nothing."),
+    "after": ("object or null", "The new row; null for `delete` and `truncate`."),
+}
+
+
+def _tail() -> str:
+    columns = pa.schema([("id", pa.int64()), ("total", pa.decimal128(12, 2)), ("paid_at", pa.timestamp("us", "UTC"))])
+    at = datetime(2026, 11, 15, 7, 15, 58, 101000, tzinfo=UTC)
+    new = {"id": 4711, "total": Decimal("12.50"), "paid_at": at}
+    shared = {"_lsn": "0/28F14C0", "_xid": 743, "_committed_at": at, "_unchanged": None}
+    row = {"_op": "update", "_ordinal": 0, **shared, "before": {**new, "paid_at": None}, "after": new}
+    table = pa.Table.from_pylist([row], changes_schema(columns))
+    line = transaction_json("shop", Transaction(Lsn.parse("0/28F14C0"), 743, at, {"public.orders": table}))
+    told = json.loads(line)
+    change = told["tables"]["public.orders"][0]
+    if [list(told), list(change)] != [list(_TAIL), list(_TAIL_CHANGE)]:
+        raise KeyError(line)
+    return "\n\n".join(
+        [
+            "# penstock tail --format json",
+            "One line per transaction, in commit order.",
+            f"```json\n{line}\n```",
+            "## A transaction",
+            _table(["field", "type", "meaning"], [[_code(name), *words] for name, words in _TAIL.items()]),
+            "## A change",
+            _table(["field", "type", "meaning"], [[_code(name), *words] for name, words in _TAIL_CHANGE.items()]),
+            "## Values",
+            "Nothing is rounded. Integers and decimals are numbers with all their digits: parse them as such (in "
+            "Python with `json.loads(line, parse_float=decimal.Decimal)`). Floats that are no numbers are the texts "
+            "`NaN`, `Infinity` and `-Infinity`. Timestamps are ISO 8601, with `Z` where they have a time zone; dates "
+            "are `2026-01-01`; binary values are base64. Arrays are lists, composite values and ranges are objects.",
         ]
     )
 

@@ -8,6 +8,7 @@ from penstock.errors import DefiniteError, PenstockError, TableError, TransientE
 from penstock.positions import Lsn
 
 if TYPE_CHECKING:
+    from penstock.changelog.transactions import Transaction
     from penstock.control.home import Home
     from penstock.control.home import open_home as open
     from penstock.control.live import Live
@@ -20,6 +21,7 @@ __all__ = [
     "Lsn",
     "PenstockError",
     "TableError",
+    "Transaction",
     "TransientError",
     "UsageError",
     "configure",
@@ -30,6 +32,7 @@ __all__ = [
 _LATER = {
     "Home": ("penstock.control.home", "Home"),
     "Live": ("penstock.control.live", "Live"),
+    "Transaction": ("penstock.changelog.transactions", "Transaction"),
     "configure": ("penstock.spark.session", "configure"),
     "open": ("penstock.control.home", "open_home"),
     "session": ("penstock.spark.session", "session"),

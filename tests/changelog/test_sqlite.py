@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 from tests.changelog.chunks import ITEMS, ORDERS, chunk, inserted, read
 
+from penstock.changelog.interface import StagedCommit
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.changelog.sqlite.reader import SqliteLogReader
 from penstock.changelog.sqlite.writer import SqliteLogWriter
-from penstock.errors import DefiniteError, LogCorrupt
+from penstock.errors import DefiniteError, LogCorrupt, TableError
 from penstock.positions import Lsn
 
 ROOT = Path(__file__).parent.parent.parent
@@ -216,7 +217,7 @@ def test_a_newer_format_is_refused(path: Path, opened: type[SqliteLogReader] | t
     with pytest.raises(DefiniteError, match="format 99"):
         opened(path)
     with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA user_version = 3")
+        db.execute("PRAGMA user_version = 4")
     opened(path).close()  # the refused writer has let go of the lock
 
 
@@ -247,3 +248,17 @@ def test_creating_a_log_that_exists_leaves_it_alone(written: Path) -> None:
     with closing(SqliteLogReader(written)) as reader:
         assert reader.frontiers().durable == 40
         assert len(read(reader, ORDERS)) == 60
+
+
+def test_what_was_undone_is_not_remembered(path: Path) -> None:
+    """A step that fails after it changed what the log knows of tables, or of parts, leaves no trace in the writer."""
+    with closing(SqliteLogWriter(path)) as writer, closing(SqliteLogReader(path)) as reader:
+        writer.define(ORDERS)
+        writer.stage(7, [chunk(ORDERS, [inserted(-1)])])
+        commits = {7: StagedCommit(Lsn(20), 20)}
+        with pytest.raises(ValueError, match=r"schema\.table"):
+            writer.publish([], Lsn(20), staged=commits, errors=[TableError("nameless", 20, "x")])
+        writer.define(ITEMS)
+        writer.publish([chunk(ITEMS, [inserted(20)])], Lsn(20), staged=commits)
+        assert [row.lsn for table in (ORDERS, ITEMS) for row in read(reader, table)] == [20, 20]
+        assert [table.since for table in reader.tables().values()] == [(20,), (20,)]

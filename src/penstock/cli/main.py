@@ -17,6 +17,7 @@ from penstock.cli.drop import drop
 from penstock.cli.run import run
 from penstock.cli.sql import sql
 from penstock.cli.status import status
+from penstock.cli.tail import tail
 from penstock.errors import DefiniteError, PenstockError
 
 __all__ = ["app", "main"]
@@ -29,7 +30,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (demo, run, check, sql, status, drop):
+for command in (demo, run, check, sql, status, tail, drop):
     app.command()(command)
 
 

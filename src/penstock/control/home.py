@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -32,6 +32,7 @@ from penstock.sql.statements import ShowSources, parse_statement
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.changelog.transactions import Transaction
     from penstock.control.following import Progress
     from penstock.control.live import Live
     from penstock.control.running import Running
@@ -194,6 +195,22 @@ class Home:
                 if moved.durable > frontiers.durable:
                     yield moved
                 frontiers = moved
+
+    def tail(
+        self,
+        source: str,
+        tables: Sequence[str] = (),
+        start: str | Lsn = "latest",
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Generator[Transaction, None, None]:
+        """Yield whole transactions, over all tables of a source or over these, as they commit.
+
+        `start` is ``latest``, ``earliest`` (all that the log holds) or the position after which to begin. It waits for
+        more until `stop` says so, and keeps the log's history from where it is; close it, or let go of it, to end.
+        """
+        from penstock.control.tail import tail
+
+        return tail(self._catalog, source, tables, start, stop)
 
     def copied(self, source: str) -> dict[str, tuple[int, int]]:
         """Return for each table that is being copied the rows copied so far, and about how many there are."""

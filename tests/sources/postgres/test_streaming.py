@@ -23,7 +23,7 @@ TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, name text)"
 def staged(running: Capture) -> int:
     """How many chunks of transactions in progress the log holds."""
     with closing(SqliteLogReader(running.log)) as reader:
-        return int(reader._rows("SELECT count(*) FROM chunk WHERE last_lsn IS NULL")[0][0])
+        return int(reader._db.execute("SELECT count(*) FROM chunk WHERE last_lsn IS NULL").fetchone()[0])
 
 
 def ids(running: Capture) -> list[int]:

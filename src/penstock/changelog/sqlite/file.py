@@ -3,91 +3,74 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import sqlite3
-import struct
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from penstock.changelog.interface import Frontiers
-from penstock.errors import DefiniteError, HistoryGone, LogCorrupt
+from penstock.changelog.sqlite.seals import damaged
+from penstock.errors import DefiniteError, HistoryGone, PenstockError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
 
-__all__ = [
-    "FILES",
-    "RESTORE",
-    "SCHEMA",
-    "SOURCE",
-    "connect",
-    "disk",
-    "frontiers_of",
-    "history_gone",
-    "lock",
-    "microseconds",
-    "seal",
-    "writing",
-]
+__all__ = ["FILES", "SCHEMA", "SOURCE", "connect", "disk", "history_gone", "lock", "microseconds", "moment", "writing"]
 
-_FORMAT = 3
+_FORMAT = 4
 SCHEMA = f"""
 CREATE TABLE frontier (
     one INTEGER PRIMARY KEY CHECK (one = 1), valid INTEGER NOT NULL, valid_at INTEGER NOT NULL,
-    durable INTEGER NOT NULL, newest_at INTEGER NOT NULL, committed_at INTEGER, published_at INTEGER);
-CREATE TABLE moment (lsn INTEGER PRIMARY KEY, newest_at INTEGER NOT NULL);
-CREATE INDEX moment_by_time ON moment (newest_at);
+    durable INTEGER NOT NULL, newest_at INTEGER NOT NULL, committed_at INTEGER, published_at INTEGER,
+    edition INTEGER NOT NULL, roster INTEGER NOT NULL, pins INTEGER NOT NULL, prepared INTEGER NOT NULL,
+    seal INTEGER NOT NULL);
+CREATE TABLE moment (
+    newest_at INTEGER PRIMARY KEY, lsn INTEGER NOT NULL, prior_at INTEGER NOT NULL, prior_lsn INTEGER NOT NULL,
+    seal INTEGER NOT NULL, commits BLOB NOT NULL);
 CREATE TABLE relation (
-    id INTEGER PRIMARY KEY, schema_name TEXT NOT NULL, table_name TEXT NOT NULL, version INTEGER NOT NULL,
-    columns BLOB NOT NULL, since INTEGER, UNIQUE (schema_name, table_name, version));
+    id INTEGER PRIMARY KEY, table_id INTEGER NOT NULL, version INTEGER NOT NULL, columns BLOB NOT NULL,
+    since INTEGER, seal INTEGER NOT NULL);
+CREATE TABLE reach (
+    table_id INTEGER PRIMARY KEY, chunks INTEGER NOT NULL, last_lsn INTEGER NOT NULL, seal INTEGER NOT NULL);
 CREATE TABLE chunk (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, relation INTEGER NOT NULL REFERENCES relation, first_lsn INTEGER,
-    last_lsn INTEGER, xid INTEGER, committed_at INTEGER, aborted BLOB, prepared INTEGER NOT NULL DEFAULT 0,
-    rows INTEGER NOT NULL, size INTEGER NOT NULL, kinds INTEGER NOT NULL, unchanged INTEGER NOT NULL,
-    checksum INTEGER NOT NULL, seal INTEGER);
-CREATE INDEX chunk_by_lsn ON chunk (relation, last_lsn);
-CREATE INDEX chunk_by_age ON chunk (last_lsn);
-CREATE INDEX chunk_staged ON chunk (xid) WHERE last_lsn IS NULL;
+    id INTEGER PRIMARY KEY AUTOINCREMENT, table_id INTEGER NOT NULL, version INTEGER NOT NULL, number INTEGER,
+    prior INTEGER, first_lsn INTEGER, last_lsn INTEGER, xid INTEGER, committed_at INTEGER, aborted BLOB,
+    prepared INTEGER NOT NULL, rows INTEGER NOT NULL, size INTEGER NOT NULL, kinds INTEGER NOT NULL,
+    unchanged INTEGER NOT NULL, checksum INTEGER NOT NULL, seal INTEGER NOT NULL);
+CREATE INDEX chunk_by_lsn ON chunk (table_id, last_lsn) WHERE last_lsn IS NOT NULL;
+CREATE INDEX chunk_staged ON chunk (prepared, xid) WHERE last_lsn IS NULL;
 CREATE TABLE payload (chunk INTEGER PRIMARY KEY, transactions BLOB NOT NULL, images BLOB NOT NULL);
-CREATE TABLE pin (reader TEXT PRIMARY KEY, at INTEGER NOT NULL, expires INTEGER);
+CREATE TABLE pin (reader TEXT PRIMARY KEY, at INTEGER NOT NULL, expires INTEGER, seal INTEGER NOT NULL);
 CREATE TABLE failure (
     schema_name TEXT NOT NULL, table_name TEXT NOT NULL, lsn INTEGER NOT NULL, message TEXT NOT NULL,
-    remedy TEXT NOT NULL, PRIMARY KEY (schema_name, table_name));
+    remedy TEXT NOT NULL, seal INTEGER NOT NULL, PRIMARY KEY (schema_name, table_name));
 CREATE TABLE restart (
     schema_name TEXT NOT NULL, table_name TEXT NOT NULL, lsn INTEGER NOT NULL, generation INTEGER NOT NULL,
-    PRIMARY KEY (schema_name, table_name));
+    seal INTEGER NOT NULL, PRIMARY KEY (schema_name, table_name));
 PRAGMA user_version = {_FORMAT};
 """
 FILES = ("", "-wal", "-shm")
 SOURCE = "the source"
-RESTORE = "Restore the home from a backup, or drop the source and capture it afresh."
 _FULL_DISK = "Free some space and start again; nothing is lost: Postgres keeps what was not yet confirmed."
 _WAL_BYTES = 64 << 20
+_PATIENCE_SECONDS = 30
 
 
 def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
     """Open a log; only mode ``rwc`` makes one, which is not a log before it has a format."""
-    try:
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=30)
-    except sqlite3.OperationalError as error:
-        raise _unusable(path, error) from error
-    try:
-        db.execute("PRAGMA page_size = 16384")
-        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        db.execute("PRAGMA wal_autocheckpoint = 4000")
-        db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
-        _check_format(db, path, empty=mode == "rwc")
-    except sqlite3.DatabaseError as error:
-        db.close()
-        raise _unusable(path, error) from error
-    except BaseException:
-        db.close()
-        raise
-    return db
+    with disk(path):
+        uri = f"{path.absolute().as_uri()}?mode={mode}"
+        db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_PATIENCE_SECONDS)
+        try:
+            _configure(db)
+            if _has_format(db, path, may_be_empty=mode == "rwc"):
+                _check_schema(db, path)
+        except BaseException:
+            db.close()
+            raise
+        return db
 
 
 @contextmanager
@@ -109,16 +92,12 @@ def disk(path: Path) -> Iterator[None]:
     """Turn SQLite's word for a full or failing disk, or for a damaged file, into ours."""
     try:
         yield
-    except sqlite3.OperationalError as error:
-        if "full" in str(error) or "I/O" in str(error) or "disk" in str(error):
-            message = f"the disk under {path.parent} is full or failing: {error}"
-            raise DefiniteError(message, _FULL_DISK) from error
-        raise
     except sqlite3.DatabaseError as error:
-        if "malformed" in str(error) or "not a database" in str(error):
-            message = f"the change log {path} is damaged: {error}"
-            raise LogCorrupt(message, RESTORE) from error
-        raise
+        if isinstance(error, sqlite3.ProgrammingError) and not hasattr(error, "sqlite_errorcode"):
+            raise  # the module's own word for being used wrongly, as after `close`
+        raise _explained(error, path) from error
+    except UnicodeDecodeError as error:  # SQLite's message quotes the damaged text
+        raise damaged(path, "its schema cannot be read") from error
 
 
 def lock(path: Path) -> int:
@@ -136,21 +115,6 @@ def lock(path: Path) -> int:
     return handle
 
 
-def seal(*described: int | bytes | None) -> int:
-    """CRC-32 over what a chunk's row says of it."""
-    found = 0
-    for value in described:
-        told = b"n" if value is None else b"b" + value if isinstance(value, bytes) else b"i" + struct.pack("<q", value)
-        found = zlib.crc32(told, found)
-    return found
-
-
-def frontiers_of(db: sqlite3.Connection) -> Frontiers:
-    """Return where a log stands."""
-    row = db.execute("SELECT valid, durable, committed_at, published_at FROM frontier").fetchone()
-    return Frontiers(Lsn(row[0]), Lsn(row[1]), _moment(row[2]), _moment(row[3]))
-
-
 def history_gone(what: TableName | str, after: Lsn | datetime, valid: Lsn) -> HistoryGone:
     """Say that a range begins too early."""
     message = f"the log's history of {what} begins at {valid}: what came after {after} is no longer in it"
@@ -163,20 +127,40 @@ def microseconds(moment: datetime) -> int:
     return (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
 
 
-def _moment(microseconds: int | None) -> datetime | None:
+def moment(microseconds: int | None) -> datetime | None:
+    """Return the moment that lies so many microseconds after 1970."""
     return None if microseconds is None else datetime.fromtimestamp(microseconds / 1e6, UTC)
 
 
-def _unusable(path: Path, error: sqlite3.Error) -> DefiniteError:
-    return DefiniteError(
-        f"the change log {path} cannot be opened: {error}", "Check that the home is complete and writable."
-    )
+def _configure(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA page_size = 16384")
+    db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA wal_autocheckpoint = 4000")
+    db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+    db.execute("PRAGMA cell_size_check = ON")
+    db.execute("PRAGMA secure_delete = OFF")  # some builds write zeros over every page that retention frees
 
 
-def _check_format(db: sqlite3.Connection, path: Path, *, empty: bool) -> None:
+def _explained(error: sqlite3.DatabaseError, path: Path) -> PenstockError:
+    """Say what an error means here; our statements are fixed, so what SQLite cannot make sense of is damage."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+        return DefiniteError(f"the disk under {path.parent} is full or failing: {error}", _FULL_DISK)
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        message = f"the change log {path} has been busy for {_PATIENCE_SECONDS} seconds: {error}"
+        return TransientError(message, "Look which other process has it open, and what it waits for.")
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+        message = f"the change log {path} cannot be opened: {error}"
+        return DefiniteError(message, "Check that the home is complete and writable.")
+    return damaged(path, str(error))
+
+
+def _has_format(db: sqlite3.Connection, path: Path, *, may_be_empty: bool) -> bool:
     found = db.execute("PRAGMA user_version").fetchone()[0]
-    if found == 0 and empty:
-        return
+    if found == 0 and may_be_empty:
+        return False
     if found == 0:
         message = f"{path} is not a change log"
         raise DefiniteError(message, "Restore the home from a backup, or use another one.")
@@ -184,3 +168,21 @@ def _check_format(db: sqlite3.Connection, path: Path, *, empty: bool) -> None:
         message = f"the change log {path} has format {found}; this Penstock knows format {_FORMAT}"
         remedy = "Use the version of Penstock that wrote it, or drop the source and capture it afresh."
         raise DefiniteError(message, remedy)
+    return True
+
+
+def _check_schema(db: sqlite3.Connection, path: Path) -> None:
+    if _texts(db) != _expected_texts():
+        raise damaged(path, "its schema is not the one that was written")
+
+
+def _texts(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    query = "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name"
+    return db.execute(query).fetchall()
+
+
+@functools.cache
+def _expected_texts() -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(SCHEMA)
+        return _texts(db)

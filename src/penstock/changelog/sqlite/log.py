@@ -9,6 +9,7 @@ from pathlib import Path
 
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.sqlite.file import FILES, SCHEMA, connect, disk, writing
+from penstock.changelog.sqlite.frontier import create_frontier
 from penstock.changelog.sqlite.reader import SqliteLogReader
 from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.positions import Lsn
@@ -29,8 +30,7 @@ class SqliteLog(ChangeLog):
             if db.execute("PRAGMA user_version").fetchone()[0] == 0:
                 for statement in SCHEMA.split(";"):
                     db.execute(statement)
-                now = time.time_ns() // 1000
-                db.execute("INSERT INTO frontier VALUES (1, ?1, ?2, ?1, ?2, NULL, NULL)", (start, now))
+                create_frontier(db, start, time.time_ns() // 1000)
 
     def remove(self) -> None:
         """Delete the file and those that stand beside it."""

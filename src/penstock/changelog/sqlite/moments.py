@@ -1,52 +1,94 @@
 """From a time to a position.
 
 Commit times do not always rise with positions: Postgres takes the time before it takes the place in the WAL. What is
-looked for is the longest beginning of history in which nothing is later than the time asked for. ``moment`` holds, for
-each publication, the newest commit time up to there, which does rise. The first publication that is too new holds the
-transaction that is, and its chunks tell which.
+looked for is the longest beginning of history in which nothing is later than the time asked for. ``moment`` has a row
+for each publication that brought a commit time newer than all before: where `durable` was before it and what the
+newest was then, and the transactions in it. The first row that is too new holds the transaction that is. It is the
+first if what it says of before is not too new.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.changelog.interface import transaction_schema
+from penstock.changelog.interface import Chunk, StagedCommit
+from penstock.changelog.sqlite.frontier import Frontier
+from penstock.changelog.sqlite.seals import check, damaged, seal
 from penstock.positions import Lsn
 
-__all__ = ["position_at"]
+__all__ = ["commits_of", "forget_moments", "newest_upto", "position_at", "store_moment"]
 
-_TRANSACTIONS = """
-SELECT c.last_lsn, c.xid, c.committed_at, p.transactions FROM chunk c JOIN payload p ON p.chunk = c.id
-WHERE c.last_lsn > ?1 AND c.first_lsn <= ?2 AND c.last_lsn <= ?2
+_FIRST_AFTER = """
+SELECT newest_at, lsn, prior_at, prior_lsn, commits, seal FROM moment WHERE newest_at > ? ORDER BY newest_at LIMIT 1
 """
 
 
-def position_at(db: sqlite3.Connection, moment: int) -> Lsn | None:
+def commits_of(
+    chunks: Iterable[Chunk], staged: Iterable[StagedCommit], last: tuple[Lsn, int] | None
+) -> list[tuple[int, int]]:
+    """Return position and commit time of the transactions of a publication, in commit order."""
+    found = {commit.lsn: commit.committed_at for commit in staged}
+    for chunk in chunks:
+        lsns, _, times = chunk.transactions.columns
+        found.update(zip(lsns.to_pylist(), times.cast(pa.int64()).to_pylist(), strict=True))
+    if last is not None:
+        found[last[0]] = max(last[1], found.get(last[0], last[1]))
+    return sorted(found.items())
+
+
+def store_moment(db: sqlite3.Connection, before: Frontier, durable: Lsn, commits: list[tuple[int, int]]) -> int:
+    """Write down a publication if a commit time in it is the newest so far; return the newest."""
+    newest = max((at for _, at in commits), default=before.newest_at)
+    if newest <= before.newest_at:
+        return before.newest_at
+    values = (newest, int(durable), before.newest_at, before.durable, np.array(commits, "<i8").tobytes())
+    *told, packed = values
+    db.execute("INSERT INTO moment VALUES (?, ?, ?, ?, ?, ?)", (*told, seal(*values), packed))
+    return newest
+
+
+def position_at(db: sqlite3.Connection, path: Path, frontier: Frontier, moment: int) -> Lsn | None:
     """Return the last position before which nothing is later than `moment`; None where the log no longer knows."""
-    valid, valid_at, durable = db.execute("SELECT valid, valid_at, durable FROM frontier").fetchone()
-    if moment < valid_at:
+    if moment < frontier.valid_at:
         return None
-    late = db.execute("SELECT min(lsn) FROM moment WHERE newest_at > ?", (moment,)).fetchone()[0]
-    if late is None:
-        return Lsn(durable)
-    before = db.execute("SELECT coalesce(max(lsn), ?) FROM moment WHERE lsn < ?", (valid, late)).fetchone()[0]
-    return Lsn(_within(db, before, late, moment))
+    if moment >= frontier.newest_at:
+        return Lsn(frontier.durable)
+    row = db.execute(_FIRST_AFTER, (moment,)).fetchone()
+    if row is None:
+        raise damaged(path, "a commit time that it had is not in it")
+    newest, _, prior_at, prior_lsn, packed = check(row, "a commit time", path)
+    if not prior_at <= moment < newest:
+        raise damaged(path, "a commit time that it had is not in it")
+    found = _last_before(np.frombuffer(packed, "<i8").reshape(-1, 2), prior_lsn, moment)
+    return Lsn(found) if found >= frontier.valid else None
 
 
-def _within(db: sqlite3.Connection, before: int, late: int, moment: int) -> int:
+def newest_upto(db: sqlite3.Connection, path: Path, frontier: Frontier, lsn: int) -> int:
+    """Return the newest commit time of the publications up to a position that is not below `valid`."""
+    query = (
+        "SELECT newest_at, lsn, prior_at, prior_lsn, commits, seal FROM moment WHERE newest_at > ? ORDER BY newest_at"
+    )
+    found = frontier.valid_at
+    for row in db.execute(query, (found,)):
+        newest, upto, *_ = check(row, "a commit time", path)
+        if upto > lsn:
+            break
+        found = newest
+    return found
+
+
+def forget_moments(db: sqlite3.Connection, upto: int, limit: int) -> None:
+    """Remove some of those that history no longer reaches back to."""
+    query = "SELECT newest_at FROM moment WHERE newest_at <= ? ORDER BY newest_at LIMIT ?"
+    db.execute(f"DELETE FROM moment WHERE newest_at IN ({query})", (upto, limit))
+
+
+def _last_before(commits: np.ndarray, prior_lsn: int, moment: int) -> int:
     """Look at the transactions of one publication: the last one before the first that is too late."""
-    lsns, times = [before], [moment]
-    for lsn, xid, committed_at, transactions in db.execute(_TRANSACTIONS, (before, late)):
-        if xid is not None:
-            lsns.append(lsn)
-            times.append(committed_at)
-            continue
-        batch = pa.ipc.read_record_batch(pa.py_buffer(transactions), transaction_schema())
-        lsns.extend(batch.column(0).to_numpy())
-        times.extend(batch.column(2).cast(pa.int64()).to_numpy())
-    places, moments = np.array(lsns), np.array(times)
-    first_late = min(places[moments > moment], default=late)
-    return int(places[places < first_late].max())
+    first_late = int(np.argmax(commits[:, 1] > moment))
+    return int(commits[first_late - 1, 0]) if first_late else prior_lsn

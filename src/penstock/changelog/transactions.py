@@ -1,0 +1,137 @@
+"""Whole transactions, in commit order, over several tables at once.
+
+::
+
+    extents of all tables in (a, b]          b is chosen by what they hold, so that a window fits into memory
+      └─▶ images ─▶ changes, per table
+            └─▶ cut by LSN, and put together: one `Transaction` per LSN
+
+A transaction has one position, so a window that ends at any position holds whole transactions only. Memory is bounded
+by a window and by the largest transaction, which comes as a whole, however large it is. Windows are cut by what the
+log says of its chunks; only those of one window are read. The range is first walked in steps of so many bytes of WAL,
+that what is said of it is bounded too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.changelog.frames import widened
+from penstock.changelog.interface import ChangeLogReader, Extent
+from penstock.changelog.shapes import changes
+from penstock.model import TableName
+from penstock.positions import Lsn
+
+__all__ = ["Transaction", "transactions"]
+
+_WAL_STEP, _WINDOW_BYTES = 256 << 20, 16 << 20
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A transaction that committed, with all that it did to the tables that were asked for."""
+
+    lsn: Lsn
+    """Its position: the end of its commit record."""
+    xid: int
+    committed_at: datetime
+    tables: dict[str, pa.Table]
+    """By name, like ``public.orders``, in that order: one row per change, as `penstock.changelog.shapes.changes`."""
+
+
+def transactions(
+    reader: ChangeLogReader, tables: Collection[TableName], after: Lsn, upto: Lsn
+) -> Iterator[Transaction]:
+    """Yield the transactions in (after, upto] that touched these tables, in commit order."""
+    for extents in _steps(reader, sorted(tables), after, upto):
+        for window in _windows(extents):
+            yield from _put_together(reader, window)
+
+
+def _steps(reader: ChangeLogReader, tables: Collection[TableName], after: Lsn, upto: Lsn) -> Iterator[list[Extent]]:
+    """Yield what the log says of one part of the range after the other; parts in which nothing happened grow."""
+    width = _WAL_STEP
+    while after < upto:
+        end = Lsn(min(upto, after + width))
+        extents = [extent for table in tables if (extent := reader.extent(table, after, end)).chunks]
+        if extents and width > _WAL_STEP:
+            after = Lsn(max(after, min(extent.chunks[0].first for extent in extents) - 1))
+            width = _WAL_STEP
+            continue
+        yield extents
+        after, width = end, width * 2 if not extents else width
+
+
+def _windows(extents: list[Extent]) -> Iterator[list[Extent]]:
+    """Cut extents of the same range at positions between which there are so many bytes."""
+    if not extents:
+        return
+    after, upto, held = extents[0].after, extents[0].upto, 0
+    for chunk in sorted((chunk for extent in extents for chunk in extent.chunks), key=lambda chunk: chunk.last):
+        held += chunk.size
+        if held >= _WINDOW_BYTES and after < chunk.last < upto:
+            yield _between(extents, after, chunk.last)
+            after, held = chunk.last, 0
+    yield _between(extents, after, upto)
+
+
+def _between(extents: list[Extent], after: Lsn, upto: Lsn) -> list[Extent]:
+    found = []
+    for extent in extents:
+        chunks = tuple(chunk for chunk in extent.chunks if chunk.last > after and chunk.first <= upto)
+        if chunks:
+            found.append(replace(extent, after=after, upto=upto, chunks=chunks))
+    return found
+
+
+def _put_together(reader: ChangeLogReader, window: list[Extent]) -> Iterator[Transaction]:
+    found: dict[Lsn, dict[str, pa.Table]] = {}
+    for extent in window:
+        for batch in _changes(reader, extent):
+            for lsn, rows in _by_transaction(batch):
+                found.setdefault(lsn, {})[str(extent.table)] = pa.Table.from_batches([rows])
+    for lsn in sorted(found):
+        tables = found.pop(lsn)
+        first = next(iter(tables.values()))
+        yield Transaction(lsn, first["_xid"][0].as_py(), _moment(first["_committed_at"][0]), tables)
+
+
+def _changes(reader: ChangeLogReader, extent: Extent) -> Iterator[pa.RecordBatch]:
+    """Yield the changes of a table, a batch per version; a transaction that has two is in the later one, whole."""
+    held: pa.RecordBatch | None = None
+    for _, batches in itertools.groupby(reader.read(extent), key=lambda batch: batch.schema):
+        images = _one(list(batches))
+        if held is not None:
+            begins = int(np.searchsorted(held.column("_lsn").to_numpy(), images.column("_lsn")[0].as_py()))
+            columns = pa.schema(list(images.schema.field("row").type))
+            images = _one([widened(held.slice(begins), columns, extent.table), images])
+            if begins:
+                yield changes(_one([held.slice(0, begins)]))
+        held = images
+    if held is not None:
+        yield changes(held)
+
+
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Join batches: the two images of a change may lie in two of them."""
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _by_transaction(batch: pa.RecordBatch) -> Iterator[tuple[Lsn, pa.RecordBatch]]:
+    lsns = batch.column("_lsn")
+    differs = pc.not_equal(lsns.slice(1), lsns.slice(0, len(lsns) - 1)).to_numpy(zero_copy_only=False)
+    begins = [0, *(np.flatnonzero(differs) + 1).tolist(), len(lsns)]
+    for first, end in itertools.pairwise(begins):
+        yield Lsn.parse(lsns[first].as_py()), batch.slice(first, end - first)
+
+
+def _moment(committed_at: pa.Scalar) -> datetime:
+    at: datetime = committed_at.as_py()
+    return at.astimezone(UTC)

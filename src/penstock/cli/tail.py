@@ -1,0 +1,90 @@
+"""``penstock tail``."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli.interrupt import Interrupt
+from penstock.cli.options import DebugOption, HomeOption
+from penstock.control.home import open_existing
+from penstock.control.transaction_json import transaction_json
+
+__all__ = ["TailFormat", "render", "tail"]
+
+_WIDTH = 60
+"""Longer values are cut."""
+
+
+class TailFormat(enum.StrEnum):
+    """How transactions are shown."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def tail(
+    source: Annotated[str, typer.Argument(help="The source's name.")],
+    tables: Annotated[
+        list[str] | None, typer.Argument(help="Some of its tables, as schema.table; all, unless one is named.")
+    ] = None,
+    start: Annotated[
+        str, typer.Option("--from", help="Where to begin: earliest (all that the log holds), latest, or after an LSN.")
+    ] = "latest",
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="End after so many transactions.")] = None,
+    form: Annotated[
+        TailFormat, typer.Option("--format", help="A block for people, or a line of JSON, per transaction.")
+    ] = TailFormat.TABLE,
+    home: HomeOption = Path(".penstock"),
+    debug: DebugOption = False,
+) -> None:
+    """Show whole transactions as they commit, until Ctrl-C.
+
+    Example: penstock tail shop public.orders --from earliest --limit 10
+    """
+    opened = open_existing(home)
+    with Interrupt() as interrupt:
+        found = opened.tail(source, tables or (), start=start, stop=lambda: interrupt.asked)
+        try:
+            for transaction in itertools.islice(found, limit):
+                line = transaction_json(source, transaction)
+                typer.echo(line if form is TailFormat.JSON else render(line))
+        except BrokenPipeError:  # whoever read has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        finally:
+            found.close()
+
+
+def render(line: str) -> str:
+    """Draw a transaction, given as a line of JSON, for a terminal."""
+    told = json.loads(line, parse_int=str, parse_float=str)
+    parts = [f"{told['lsn']}  {told['committed_at']}  xid {told['xid']}"]
+    for table, changes in told["tables"].items():
+        parts += [f"  {table}", *(f"    {change['op']:<8} {', '.join(_values(change))}" for change in changes)]
+    return "\n".join(parts) + "\n"
+
+
+def _values(change: dict[str, Any]) -> Iterator[str]:
+    """Yield the columns of a change: what they became, and what they were where that is known and differs."""
+    before, after = change["before"] or {}, change["after"]
+    for name, value in (before if after is None else after).items():
+        if name in change["unchanged"]:
+            yield f"{name}: (unchanged)"
+        elif after is not None and before.get(name) not in (None, value):
+            yield f"{name}: {_short(before[name])} → {_short(value)}"
+        else:
+            yield f"{name}: {_short(value)}"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    plain = "".join(character if character.isprintable() else "·" for character in text)
+    return plain if len(plain) <= _WIDTH else f"{plain[: _WIDTH - 1]}…"

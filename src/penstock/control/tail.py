@@ -1,0 +1,156 @@
+"""Following a log: whole transactions as they commit, without Spark.
+
+::
+
+    log.reader() ── wait ── transactions(after, durable] ──▶ whoever iterates
+         ▲
+    a lease, renewed from a thread of its own: whoever iterates may take as long as they like over a transaction
+
+Everything before an error of a table is given; then comes the error. A table that had failed before the beginning is
+left out, unless it was asked for by name: then there is nothing to give but its error.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+
+from penstock.catalog.states import TableState
+from penstock.catalog.store import Catalog, TableRecord
+from penstock.changelog.interface import ChangeLog, ChangeLogReader
+from penstock.changelog.transactions import Transaction, transactions
+from penstock.errors import DefiniteError, PenstockError, TableError, UsageError
+from penstock.model import TableName
+from penstock.positions import Lsn
+
+__all__ = ["follow", "tail"]
+
+_LEASE_SECONDS, _RENEW_SECONDS, _LOOK_SECONDS = 60.0, 15.0, 0.1
+_NUMBERS = itertools.count(1)
+
+
+def tail(
+    catalog: Catalog, source: str, tables: Sequence[str], start: str | Lsn, stop: Callable[[], bool]
+) -> Generator[Transaction, None, None]:
+    """Check what was asked for, and follow the log of a source."""
+    if catalog.source(source) is None:
+        known = ", ".join(record.name for record in catalog.sources())
+        message = f"there is no source {source}"
+        raise UsageError(message, f"Known are: {known or 'none'}")
+    records = [_named(text, source, catalog.tables(source)) for text in tables]
+    chosen, log = [record.upstream for record in records], catalog.log(source)
+    with closing(log.reader()) as reader:
+        _refuse_uncaptured(reader, records)
+        after = _position(reader, start, chosen)
+    return follow(log, chosen, after, stop)
+
+
+def follow(
+    log: ChangeLog, chosen: Collection[TableName], after: Lsn, stop: Callable[[], bool]
+) -> Generator[Transaction, None, None]:
+    """Yield the transactions after a position, of these tables or of all, until told to stop."""
+    with closing(log.reader()) as reader, _lease(log, after) as lease:
+        left_out = set() if chosen else _failed_before(reader, after)
+        while not stop():
+            durable = reader.wait(after, _LOOK_SECONDS).durable
+            logged = reader.tables()
+            names = set(chosen or logged) - left_out
+            error = _first_error([logged[name].error for name in names if name in logged])
+            upto = durable if error is None else Lsn(min(durable, error.lsn - 1))
+            for transaction in transactions(reader, names, after, upto):
+                yield transaction
+                lease.at = transaction.lsn
+                if stop():
+                    return
+            if error is not None and durable >= error.lsn:
+                raise error
+            lease.at = after = max(after, upto)
+
+
+def _named(text: str, source: str, tables: list[TableRecord]) -> TableRecord:
+    for record in tables:
+        if text in (str(record.upstream), record.local):
+            return record
+    known = ", ".join(str(record.upstream) for record in tables)
+    message = f"the source {source} has no table {text}"
+    raise UsageError(message, f"Known are: {known or 'none'}")
+
+
+def _refuse_uncaptured(reader: ChangeLogReader, tables: list[TableRecord]) -> None:
+    """Refuse a table that failed before anything of it came into the log: nothing ever will."""
+    logged = reader.tables()
+    for record in tables:
+        if record.state is TableState.FAILED and record.upstream not in logged:
+            message = f"{record.upstream} is not captured: {record.error}"
+            raise DefiniteError(message, record.remedy or "See what penstock status says of it.")
+
+
+def _position(reader: ChangeLogReader, start: str | Lsn, chosen: Collection[TableName]) -> Lsn:
+    """Return where to begin; the earliest position is that from which on all of the tables are whole."""
+    frontiers = reader.frontiers()
+    if start == "latest":
+        return frontiers.durable
+    if start == "earliest":
+        logged = reader.tables()
+        begun = [table.valid for name, table in logged.items() if not chosen or name in chosen]
+        return max([frontiers.valid, *begun])
+    if isinstance(start, Lsn):
+        return start
+    try:
+        return Lsn.parse(start)
+    except ValueError as error:
+        message = f"{start!r} is not a position to start from"
+        raise UsageError(message, "Name earliest, latest, or an LSN like 16/B374D848.") from error
+
+
+def _failed_before(reader: ChangeLogReader, after: Lsn) -> set[TableName]:
+    return {name for name, table in reader.tables().items() if table.error and table.error.lsn <= after}
+
+
+def _first_error(errors: list[TableError | None]) -> TableError | None:
+    return min((error for error in errors if error is not None), key=lambda error: error.lsn, default=None)
+
+
+class _Lease:
+    """The pin of one tail."""
+
+    def __init__(self, log: ChangeLog, at: Lsn) -> None:
+        self.at = at
+        self._log = log
+        self._name = f"tail-{os.getpid()}-{next(_NUMBERS)}"
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name=self._name, daemon=True)
+
+    def take(self) -> None:
+        """Pin the position, and go on doing so; `HistoryGone` where it is too early."""
+        with closing(self._log.reader()) as reader:
+            reader.pin(self._name, self.at, _LEASE_SECONDS)
+        self._thread.start()
+
+    def give_back(self) -> None:
+        """Take the pin away."""
+        self._over.set()
+        self._thread.join()
+        with closing(self._log.reader()) as reader:
+            reader.pin(self._name, None)
+
+    def _renew(self) -> None:
+        while not self._over.wait(_RENEW_SECONDS):
+            try:
+                with closing(self._log.reader()) as reader:
+                    reader.pin(self._name, self.at, _LEASE_SECONDS)
+            except PenstockError:  # whoever reads will be told what is wrong with the log
+                continue
+
+
+@contextmanager
+def _lease(log: ChangeLog, at: Lsn) -> Iterator[_Lease]:
+    lease = _Lease(log, at)
+    lease.take()
+    try:
+        yield lease
+    finally:
+        lease.give_back()

@@ -1,0 +1,21 @@
+"""kill -9 at any point: the embedded log is what had been published, and the next writer goes on."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.changelog.crashing import ROOT
+
+KILLS = int(os.environ.get("PENSTOCK_TEST_KILLS", "500"))
+
+
+def test_killed_writers_leave_what_they_published(tmp_path: Path) -> None:
+    seed = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+    command = [sys.executable, "-m", "tests.changelog.crashing", str(tmp_path / "shop.db"), str(KILLS), str(seed)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    print(f"seed {seed}: {done.stdout}")
+    assert (done.returncode, done.stderr) == (0, ""), f"seed {seed}\n{done.stderr}"

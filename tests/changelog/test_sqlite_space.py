@@ -1,0 +1,156 @@
+"""Disk space: what happens when there is none, and that removed history gives it back."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.changelog.chunks import ORDERS, Row, chunk
+from tests.changelog.crashing import AT, ROOT, moment
+
+from penstock.changelog.sqlite.log import SqliteLog
+from penstock.changelog.sqlite.reader import SqliteLogReader
+from penstock.changelog.sqlite.writer import SqliteLogWriter
+from penstock.model import Image
+from penstock.positions import Lsn
+
+MEGABYTE = 1 << 20
+
+FULL_DISK = """
+import os, random, resource, sys
+from contextlib import closing
+from pathlib import Path
+from tests.changelog.chunks import ITEMS, ORDERS
+from tests.changelog.crashing import KEPT, AT, look, moment, publish
+from penstock.changelog.sqlite.reader import SqliteLogReader
+from penstock.changelog.sqlite.writer import SqliteLogWriter
+from penstock.errors import DefiniteError
+from penstock.positions import Lsn
+
+path, chosen, nowhere = Path(sys.argv[1]), random.Random(int(sys.argv[2])), os.open(os.devnull, os.O_WRONLY)
+sizes = lambda: [file.stat().st_size for file in path.parent.iterdir()]
+limit = lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+with closing(SqliteLogWriter(path)) as writer:
+    writer.define(ORDERS)
+    writer.define(ITEMS)
+published, valid, refused = 0, 0, {"publish": 0, "retain": 0}
+for round in range(40):
+    limit(resource.RLIM_INFINITY)
+    with closing(SqliteLogWriter(path)) as writer, closing(SqliteLogReader(path)) as holder:
+        if round % 3 == 0:
+            writer._db.execute("PRAGMA wal_autocheckpoint = 20")
+        if round % 2:
+            holder._db.execute("BEGIN")
+            holder._db.execute("SELECT * FROM frontier").fetchall()  # the WAL cannot be reused beyond this
+        limit(max(max(sizes()) + chosen.randrange(-100_000, 400_000), 40_000))
+        doing = "publish"
+        try:
+            for _ in range(chosen.randrange(100)):
+                doing = "publish"
+                publish(writer, Lsn(published + 1), nowhere)
+                published += 1
+                if published % 3 == 0:
+                    doing = "retain"
+                    writer.retain(moment(AT + published - KEPT))
+        except DefiniteError as error:
+            refused[doing] += 1
+            assert "full or failing" in error.message, error.message
+            assert "Free some space" in error.remedy
+        limit(resource.RLIM_INFINITY)
+    durable, valid = look(path, valid)
+    assert durable == published, (durable, published)
+print(refused["publish"], refused["retain"], published)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "log" / "shop.db"
+    SqliteLog(made).create(Lsn.ZERO)
+    return made
+
+
+def test_a_full_disk_at_any_point_loses_nothing(path: Path) -> None:
+    """While publishing, while freeing, with a reader that holds the WAL: refused, whole, and going on afterwards."""
+    seed = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+    command = [sys.executable, "-c", FULL_DISK, str(path), str(seed)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    print(f"seed {seed}: {done.stdout}")
+    assert (done.returncode, done.stderr) == (0, ""), f"seed {seed}\n{done.stderr}"
+    publishing, freeing, published = map(int, done.stdout.split())
+    assert publishing + freeing > 5
+    assert published > 40
+
+
+def publish(writer: SqliteLogWriter, lsn: int, size: int) -> None:
+    row = Row(lsn, 0, Image.INSERTED, (lsn, "x" * size))
+    writer.publish([chunk(ORDERS, [row])], Lsn(lsn), committed_at=AT + lsn)
+
+
+def size(path: Path, suffix: str = "") -> int:
+    return path.with_name(path.name + suffix).stat().st_size
+
+
+def test_removed_history_gives_its_space_back_while_readers_read(path: Path) -> None:
+    with closing(SqliteLogWriter(path)) as writer, closing(SqliteLogReader(path)) as reader:
+        writer.define(ORDERS)
+        for lsn in range(1, 301):
+            publish(writer, lsn, 200_000)
+        writer._db.execute("PRAGMA wal_checkpoint").fetchall()
+        grown = size(path)
+        assert grown > 55 * MEGABYTE
+        newer = reader.read(reader.extent(ORDERS.table, Lsn(280), Lsn(300)))
+        seen: list[int] = []
+        slowest, calls = 0.0, 0
+        while writer.frontiers().valid < 270 or writer._db.execute("PRAGMA freelist_count").fetchone()[0]:
+            seen += next(newer).column("_lsn").to_pylist() if len(seen) < 5 else []
+            began = time.perf_counter()
+            writer.retain(moment(AT + 270))
+            slowest, calls = max(slowest, time.perf_counter() - began), calls + 1
+            assert calls < 100
+        writer._db.execute("PRAGMA wal_checkpoint").fetchall()
+        print(f"{grown >> 20} MB became {size(path) >> 20} MB in {calls} calls, the slowest took {slowest:.3f} s")
+        assert size(path) < 10 * MEGABYTE
+        assert slowest < 5, "a step is small, however slow this machine is"
+        seen += [lsn for batch in newer for lsn in batch.column("_lsn").to_pylist()]
+        assert seen == list(range(281, 301))
+
+
+def test_a_reader_that_stays_does_not_make_the_wal_grow(path: Path) -> None:
+    """Between batches it holds nothing, so that the WAL begins anew when it is large enough."""
+    with closing(SqliteLogWriter(path)) as writer, closing(SqliteLogReader(path)) as reader:
+        writer._db.execute("PRAGMA wal_autocheckpoint = 100")
+        writer.define(ORDERS)
+        for lsn in range(1, 11):
+            publish(writer, lsn, 2_000_000)
+        halfway = reader.read(reader.extent(ORDERS.table, Lsn(0), Lsn(10)))
+        next(halfway)
+        largest = 0
+        for lsn in range(11, 111):
+            publish(writer, lsn, 200_000)
+            reader.tables()
+            largest = max(largest, size(path, "-wal"))
+        assert largest < 25 * MEGABYTE, "what the ten large ones needed, and not what came after"
+        assert [batch.num_rows for batch in halfway] == [1] * 9
+
+
+def test_many_tiny_chunks_are_read_as_few_batches(path: Path) -> None:
+    with closing(SqliteLogWriter(path)) as writer, closing(SqliteLogReader(path)) as reader:
+        writer.define(ORDERS)
+        for begin in range(1, 3001, 300):
+            rows = [Row(lsn, 0, Image.INSERTED, (lsn, "x")) for lsn in range(begin, begin + 300)]
+            writer.publish([chunk(ORDERS, [row]) for row in rows], Lsn(begin + 299))
+        extent = reader.extent(ORDERS.table, Lsn(5), Lsn(2990))
+        assert len(extent.chunks) == 2985
+        batches = list(reader.read(extent))
+        assert len(batches) < 10
+        found = [row for batch in batches for row in batch.to_pylist()]
+        assert [(row["_lsn"], row["_xid"], row["row"]["id"]) for row in found] == [
+            (lsn, lsn + 1, lsn) for lsn in range(6, 2991)
+        ]

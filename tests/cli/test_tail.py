@@ -1,0 +1,155 @@
+"""`penstock tail`: transactions as people and as programs read them, from a real server."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from tests.changelog.chunks import COLUMNS
+from tests.changelog.crashing import ROOT
+from tests.cli.commands import penstock
+from tests.conftest import Database
+
+from penstock.cli.tail import render
+from penstock.control.home import Home, open_home
+from penstock.errors import TableError
+from penstock.model import TableName, TableSchema
+from penstock.positions import Lsn
+
+PATIENCE = 60
+
+
+@pytest.fixture
+def home(database: Database, tmp_path: Path) -> Iterator[Home]:
+    database.execute("CREATE TABLE orders (id bigint PRIMARY KEY, total numeric(30,10), raw bytea, at timestamptz)")
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, note text); ALTER TABLE items REPLICA IDENTITY FULL")
+    made = open_home(tmp_path / "home")
+    made.create(database.url, "shop")
+    yield made
+    made.drop("shop", force=True)
+
+
+@contextmanager
+def capturing(home: Home, database: Database) -> Iterator[None]:
+    """The capture process alone; what was committed in the block is in the log when it ends."""
+    command = [sys.executable, "-m", "penstock.control.capture", str(home.path), "shop"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE) as process:
+        try:
+            yield
+            now = Lsn.parse(database.execute("SELECT pg_current_wal_lsn()::text")[0][0])
+            deadline = time.monotonic() + PATIENCE
+            while home.frontiers("shop").durable < now:
+                assert time.monotonic() < deadline, "in vain"
+                time.sleep(0.02)
+        finally:
+            process.kill()
+
+
+def test_transactions_from_a_real_server(home: Home, database: Database) -> None:
+    with capturing(home, database):
+        database.execute(
+            "INSERT INTO orders VALUES (9007199254740993, 12345678901234567890.0123456789, '\\x00ff', "
+            "'2026-01-02 03:04:05.000006+00'); INSERT INTO items VALUES (1, E'say \"hi\"\\n')"
+        )
+        database.execute("UPDATE items SET note = 'other' WHERE id = 1")
+        database.execute("DELETE FROM orders")
+    answer = penstock("tail", "shop", "--from", "earliest", "--limit", "3", "--format", "json", "--home", home.path)
+    assert (answer.code, answer.err) == (0, "")
+    first, second, third = (json.loads(line) for line in answer.out.splitlines())
+    assert list(first) == ["version", "source", "lsn", "xid", "committed_at", "tables"]
+    assert (first["version"], first["source"]) == (1, "shop")
+    assert Lsn.parse(first["lsn"]) < Lsn.parse(second["lsn"]) < Lsn.parse(third["lsn"])
+    assert list(first["tables"]) == ["public.items", "public.orders"]
+    (order,) = first["tables"]["public.orders"]
+    assert list(order) == ["op", "ordinal", "unchanged", "before", "after"]
+    assert (order["op"], order["ordinal"], order["unchanged"], order["before"]) == ("insert", 0, [], None)
+    after = {"id": 9007199254740993, "raw": "AP8=", "at": "2026-01-02T03:04:05.000006Z"}
+    assert {name: order["after"][name] for name in after} == after
+    assert '"total":12345678901234567890.0123456789' in answer.out
+    (update,) = second["tables"]["public.items"]
+    assert (update["before"], update["after"]) == ({"id": 1, "note": 'say "hi"\n'}, {"id": 1, "note": "other"})
+    (deleted,) = third["tables"]["public.orders"]
+    assert (deleted["op"], deleted["before"]["id"], deleted["after"]) == ("delete", 9007199254740993, None)
+
+    shown = penstock("tail", "shop", "public.items", "--from", "earliest", "--limit", "2", "--home", home.path)
+    assert (shown.code, shown.err) == (0, "")
+    lines = shown.out.splitlines()
+    assert lines[0] == f"{first['lsn']}  {first['committed_at']}  xid {first['xid']}"
+    assert lines[1:3] == ["  public.items", '    insert   id: 1, note: say "hi"·']
+    assert '    update   id: 1, note: say "hi"· → other' in lines
+
+
+def test_ctrl_c_ends_it_well(home: Home, database: Database) -> None:
+    with capturing(home, database):
+        database.execute("INSERT INTO items VALUES (1, 'x')")
+    command = [sys.executable, "-m", "penstock.cli", "tail", "shop", "--from", "earliest", "--home", str(home.path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(2)]
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+    assert (process.returncode, err) == (0, b"")
+    assert lines[1] == b"  public.items\n"
+    with closing(home._catalog.log("shop").reader()) as reader:
+        assert [pin for pin in reader.pins() if pin.reader.startswith("tail-")] == []
+
+
+def test_whoever_reads_may_leave(home: Home, database: Database) -> None:
+    with capturing(home, database):
+        for number in range(5):
+            database.execute(f"INSERT INTO items VALUES ({number}, repeat('x', 50000))")
+    command = f"{sys.executable} -m penstock.cli tail shop --from earliest --limit 5 --format json --home {home.path}"
+    done = subprocess.run(
+        f"{command} | head -c 100; echo ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.stdout[-2:], done.stderr) == ("0\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "remedy"),
+    [
+        (["bank"], "there is no source bank", "Known are: shop"),
+        (["shop", "public.nothing"], "has no table public.nothing", "public.items, public.orders"),
+        (["shop", "--from", "noon"], "'noon' is not a position", "earliest, latest"),
+    ],
+)
+def test_wrong_words(home: Home, words: list[str], said: str, remedy: str) -> None:
+    answer = penstock("tail", *words, "--home", home.path).is_an_error(2)
+    assert said in answer.said
+    assert remedy in answer.remedy
+
+
+def test_an_error_of_a_table_ends_it(home: Home) -> None:
+    log = home._catalog.log("shop")
+    with closing(log.reader()) as reader, closing(log.writer()) as writer:
+        at = Lsn(reader.frontiers().durable + 8)
+        writer.define(TableSchema(TableName("public", "items"), COLUMNS, ("id",)), reader.frontiers().durable)
+        writer.publish([], at, errors=[TableError("public.items", at, "its columns changed", "Capture it anew.")])
+    answer = penstock("tail", "shop", "public.items", "--from", "earliest", "--home", home.path).is_an_error(3)
+    assert (answer.said, answer.remedy) == ("its columns changed", "Capture it anew.")
+
+
+def test_long_values_are_cut_and_unchanged_ones_named() -> None:
+    change = {"op": "update", "ordinal": 0, "unchanged": ["big"], "before": {"id": 1, "big": None, "note": None}}
+    change["after"] = {"id": 2, "big": None, "note": "y" * 100}
+    told = {"version": 1, "source": "shop", "lsn": "0/1", "xid": 7, "committed_at": "z", "tables": {"a.b": [change]}}
+    assert render(json.dumps(told)) == (
+        f"0/1  z  xid 7\n  a.b\n    update   id: 1 → 2, big: (unchanged), note: {'y' * 59}…\n"
+    )
