@@ -89,7 +89,7 @@ def _peak(server: EmbeddedPostgres, name: str, load: str) -> tuple[int, int]:
         if process.returncode:
             raise DefiniteError(f"the capture ended with {process.returncode}", "See what it wrote above.")
         with closing(SqliteLogReader(log)) as reader:
-            images = reader.extent(TableName("public", "big"), Lsn.ZERO, end).rows
+            images = reader.extent(TableName("public", "big"), reader.frontiers().valid, end).rows
         config.cleanup()
         return int(json.loads(out)), images
 
