@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from penstock.model import TableName, TableSchema
 from penstock.spark.chosen import Shape
 from penstock.spark.ranges import TASK_BYTES
 
-__all__ = ["LogPiece", "Nothing", "Piece", "log_pieces", "read_piece"]
+__all__ = ["LogPiece", "Nothing", "Piece", "Together", "log_pieces", "read_piece"]
 
 
 class Piece(InputPartition):
@@ -29,6 +29,11 @@ class Piece(InputPartition):
     @abstractmethod
     def images(self) -> Iterator[pa.RecordBatch]:
         """Read it, as images."""
+
+    def read(self, shape: Shape) -> Iterator[pa.RecordBatch]:
+        """Read it, in the shape that was asked for."""
+        for images in self.images():
+            yield shape.of(images, self.table)
 
 
 class Nothing(Piece):
@@ -57,6 +62,24 @@ class LogPiece(Piece):
             yield from reader.read(self._extent, self._columns)
 
 
+class Together(Piece):
+    """Several pieces, read one after the other."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        super().__init__(pieces[0].table, sum(piece.rows for piece in pieces))
+        self._pieces = tuple(pieces)
+
+    def images(self) -> Iterator[pa.RecordBatch]:
+        """Read the images of all of them."""
+        for piece in self._pieces:
+            yield from piece.images()
+
+    def read(self, shape: Shape) -> Iterator[pa.RecordBatch]:
+        """Read the rows of all of them, each as of its table."""
+        for piece in self._pieces:
+            yield from piece.read(shape)
+
+
 def log_pieces(log: ChangeLog, extent: Extent, schema: TableSchema | None) -> list[Piece]:
     """Divide a range into pieces of about one task's size."""
     return [LogPiece(log, part, schema) for part in extent.divided(TASK_BYTES)]
@@ -66,5 +89,4 @@ def read_piece(piece: InputPartition, shape: Shape) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a piece, in the shape that was asked for."""
     if not isinstance(piece, Piece):
         raise TypeError(piece)
-    for images in piece.images():
-        yield shape.of(images, piece.table)
+    return piece.read(shape)

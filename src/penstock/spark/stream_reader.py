@@ -32,6 +32,7 @@ from penstock.errors import DefiniteError, HistoryGone, UsageError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.spark.chosen import Chosen
+from penstock.spark.handover import HandsOver
 from penstock.spark.limits import Limits
 from penstock.spark.pieces import Piece, log_pieces, read_piece
 from penstock.spark.snapshot import Snapshot
@@ -41,13 +42,14 @@ __all__ = ["PenstockStreamReader"]
 
 _PATIENCE_SECONDS = 0.05
 _LEASE_SECONDS = 600.0
+_MOVE_SECONDS = 2.0
 _MOVE_ON_SECONDS = 60.0
 """After how long a batch without rows moves the checkpoint of a query whose tables are idle: history can then go."""
 
 _Offset = dict[str, Any]
 
 
-class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class PenstockStreamReader(HandsOver, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans the micro-batches of a query, in one process beside the driver; and reads them, in tasks."""
 
     def __init__(self, options: PenstockOptions, columns: Sequence[str]) -> None:
@@ -72,7 +74,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: _Offset, end: _Offset) -> Sequence[InputPartition]:
         """Divide a micro-batch into tasks."""
-        return self._planner.pieces(start, end)
+        return self.hand_over(self._planner.pieces(start, end), self._shape)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, in a task."""
@@ -236,7 +238,7 @@ class _Pin:
         self._registered = chosen.options.reader
         self._name = f"reader {self._registered}" if self._registered else f"query {uuid.uuid4().hex[:12]}"
         self._at: Lsn | None = None
-        self._renew = 0.0
+        self._renew = self._move = 0.0
 
     def hold(self, offset: _Offset) -> None:
         """Hold what comes after an offset, from the first time on; renew a lease in time."""
@@ -244,8 +246,10 @@ class _Pin:
             self._set(self._at or self._needed(offset))
 
     def move(self, offset: _Offset) -> None:
-        """Hold only what comes after an offset."""
-        self._set(self._needed(offset))
+        """Hold only what comes after an offset; not each time, as that is a write."""
+        if time.monotonic() >= self._move:
+            self._move = time.monotonic() + _MOVE_SECONDS
+            self._set(self._needed(offset))
 
     def let_go(self) -> None:
         if self._registered is None and self._at is not None:
