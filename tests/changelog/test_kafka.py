@@ -368,14 +368,6 @@ def test_data_is_cut_to_what_is_needed(log: KafkaLog, writer: KafkaLogWriter, re
         assert read(fresh, ORDERS) == read(reader, ORDERS) == [inserted(40)]
 
 
-def test_a_time_inside_a_publication_that_was_cut_is_refused(writer: KafkaLogWriter, reader: KafkaLogReader) -> None:
-    publish(writer, (20, later(20)), (21, later(21)), (22, later(22)))
-    assert writer.retain(moment(later(21))).valid == 21
-    assert reader.position_at(moment(later(21))) == 21
-    with pytest.raises(HistoryGone):
-        reader.position_at(moment(later(20.5)))
-
-
 def test_a_cut_between_a_look_and_a_read_is_looked_at_again(
     writer: KafkaLogWriter, reader: KafkaLogReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:

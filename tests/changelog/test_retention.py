@@ -206,3 +206,11 @@ def test_an_idle_table_loses_nothing(writer: ChangeLogWriter, reader: ChangeLogR
     assert batches(reader, ORDERS, 20) == []
     assert [row.lsn for row in read(reader, ITEMS)] == [25]
     assert reader.frontiers().valid == 20
+
+
+def test_a_time_inside_a_publication_that_was_cut_is_refused(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    publish(writer, (20, later(20)), (21, later(21)), (22, later(22)))
+    assert writer.retain(moment(later(21))).valid == 21
+    assert reader.position_at(moment(later(21))) == 21
+    with pytest.raises(HistoryGone):
+        reader.position_at(moment(later(20.5)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import UsageError
-from penstock.sql.statements import RetryTable, parse_statement
+from penstock.sql.statements import RetryTable, ShowSources, parse_statement
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,16 @@ from penstock.sql.statements import RetryTable, parse_statement
 )
 def test_retry_table(text: str, table: str) -> None:
     assert parse_statement(text) == RetryTable("shop", table)
+
+
+@pytest.mark.parametrize("text", ["SHOW SOURCES", "show source;", "SHOW\n SOURCES -- all"])
+def test_show_sources(text: str) -> None:
+    assert parse_statement(text) == ShowSources()
+
+
+def test_show_sources_and_more_is_refused() -> None:
+    with pytest.raises(UsageError, match="followed by something else"):
+        parse_statement("SHOW SOURCES FROM shop")
 
 
 @pytest.mark.parametrize("text", ["SELECT 1", "ALTER TABLE x", "select 'ALTER SOURCES shop'", "", "'", "ALTER"])

@@ -38,6 +38,8 @@ def parse_statement(text: str) -> RetryTable | ShowSources | None:
     except TokenError:
         return None
     words = [token.text.upper() for token in tokens]
+    if words[:1] == ["SHOW"]:  # sqlglot takes what follows for one token
+        words = ["SHOW", *(token.text.upper() for token in sqlglot.tokenize(text[tokens[0].end + 1 :], read="spark"))]
     if words[:2] in (["SHOW", "SOURCES"], ["SHOW", "SOURCE"]):
         return _show_sources(words)
     if words[:2] not in (["ALTER", "SOURCES"], ["ALTER", "SOURCE"]):
