@@ -7,6 +7,9 @@ another process.
 
 Both clocks are this machine's. Postgres takes the commit time before it flushes its WAL: that is in the figure.
 
+The reference, in the same run and session, is the same `foreachBatch` over Spark's own `rate` source, which reads
+nothing: how long one micro-batch takes in Spark itself. A commit waits for half of one on average, then for its own.
+
 Goal: p50 below 100 ms and p99 below 250 ms in Spark, p50 below 10 ms in `tail`.
 """
 
@@ -25,6 +28,8 @@ from typing import Any
 
 import numpy as np
 import psycopg
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from bench.rounds import print_environment, print_table
 from penstock.control.home import Home
@@ -50,11 +55,15 @@ def run(quick: bool) -> float:
         home.create(server.url, "bench")
         capture = CaptureSupervisor(home.path, "bench")
         try:
-            in_spark, in_tail = _measure(home, server.url, Path(folder), min(_WARM_SECONDS, seconds), seconds)
+            in_spark, in_tail, own, floor = _measure(
+                home, server.url, Path(folder), min(_WARM_SECONDS, seconds), seconds
+            )
         finally:
             capture.stop()
     shown = [_row("foreachBatch in Spark, 2 cores", in_spark), _row("home.tail()", in_tail)]
     print_table(f"{_RATE:.0f} tx/s for {seconds:.0f} s", ("commit to", "seen", "p50 ms", "p95", "p99", "most"), shown)
+    own, floor = (float(np.median(found)) for found in (own, floor))
+    print(f"a micro-batch: {own:.0f} ms, {own / floor:.2f} of one over Spark's own rate source ({floor:.0f} ms)")
     return float(np.median(in_spark))
 
 
@@ -62,17 +71,15 @@ def _row(name: str, found: list[float]) -> list[str]:
     return [name, f"{len(found):,}", *(f"{np.percentile(found, p):.1f}" for p in (50, 95, 99, 100))]
 
 
-def _measure(home: Home, url: str, folder: Path, warm: float, seconds: float) -> tuple[list[float], list[float]]:
-    """Write at a steady rate; return the latencies, in milliseconds, of what was committed after the warm-up."""
+def _measure(home: Home, url: str, folder: Path, warm: float, seconds: float) -> tuple[list[float], ...]:
+    """Write at a steady rate; return the latencies of what was committed after the warm-up, and what batches took.
+
+    All in milliseconds: latencies in Spark and in `tail`, and the micro-batches of ours and of the reference.
+    """
     spark = session("bench", master="local[2]")
     seen: list[tuple[float, float]] = []
     rows = spark.readStream.format("penstock").options(home=str(home.path), source="bench", table="public.event").load()
-    query = (
-        rows.writeStream.foreachBatch(lambda batch, _: _remember(batch, seen))
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(processingTime="0 seconds")
-        .start()
-    )
+    query = _started(rows, folder / "checkpoint", seen)
     tail = subprocess.Popen([sys.executable, "-m", "bench.latency", str(home.path)], stdout=subprocess.PIPE)
     stop = threading.Event()
     writer = threading.Thread(target=_write, args=(url, stop))
@@ -84,12 +91,33 @@ def _measure(home: Home, url: str, folder: Path, warm: float, seconds: float) ->
     stop.set()
     writer.join()
     time.sleep(1.0)
-    query.stop()
+    own = _batches(query)
+    floor = _reference(spark, folder / "reference")
     spark.stop()
     tail.terminate()
     out, _ = tail.communicate()
     tailed = [tuple(json.loads(line)) for line in out.splitlines()]
-    return _latencies(seen, began, ended), _latencies(tailed, began, ended)
+    return _latencies(seen, began, ended), _latencies(tailed, began, ended), own, floor
+
+
+def _started(rows: DataFrame, checkpoint: Path, seen: list[tuple[float, float]]) -> StreamingQuery:
+    stream = rows.writeStream.foreachBatch(lambda batch, _: _remember(batch, seen))
+    return stream.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds").start()
+
+
+def _reference(spark: SparkSession, checkpoint: Path) -> list[float]:
+    """Let Spark's own source run for a while."""
+    rows = spark.readStream.format("rate").option("rowsPerSecond", "1000").load()
+    query = _started(rows.selectExpr("timestamp AS _committed_at", "value"), checkpoint, [])
+    time.sleep(10.0)
+    return _batches(query)
+
+
+def _batches(query: StreamingQuery) -> list[float]:
+    """Stop a query; return how long its last micro-batches with rows took."""
+    query.stop()
+    found = [p["durationMs"]["triggerExecution"] for p in query.recentProgress if p["numInputRows"]]
+    return found[-50:]
 
 
 def _latencies(seen: list[Any], began: float, ended: float) -> list[float]:
@@ -97,9 +125,9 @@ def _latencies(seen: list[Any], began: float, ended: float) -> list[float]:
 
 
 def _remember(batch: Any, seen: list[tuple[float, float]]) -> None:
-    found = batch.selectExpr("unix_micros(_committed_at)").collect()
+    found = batch.collect()
     now = time.time()
-    seen.extend((row[0] / 1e6, now) for row in found)
+    seen.extend((row["_committed_at"].timestamp(), now) for row in found)
 
 
 def _write(url: str, stop: threading.Event) -> None:

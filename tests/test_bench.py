@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -28,6 +30,20 @@ def test_memory_ends_with_its_ratio() -> None:
     done = bench("memory", "--quick", rows=40_000)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"ratio memory \d+\.\d\d", done.stdout.splitlines()[-1])
+
+
+def test_read_ends_with_its_rows_per_second() -> None:
+    done = bench("read", "--quick", rows=20_000)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"rows_per_second read \d+\.\d\d", done.stdout.splitlines()[-1])
+
+
+def test_latency_ends_with_its_median(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_BENCH_SECONDS", "5")
+    done = bench("latency", "--quick")
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"p50_ms latency \d+\.\d\d", done.stdout.splitlines()[-1])
+    assert "synchronous_commit=on" in done.stdout
 
 
 def test_without_a_name_the_benchmarks_are_listed() -> None:
