@@ -55,14 +55,13 @@ def run(quick: bool) -> float:
         home.create(server.url, "bench")
         capture = CaptureSupervisor(home.path, "bench")
         try:
-            in_spark, in_tail, own, floor = _measure(
-                home, server.url, Path(folder), min(_WARM_SECONDS, seconds), seconds
-            )
+            found = _measure(home, server.url, Path(folder), min(_WARM_SECONDS, seconds), seconds)
         finally:
             capture.stop()
+    in_spark, in_tail, *batches = found
     shown = [_row("foreachBatch in Spark, 2 cores", in_spark), _row("home.tail()", in_tail)]
     print_table(f"{_RATE:.0f} tx/s for {seconds:.0f} s", ("commit to", "seen", "p50 ms", "p95", "p99", "most"), shown)
-    own, floor = (float(np.median(found)) for found in (own, floor))
+    own, floor = map(np.median, batches)
     print(f"a micro-batch: {own:.0f} ms, {own / floor:.2f} of one over Spark's own rate source ({floor:.0f} ms)")
     return float(np.median(in_spark))
 
