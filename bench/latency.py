@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import psycopg
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.rounds import print_environment, print_table
 from penstock.control.home import Home

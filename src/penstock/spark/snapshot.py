@@ -192,8 +192,9 @@ def _key_filter(schema: TableSchema, equal: Mapping[str, set[Any]]) -> pc.Expres
     found = None
     for name in schema.key:
         kind = schema.columns.field(name).type
+        values = [value for value in equal.get(name, ()) if value is not None]
         if name in equal and (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date(kind)):
-            condition = pc.field(name).isin(pa.array(sorted(equal[name]), kind))
+            condition = pc.field(name).isin(pa.array(values, kind))
             found = condition if found is None else found & condition
     return found
 

@@ -155,7 +155,7 @@ class _Planner:
     def _fixed(self, text: str, limit: ReadLimit) -> _Offset:
         """Choose now where to begin."""
         if text == EARLIEST:
-            snapshot = Snapshot.choose(self._chosen, self._chosen.readable(), self._columns)
+            snapshot = Snapshot.choose(self._chosen, self._reach(self._chosen.readable()), self._columns)
             start = {"lsn": str(snapshot.at), "bases": snapshot.bases(), "read": 0, "of": len(snapshot.pieces())}
             return self._further_in_snapshot(start, limit)
         return {"lsn": str(self._chosen.position(text))}
@@ -177,7 +177,7 @@ class _Planner:
         """
         log = self._chosen.reader()
         self._seen = durable = log.wait(self._seen, _PATIENCE_SECONDS).durable
-        reach = durable if self._target is None else Lsn(min(durable, self._target))
+        reach = self._reach(durable)
         error = self._chosen.error()
         upto = reach if error is None else Lsn(min(reach, error.lsn - 1))
         if upto > after:
@@ -188,6 +188,10 @@ class _Planner:
         if error is not None and reach >= error.lsn:
             raise error
         return after
+
+    def _reach(self, position: Lsn) -> Lsn:
+        """Return a position, or where the query is to end if that is before it."""
+        return position if self._target is None else Lsn(min(position, self._target))
 
     def _should_move_on(self) -> bool:
         return self._target is None and time.monotonic() - self._moved > _MOVE_ON_SECONDS
