@@ -159,8 +159,15 @@ def test_a_running_home_keeps_its_log_small(database: Any, tmp_path: Path, spark
             time.sleep(0.05)
         live = home.live(spark)
         assert live.table("shop.idle").count() == 1
+        database.execute("INSERT INTO idle VALUES (2)")
         assert all(verdict.equal for verdict in home.verify(spark, "shop"))
         size = log_path(home.path, "shop").stat().st_size
         (source,) = home.status().sources
+        assert {table.state for table in source.tables} == {"live"}
+        applied = time.monotonic() + 120
+        while spark.read.format("delta").load(str(home.path / "lake" / "shop" / "idle")).count() < 2:
+            running.check()
+            assert time.monotonic() < applied, "a table whose history is gone before it changed again was not applied"
+            time.sleep(0.5)
         assert [reader.name for reader in source.readers if reader.expires is None] == [TABLES]
     assert size < max(4 << 20, written * 100 * 640), "less than what was written"

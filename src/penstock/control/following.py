@@ -218,7 +218,7 @@ class Follower:
         error = known.error
         upto = durable if error is None else Lsn(min(durable, error.lsn - 1))
         try:
-            self._merge(table, table.at, upto, known)
+            self._merge(table, self._stands(table, table.at, durable), upto, known)
         except TableError as absent:
             self._fail(table, absent)
             return
@@ -228,6 +228,11 @@ class Follower:
                 raise TransientError(message) from broken
         if error is not None and state is not TableState.FAILED:
             self._fail(table, error)
+
+    def _stands(self, table: _Followed, at: State, durable: Lsn) -> State:
+        """Say where a base stands: further on, if the catalog knows that nothing has happened to it since."""
+        noted = self._catalog.newest_base(self._source, table.record.local, durable)
+        return at if noted is None else at._replace(position=Lsn(max(at.position, noted.position)))
 
     def _merge(self, table: _Followed, at: State, upto: Lsn, logged: LoggedTable) -> None:
         if upto <= at.position:
