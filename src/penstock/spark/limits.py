@@ -1,8 +1,9 @@
 """Where a micro-batch ends: after so many changes or bytes, and always between transactions.
 
-Chunks say how many rows they hold and from which to which transaction. Whole chunks are taken while they fit. The one
-that does not fit may hold many transactions: it is read, to end after the last of them that fits. At least one
-transaction is always taken, or a stream would stand still before one that is larger than the limit.
+Chunks say how many rows they hold and from which to which transaction. Whole chunks are taken, over all tables by where
+they end, while they fit. The one that does not fit may hold many transactions, and so may those that overlap with it:
+their positions are read, to end after the last transaction that fits. At least one transaction is always taken,
+or a stream would stand still before one that is larger than the limit.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from penstock.changelog.interface import ChangeLogReader, ChunkRef, Extent
+from penstock.changelog.interface import ChangeLogReader, Extent
 from penstock.positions import Lsn
 
 __all__ = ["Limits"]
+
+_Numbers = npt.NDArray[np.generic]
 
 
 @dataclass(frozen=True)
@@ -29,32 +33,50 @@ class Limits:
         """Return the position at which to end, `upto` at most."""
         if self.rows is None and self.size is None:
             return upto
-        chunks = sorted(((chunk, extent) for extent in extents for chunk in extent.chunks), key=_by_end)
+        parts = [replace(extent, chunks=(chunk,)) for extent in extents for chunk in extent.chunks]
+        parts.sort(key=lambda part: part.chunks[0].last)
+        fitting = self._whole(parts)
+        if fitting == len(parts):
+            return upto
+        reach = parts[fitting].chunks[0].last
+        mixed = [part for part in parts[fitting:] if part.chunks[0].first <= reach]
+        begins = min(part.chunks[0].first for part in mixed)
+        apart = [part for part in parts[:fitting] if part.chunks[0].last < begins]
+        return min(upto, self._within(log, apart, parts[len(apart) : fitting] + mixed, reach))
+
+    def _whole(self, parts: Sequence[Extent]) -> int:
+        """Return how many chunks fit whole."""
         rows = size = 0
-        end: Lsn | None = None
-        for chunk, extent in chunks:
-            if not self._fits(rows + chunk.rows, size + chunk.size):
-                return self._within(log, replace(extent, chunks=(chunk,)), rows, size, end)
-            rows, size, end = rows + chunk.rows, size + chunk.size, chunk.last
-        return upto
+        for number, part in enumerate(parts):
+            rows, size = rows + part.rows, size + part.size
+            if not self._fits(rows, size):
+                return number
+        return len(parts)
+
+    def _within(self, log: ChangeLogReader, apart: Sequence[Extent], mixed: Sequence[Extent], reach: Lsn) -> Lsn:
+        """Look for the last transaction of overlapping chunks that fits together with what lies before them."""
+        lsns, sizes = self._positions(log, mixed)
+        positions, at = np.unique(lsns, return_inverse=True)
+        rows = sum(part.rows for part in apart) + np.cumsum(np.bincount(at))
+        size = sum(part.size for part in apart) + np.cumsum(np.bincount(at, sizes))
+        fitting = [p for p, r, s in zip(positions, rows, size, strict=True) if p <= reach and self._fits(r, s)]
+        if fitting:
+            return Lsn(int(fitting[-1]))
+        return apart[-1].chunks[0].last if apart else Lsn(int(positions[0]))
+
+    def _positions(self, log: ChangeLogReader, parts: Sequence[Extent]) -> tuple[_Numbers, _Numbers]:
+        """Return the position of each image of some chunks, and about how many bytes it has."""
+        found = [(_lsns(log, part), part.size / max(1, part.rows)) for part in parts]
+        sizes = [np.full(len(lsns), each) for lsns, each in found]
+        return np.concatenate([lsns for lsns, _ in found]), np.concatenate(sizes)
 
     def _fits(self, rows: float, size: float) -> bool:
         return (self.rows is None or rows <= self.rows) and (self.size is None or size <= self.size)
 
-    def _within(self, log: ChangeLogReader, extent: Extent, rows: int, size: int, end: Lsn | None) -> Lsn:
-        """Look into the chunk that does not fit."""
-        (chunk,) = extent.chunks
-        if chunk.first == chunk.last:
-            return chunk.last if end is None else end
-        lsns = np.concatenate([batch.column("_lsn").to_numpy() for batch in log.read(extent)])
-        positions, counts = np.unique(lsns, return_counts=True)
-        each = chunk.size / max(1, chunk.rows)
-        for position, count in zip(positions, np.cumsum(counts), strict=True):
-            if not self._fits(rows + count, size + count * each):
-                return end if end is not None else Lsn(int(position))
-            end = Lsn(max(end or 0, int(position)))
-        return end or chunk.last
 
-
-def _by_end(found: tuple[ChunkRef, Extent]) -> tuple[Lsn, Lsn]:
-    return found[0].last, found[0].first
+def _lsns(log: ChangeLogReader, part: Extent) -> _Numbers:
+    """Return the positions in one chunk; one of a single transaction, which may have very many, is not read."""
+    (chunk,) = part.chunks
+    if chunk.first == chunk.last:
+        return np.full(chunk.rows, int(chunk.last))
+    return np.concatenate([batch.column("_lsn").to_numpy() for batch in log.read(part)])

@@ -153,12 +153,15 @@ class _Planner:
         self._pin.let_go()
 
     def _fixed(self, text: str, limit: ReadLimit) -> _Offset:
-        """Choose now where to begin."""
+        """Choose now where to begin, and hold what that needs."""
         if text == EARLIEST:
             snapshot = Snapshot.choose(self._chosen, self._reach(self._chosen.readable()), self._columns)
             start = {"lsn": str(snapshot.at), "bases": snapshot.bases(), "read": 0, "of": len(snapshot.pieces())}
+            self._pin.hold(start)
             return self._further_in_snapshot(start, limit)
-        return {"lsn": str(self._chosen.position(text))}
+        start = {"lsn": str(self._chosen.position(text))}
+        self._pin.hold(start)
+        return start
 
     def _further_in_snapshot(self, start: _Offset, limit: ReadLimit) -> _Offset:
         """Take as many pieces of the tables as the limit allows, one at least."""
