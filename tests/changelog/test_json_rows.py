@@ -6,7 +6,7 @@ import base64
 import datetime
 import json
 import math
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,8 @@ LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.float64(), st.floats()),
     (pa.decimal128(20, 0), st.decimals(0, 2**64 - 1, places=0)),
     (pa.decimal128(6, 2), st.decimals(-9999, 9999, places=2)),
-    (pa.decimal128(38, 38), st.integers(-(10**38) + 1, 10**38 - 1).map(lambda n: Decimal(n).scaleb(-38))),
-    (pa.decimal128(12, 9), st.integers(-(10**4), 10**4).map(lambda n: Decimal(n).scaleb(-9))),
+    (pa.decimal128(38, 38), st.integers(-(10**38) + 1, 10**38 - 1).map(lambda n: Decimal(f"{n}E-38"))),
+    (pa.decimal128(12, 9), st.integers(-(10**4), 10**4).map(lambda n: Decimal(f"{n}E-9"))),
     (pa.string(), TEXT),
     (pa.binary(), st.binary(max_size=9)),
     (pa.date32(), st.dates()),
@@ -114,7 +114,7 @@ def same(found: Any, wanted: Any) -> bool:
 def normal(value: Any) -> Any:
     """Decimals with their sign and without the form in which they were written."""
     if isinstance(value, Decimal):
-        return (value.is_signed(), value.normalize())
+        return (value.is_signed(), value.normalize(Context(prec=100)))
     if isinstance(value, dict):
         return {key: normal(item) for key, item in value.items()}
     return [normal(item) for item in value] if isinstance(value, list) else value
