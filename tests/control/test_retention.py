@@ -141,6 +141,7 @@ def test_a_reader_can_be_forgotten(tables: Tables, tmp_path: Path) -> None:
             home.forget_reader("shop", name)
 
 
+@pytest.mark.timeout(1200)
 def test_a_running_home_keeps_its_log_small(database: Any, tmp_path: Path, spark: SparkSession) -> None:
     """Under writes that never stop, history moves on, the file does not grow, and every row is right."""
     database.execute("CREATE TABLE busy (id int PRIMARY KEY, body text); CREATE TABLE idle (id int PRIMARY KEY)")

@@ -108,10 +108,12 @@ def check(database: Database, penstock: Penstock, folder: Path, master: str) -> 
     assert penstock.interrupt() == 0
 
 
+@pytest.mark.timeout(1500)
 def test_on_this_machine_with_the_embedded_log(shop_and_bank: Database, penstock_run: Penstock, tmp_path: Path) -> None:
     check(shop_and_bank, penstock_run, tmp_path, "local[2]")
 
 
+@pytest.mark.timeout(1500)
 def test_on_a_cluster_with_kafka(
     shop_and_bank: Database, penstock_run: Penstock, cluster: SparkCluster, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.changelog.chunks import ITEMS, ORDERS, chunk, inserted
 from tests.spark.shop import START, Shop
@@ -43,6 +44,7 @@ class Writing(threading.Thread):
         self.join()
 
 
+@pytest.mark.timeout(1500)
 def test_fifty_restarts(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     points = random.Random(seed)
