@@ -2,8 +2,8 @@
 
 A writer commits one row at a time, at a steady rate. Capture runs as it does in ``penstock run``, in a process of its
 own. Spark has two local cores, and a streaming query whose `foreachBatch` collects its rows. Latency is from the commit
-time that Postgres gives to the end of that. Then, without Spark, the same load is followed by another process through
-`home.tail()`.
+time that Postgres gives to the call of that function, by when the rows are in Spark; beside it, to the end of its
+collect. Then, without Spark, the same load is followed by another process through `home.tail()`.
 
 Both clocks are this machine's. Postgres takes the commit time before it flushes its WAL: that is in the figure.
 
@@ -27,6 +27,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,16 @@ _WARM_SECONDS = 15.0
 _TABLE = "CREATE TABLE event (id bigint PRIMARY KEY, name text NOT NULL, amount numeric(12,2), at timestamptz)"
 
 
+@dataclass
+class _Seen:
+    """Commit time of each row, and when it was seen."""
+
+    called: list[tuple[float, float]] = field(default_factory=list)
+    collected: list[tuple[float, float]] = field(default_factory=list)
+
+
 def run(quick: bool) -> float:
-    """Measure, print, and return the median latency in Spark, in milliseconds."""
+    """Measure, print, and return the median latency until `foreachBatch` is called, in milliseconds."""
     seconds = float(os.environ.get("PENSTOCK_BENCH_SECONDS", 20 if quick else 120))
     with start_postgres() as server, tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         print_environment(server)
@@ -66,12 +75,16 @@ def run(quick: bool) -> float:
             found = _measure(home, server.url, Path(folder), min(_WARM_SECONDS, seconds), seconds)
         finally:
             capture.stop()
-    in_spark, in_tail, *batches = found
-    shown = [_row("foreachBatch in Spark, 2 cores", in_spark), _row("home.tail()", in_tail)]
+    called, collected, in_tail, *batches = found
+    shown = [
+        _row("foreachBatch is called (Spark, 2 cores)", called),
+        _row("foreachBatch has collected the rows", collected),
+        _row("home.tail() has them", in_tail),
+    ]
     print_table(f"{_RATE:.0f} tx/s for {seconds:.0f} s", ("commit to", "seen", "p50 ms", "p95", "p99", "most"), shown)
     own, floor = map(np.median, batches)
     print(f"a micro-batch: {own:.0f} ms, {own / floor:.2f} of one over Spark's own rate source ({floor:.0f} ms)")
-    return float(np.median(in_spark))
+    return float(np.median(called))
 
 
 def _row(name: str, found: list[float]) -> list[str]:
@@ -81,11 +94,11 @@ def _row(name: str, found: list[float]) -> list[str]:
 def _measure(home: Home, url: str, folder: Path, warm: float, seconds: float) -> tuple[list[float], ...]:
     """Write at a steady rate; return the latencies of what was committed after the warm-up, and what batches took.
 
-    All in milliseconds: latencies in Spark and then, without it, in `tail`; the micro-batches of ours and of the
-    reference.
+    All in milliseconds: until `foreachBatch` is called, until it has the rows in hand, and, without Spark, until
+    `tail` has them; then the micro-batches of ours and of the reference.
     """
     spark = session("bench", master="local[2]", config=_QUICK_CHECKPOINTS)
-    seen: list[tuple[float, float]] = []
+    seen = _Seen()
     rows = spark.readStream.format("penstock").options(home=str(home.path), source="bench", table="public.event").load()
     query = _started(rows, folder / "checkpoint", seen)
     with _writing(url, 0):
@@ -97,7 +110,8 @@ def _measure(home: Home, url: str, folder: Path, warm: float, seconds: float) ->
     own = _batches(query)
     floor = _reference(spark, folder / "reference")
     spark.stop()
-    return _latencies(seen, began, ended), _tailed(home, url, folder / "tailed", seconds / 4), own, floor
+    in_spark = (_latencies(found, began, ended) for found in (seen.called, seen.collected))
+    return *in_spark, _tailed(home, url, folder / "tailed", seconds / 4), own, floor
 
 
 def _tailed(home: Home, url: str, output: Path, seconds: float) -> list[float]:
@@ -127,7 +141,7 @@ def _writing(url: str, first: int) -> Iterator[None]:
         writer.join()
 
 
-def _started(rows: DataFrame, checkpoint: Path, seen: list[tuple[float, float]]) -> StreamingQuery:
+def _started(rows: DataFrame, checkpoint: Path, seen: _Seen) -> StreamingQuery:
     stream = rows.writeStream.foreachBatch(lambda batch, _: _remember(batch, seen))
     return stream.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds").start()
 
@@ -135,7 +149,7 @@ def _started(rows: DataFrame, checkpoint: Path, seen: list[tuple[float, float]])
 def _reference(spark: SparkSession, checkpoint: Path) -> list[float]:
     """Let Spark's own source run for a while."""
     rows = spark.readStream.format("rate").option("rowsPerSecond", "1000").load()
-    query = _started(rows.selectExpr("timestamp AS _committed_at", "value"), checkpoint, [])
+    query = _started(rows.selectExpr("timestamp AS _committed_at", "value"), checkpoint, _Seen())
     time.sleep(10.0)
     return _batches(query)
 
@@ -151,10 +165,14 @@ def _latencies(seen: list[Any], began: float, ended: float) -> list[float]:
     return [(now - committed) * 1000 for committed, now in seen if began <= committed < ended]
 
 
-def _remember(batch: Any, seen: list[tuple[float, float]]) -> None:
+def _remember(batch: Any, seen: _Seen) -> None:
+    called = time.time()
     found = batch.collect()
     now = time.time()
-    seen.extend((row["_committed_at"].timestamp(), now) for row in found)
+    for row in found:
+        committed = row["_committed_at"].timestamp()
+        seen.called.append((committed, called))
+        seen.collected.append((committed, now))
 
 
 def _write(url: str, first: int, stop: threading.Event) -> None:
