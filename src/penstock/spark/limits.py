@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from penstock.positions import Lsn
 
 __all__ = ["Limits"]
 
-_Numbers = npt.NDArray[np.generic]
+_Numbers = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,9 @@ class Limits:
         positions, at = np.unique(lsns, return_inverse=True)
         rows = sum(part.rows for part in apart) + np.cumsum(np.bincount(at))
         size = sum(part.size for part in apart) + np.cumsum(np.bincount(at, sizes))
-        fitting = [p for p, r, s in zip(positions, rows, size, strict=True) if p <= reach and self._fits(r, s)]
-        if fitting:
-            return Lsn(int(fitting[-1]))
+        fits = (positions <= reach) & (rows <= (self.rows or np.inf)) & (size <= (self.size or np.inf))
+        if fits.any():
+            return Lsn(int(positions[fits][-1]))
         return apart[-1].chunks[0].last if apart else Lsn(int(positions[0]))
 
     def _positions(self, log: ChangeLogReader, parts: Sequence[Extent]) -> tuple[_Numbers, _Numbers]:

@@ -8,16 +8,13 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from penstock.changelog.sqlite.seals import damaged
-from penstock.errors import DefiniteError, HistoryGone, PenstockError, TransientError
-from penstock.model import TableName
-from penstock.positions import Lsn
+from penstock.errors import DefiniteError, PenstockError, TransientError
 
-__all__ = ["FILES", "SCHEMA", "SOURCE", "connect", "disk", "history_gone", "lock", "microseconds", "moment", "writing"]
+__all__ = ["FILES", "SCHEMA", "SOURCE", "connect", "disk", "lock", "writing"]
 
 _FORMAT = 4
 SCHEMA = f"""
@@ -113,23 +110,6 @@ def lock(path: Path) -> int:
     os.ftruncate(handle, 0)
     os.pwrite(handle, str(os.getpid()).encode(), 0)
     return handle
-
-
-def history_gone(what: TableName | str, after: Lsn | datetime, valid: Lsn) -> HistoryGone:
-    """Say that a range begins too early."""
-    message = f"the log's history of {what} begins at {valid}: what came after {after} is no longer in it"
-    return HistoryGone(message, "Start from that position or a later one, or anew from a fresh copy (earliest).")
-
-
-def microseconds(moment: datetime) -> int:
-    """Return a moment as microseconds since 1970, exactly."""
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
-
-
-def moment(microseconds: int | None) -> datetime | None:
-    """Return the moment that lies so many microseconds after 1970."""
-    return None if microseconds is None else datetime.fromtimestamp(microseconds / 1e6, UTC)
 
 
 def _configure(db: sqlite3.Connection) -> None:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.changelog.history import moment
 from penstock.changelog.interface import Frontiers
-from penstock.changelog.sqlite.file import moment
 from penstock.changelog.sqlite.seals import check, damaged, seal
 from penstock.positions import Lsn
 

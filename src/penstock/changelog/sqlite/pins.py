@@ -6,8 +6,8 @@ import sqlite3
 import time
 from pathlib import Path
 
+from penstock.changelog.history import moment
 from penstock.changelog.interface import Pin
-from penstock.changelog.sqlite.file import moment
 from penstock.changelog.sqlite.frontier import Frontier, tallied
 from penstock.changelog.sqlite.seals import check, damaged, seal, tally
 from penstock.positions import Lsn

@@ -11,10 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.changelog.frames import StoredChunk, widened
+from penstock.changelog.history import history_gone, microseconds
 from penstock.changelog.interface import ChangeLogReader, ChunkRef, Extent, Frontiers, LoggedTable, Pin
 from penstock.changelog.runs import runs, unpack_run
 from penstock.changelog.sqlite.chain import chunks_within
-from penstock.changelog.sqlite.file import SOURCE, connect, disk, history_gone, microseconds, writing
+from penstock.changelog.sqlite.file import SOURCE, connect, disk, writing
 from penstock.changelog.sqlite.frontier import Frontier, load_frontier
 from penstock.changelog.sqlite.moments import position_at
 from penstock.changelog.sqlite.payload import load_payloads

@@ -12,9 +12,10 @@ from operator import itemgetter
 from pathlib import Path
 
 from penstock.changelog.frames import StoredChunk, checksum
+from penstock.changelog.history import microseconds
 from penstock.changelog.interface import ChangeLogWriter, Chunk, Discarded, Frontiers, Prepared, StagedCommit
 from penstock.changelog.sqlite.chain import ChunkRow, begin_chain, linked
-from penstock.changelog.sqlite.file import connect, disk, lock, microseconds, writing
+from penstock.changelog.sqlite.file import connect, disk, lock, writing
 from penstock.changelog.sqlite.frontier import load_frontier, store_frontier, tallied
 from penstock.changelog.sqlite.moments import commits_of, position_at, store_moment
 from penstock.changelog.sqlite.pins import remove_expired_pins
