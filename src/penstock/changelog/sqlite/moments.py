@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.changelog.interface import Chunk, StagedCommit
@@ -21,32 +22,34 @@ from penstock.changelog.sqlite.frontier import Frontier
 from penstock.changelog.sqlite.seals import check, damaged, seal
 from penstock.positions import Lsn
 
-__all__ = ["commits_of", "forget_moments", "newest_upto", "position_at", "store_moment"]
+__all__ = ["Commits", "commits_of", "forget_moments", "newest_upto", "position_at", "store_moment"]
+
+Commits = npt.NDArray[np.int64]
 
 _FIRST_AFTER = """
 SELECT newest_at, lsn, prior_at, prior_lsn, commits, seal FROM moment WHERE newest_at > ? ORDER BY newest_at LIMIT 1
 """
 
 
-def commits_of(
-    chunks: Iterable[Chunk], staged: Iterable[StagedCommit], last: tuple[Lsn, int] | None
-) -> list[tuple[int, int]]:
-    """Return position and commit time of the transactions of a publication, in commit order."""
-    found = {commit.lsn: commit.committed_at for commit in staged}
+def commits_of(chunks: Iterable[Chunk], staged: Iterable[StagedCommit], last: tuple[Lsn, int] | None) -> Commits:
+    """Return position and commit time of the transactions of a publication, in commit order, a row each."""
+    told = [(commit.lsn, commit.committed_at) for commit in staged] + ([] if last is None else [last])
+    parts = [np.array(told, "<i8").reshape(-1, 2)]
     for chunk in chunks:
         lsns, _, times = chunk.transactions.columns
-        found.update(zip(lsns.to_pylist(), times.cast(pa.int64()).to_pylist(), strict=True))
-    if last is not None:
-        found[last[0]] = max(last[1], found.get(last[0], last[1]))
-    return sorted(found.items())
+        parts.append(np.column_stack([lsns.to_numpy(), times.cast(pa.int64()).to_numpy()]).astype("<i8"))
+    found: Commits = np.concatenate(parts)
+    found = found[np.lexsort((found[:, 1], found[:, 0]))]
+    latest: Commits = found[np.append(found[1:, 0] != found[:-1, 0], True)[: len(found)]]  # of each position
+    return latest
 
 
-def store_moment(db: sqlite3.Connection, before: Frontier, durable: Lsn, commits: list[tuple[int, int]]) -> int:
+def store_moment(db: sqlite3.Connection, before: Frontier, durable: Lsn, commits: Commits) -> int:
     """Write down a publication if a commit time in it is the newest so far; return the newest."""
-    newest = max((at for _, at in commits), default=before.newest_at)
+    newest = int(commits[:, 1].max()) if len(commits) else before.newest_at
     if newest <= before.newest_at:
         return before.newest_at
-    values = (newest, int(durable), before.newest_at, before.durable, np.array(commits, "<i8").tobytes())
+    values = (newest, int(durable), before.newest_at, before.durable, commits.tobytes())
     *told, packed = values
     db.execute("INSERT INTO moment VALUES (?, ?, ?, ?, ?, ?)", (*told, seal(*values), packed))
     return newest

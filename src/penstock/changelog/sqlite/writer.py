@@ -17,7 +17,7 @@ from penstock.changelog.interface import ChangeLogWriter, Chunk, Discarded, Fron
 from penstock.changelog.sqlite.chain import ChunkRow, begin_chain, linked
 from penstock.changelog.sqlite.file import connect, disk, lock, writing
 from penstock.changelog.sqlite.frontier import load_frontier, store_frontier, tallied
-from penstock.changelog.sqlite.moments import commits_of, position_at, store_moment
+from penstock.changelog.sqlite.moments import Commits, commits_of, position_at, store_moment
 from penstock.changelog.sqlite.pins import remove_expired_pins
 from penstock.changelog.sqlite.retention import free_pages, move_valid, remove_old_chunks
 from penstock.changelog.sqlite.roster import (
@@ -177,7 +177,7 @@ class SqliteLogWriter(ChangeLogWriter):
             message = f"the change log was asked to move its frontier back to {durable}"
             raise DefiniteError(message, "This is a defect in Penstock: please report it. Nothing was written.")
 
-    def _advance(self, durable: Lsn, committed_at: int | None, commits: list[tuple[int, int]]) -> None:
+    def _advance(self, durable: Lsn, committed_at: int | None, commits: Commits) -> None:
         before = load_frontier(self._db, self._path)
         newest = store_moment(self._db, before, durable, commits)
         after = before._replace(durable=int(durable), newest_at=newest)
