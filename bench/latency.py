@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -50,6 +50,7 @@ _RATE = 50.0
 _QUICK_CHECKPOINTS = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}
 """Without checksum files beside local ones: Hadoop starts a process (chmod) for each file that it makes."""
 _WARM_SECONDS = 15.0
+_PATIENCE = 120.0
 _TABLE = "CREATE TABLE event (id bigint PRIMARY KEY, name text NOT NULL, amount numeric(12,2), at timestamptz)"
 
 
@@ -102,11 +103,7 @@ def _measure(home: Home, url: str, folder: Path, warm: float, seconds: float) ->
     rows = spark.readStream.format("penstock").options(home=str(home.path), source="bench", table="public.event").load()
     query = _started(rows, folder / "checkpoint", seen)
     with _writing(url, 0):
-        time.sleep(warm)
-        began = time.time()
-        time.sleep(seconds)
-        ended = time.time()
-    time.sleep(1.0)
+        began, ended = _timed(lambda: seen.collected, warm, seconds)
     own = _batches(query)
     floor = _reference(spark, folder / "reference")
     spark.stop()
@@ -118,15 +115,36 @@ def _tailed(home: Home, url: str, output: Path, seconds: float) -> list[float]:
     """Let another process follow the log, under the same load."""
     with output.open("wb") as told:
         tail = subprocess.Popen([sys.executable, "-m", "bench.latency", str(home.path)], stdout=told)
+
+    def seen() -> list[tuple[float, float]]:
+        whole, _, _ = output.read_text().rpartition("\n")
+        return [(committed, now) for committed, now in map(json.loads, whole.splitlines())]
+
     with _writing(url, 1_000_000):
-        time.sleep(3.0)
-        began = time.time()
-        time.sleep(seconds)
-        ended = time.time()
-    time.sleep(0.5)
+        began, ended = _timed(seen, 1.0, seconds)
     tail.terminate()
     tail.wait()
-    return _latencies([json.loads(line) for line in output.read_text().splitlines()], began, ended)
+    return _latencies(seen(), began, ended)
+
+
+def _timed(seen: Callable[[], list[tuple[float, float]]], warm: float, seconds: float) -> tuple[float, float]:
+    """Wait until rows are seen at all, warm up, let the time pass, and wait until all of it was seen."""
+    _wait_for(seen, time.time())
+    time.sleep(warm)
+    began = time.time()
+    time.sleep(seconds)
+    ended = time.time()
+    _wait_for(seen, ended)
+    return began, ended
+
+
+def _wait_for(seen: Callable[[], list[tuple[float, float]]], moment: float) -> None:
+    """Until a row is seen that was committed at that moment or later."""
+    until = time.monotonic() + _PATIENCE
+    while not any(committed >= moment for committed, _ in seen()[-1000:]):
+        if time.monotonic() > until:
+            raise TimeoutError(f"nothing of the last {_PATIENCE:.0f} s was seen: is capture running?")
+        time.sleep(0.2)
 
 
 @contextmanager
@@ -161,7 +179,7 @@ def _batches(query: StreamingQuery) -> list[float]:
     return found[-50:]
 
 
-def _latencies(seen: list[Any], began: float, ended: float) -> list[float]:
+def _latencies(seen: list[tuple[float, float]], began: float, ended: float) -> list[float]:
     return [(now - committed) * 1000 for committed, now in seen if began <= committed < ended]
 
 
