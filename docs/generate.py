@@ -42,7 +42,15 @@ from penstock.control.transaction_json import VERSION, transaction_json
 from penstock.positions import Lsn
 from penstock.sources.postgres import types
 from penstock.sources.postgres.findings import Level
-from penstock.sources.postgres.options import Heartbeat, Ownership, Partitions, PostgresOptions, Rules
+from penstock.sources.postgres.options import (
+    Heartbeat,
+    Ownership,
+    Partitions,
+    PostgresOptions,
+    Rules,
+    Snapshot,
+    Watermarks,
+)
 from penstock.sources.postgres.types.known import BY_OID
 from penstock.spark.ranges import spark_schema
 from penstock.spark.source_options import PenstockOptions
@@ -657,6 +665,8 @@ def _source_options() -> str:
         ("Rules", Rules),
         ("Partitions", Partitions),
         ("Heartbeat", Heartbeat),
+        ("Snapshot", Snapshot),
+        ("Watermarks", Watermarks),
     ):
         docs = _attribute_docs(kinds)
         parts += [f"## {title}", _table(["value", "meaning"], [[_code(k.value), docs[k.name]] for k in kinds])]
@@ -664,6 +674,7 @@ def _source_options() -> str:
 
 
 _OPTION_TYPES = {
+    "str": "text",
     "str | None": "text",
     "tuple[str, ...]": "list of text",
     "bool": "true, false",

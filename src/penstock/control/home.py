@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.changelog.transactions import Transaction
-    from penstock.control.following import Progress
+    from penstock.control.followed import Progress
     from penstock.control.live import Live
     from penstock.control.running import Running
     from penstock.control.verify import Verdict

@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog, SourceRecord
-from penstock.control.following import Follower, Progress
+from penstock.control.followed import Progress
+from penstock.control.following import Follower
 from penstock.control.retention import release_history
 from penstock.control.retry import renew, to_retry
 from penstock.control.supervisor import CaptureSupervisor
@@ -66,8 +67,7 @@ class Running:
             self._told[source] = error.message
 
     def _renew(self, record: SourceRecord) -> None:
-        """Stop a source, describe its tables again, and start it: both halves go on where they were."""
-        self._followers[record.name].stop()
+        """Describe tables of a source again while its capture is stopped; copy and apply go on meanwhile."""
         self._captures[record.name].stop()
         try:
             for told in renew(self._catalog, self._catalog.source(record.name) or record):
@@ -76,7 +76,7 @@ class Running:
             self._progress(f"{record.name}: {error.message}; trying again")
         finally:
             self._captures[record.name] = CaptureSupervisor(self._home, record.name)
-            self._followers[record.name] = Follower(self._home, self._catalog, record.name, self._spark, self._progress)
+            self._followers[record.name].renew()
 
     def capture_pids(self) -> dict[str, int]:
         """Return the process id of each source's capture."""

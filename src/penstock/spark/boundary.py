@@ -17,9 +17,14 @@ from pyspark.errors import PySparkException
 from penstock import errors
 from penstock.errors import PenstockError
 
-__all__ = ["carrying", "delivering"]
+__all__ = ["brief", "carrying", "delivering"]
 
 _MARK = re.compile(r"penstock-error:(\{.*?\}):end", re.DOTALL)
+
+
+def brief(error: BaseException) -> str:
+    """Return the first line of what Spark says, which may be hundreds."""
+    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
 
 
 @contextmanager

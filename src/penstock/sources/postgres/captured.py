@@ -97,6 +97,10 @@ class CapturedTable(BaseModel):
         """Return the schema downstream."""
         return TableSchema(self.name, pa.schema([column.field() for column in self.columns]), self.key)
 
+    def comments(self) -> dict[str, str]:
+        """Return the comments of its columns."""
+        return {column.name: column.comment for column in self.columns if column.comment}
+
     def as_found(self, found: Self | None) -> Self | str:
         """Return this table with the columns that were added to it by the time it was `found`; or why it cannot be."""
         if found is None or found.oid != self.oid:

@@ -10,11 +10,12 @@ import enum
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from penstock.durations import parse_duration
 from penstock.errors import UsageError
 from penstock.secret import check_reference
 from penstock.sources.postgres.names import ColumnName, TableChoice, parse_column, parse_table
 
-__all__ = ["Heartbeat", "Ownership", "Partitions", "PostgresOptions", "Rules"]
+__all__ = ["Heartbeat", "Ownership", "Partitions", "PostgresOptions", "Rules", "Snapshot", "Watermarks"]
 
 
 class Ownership(enum.StrEnum):
@@ -53,6 +54,24 @@ class Heartbeat(enum.StrEnum):
     """By an update of a table of ours."""
 
 
+class Snapshot(enum.StrEnum):
+    """How a table is copied first."""
+
+    PARALLEL = "parallel"
+    """At one exported snapshot, by pages, many at a time; begun again if it dies."""
+    CHUNKED = "chunked"
+    """By ranges of the key, beside the stream; after a crash it goes on with the next chunk."""
+
+
+class Watermarks(enum.StrEnum):
+    """How the windows of a chunked copy or a repair are marked in the stream."""
+
+    MESSAGE = "message"
+    """By logical messages in the WAL."""
+    TABLE = "table"
+    """By updates of the one row of ``dblog_meta.watermarks``."""
+
+
 class PostgresOptions(BaseModel):
     """What one may ask of a Postgres source beyond its database."""
 
@@ -72,6 +91,10 @@ class PostgresOptions(BaseModel):
     partitions: Partitions = Field(default=Partitions.LEAVES, description="as what partitioned tables are captured")
     heartbeat: Heartbeat | None = Field(default=None, description="how an idle database is kept moving")
     heartbeat_interval: float = Field(default=10.0, description="seconds between heartbeats")
+    snapshot: Snapshot = Field(default=Snapshot.PARALLEL, description="how tables are copied first")
+    snapshot_wait: str = Field(default="1 hour", description="how long a copy waits for transactions begun before it")
+    chunk_pause: str = Field(default="0 s", description="the pause between the chunks of a chunked copy")
+    watermarks: Watermarks = Field(default=Watermarks.MESSAGE, description="how windows are marked in the stream")
 
     @field_validator("password")
     @classmethod
@@ -85,6 +108,12 @@ class PostgresOptions(BaseModel):
             message = f"heartbeats every {seconds:g} seconds"
             raise UsageError(message, "Choose an interval between 0.1 and 3600 seconds.")
         return seconds
+
+    @field_validator("snapshot_wait", "chunk_pause")
+    @classmethod
+    def _is_a_span(cls, text: str) -> str:
+        parse_duration(text)
+        return text
 
     @model_validator(mode="after")
     def _together(self) -> PostgresOptions:

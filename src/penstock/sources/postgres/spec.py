@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Self
 
@@ -19,7 +20,7 @@ from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
 from penstock.sources.postgres.findings import Finding, error, errors_among
 from penstock.sources.postgres.names import nearest, quoted
-from penstock.sources.postgres.options import Heartbeat, Ownership, PostgresOptions, Rules
+from penstock.sources.postgres.options import Heartbeat, Ownership, PostgresOptions, Rules, Snapshot, Watermarks
 from penstock.sources.postgres.preflight import Preflight, chosen_tables, examine
 from penstock.sources.postgres.preflight.role import find_role
 from penstock.sources.postgres.preflight.tables import check_table
@@ -169,6 +170,11 @@ class PostgresSource(Source, PostgresOptions):
                 heartbeat=self.heartbeat,
                 heartbeat_interval=self.heartbeat_interval,
                 retain_history=self.retain_history,
+                identity=uuid.uuid4().hex,
+                snapshot=self.snapshot,
+                snapshot_wait=self.snapshot_wait,
+                chunk_pause=self.chunk_pause,
+                watermarks=self.watermarks,
             )
         ]
 
@@ -187,6 +193,12 @@ class PostgresInstanceConfig(InstanceConfig):
     flags: SlotFlags = SlotFlags()
     heartbeat: Heartbeat | None = None
     heartbeat_interval: float = 10.0
+    identity: str = ""
+    """Made with the source, and in every watermark: what tells ours from those of others."""
+    snapshot: Snapshot = Snapshot.PARALLEL
+    snapshot_wait: str = "1 hour"
+    chunk_pause: str = "0 s"
+    watermarks: Watermarks = Watermarks.MESSAGE
     standby: bool = False
     """Whether it was a standby from which capture began."""
     start_lsn: int = 0

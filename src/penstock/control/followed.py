@@ -1,0 +1,64 @@
+"""One table of a source at work: its record, its capture, its base table, and where that stands."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from penstock.catalog.states import TableState
+from penstock.catalog.store import BaseVersion, Catalog, TableRecord
+from penstock.errors import PenstockError
+from penstock.layout import base_path
+from penstock.sources.postgres.captured import CapturedTable
+from penstock.tables.base import BaseTable, State
+
+__all__ = ["FollowedTable", "Progress"]
+
+Progress = Callable[[str], None]
+"""Told what is being done, for people to read."""
+
+
+class FollowedTable:
+    """A table that is copied, applied and mended; `writing` is held by whoever does one of these."""
+
+    def __init__(
+        self, home: Path, catalog: Catalog, record: TableRecord, captured: CapturedTable, spark: SparkSession
+    ) -> None:
+        path = base_path(home, record.source, record.local).absolute()
+        self._catalog = catalog
+        self.record = record
+        self.captured = captured
+        self.base = BaseTable(spark, str(path), captured.table_schema())
+        self.at: State | None = None
+        """What its Delta log said last; None while there is no whole copy."""
+        self.writing = threading.Lock()
+
+    def state(self) -> TableState:
+        """Return what the catalog says of it."""
+        for record in self._catalog.tables(self.record.source):
+            if record.upstream == self.record.upstream:
+                return record.state
+        return TableState.FAILED
+
+    def look_up(self) -> None:
+        """Ask the Delta log where the table stands, and note it in the catalog.
+
+        The note may be missing: a process can die, or lose its connection to Spark, right after a commit.
+        """
+        found = self.base.state()
+        self.at = found if found and found.generation == self.captured.generation else None
+        if self.at is not None:
+            self.base.schema = self.at.schema
+            base = BaseVersion(self.at.version, self.at.position, self.at.schema)
+            self._catalog.record_base(self.record.source, self.record.local, base)
+            if self.state() is TableState.PENDING:
+                self._catalog.set_table(self.record.source, self.record.upstream, TableState.LIVE)
+
+    def fail(self, error: PenstockError) -> None:
+        """Note a definite error of this table."""
+        self._catalog.set_table(
+            self.record.source, self.record.upstream, TableState.FAILED, error=error.message, remedy=error.remedy
+        )
