@@ -22,13 +22,13 @@ from pyspark.sql.types import StructType
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connect
-from penstock.sources.postgres.copy import PageRange, copy_range, page_ranges
+from penstock.sources.postgres.copy import PageRange, copy_range, copy_ranges
 from penstock.sources.postgres.slot import ExportedSnapshot
 from penstock.spark.boundary import carrying
 from penstock.spark.planner_noise import hush
 from penstock.spark.ranges import spark_schema
 
-__all__ = ["CopySource", "upstream_rows"]
+__all__ = ["CopySource", "rows_of_ranges", "upstream_rows"]
 
 
 hush()
@@ -38,9 +38,19 @@ def upstream_rows(
     spark: SparkSession, conninfo: str, snapshot: ExportedSnapshot, table: CapturedTable, tasks: int
 ) -> DataFrame:
     """Return the rows of an upstream table as a snapshot shows them. The snapshot must be held while they are read."""
-    schema = table.table_schema()
     with connect(conninfo) as connection:
-        ranges = page_ranges(connection, schema.table, tasks)
+        ranges = copy_ranges(connection, table.name, tasks)
+    return rows_of_ranges(spark, conninfo, snapshot, table, ranges)
+
+
+def rows_of_ranges(
+    spark: SparkSession,
+    conninfo: str,
+    snapshot: ExportedSnapshot,
+    table: CapturedTable,
+    ranges: Sequence[PageRange],
+) -> DataFrame:
+    """Return the rows in some ranges of pages, a task each."""
     request = {
         "connection": conninfo,
         "snapshot": snapshot.name,
@@ -49,7 +59,7 @@ def upstream_rows(
         "ranges": [(pages.first, pages.last) for pages in ranges],
     }
     spark.dataSource.register(CopySource)
-    reader = spark.read.format(CopySource.name()).schema(spark_schema(schema.columns))
+    reader = spark.read.format(CopySource.name()).schema(spark_schema(table.table_schema().columns))
     return reader.option("request", json.dumps(request)).load()
 
 

@@ -8,6 +8,10 @@
 Passwords come from the environment (``PGPASSWORD``), a password file or a service file, where libpq finds them by
 itself, in this process and in Spark's; or from a reference (see `penstock.secret`), which stands in
 the place of the password in a connection string. TLS, several hosts, ``target_session_attrs`` are libpq's business.
+
+A role or a database may limit how long statements, transactions and idle sessions take, against forgotten ones. A
+session that holds a snapshot, or copies a table, is idle or busy for hours on purpose: it is *patient*, and knows none
+of these limits. They are lifted as the session begins, so that none of them strikes first.
 """
 
 from __future__ import annotations
@@ -23,9 +27,13 @@ from penstock.secret import check_reference, is_reference, resolve
 from penstock.sources.postgres.diagnosis import refusal_sqlstate
 from penstock.sources.postgres.refusals import refusal
 
-__all__ = ["connect", "connect_replication", "connection_error", "parse_url", "place"]
+__all__ = ["connect", "connect_replication", "connection_error", "forget_timeouts", "parse_url", "place"]
 
 _PINNED = "-c TimeZone=UTC -c DateStyle=ISO -c IntervalStyle=iso_8601 -c extra_float_digits=3 -c bytea_output=hex"
+_TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout")
+_NO_TIMEOUTS = " ".join(f"-c {name}=0" for name in _TIMEOUTS)
+_TRANSACTION_TIMEOUT = 170000
+"""The server's version from which on there is ``transaction_timeout``."""
 _CONNECT_SECONDS = 10
 _SECRETS = ("password", "sslpassword")
 
@@ -71,34 +79,47 @@ def place(conninfo: str) -> str:
     return f"{host or 'localhost'}:{parameters.get('port') or 5432}/{database}"
 
 
-def connect(conninfo: str, application: str = "penstock", **settings: Any) -> psycopg.Connection[Any]:
+def connect(
+    conninfo: str, application: str = "penstock", *, patient: bool = False, **settings: Any
+) -> psycopg.Connection[Any]:
     """Open a connection for SQL, in autocommit mode, its output format pinned."""
-    return _open(conninfo, application, **settings)
+    return _open(conninfo, application, patient, **settings)
 
 
-def connect_replication(conninfo: str, application: str = "penstock") -> psycopg.Connection[Any]:
+def connect_replication(
+    conninfo: str, application: str = "penstock", *, patient: bool = False
+) -> psycopg.Connection[Any]:
     """Open a connection that speaks the replication protocol."""
-    return _open(conninfo, application, replication="database")
+    return _open(conninfo, application, patient, replication="database")
 
 
-def _open(conninfo: str, application: str, **extra: Any) -> psycopg.Connection[Any]:
+def forget_timeouts(connection: psycopg.Connection[Any]) -> None:
+    """Lift every limit of time from a session."""
+    names = [*_TIMEOUTS, *(["transaction_timeout"] if connection.info.server_version >= _TRANSACTION_TIMEOUT else [])]
+    connection.execute("; ".join(f"SET {name} = 0" for name in names))
+
+
+def _open(conninfo: str, application: str, patient: bool, **extra: Any) -> psycopg.Connection[Any]:
     given = conninfo_to_dict(conninfo)
     settings = {
         "client_encoding": "UTF8",
         "connect_timeout": given.get("connect_timeout") or _CONNECT_SECONDS,
         "fallback_application_name": application,
-        "options": f"{given.get('options') or ''} {_PINNED}".strip(),
+        "options": f"{given.get('options') or ''} {_PINNED} {_NO_TIMEOUTS if patient else ''}".strip(),
         "keepalives_idle": given.get("keepalives_idle") or 30,
         **{secret: resolve(str(given[secret])) for secret in _SECRETS if is_reference(str(given.get(secret) or ""))},
         **extra,
     }
     try:
-        return psycopg.connect(conninfo, autocommit=True, **settings)
+        connection = psycopg.connect(conninfo, autocommit=True, **settings)
     except psycopg.errors.ConnectionTimeout as error:
         raise connection_error(error, conninfo) from error
     except psycopg.OperationalError as error:
         sqlstate = refusal_sqlstate(make_conninfo(conninfo, **settings))
         raise _refused(error, conninfo, sqlstate, replication="replication" in extra) from None
+    if patient:
+        forget_timeouts(connection)
+    return connection
 
 
 def connection_error(error: psycopg.Error, conninfo: str) -> PenstockError:

@@ -9,9 +9,11 @@ All sessions see the same moment. They take no lock but the one that any SELECT 
 
 from __future__ import annotations
 
+import os
 import select
+import socket
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,14 +33,23 @@ from penstock.sources.postgres.pump import Drained, Pump
 from penstock.sources.postgres.slot import take_snapshot
 from penstock.sources.postgres.types import BadValue
 
-__all__ = ["PageRange", "copied_rows", "copy_range", "page_ranges", "split_rows"]
+__all__ = ["PageRange", "copied_rows", "copy_range", "copy_ranges", "page_ranges", "split_rows"]
 
 _BUFFER = 4 << 20
 _LAST_PAGE = (1 << 32) - 1
 _REPORT = "This is not what COPY (FORMAT binary) sends: please report it with the server's version."
+_COALESCED = 512 << 10
+_TAIL_MILLISECONDS = 5
+"""What is less than that much may be the end of the copy: it is not waited for any longer."""
 _HEADER = 4
-_PAGES = """
-SELECT coalesce(max(pg_relation_size(relation)), 0) / current_setting('block_size')::bigint
+_COUNT = 2
+_PAGE_INTS, _LINE_INTS = 1024, 16
+"""Columns are written side by side: if they lay a multiple of a page apart, all would compete for one set of the cache."""
+_LEAST_BYTES, _MOST_BYTES = 16 << 20, 256 << 20
+"""How much of a table, its TOAST included, one session copies: no tiny files, and not much to do again."""
+_SIZE = """
+SELECT coalesce(max(pg_relation_size(relation)), 0) / current_setting('block_size')::bigint,
+       coalesce(sum(pg_table_size(relation)), 0)::bigint
   FROM (SELECT to_regclass(%(table)s)
          UNION ALL SELECT relid FROM pg_partition_tree(to_regclass(%(table)s))) AS t(relation)
 """
@@ -53,30 +64,41 @@ class PageRange:
     last: int
 
 
+def copy_ranges(connection: psycopg.Connection[Any], table: TableName, tasks: int) -> list[PageRange]:
+    """Divide a table for so many tasks: each gets some, unless the table is small, and none gets too much at once."""
+    _, size = _pages_and_bytes(connection, table)
+    return page_ranges(connection, table, max(min(tasks, size // _LEAST_BYTES), -(-size // _MOST_BYTES)))
+
+
 def page_ranges(connection: psycopg.Connection[Any], table: TableName, pieces: int) -> list[PageRange]:
     """Divide a table's pages into about equal ranges; the last one is open, should the table have grown.
 
     A range of a partitioned table is those pages of each of its partitions: there are as many as the largest one has.
     """
-    name = sql.Identifier(table.schema, table.name).as_string(connection)
-    row = connection.execute(_PAGES, {"table": name}).fetchone()
-    pages = int(row[0]) if row else 0
+    pages, _ = _pages_and_bytes(connection, table)
     step = max(1, -(-pages // max(1, pieces)), 64)
     starts = list(range(0, max(pages, 1), step))
     return [PageRange(a, b) for a, b in zip(starts, [*starts[1:], _LAST_PAGE], strict=True)]
+
+
+def _pages_and_bytes(connection: psycopg.Connection[Any], table: TableName) -> tuple[int, int]:
+    name = sql.Identifier(table.schema, table.name).as_string(connection)
+    row = connection.execute(_SIZE, {"table": name}).fetchone()
+    return (int(row[0]), int(row[1])) if row else (0, 0)
 
 
 def copy_range(
     conninfo: str, snapshot: str, table: CapturedTable, pages: PageRange, lsn: Lsn
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range of pages as the snapshot shows them."""
-    with closing(connect(conninfo, _session_name(table.name))) as connection:
+    with closing(connect(conninfo, _session_name(table.name), patient=True)) as connection:
         take_snapshot(connection, snapshot)
         result = connection.pgconn.exec_(_copy_command(table, pages).as_bytes(connection))
         if result.status != pq.ExecStatus.COPY_OUT:
             raise _refused(result, table.name, lsn)
+        places = _Places(len(table.columns))
         for buffer, fill in _messages(connection, table.name):
-            yield from _batches(buffer, fill, table, lsn)
+            yield from _batches(buffer, fill, table, places, lsn)
 
 
 def copied_rows(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> dict[TableName, int]:
@@ -124,13 +146,12 @@ def _selected(column: CapturedColumn) -> sql.Composable:
 def _messages(connection: psycopg.Connection[Any], table: TableName) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
     """Yield filled buffers, each good until the next is asked for."""
     pump, buffer = Pump(connection.pgconn), np.empty(_BUFFER, np.uint8)
-    poll = select.poll()
-    poll.register(connection.pgconn.socket, select.POLLIN)
+    poll = _coalescing_poll(connection.pgconn.socket)
     fill = 0
     while True:
         fill, drained = pump.drain(buffer, fill)
         if drained is Drained.IDLE and fill < _BUFFER // 2:
-            poll.poll(1000)
+            poll.poll(_TAIL_MILLISECONDS)
             continue
         if drained is Drained.FULL and fill == 0:
             buffer = np.empty(pump.needed(), np.uint8)
@@ -143,6 +164,15 @@ def _messages(connection: psycopg.Connection[Any], table: TableName) -> Iterator
             return
 
 
+def _coalescing_poll(descriptor: int) -> select.poll:
+    """A poll that wakes when much has arrived: the server sends 8 KB at a time, and each waking takes from its time."""
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _COALESCED)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return poll
+
+
 def _check_end(connection: psycopg.Connection[Any], table: TableName) -> None:
     result = connection.pgconn.get_result()
     if result is None or result.status != pq.ExecStatus.COMMAND_OK:
@@ -151,10 +181,21 @@ def _check_end(connection: psycopg.Connection[Any], table: TableName) -> None:
         raise TransientError(message, "It will be tried again.")
 
 
-def _batches(buffer: npt.NDArray[np.uint8], fill: int, table: CapturedTable, lsn: Lsn) -> Iterator[pa.RecordBatch]:
-    most = min(fill // 6 + 1, 1 << 18)
+class _Places:
+    """Where the values of a buffer are: memory that is used again for each of them."""
+
+    def __init__(self, columns: int) -> None:
+        rows = _BUFFER // (_HEADER + _COUNT + _HEADER * columns) + 1
+        spread = -(-rows // _PAGE_INTS) * _PAGE_INTS + _LINE_INTS
+        self.off = np.empty((columns, spread), np.int32)
+        self.length = np.empty((columns, spread), np.int32)
+
+
+def _batches(
+    buffer: npt.NDArray[np.uint8], fill: int, table: CapturedTable, places: _Places, lsn: Lsn
+) -> Iterator[pa.RecordBatch]:
     columns, schema = table.columns, table.table_schema().columns.remove_metadata()
-    off, length = np.empty((len(columns), most), np.int32), np.empty((len(columns), most), np.int32)
+    off, length = places.off, places.length
     at = 0
     while at < fill:
         rows, at = split_rows(buffer, at, fill, off, length)

@@ -121,14 +121,21 @@ class Patience:
         self._told: tuple[int | None, str | None] | None = None
         self._told_at = 0.0
 
+    @property
+    def is_long(self) -> bool:
+        """Whether it has waited so long that somebody should be told; before that, nobody needs to look."""
+        waited = time.monotonic() - self._began
+        return waited >= _QUIET_SECONDS or self._is_over(waited)
+
+    def _is_over(self, waited: float) -> bool:
+        return waited >= self._wait.total_seconds()
+
     def look(self, connection: psycopg.Connection[Any], before: int | None = None) -> None:
         """Look what is in the way: say so, when it is something else than before; raise, when it was long enough."""
-        now = time.monotonic()
-        late = now - self._began >= self._wait.total_seconds()
-        if now - self._began < _QUIET_SECONDS and not late:
+        if not self.is_long:
             return
-        found = oldest_transaction(connection, before)
-        if late:
+        now, found = time.monotonic(), oldest_transaction(connection, before)
+        if self._is_over(now - self._began):
             raise self._gave_up(connection, found)
         which = (found.pid, found.gid) if found else (None, None)
         if which != self._told or now - self._told_at >= _REPEAT_SECONDS:

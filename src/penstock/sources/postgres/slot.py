@@ -6,18 +6,24 @@ never made anew: the changes in between would be lost without a word. One that s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 import psycopg
-from psycopg import sql
+from psycopg import pq, sql
+from psycopg.errors import error_from_result
 
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
-from penstock.sources.postgres.connection import connect_replication
+from penstock.sources.postgres.connection import connect, connect_replication, forget_timeouts
+from penstock.sources.postgres.old_transactions import Patience
 
 __all__ = [
     "ExportedSnapshot",
@@ -34,6 +40,8 @@ __all__ = [
     "take_snapshot",
 ]
 
+_LOOK_SECONDS = 0.1
+_CANCEL_SECONDS = 5.0
 _STATE = """
 SELECT s.slot_type, s.plugin, s.database, s.active_pid, s.wal_status, s.confirmed_flush_lsn::text, s.restart_lsn::text,
        s.database = current_database(), s.temporary, s.two_phase, {failover}, {reason},
@@ -139,26 +147,79 @@ def _create_by_function(name: str, flags: SlotFlags) -> sql.Composed:
 
 
 @contextmanager
-def export_snapshot(conninfo: str) -> Iterator[ExportedSnapshot]:
+def export_snapshot(
+    conninfo: str,
+    wait: timedelta = timedelta(hours=1),
+    tell: Callable[[str], None] = lambda _: None,
+    stop: threading.Event | None = None,
+) -> Iterator[ExportedSnapshot]:
     """Hold a snapshot open, by a temporary slot, together with the position that it shows.
 
     Transactions whose commit ends at or before the position are in the snapshot, all later ones are not.
+
+    The server makes none before every transaction has ended that is running now. `tell` hears which one is in the way;
+    after `wait`, or when told to `stop`, the slot is given up, and a `TransientError` says for whom it waited.
     """
-    with connect_replication(conninfo, "penstock snapshot") as connection:
+    with connect_replication(conninfo, "penstock snapshot", patient=True) as connection:
         name = sql.Identifier(f"penstock_snapshot_{uuid4().hex[:16]}")
         command = sql.SQL("CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT").format(name)
-        row = connection.execute(command).fetchone()
-        if row is None:
-            message = "Postgres exported no snapshot"
-            raise TransientError(message, "It will be asked again.")
-        yield ExportedSnapshot(row[2], Lsn.parse(row[1]))
+        connection.pgconn.send_query(command.as_bytes(connection))
+        try:
+            _await_answer(connection, conninfo, Patience(wait, tell), stop or threading.Event())
+        except BaseException:
+            _cancel(connection)
+            raise
+        yield _exported(connection)
+
+
+def _await_answer(
+    connection: psycopg.Connection[Any], conninfo: str, patience: Patience, stop: threading.Event
+) -> None:
+    """Wait for the server, and look at what it waits for over a connection of its own once it takes long."""
+    with ExitStack() as opened:
+        watch: psycopg.Connection[Any] | None = None
+        while not _has_answered(connection):
+            if stop.is_set():
+                message = "the wait for a snapshot was stopped"
+                raise TransientError(message, "Start again.")
+            if patience.is_long:
+                watch = watch or opened.enter_context(connect(conninfo, "penstock snapshot wait", patient=True))
+                patience.look(watch)
+
+
+def _has_answered(connection: psycopg.Connection[Any]) -> bool:
+    ready, _, _ = select.select([connection.pgconn.socket], [], [], _LOOK_SECONDS)
+    if ready:
+        connection.pgconn.consume_input()
+    return not connection.pgconn.is_busy()
+
+
+def _exported(connection: psycopg.Connection[Any]) -> ExportedSnapshot:
+    result = connection.pgconn.get_result()
+    if result is None or result.status != pq.ExecStatus.TUPLES_OK:
+        raise error_from_result(result, "utf-8") if result else psycopg.OperationalError("the connection is lost")
+    lsn, name = result.get_value(0, 1), result.get_value(0, 2)
+    while connection.pgconn.get_result() is not None:
+        continue
+    if lsn is None or name is None:
+        message = "Postgres exported no snapshot"
+        raise TransientError(message, "It will be asked again.")
+    return ExportedSnapshot(name.decode(), Lsn.parse(lsn.decode()))
+
+
+def _cancel(connection: psycopg.Connection[Any]) -> None:
+    """Let the server give up the slot: one that waits for transactions does not see that nobody listens any more."""
+    with suppress(psycopg.Error):
+        connection.cancel_safe(timeout=_CANCEL_SECONDS)
+        deadline = time.monotonic() + _CANCEL_SECONDS
+        while not _has_answered(connection) and time.monotonic() < deadline:
+            continue
 
 
 def take_snapshot(connection: psycopg.Connection[Any], snapshot: str) -> None:
     """Begin a transaction that sees an exported snapshot; it is gone when the session that exported it is."""
     try:
-        connection.execute("SET statement_timeout = 0")
-        connection.execute("SET idle_in_transaction_session_timeout = 0")
+        forget_timeouts(connection)
         connection.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
     except psycopg.Error as error:
