@@ -46,7 +46,7 @@ from penstock.sources.postgres.spec import PostgresSource
 from penstock.sources.postgres.types import warm
 from penstock.spark.session import session
 from penstock.tables.base import BaseTable
-from penstock.tables.initial_copy import rows_of_ranges
+from penstock.tables.initial_copy import files_of_ranges
 
 __all__ = ["Upstream", "prepared", "run"]
 
@@ -216,8 +216,8 @@ def _delta(upstream: Upstream, spark: SparkSession, folder: Path, name: str, pag
         with connect(upstream.server.url) as connection:
             ranges = copy_ranges(connection, upstream.table.name, spark.sparkContext.defaultParallelism)
         ranges = [replace(found, last=min(found.last, pages.last)) for found in ranges if found.first < pages.last]
-        rows = rows_of_ranges(spark, upstream.server.url, upstream.snapshot, upstream.table, ranges)
-        BaseTable(spark, str(target), schema).create(rows, upstream.snapshot.lsn)
+        files = files_of_ranges(spark, upstream.server.url, upstream.snapshot, upstream.table, ranges, target)
+        BaseTable(spark, str(target), schema).create_of_files(files, upstream.snapshot.lsn)
         seconds = time.perf_counter() - before
     upstream.took(name, watched.peak)
     subprocess.run(["rm", "-rf", str(target)], check=True)

@@ -489,6 +489,11 @@ _FIELDS: dict[type, dict[str, str]] = {
         "behind": "Images in the log beyond the base table (an update with an old row has two). Live views have them.",
         "error": "What happened, if something did.",
         "remedy": "What to do about it.",
+        "copied_rows": "Rows that its copy has taken so far; null when it is not being copied.",
+        "copied_bytes": "The same in bytes, as Postgres sent them.",
+        "estimated_rows": "About how many rows there are, by Postgres's estimate or what has come, if that is more.",
+        "estimated_bytes": "About how many bytes, by the size of the table upstream or what has come.",
+        "waiting": "What its copy waits for: the transaction that holds up a snapshot, with its pid and age.",
     },
 }
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import BaseVersion, Catalog, SourceRecord, TableRecord
 from penstock.errors import DefiniteError
@@ -217,6 +218,31 @@ def test_debts(shop: Catalog) -> None:
 def test_a_catalog_of_the_first_version_is_taken_on(shop: Catalog, tmp_path: Path) -> None:
     path = tmp_path / "home" / "penstock.db"
     with closing(sqlite3.connect(path)) as db:
-        db.executescript("DROP TABLE debt; ALTER TABLE source DROP COLUMN log; PRAGMA user_version = 1")
+        db.executescript(
+            "DROP TABLE debt; DROP TABLE copy_progress; ALTER TABLE source DROP COLUMN log; PRAGMA user_version = 1"
+        )
     again = Catalog(path)
     assert (again.debts(), again.source("shop")) == ([], source())
+
+
+def test_progress_never_goes_back_and_totals_hold_what_has_come(shop: Catalog) -> None:
+    assert shop.progress("shop") == {}
+    shop.note_progress("shop", "orders", CopyProgress(waiting="waiting for pid 7"))
+    assert shop.progress("shop") == {"orders": CopyProgress(0, 0, 0, 0, "waiting for pid 7")}
+    shop.note_progress("shop", "orders", CopyProgress(10, 100, 50, 400))
+    shop.note_progress("shop", "orders", CopyProgress(5, 50, 50, 400))
+    shop.note_progress("shop", "items", CopyProgress(3, 30, 1, 10))
+    assert shop.progress("shop") == {"orders": CopyProgress(10, 100, 50, 400), "items": CopyProgress(3, 30, 3, 30)}
+    shop.note_progress("shop", "orders", CopyProgress(60, 500, 50, 400))
+    assert shop.progress("shop")["orders"] == CopyProgress(60, 500, 60, 500)
+    shop.forget_progress("shop", "orders")
+    assert list(shop.progress("shop")) == ["items"]
+    shop.forget_progress("shop")
+    assert shop.progress("shop") == {}
+
+
+def test_progress_of_a_source_that_is_gone_is_not_noted(shop: Catalog) -> None:
+    shop.note_progress("shop", "orders", CopyProgress(1, 1, 1, 1))
+    shop.remove_source("shop")
+    shop.note_progress("shop", "orders", CopyProgress(1, 1, 1, 1))
+    assert shop.progress("shop") == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ TABLE = {
     "behind": 0,
     "error": None,
     "remedy": None,
+    **dict.fromkeys(["copied_rows", "copied_bytes", "estimated_rows", "estimated_bytes", "waiting"]),
 }
 
 
@@ -94,6 +96,16 @@ def test_what_is_drawn(shown: HomeStatus) -> None:
     assert lines[4].split() == ["shop.[red]x", "public.[red]x", "failed", "0"]
     assert lines[5] == "history from 0/1; needed by tables at 0/16B3748"
     assert lines[6:] == ["public.[red]x: it has [no] key", "Run: ALTER TABLE x;"]
+
+
+def test_copies_are_drawn_with_rows_bytes_and_what_they_wait_for(shown: HomeStatus) -> None:
+    (source,) = shown.sources
+    known = ("pending", None, 0, None, None)
+    copying = TableStatus("shop.a", "public.a", *known, 1500, 2_000_000, 6000, 8_000_000)
+    waiting = [TableStatus(f"shop.{n}", f"public.{n}", *known, waiting="waiting for pid 7") for n in "bc"]
+    text = drawn(replace(shown, sources=[replace(source, tables=[copying, *waiting])]))
+    assert "public.a: copied 1,500 of about 6,000 rows, 2.0 MB of about 8.0 MB" in text
+    assert text.count("the copy is waiting for pid 7") == 1
 
 
 def test_names_stay_whole_where_the_terminal_is_narrow(shown: HomeStatus) -> None:

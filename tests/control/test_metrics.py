@@ -34,3 +34,20 @@ def test_every_figure_by_source_and_table() -> None:
     assert found["penstock_reader_lsn", "b", "tables"] == 16
     assert ("penstock_source_lag_bytes", "b") not in found, "what is not known is left out"
     assert ("penstock_source_durable_lsn", "b") not in found
+
+
+def test_how_far_copies_are() -> None:
+    shop = source("a", "ready", 0, "1/A0")
+    shop.tables.append(TableStatus("a.u", "public.u", "pending", None, 0, None, None, 10, 200, 30, 400))
+    found = {
+        (sample.name, sample.labels["table"]): sample.value
+        for family in text_string_to_metric_families(metrics_text(HomeStatus(1, "home", 1, [shop])))
+        for sample in family.samples
+        if family.name.startswith(("penstock_table_copied", "penstock_table_estimated"))
+    }
+    assert found == {
+        ("penstock_table_copied_rows", "public.u"): 10,
+        ("penstock_table_copied_bytes", "public.u"): 200,
+        ("penstock_table_estimated_rows", "public.u"): 30,
+        ("penstock_table_estimated_bytes", "public.u"): 400,
+    }

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.catalog.progress import PROGRESS_TABLE, CopyProgress
 from penstock.catalog.states import SourceState, TableState
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.place import log_at
@@ -21,7 +22,7 @@ from penstock.positions import Lsn
 
 __all__ = ["BaseVersion", "Catalog", "Debt", "SourceRecord", "TableRecord"]
 
-_VERSION = 3
+_VERSION = 4
 _SCHEMA = """
 CREATE TABLE source (
     name TEXT PRIMARY KEY, kind TEXT NOT NULL, spec TEXT NOT NULL, instance TEXT NOT NULL, state TEXT NOT NULL,
@@ -48,7 +49,7 @@ CREATE TABLE base_version (
 INSERT INTO base_version SELECT * FROM base_version_2;
 DROP TABLE base_version_2
 """
-_STEPS = {0: _SCHEMA, 1: _DEBT, 2: _LOGS}
+_STEPS = {0: _SCHEMA, 1: _DEBT, 2: _LOGS, 3: PROGRESS_TABLE}
 """What takes a catalog from one version to the next."""
 
 
@@ -239,6 +240,29 @@ class Catalog:
         """Forget which versions of a base table show what: it is copied anew."""
         with self._transaction() as db:
             db.execute("DELETE FROM base_version WHERE source=? AND local=?", (source, local))
+
+    def note_progress(self, source: str, local: str, progress: CopyProgress) -> None:
+        """Note how far the copy of a table is; what was noted before is never taken back."""
+        query = (
+            "INSERT INTO copy_progress VALUES (?1, ?2, ?3, ?4, max(?3, ?5), max(?4, ?6), ?7)"
+            " ON CONFLICT DO UPDATE SET rows=max(rows, ?3), bytes=max(bytes, ?4),"
+            " total_rows=max(rows, ?3, ?5), total_bytes=max(bytes, ?4, ?6), waiting=?7"
+        )
+        found = (progress.rows, progress.bytes, progress.total_rows, progress.total_bytes, progress.waiting)
+        with self._transaction() as db:
+            if db.execute("SELECT 1 FROM source WHERE name=?", (source,)).fetchone():
+                db.execute(query, (source, local, *found))
+
+    def progress(self, source: str) -> dict[str, CopyProgress]:
+        """Return how far the copies of a source are, by local name."""
+        query = "SELECT local, rows, bytes, total_rows, total_bytes, waiting FROM copy_progress WHERE source=?"
+        with self._connected() as db:
+            return {row[0]: CopyProgress(*row[1:]) for row in db.execute(query, (source,))}
+
+    def forget_progress(self, source: str, local: str | None = None) -> None:
+        """Forget a copy: it is whole, or begins anew; without a table, those of all tables."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM copy_progress WHERE source=?1 AND local=coalesce(?2, local)", (source, local))
 
     def _migrate(self, db: sqlite3.Connection) -> None:
         found = db.execute("PRAGMA user_version").fetchone()[0]

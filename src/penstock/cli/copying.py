@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from penstock.cli.interrupt import Interrupt
 
 if TYPE_CHECKING:
     from penstock.control.home import Home
+    from penstock.control.progress import CopyProgress
     from penstock.control.running import Running
 
-__all__ = ["show_copy"]
+__all__ = ["show_copy", "update_bars"]
 
 
 def show_copy(console: Console, home: Home, running: Running, interrupt: Interrupt) -> None:
@@ -23,10 +26,11 @@ def show_copy(console: Console, home: Home, running: Running, interrupt: Interru
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        TextColumn("{task.fields[size]}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        tables = progress.add_task("copying tables", total=None)
+        tables = progress.add_task("copying tables", total=None, size="")
         bars: dict[str, TaskID] = {}
         while not interrupt.wait(0.25):
             running.check()
@@ -34,14 +38,17 @@ def show_copy(console: Console, home: Home, running: Running, interrupt: Interru
             progress.update(tables, completed=copied, total=total)
             if copied == total:
                 return
-            _update(progress, bars, home)
+            update_bars(
+                progress, bars, {name: p for source in home.sources() for name, p in home.copied(source).items()}
+            )
 
 
-def _update(progress: Progress, bars: dict[str, TaskID], home: Home) -> None:
-    now = {name: rows for source in home.sources() for name, rows in home.copied(source).items()}
-    for name, (rows, total) in now.items():
+def update_bars(progress: Progress, bars: dict[str, TaskID], now: Mapping[str, CopyProgress]) -> None:
+    """Show a bar for each copy, by rows, with its bytes beside it; bars of copies that are whole go."""
+    for name, copy in now.items():
         if name not in bars:
-            bars[name] = progress.add_task(f"  {name}, rows", total=total)
-        progress.update(bars[name], completed=rows, total=total)
+            bars[name] = progress.add_task(f"  {name}, rows", total=None, size="")
+        size = copy.waiting or f"{decimal(copy.bytes)} of {decimal(copy.total_bytes)}"
+        progress.update(bars[name], completed=copy.rows, total=copy.total_rows, size=size)
     for name in set(bars) - set(now):
         progress.remove_task(bars.pop(name))

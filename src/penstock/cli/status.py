@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console, Group, RenderableType
+from rich.filesize import decimal
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
@@ -16,7 +17,7 @@ from rich.text import Text
 from penstock.cli.interrupt import Interrupt
 from penstock.cli.options import DebugOption, HomeOption, JsonOption
 from penstock.control.home import open_existing
-from penstock.control.status import DebtStatus, HomeStatus, SourceStatus
+from penstock.control.status import DebtStatus, HomeStatus, SourceStatus, TableStatus
 
 __all__ = ["render", "status"]
 
@@ -57,7 +58,7 @@ def render(found: HomeStatus) -> RenderableType:
     if not found.sources:
         parts.append(Text("no sources yet; try: penstock run postgresql://user@host/database"))
     for source in found.sources:
-        parts += [_headline(source), _tables(source), *_readers(source)]
+        parts += [_headline(source), _tables(source), *_copies(source), *_readers(source)]
         if source.error:
             parts.append(Text(f"{source.error}\n{source.remedy or ''}".strip(), style="red"))
         parts += [
@@ -93,6 +94,19 @@ def _tables(source: SourceStatus) -> Table:
         cells = (escape(row.name), escape(row.upstream))
         table.add_row(*cells, _state(row.state), row.position or "", f"{row.behind:,}")
     return table
+
+
+def _copies(source: SourceStatus) -> list[Text]:
+    """Say of tables that are being copied how far that is, and of those that are not yet, what they wait for."""
+    parts = [_copied(table) for table in source.tables if table.copied_rows is not None]
+    waits = dict.fromkeys(table.waiting for table in source.tables if table.waiting)
+    return parts + [Text(f"the copy is {what}", style="yellow") for what in waits]
+
+
+def _copied(table: TableStatus) -> Text:
+    rows, size = table.copied_rows or 0, table.copied_bytes or 0
+    text = f"{table.upstream}: copied {rows:,} of about {table.estimated_rows or 0:,} rows"
+    return Text(f"{text}, {decimal(size)} of about {decimal(table.estimated_bytes or 0)}", style="yellow")
 
 
 def _readers(source: SourceStatus) -> list[Text]:

@@ -3,6 +3,11 @@
 ::
 
     pending tables ─▶ one exported snapshot at S ─▶ copied side by side ─▶ live at S
+                          │ transactions that it waits for, and          │ how far each table is
+                          └──────────────▶ the catalog, for status ◀─────┘
+
+The server exports a snapshot when all transactions have ended that were running. Which one is in the way is told; after
+the source's `snapshot_wait` the attempt is given up, and made again later.
 
 If the exporter dies, the tables whose copy is whole are kept, and the others are copied at another snapshot.
 """
@@ -10,27 +15,34 @@ If the exporter dies, the tables whose copy is whole are kept, and the others ar
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import psycopg
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from penstock.catalog.progress import CopyProgress
 from penstock.changelog.interface import ChangeLog, LoggedTable
 from penstock.control.followed import FollowedTable, Progress
+from penstock.control.progress import CopyWatch
 from penstock.control.side_by_side import side_by_side
+from penstock.durations import parse_duration
 from penstock.errors import TableError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
-from penstock.sources.postgres.connection import connection_error
+from penstock.sources.postgres.connection import connect, connection_error
+from penstock.sources.postgres.copy import copy_ranges, table_bytes
 from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot
 from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
 from penstock.spark.boundary import brief, delivering
-from penstock.tables.initial_copy import upstream_rows
+from penstock.tables.initial_copy import files_of_ranges, rows_of_ranges
 
 __all__ = ["ParallelCopy", "wait_until_captured"]
 
@@ -65,7 +77,7 @@ class ParallelCopy:
         self._progress(f"{self._source}: waiting for a snapshot of {len(tables)} tables")
         try:
             with (
-                export_snapshot(self._instance.connection) as snapshot,
+                self._snapshot(tables) as snapshot,
                 ThreadPoolExecutor(_SIDE_BY_SIDE, f"penstock-copy-{self._source}") as pool,
             ):
                 if not self._reached(snapshot.lsn):
@@ -74,7 +86,27 @@ class ParallelCopy:
                 side_by_side(pool, lambda table: self._copy(table, snapshot, found), tables)
         except psycopg.Error as error:
             raise connection_error(error, self._instance.connection) from error
+        except TransientError:
+            if not self._stop.is_set():
+                raise
+            return
+        finally:
+            for table in tables:
+                table.catalog.forget_progress(self._source, table.record.local)
         self._progress(f"{self._source}: {len(tables)} tables are copied")
+
+    @contextmanager
+    def _snapshot(self, tables: Sequence[FollowedTable]) -> Iterator[ExportedSnapshot]:
+        def tell(what: str) -> None:
+            self._progress(f"{self._source}: {what}")
+            for table in tables:
+                table.catalog.note_progress(self._source, table.record.local, CopyProgress(waiting=what))
+
+        wait = parse_duration(self._instance.snapshot_wait)
+        with export_snapshot(self._instance.connection, wait, tell, self._stop) as snapshot:
+            for table in tables:
+                table.catalog.forget_progress(self._source, table.record.local)
+            yield snapshot
 
     def _reached(self, position: Lsn) -> bool:
         """Wait until the log is at the snapshot: a server that is promoted meanwhile may not have that much of it."""
@@ -105,16 +137,25 @@ class ParallelCopy:
 
     def _create(self, table: FollowedTable, captured: CapturedTable, snapshot: ExportedSnapshot) -> None:
         table.base.schema = captured.table_schema()
+        conninfo, folder = self._instance.connection, Path(table.base.path)
         tasks = max(1, self._spark.sparkContext.defaultParallelism)
-        rows = upstream_rows(self._spark, self._instance.connection, snapshot, captured, tasks)
-        table.base.create(
-            rows,
-            snapshot.lsn,
-            {"penstock.source": self._source},
-            captured.comment or "",
-            captured.comments(),
-            captured.generation,
-        )
+        with connect(conninfo) as connection:
+            ranges = copy_ranges(connection, captured.name, tasks)
+            size = table_bytes(connection, captured.name)
+        described: dict[str, Any] = {
+            "position": snapshot.lsn,
+            "properties": {"penstock.source": self._source},
+            "comment": captured.comment or "",
+            "comments": captured.comments(),
+            "generation": captured.generation,
+        }
+        note = partial(table.catalog.note_progress, self._source, table.record.local)
+        with CopyWatch(conninfo, captured, size, folder.parent, note) as watch:
+            copying = (self._spark, conninfo, snapshot, captured, ranges)
+            if table.base.takes_files():
+                table.base.create_of_files(files_of_ranges(*copying, folder, watch.notes), **described)
+            else:
+                table.base.create(rows_of_ranges(*copying, watch.notes), **described)
         table.look_up()
 
     def _fail(self, table: FollowedTable, error: TableError) -> None:

@@ -28,7 +28,7 @@ class FollowedTable:
         self, home: Path, catalog: Catalog, record: TableRecord, captured: CapturedTable, spark: SparkSession
     ) -> None:
         path = base_path(home, record.source, record.local).absolute()
-        self._catalog = catalog
+        self.catalog = catalog
         self.record = record
         self.captured = captured
         self.base = BaseTable(spark, str(path), captured.table_schema())
@@ -38,7 +38,7 @@ class FollowedTable:
 
     def state(self) -> TableState:
         """Return what the catalog says of it."""
-        for record in self._catalog.tables(self.record.source):
+        for record in self.catalog.tables(self.record.source):
             if record.upstream == self.record.upstream:
                 return record.state
         return TableState.FAILED
@@ -53,12 +53,12 @@ class FollowedTable:
         if self.at is not None:
             self.base.schema = self.at.schema
             base = BaseVersion(self.at.version, self.at.position, self.at.schema)
-            self._catalog.record_base(self.record.source, self.record.local, base)
+            self.catalog.record_base(self.record.source, self.record.local, base)
             if self.state() is TableState.PENDING:
-                self._catalog.set_table(self.record.source, self.record.upstream, TableState.LIVE)
+                self.catalog.set_table(self.record.source, self.record.upstream, TableState.LIVE)
 
     def fail(self, error: PenstockError) -> None:
         """Note a definite error of this table."""
-        self._catalog.set_table(
+        self.catalog.set_table(
             self.record.source, self.record.upstream, TableState.FAILED, error=error.message, remedy=error.remedy
         )

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.changelog.interface import ChangeLog, ChangeLogReader, Frontiers
@@ -212,12 +213,9 @@ class Home:
 
         return tail(self._catalog, source, tables, start, stop)
 
-    def copied(self, source: str) -> dict[str, tuple[int, int]]:
-        """Return for each table that is being copied the rows copied so far, and about how many there are."""
-        from penstock.control.progress import copy_progress
-
-        record = self._catalog.source(source)
-        return {} if record is None else copy_progress(instance_of(record))
+    def copied(self, source: str) -> dict[str, CopyProgress]:
+        """Return how far each table is that is being copied, by its name here."""
+        return {f"{source}.{local}": found for local, found in self._catalog.progress(source).items()}
 
     def metrics(self) -> str:
         """Return the status as metrics, in the text format of Prometheus."""

@@ -22,6 +22,12 @@ _SOURCE = {
     "commit_to_readable_seconds": "From the commit of the last transaction to its being readable",
     "lag_bytes": "WAL that the server has flushed and that is not in the log",
 }
+_COPY = {
+    "copied_rows": "Rows that the copy of the table in progress has taken",
+    "copied_bytes": "Bytes that the copy of the table in progress has taken",
+    "estimated_rows": "About how many rows a table has that is being copied",
+    "estimated_bytes": "About how many bytes a table has that is being copied",
+}
 
 
 def metrics_text(status: HomeStatus) -> str:
@@ -44,6 +50,7 @@ class _Status(Collector):
                     family.add_metric([source.name], value)
             yield family
         yield self._tables()
+        yield from map(self._copies, _COPY)
         yield self._readers()
 
     def _tables(self) -> GaugeMetricFamily:
@@ -52,6 +59,14 @@ class _Status(Collector):
         for source in self._status.sources:
             for table in source.tables:
                 family.add_metric([source.name, table.upstream, table.state], table.behind)
+        return family
+
+    def _copies(self, name: str) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(f"penstock_table_{name}", _COPY[name], labels=["source", "table"])
+        for source in self._status.sources:
+            for table in source.tables:
+                if getattr(table, name) is not None:
+                    family.add_metric([source.name, table.upstream], getattr(table, name))
         return family
 
     def _readers(self) -> GaugeMetricFamily:

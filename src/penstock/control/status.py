@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from typing import Any
 
 import psycopg
 
+from penstock.catalog.progress import CopyProgress
 from penstock.catalog.store import Catalog, Debt, SourceRecord
 from penstock.changelog.interface import ChangeLogReader, Frontiers
 from penstock.control.lifecycle import debt_of, instance_of
@@ -29,7 +31,7 @@ SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_curr
 
 @dataclass(frozen=True)
 class TableStatus:
-    """One table: `behind` is what the log holds beyond its base table, in changes."""
+    """One table: `behind` is what the log holds beyond its base table, in changes; the last fields are of its copy."""
 
     name: str
     upstream: str
@@ -38,6 +40,11 @@ class TableStatus:
     behind: int
     error: str | None
     remedy: str | None
+    copied_rows: int | None = None
+    copied_bytes: int | None = None
+    estimated_rows: int | None = None
+    estimated_bytes: int | None = None
+    waiting: str | None = None
 
 
 @dataclass(frozen=True)
@@ -97,8 +104,9 @@ class HomeStatus:
 
 def home_status(home: Path, catalog: Catalog) -> HomeStatus:
     """Look at everything once."""
-    sources = [_source(home, catalog, record) for record in catalog.sources()]
-    return HomeStatus(_VERSION, str(home), holder(home), sources, [_debt(debt) for debt in catalog.debts()])
+    running = holder(home)
+    sources = [_source(catalog, record, running) for record in catalog.sources()]
+    return HomeStatus(_VERSION, str(home), running, sources, [_debt(debt) for debt in catalog.debts()])
 
 
 def _debt(debt: Debt) -> DebtStatus:
@@ -108,13 +116,14 @@ def _debt(debt: Debt) -> DebtStatus:
     return DebtStatus(debt.source, place(instance.connection), since.isoformat(), statements, debt.error)
 
 
-def _source(home: Path, catalog: Catalog, record: SourceRecord) -> SourceStatus:
+def _source(catalog: Catalog, record: SourceRecord, running: int | None) -> SourceStatus:
     log = catalog.log(record.name)
     frontiers, tables, readers = None, [], []
     if log.exists():
         with closing(log.reader()) as reader:
             frontiers = reader.frontiers()
-            tables = _tables(catalog, record.name, reader, frontiers)
+            copies = catalog.progress(record.name) if running else {}  # what a process left that died is no progress
+            tables = _tables(catalog, record.name, reader, frontiers, copies)
             readers = [ReaderStatus(p.reader, str(p.at), _moment(p.expires)) for p in reader.pins()]
     instance = instance_of(record)
     return SourceStatus(
@@ -135,15 +144,24 @@ def _source(home: Path, catalog: Catalog, record: SourceRecord) -> SourceStatus:
     )
 
 
-def _tables(catalog: Catalog, source: str, log: ChangeLogReader, frontiers: Frontiers) -> list[TableStatus]:
+def _tables(
+    catalog: Catalog, source: str, log: ChangeLogReader, frontiers: Frontiers, copies: Mapping[str, CopyProgress]
+) -> list[TableStatus]:
     found = []
     for table in catalog.tables(source):
         base = catalog.newest_base(source, table.local, frontiers.durable)
         behind = _behind(log, table.upstream, base.position, frontiers.durable) if base else 0
         position = str(base.position) if base else None
         name, upstream = f"{source}.{table.local}", str(table.upstream)
-        found.append(TableStatus(name, upstream, table.state.value, position, behind, table.error, table.remedy))
+        known = (name, upstream, table.state.value, position, behind, table.error, table.remedy)
+        found.append(TableStatus(*known, *_copy(copies.get(table.local))))
     return found
+
+
+def _copy(copy: CopyProgress | None) -> tuple[int | None, int | None, int | None, int | None, str | None]:
+    if copy is None or copy.waiting is not None:
+        return None, None, None, None, copy.waiting if copy else None
+    return copy.rows, copy.bytes, copy.total_rows, copy.total_bytes, None
 
 
 def _behind(log: ChangeLogReader, table: TableName, base: Lsn, durable: Lsn) -> int:

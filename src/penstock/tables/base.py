@@ -45,6 +45,7 @@ from penstock.tables.absent import absent_row, absent_rows_told
 from penstock.tables.bags import replaced_rows, same_row
 from penstock.tables.columns import column, own, quoted, toastable
 from penstock.tables.contents import Contents
+from penstock.tables.file_commit import commit_files
 from penstock.tables.overlay import filled
 from penstock.tables.widen import widened
 
@@ -54,6 +55,7 @@ _INCARNATION = "penstock.incarnation"
 _POSITION = "penstock.position"
 _SCHEMA = "penstock.schema"
 _GENERATION = "penstock.generation"
+_MAPPING = "delta.columnMapping.mode"
 _NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
 _NOTHING = Contents()
 
@@ -90,20 +92,38 @@ class BaseTable:
     ) -> None:
         """Make the table of `rows` as of `position`, in one commit, in place of whatever lies at the path."""
         incarnation = uuid.uuid4().hex
-        mine = {
-            _INCARNATION: incarnation,
-            _POSITION: str(int(position)),
-            _SCHEMA: _encoded(self.schema),
-            _GENERATION: str(generation),
-            "penstock.table": str(self.schema.table),
-        }
+        described = self._described(incarnation, position, properties or {}, generation)
         writer = rows.select(*self._commented(comments or {})).writeTo(f"delta.{quoted(self.path)}").using("delta")
         writer = writer.option("userMetadata", _metadata(incarnation, position))
-        for name, value in {**self._delta_properties(), **(properties or {}), **mine}.items():
+        for name, value in described.items():
             writer = writer.tableProperty(name, value)
         if comment:
             writer = writer.tableProperty("comment", comment)
         writer.createOrReplace()
+
+    def create_of_files(
+        self,
+        files: Sequence[str],
+        position: Lsn,
+        properties: Mapping[str, str] | None = None,
+        comment: str = "",
+        comments: Mapping[str, str] | None = None,
+        generation: int = 0,
+    ) -> None:
+        """As `create`, of files that `parquet_files` has written under the path: their actions, as JSON."""
+        incarnation = uuid.uuid4().hex
+        described = self._described(incarnation, position, properties or {}, generation)
+        columns = spark_schema(self.schema.columns.remove_metadata())
+        for field in columns:
+            if field.name in (comments or {}):
+                field.metadata = {"comment": (comments or {})[field.name]}
+        told = _metadata(incarnation, position)
+        commit_files(self._session, self.path, columns, described, comment, files, told)
+
+    def takes_files(self) -> bool:
+        """Whether `create_of_files` can make it: Delta chooses no other names for its columns, now or before."""
+        configuration = self._snapshot().metadata().configuration()
+        return not _needs_mapping(self.schema) and _option(configuration.get(_MAPPING)) in (None, "none")
 
     def evolve(self, schema: TableSchema) -> None:
         """Give the table the columns that were added to it upstream, filled with what older rows hold in them there.
@@ -278,10 +298,22 @@ class BaseTable:
         names = self.schema.columns.names
         return [column(n).alias(n, metadata={"comment": comments[n]}) if n in comments else column(n) for n in names]
 
+    def _described(
+        self, incarnation: str, position: Lsn, properties: Mapping[str, str], generation: int
+    ) -> dict[str, str]:
+        mine = {
+            _INCARNATION: incarnation,
+            _POSITION: str(int(position)),
+            _SCHEMA: _encoded(self.schema),
+            _GENERATION: str(generation),
+            "penstock.table": str(self.schema.table),
+        }
+        return {**self._delta_properties(), **properties, **mine}
+
     def _delta_properties(self) -> dict[str, str]:
         properties = {"delta.enableDeletionVectors": "true"}
         if _needs_mapping(self.schema):
-            properties["delta.columnMapping.mode"] = "name"
+            properties[_MAPPING] = "name"
         return properties
 
 

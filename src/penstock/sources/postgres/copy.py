@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import select
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +33,17 @@ from penstock.sources.postgres.pump import Drained, Pump
 from penstock.sources.postgres.slot import take_snapshot
 from penstock.sources.postgres.types import BadValue
 
-__all__ = ["PageRange", "copied_rows", "copy_range", "copy_ranges", "page_ranges", "split_rows"]
+__all__ = [
+    "PageRange",
+    "Tally",
+    "copy_range",
+    "copy_ranges",
+    "copying_sessions",
+    "page_ranges",
+    "session_name",
+    "split_rows",
+    "table_bytes",
+]
 
 _BUFFER = 4 << 20
 _LAST_PAGE = (1 << 32) - 1
@@ -44,7 +54,7 @@ _TAIL_MILLISECONDS = 5
 _HEADER = 4
 _COUNT = 2
 _PAGE_INTS, _LINE_INTS = 1024, 16
-"""Columns are written side by side: if they lay a multiple of a page apart, all would compete for one set of the cache."""
+"""Columns are written side by side. If they lay whole pages apart, all would compete for one set of the cache."""
 _LEAST_BYTES, _MOST_BYTES = 16 << 20, 256 << 20
 """How much of a table, its TOAST included, one session copies: no tiny files, and not much to do again."""
 _SIZE = """
@@ -87,33 +97,63 @@ def _pages_and_bytes(connection: psycopg.Connection[Any], table: TableName) -> t
     return (int(row[0]), int(row[1])) if row else (0, 0)
 
 
+def table_bytes(connection: psycopg.Connection[Any], table: TableName) -> int:
+    """Return how much a table, with its partitions and TOAST, takes upstream."""
+    return _pages_and_bytes(connection, table)[1]
+
+
+@dataclass
+class Tally:
+    """How much of a range has been received."""
+
+    rows: int = 0
+    bytes: int = 0
+
+
 def copy_range(
-    conninfo: str, snapshot: str, table: CapturedTable, pages: PageRange, lsn: Lsn
+    conninfo: str,
+    snapshot: str,
+    table: CapturedTable,
+    pages: PageRange,
+    lsn: Lsn,
+    *,
+    number: int = 0,
+    tally: Tally | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a range of pages as the snapshot shows them."""
-    with closing(connect(conninfo, _session_name(table.name), patient=True)) as connection:
+    """Yield the rows of a range of pages as the snapshot shows them; `number` tells it from others of its table."""
+    tally = tally or Tally()
+    name = session_name(table, number)
+    with closing(connect(conninfo, patient=True, application_name=name)) as connection:
         take_snapshot(connection, snapshot)
         result = connection.pgconn.exec_(_copy_command(table, pages).as_bytes(connection))
         if result.status != pq.ExecStatus.COPY_OUT:
             raise _refused(result, table.name, lsn)
         places = _Places(len(table.columns))
         for buffer, fill in _messages(connection, table.name):
-            yield from _batches(buffer, fill, table, places, lsn)
+            tally.bytes += fill
+            for batch in _batches(buffer, fill, table, places, lsn):
+                tally.rows += batch.num_rows
+                tally.bytes -= _HEADER * batch.num_rows
+                yield batch
 
 
-def copied_rows(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> dict[TableName, int]:
-    """Ask Postgres how many rows of each table the running copies have sent."""
+def copying_sessions(connection: psycopg.Connection[Any], table: CapturedTable) -> dict[int, Tally]:
+    """Ask Postgres what the sessions that copy a table have sent, by the number of their range."""
     query = (
-        "SELECT a.application_name, sum(c.tuples_processed)::bigint FROM pg_stat_progress_copy c"
-        " JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database() GROUP BY 1"
+        "SELECT a.application_name, c.tuples_processed, c.bytes_processed FROM pg_stat_progress_copy c"
+        " JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database() AND a.application_name LIKE %s"
     )
-    found = dict(connection.execute(query).fetchall())
-    return {table: found[_session_name(table)] for table in tables if _session_name(table) in found}
+    rows = connection.execute(query, (f"{_session_prefix(table)}%",)).fetchall()
+    return {int(name.split()[3].lstrip("#")): Tally(sent, size) for name, sent, size in rows}
 
 
-def _session_name(table: TableName) -> str:
-    """Name the sessions that copy a table; Postgres keeps 63 bytes of it."""
-    return f"penstock copy {table}".encode()[:63].decode(errors="ignore")
+def session_name(table: CapturedTable, number: int) -> str:
+    """Name the session that copies a range of a table; Postgres keeps 63 bytes of it."""
+    return f"{_session_prefix(table)}#{number} {table.name}".encode()[:63].decode(errors="ignore")
+
+
+def _session_prefix(table: CapturedTable) -> str:
+    return f"penstock copy {table.oid} "
 
 
 def _refused(result: pq.abc.PGresult, table: TableName, lsn: Lsn) -> PenstockError:

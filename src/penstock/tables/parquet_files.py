@@ -1,0 +1,119 @@
+"""Arrow batches into one file of a Delta table, and what Delta has to know of it.
+
+::
+
+    batches ─▶ about 64 MB of them ─▶ a row group each ─▶ part-….parquet ─▶ the "add" of that file, as JSON
+
+The file is written beside the table's others and belongs to it once a commit adds it (see `file_commit`). Spark would
+turn the same batches into rows, and those into columns again, one value at a time. Memory is that of one row group, or
+of one batch where that is larger.
+
+Statistics are those that are exact in Parquet's footer and mean the same to Delta: counts, and bounds of integers,
+dates and timestamps. Bounds of floats (NaN) and texts (cut off) are left out; without them, no file is passed by.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+__all__ = ["WrittenFile", "write_file"]
+
+_GROUP_BYTES = 64 << 20
+_INDEXED_COLUMNS = 32
+"""As many columns as Delta itself keeps statistics of."""
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file that waits for its commit; without rows there is none."""
+
+    rows: int
+    add: str | None
+    """Delta's action, as it stands in a commit."""
+
+
+def write_file(folder: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> WrittenFile:
+    """Write all batches into one new file; what was begun is removed if they end in an error."""
+    path = folder / f"part-{uuid.uuid4()}.snappy.parquet"
+    writer: pq.ParquetWriter | None = None
+    try:
+        for group in _groups(batches):
+            writer = writer or pq.ParquetWriter(path, schema, compression="snappy")
+            writer.write_table(pa.Table.from_batches(group, schema), row_group_size=1 << 30)
+        if writer is None:
+            return WrittenFile(0, None)
+        writer.close()
+        return _described(path)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    group: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        group.append(batch)
+        size += batch.nbytes
+        if size >= _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _described(path: Path) -> WrittenFile:
+    metadata = pq.read_metadata(path)
+    add = {
+        "path": path.name,
+        "partitionValues": {},
+        "size": path.stat().st_size,
+        "modificationTime": round(time.time() * 1000),
+        "dataChange": True,
+        "stats": json.dumps(_statistics(metadata)),
+    }
+    return WrittenFile(metadata.num_rows, json.dumps({"add": add}))
+
+
+def _statistics(metadata: pq.FileMetaData) -> dict[str, Any]:
+    """Return counts of rows and nulls, and the bounds that are exact, by column; those within others are left out."""
+    found: dict[str, Any] = {"numRecords": metadata.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    for place in range(min(metadata.num_columns, _INDEXED_COLUMNS)):
+        column = metadata.schema.column(place)
+        known = [group.column(place).statistics for group in groups]
+        if column.path != column.name or column.max_repetition_level or any(one is None for one in known):
+            continue
+        if all(one.has_null_count for one in known):
+            found["nullCount"][column.name] = sum(one.null_count for one in known)
+        bounds = [(one.min, one.max) for one in known if one.has_min_max]
+        if len(bounds) == sum(one.num_values > 0 for one in known) and bounds:
+            _add_bounds(found, column.name, min(low for low, _ in bounds), max(high for _, high in bounds))
+    return found
+
+
+def _add_bounds(found: dict[str, Any], name: str, low: Any, high: Any) -> None:
+    if isinstance(low, bool):
+        return
+    if isinstance(low, int):
+        found["minValues"][name], found["maxValues"][name] = low, high
+    elif isinstance(low, datetime):
+        found["minValues"][name], found["maxValues"][name] = _moment(low), _moment(high + timedelta(microseconds=999))
+    elif isinstance(low, date):
+        found["minValues"][name], found["maxValues"][name] = low.isoformat(), high.isoformat()
+
+
+def _moment(moment: datetime) -> str:
+    """As Delta writes it, to the millisecond; a timestamp without time zone has none."""
+    text = moment.replace(tzinfo=None) if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
+    return text.isoformat(timespec="milliseconds") + ("Z" if moment.tzinfo else "")

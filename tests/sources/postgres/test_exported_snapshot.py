@@ -1,0 +1,136 @@
+"""Exporting a snapshot: held up by transactions, given up cleanly, and deaf to every timeout."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.errors import TransientError
+from penstock.positions import Lsn
+from penstock.sources.postgres import old_transactions
+from penstock.sources.postgres.connection import connect, connect_replication
+from penstock.sources.postgres.copy import PageRange, copy_range
+from penstock.sources.postgres.slot import export_snapshot, take_snapshot
+from penstock.sources.postgres.spec import PostgresSource
+
+TIMEOUTS = ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"]
+SHORT = 0.15
+
+
+def slots(database: Any) -> int:
+    query = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
+    return int(database.execute(query)[0][0])
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(old_transactions, "_QUIET_SECONDS", 0.0)
+
+
+@pytest.fixture
+def held(database: Any) -> Any:
+    """A transaction that holds up every snapshot."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with psycopg.connect(database.url, application_name="forgotten") as session:
+        session.execute("INSERT INTO t VALUES (424242)")
+        yield session
+        session.rollback()
+
+
+def test_it_says_for_whom_it_waits_and_goes_on_when_that_has_ended(database: Any, held: Any, quick: None) -> None:
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        held.commit()
+
+    with export_snapshot(database.url, tell=tell) as snapshot, connect(database.url) as connection:
+        take_snapshot(connection, snapshot.name)
+        assert connection.execute("SELECT id FROM t").fetchall() == [(424242,)]
+    assert f"the transaction of pid {held.info.backend_pid} (application forgotten," in told[0]
+    assert "424242" not in told[0]
+
+
+def test_it_gives_up_after_its_wait_and_leaves_no_slot(database: Any, held: Any) -> None:
+    pid = held.info.backend_pid
+    with (
+        pytest.raises(TransientError, match=f"pid {pid} ") as caught,
+        export_snapshot(database.url, wait=timedelta(seconds=0.2)),
+    ):
+        pytest.fail("there is no snapshot yet")
+    assert f"pg_terminate_backend({pid})" in caught.value.remedy
+    until(lambda: slots(database) == 0)  # while the transaction is still open
+    assert held.info.transaction_status is psycopg.pq.TransactionStatus.INTRANS
+
+
+def test_it_stops_when_told_and_leaves_no_slot(database: Any, held: Any, quick: None) -> None:
+    stop = threading.Event()
+    with (
+        pytest.raises(TransientError, match="stopped"),
+        export_snapshot(database.url, tell=lambda _: stop.set(), stop=stop),
+    ):
+        pytest.fail("there is no snapshot yet")
+    until(lambda: slots(database) == 0)
+
+
+def test_no_timeout_ends_the_exporter_or_a_copy(database: Any) -> None:
+    names = [*TIMEOUTS, *(["transaction_timeout"] if database.version() >= 17 else [])]
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 200000)")
+    (instance,) = PostgresSource.from_url(database.url, "copying").create_instances(1)
+    for name in names:
+        database.execute(f"ALTER DATABASE {database.name} SET {name} = '{int(SHORT * 1000)}ms'")
+    for name in names:  # they are in force for others, and not for a patient session
+        with psycopg.connect(database.url) as other, connect(database.url, patient=True) as ours:
+            assert other.execute(f"SHOW {name}").fetchone() == (f"{int(SHORT * 1000)}ms",)
+            assert ours.execute(f"SHOW {name}").fetchone() == ("0",)
+    with connect_replication(database.url, patient=True) as replication:
+        time.sleep(3 * SHORT)
+        assert replication.execute("IDENTIFY_SYSTEM").fetchone()
+    with export_snapshot(database.url) as snapshot:
+        time.sleep(3 * SHORT)
+        copy = copy_range(database.url, snapshot.name, instance.tables[0], PageRange(0, 2**32 - 1), Lsn(1))
+        rows = next(copy).num_rows
+        time.sleep(3 * SHORT)  # the copying session waits for us
+        assert rows + sum(batch.num_rows for batch in copy) == 200_000
+
+
+def test_a_lock_is_waited_for_whatever_the_role_says(database: Any) -> None:
+    """A table under ALTER TABLE for a moment does not end its copy."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    (instance,) = PostgresSource.from_url(database.url, "copying").create_instances(1)
+    database.execute(f"ALTER DATABASE {database.name} SET lock_timeout = '{int(SHORT * 1000)}ms'")
+    found: list[int] = []
+    with export_snapshot(database.url) as snapshot, psycopg.connect(database.url) as owner:
+        owner.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        batches = copy_range(database.url, snapshot.name, instance.tables[0], PageRange(0, 2**32 - 1), Lsn(1))
+        copying = threading.Thread(target=lambda: found.append(sum(batch.num_rows for batch in batches)))
+        copying.start()
+        copying.join(3 * SHORT)
+        owner.commit()
+        copying.join(60)
+    assert found == [1]
+
+
+def test_what_the_exporter_cannot_do_is_an_error_of_postgres(database: Any) -> None:
+    database.execute("CREATE ROLE no_replication LOGIN")
+    try:
+        with (
+            pytest.raises(Exception, match=r"(?i)replication"),
+            export_snapshot(database.server.url_for(database.name, "no_replication")),
+        ):
+            pytest.fail("it may not")
+    finally:
+        database.execute("DROP ROLE no_replication")
