@@ -32,6 +32,14 @@ def test_memory_ends_with_its_ratio() -> None:
     assert re.fullmatch(r"ratio memory \d+\.\d\d", done.stdout.splitlines()[-1])
 
 
+def test_snapshot_ends_with_its_ratio() -> None:
+    done = bench("snapshot", "--quick", rows=20_000)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"ratio snapshot \d+\.\d\d", done.stdout.splitlines()[-1])
+    for contestant in ("psql COPY to /dev/null", "Arrow, two ranges", "Delta in Spark", "Arrow, half the table"):
+        assert contestant in done.stdout
+
+
 def test_read_ends_with_its_rows_per_second() -> None:
     done = bench("read", "--quick", rows=20_000)
     assert done.returncode == 0, done.stderr

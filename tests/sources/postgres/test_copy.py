@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +19,10 @@ from tests.sources.postgres.capturing import Capture, merged
 
 from penstock.errors import TableError, TransientError
 from penstock.positions import Lsn
+from penstock.sources.postgres import copy
 from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connect
-from penstock.sources.postgres.copy import PageRange, copy_range, page_ranges, split_rows
+from penstock.sources.postgres.copy import PageRange, copy_range, copy_ranges, page_ranges, split_rows
 from penstock.sources.postgres.slot import export_snapshot
 from penstock.sources.postgres.spec import PostgresSource
 
@@ -180,6 +184,69 @@ def test_snapshot_and_stream_fit_without_gap_or_overlap(
         assert len(base) == sum(len(part) for part in parts)
         table_now = merged(base, running.changes("t", after=lsn))
         assert {key: tuple(row.values()) for key, row in table_now.items()} == final
+
+
+PEAK = """
+import json, sys
+from pathlib import Path
+from penstock.positions import Lsn
+from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.copy import PageRange, copy_range
+url, snapshot, table = json.loads(sys.stdin.read())
+pages = PageRange(0, 2**32 - 1)
+rows = sum(b.num_rows for b in copy_range(url, snapshot, CapturedTable.model_validate_json(table), pages, Lsn(1)))
+lines = Path("/proc/self/status").read_text().splitlines()
+print(rows, next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM")))
+"""
+
+
+def peak(url: str, table: CapturedTable) -> tuple[int, int]:
+    """Rows, and the most memory in MB, of a process that copies a table and lets every batch go."""
+    with export_snapshot(url) as snapshot:
+        given = json.dumps([url, snapshot.name, table.model_dump_json()])
+        done = subprocess.run([sys.executable, "-c", PEAK], input=given, capture_output=True, text=True, check=True)
+    rows, most = done.stdout.split()
+    return int(rows), int(most)
+
+
+def test_memory_does_not_grow_with_the_table(database: Any) -> None:
+    """The larger table has 200 MB: it would show, were more of it kept than a few buffers."""
+    for name, rows in (("small", 10_000), ("large", 100_000)):
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, body text)")
+        database.execute(f"ALTER TABLE {name} ALTER body SET STORAGE PLAIN")
+        database.execute(f"INSERT INTO {name} SELECT n, repeat('x', 2000) FROM generate_series(1, {rows}) n")
+    small, large = (peak(database.url, described(database.url, name)) for name in ("small", "large"))
+    assert (small[0], large[0]) == (10_000, 100_000)
+    assert large[1] < small[1] + 50
+
+
+def test_a_huge_value_is_held_a_few_times_and_then_let_go(database: Any) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
+    database.execute("INSERT INTO t VALUES (1, 'a'); INSERT INTO t VALUES (2, repeat('x', 200000000))")
+    database.execute("INSERT INTO t SELECT n, repeat('y', 1000) FROM generate_series(3, 20000) n")
+    table = described(database.url)
+    rows, most = peak(database.url, table)
+    assert rows == 20_000
+    assert most < 1500
+    with export_snapshot(database.url) as snapshot:
+        batches = copy_range(database.url, snapshot.name, table, PageRange(0, 2**32 - 1), Lsn(1))
+        sizes = [batch.nbytes for batch in batches]
+    assert sum(size > 100_000_000 for size in sizes) == 1
+    assert max(sizes[-3:]) < 8_000_000, "after it, batches are as small as ever"
+
+
+def test_ranges_are_neither_tiny_nor_huge(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
+    database.execute("INSERT INTO t SELECT n, repeat('x', 1000) FROM generate_series(1, 8000) n")  # 9 MB
+    name = described(database.url).name
+    with connect(database.url) as connection:
+        assert len(copy_ranges(connection, name, 4)) == 1, "a small table is one file"
+        monkeypatch.setattr(copy, "_LEAST_BYTES", 1 << 20)
+        assert len(copy_ranges(connection, name, 4)) == 4, "each task gets some"
+        monkeypatch.setattr(copy, "_MOST_BYTES", 1 << 20)
+        ranges = copy_ranges(connection, name, 4)
+        assert 8 <= len(ranges) <= 11, "and none gets too much"
+    assert [pages.first for pages in ranges[1:]] == [pages.last for pages in ranges[:-1]]
 
 
 def copy_message(data: bytes) -> bytes:

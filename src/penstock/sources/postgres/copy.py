@@ -199,6 +199,8 @@ def _messages(connection: psycopg.Connection[Any], table: TableName) -> Iterator
         if fill:
             yield buffer, fill
             fill = 0
+            if len(buffer) > _BUFFER:  # it was made for one large row
+                buffer = np.empty(_BUFFER, np.uint8)
         if drained is Drained.ENDED:
             _check_end(connection, table)
             return
