@@ -193,7 +193,7 @@ def test_a_copying_session_that_is_killed_is_begun_again(
     assert killed.is_set()
     assert any("trying again" in line for line in made.said)
     assert made.unequal() == []
-    assert len(list((made.home.path / "lake" / "shop" / "t").glob("*.parquet"))) == 1, "what was begun is removed"
+    assert len(list(made.home.path.glob("lake/shop/**/*.parquet"))) == 1, "what was begun is removed"
 
 
 def test_a_table_that_is_dropped_meanwhile_ends_alone(
@@ -264,6 +264,20 @@ def test_progress_is_seen_by_others_in_rows_and_bytes_and_never_goes_back(
     assert all(one.copied_rows and one.copied_bytes and one.estimated_rows == 150_000 for one in on_the_way)
     assert running.table("t").copied_rows is None, "not when it is whole"
     assert running.unequal() == []
+
+
+def test_a_copy_that_fails_leaves_no_files(
+    database: Any, start: Callable[..., Copying], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last range holds a value that cannot be kept; the others are written by then, or soon after."""
+    monkeypatch.setattr(postgres_copy, "_LEAST_BYTES", 1 << 14)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, day date, body text)")
+    database.execute("INSERT INTO t SELECT n, '2026-01-01', repeat('x', 500) FROM generate_series(1, 9000) n")
+    database.execute("INSERT INTO t VALUES (0, 'infinity', 'x')")
+    made = start()
+    until(lambda: made.states()["t"] == "failed", "the error of the table")
+    assert "column day" in made.table("t").error
+    until(lambda: not list(made.home.path.glob("lake/shop/**/*.parquet")), "their removal")
 
 
 def test_finished_ranges_count_exactly_what_they_gave(database: Any, spark: SparkSession, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot
 from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
 from penstock.spark.boundary import brief, delivering
 from penstock.tables.initial_copy import files_of_ranges, rows_of_ranges
+from penstock.tables.parquet_files import adopt_files
 
 __all__ = ["ParallelCopy", "wait_until_captured"]
 
@@ -150,10 +151,12 @@ class ParallelCopy:
             "generation": captured.generation,
         }
         note = partial(table.catalog.note_progress, self._source, table.record.local)
-        with CopyWatch(conninfo, captured, size, folder.parent, note) as watch:
+        with CopyWatch(conninfo, captured, size, folder, note) as watch:
             copying = (self._spark, conninfo, snapshot, captured, ranges)
             if table.base.takes_files():
-                table.base.create_of_files(files_of_ranges(*copying, folder, watch.notes), **described)
+                files = files_of_ranges(*copying, watch.notes, watch.notes)
+                adopt_files(files, watch.notes, folder)
+                table.base.create_of_files(files, **described)
             else:
                 table.base.create(rows_of_ranges(*copying, watch.notes), **described)
         table.look_up()

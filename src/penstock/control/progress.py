@@ -5,15 +5,16 @@
     workers: a note in a folder per finished range  ─┐
     Postgres: what running COPY sessions have sent   ─┴─▶ the more of both, by range ─▶ sum ─▶ catalog, every second
 
-A range counts once, however often it is begun, and never for less than it did before. A Postgres that cannot be asked
-right now, or an URL that hides the names of sessions, leaves finished ranges only.
+A range counts once, however often it is begun, and never for less than it did before. Where Postgres cannot be asked
+right now, finished ranges are counted only.
 """
 
 from __future__ import annotations
 
+import glob
 import shutil
-import tempfile
 import threading
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -32,10 +33,11 @@ from penstock.tables.initial_copy import finished_ranges
 __all__ = ["CopyProgress", "CopyWatch"]
 
 _LOOK_SECONDS = 1.0
+_PREFIX = ".copying-{}."
 
 
 class CopyWatch:
-    """Watches the copy of one table while it is entered, in a thread of its own."""
+    """Watches the copy of one table into `folder` while it is entered, in a thread of its own."""
 
     def __init__(
         self, conninfo: str, table: CapturedTable, total_bytes: int, folder: Path, note: Callable[[CopyProgress], None]
@@ -44,9 +46,10 @@ class CopyWatch:
         self._table = table
         self._total_bytes = total_bytes
         self._note = note
-        folder.mkdir(parents=True, exist_ok=True)
-        self.notes = Path(tempfile.mkdtemp(prefix=".copying-", dir=folder))
-        """Where workers leave their notes."""
+        _remove_left_over(folder)
+        self.notes = folder.with_name(_PREFIX.format(folder.name) + uuid.uuid4().hex[:12])
+        """Where workers leave their notes, and files until all are there."""
+        self.notes.mkdir(parents=True)
         self._ranges: dict[int, Tally] = {}
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name=f"penstock-watch-{table.name}", daemon=True)
@@ -80,3 +83,11 @@ class CopyWatch:
         size = sum(tally.bytes for tally in self._ranges.values())
         self._note(CopyProgress(rows, size, self._table.estimated_rows, self._total_bytes))
         self._done.wait(_LOOK_SECONDS)
+
+
+def _remove_left_over(folder: Path) -> None:
+    """Remove what a process left that was killed at its copy; a table without a log has no files, either."""
+    for left in folder.parent.glob(_PREFIX.format(glob.escape(folder.name)) + "*"):
+        shutil.rmtree(left, ignore_errors=True)
+    if not (folder / "_delta_log").exists():
+        shutil.rmtree(folder, ignore_errors=True)

@@ -5,9 +5,9 @@
     exported snapshot at S ─▶ one task per range of pages ─▶ COPY … (FORMAT binary) ─▶ Arrow ─▶ a Parquet file
                                                                       all files ─▶ Delta, one commit at S
 
-Workers write the files of the table themselves, and only what Delta has to know of them goes through the JVM. (A table
-whose columns have to be called otherwise in the files is written by Spark, as rows.) Each worker notes in a folder how
-much a range that is finished has given; see `penstock.control.progress`.
+Workers write the files themselves, beside the table, and only what Delta has to know of them goes through the JVM.
+(A table whose columns have to be called otherwise in the files is written by Spark, as rows.) Each worker notes in a
+folder how much a range that is finished has given; see `penstock.control.progress`.
 
 The base table then stands at S: changes whose commit ends at or before S are in it, and apply goes on after S. No gap
 and no overlap. If the copy dies, nothing is committed, and the table is copied again at a new snapshot.

@@ -4,9 +4,10 @@
 
     batches ─▶ about 64 MB of them ─▶ a row group each ─▶ part-….parquet ─▶ the "add" of that file, as JSON
 
-The file is written beside the table's others and belongs to it once a commit adds it (see `file_commit`). Spark would
-turn the same batches into rows, and those into columns again, one value at a time. Memory is that of one row group, or
-of one batch where that is larger.
+The file is written on the side, so that a copy that fails, and its last straggler, leave nothing with the table. It
+belongs to the table once it was moved there and a commit adds it (see `file_commit`). Spark would turn the same batches
+into rows, and those into columns again, one value at a time. Memory is that of one row group, or of one batch where
+that is larger.
 
 Statistics are those that are exact in Parquet's footer and mean the same to Delta: counts, and bounds of integers,
 dates and timestamps. Bounds of floats (NaN) and texts (cut off) are left out; without them, no file is passed by.
@@ -26,7 +27,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["WrittenFile", "write_file"]
+__all__ = ["WrittenFile", "adopt_files", "write_file"]
 
 _GROUP_BYTES = 64 << 20
 _INDEXED_COLUMNS = 32
@@ -57,6 +58,14 @@ def write_file(folder: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch
     except BaseException:
         path.unlink(missing_ok=True)
         raise
+
+
+def adopt_files(actions: Iterable[str], staged: Path, folder: Path) -> None:
+    """Move files that are whole from where they were written to the table that will be made of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for action in actions:
+        name = json.loads(action)["add"]["path"]
+        (staged / name).rename(folder / name)
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
