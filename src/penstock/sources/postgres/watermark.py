@@ -1,0 +1,110 @@
+"""Watermarks: what a chunked copy or a repair writes into the stream before and after it reads rows.
+
+::
+
+    write LOW n ─▶ read the rows of window n ─▶ write HIGH n        all of it is seen by capture, in commit order
+
+A watermark has a commit of its own. It is a logical message, which nothing has to be made for upstream, or an update of
+the one row of ``dblog_meta.watermarks``. Either way it carries a *token*, a line of JSON that says whose it is. There
+is one way to write a token; any other text is refused, so that nothing is taken for ours that we did not write.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Self
+
+import psycopg
+
+from penstock.errors import DefiniteError, TransientError
+from penstock.positions import Lsn
+from penstock.sources.postgres.options import Watermarks
+
+__all__ = ["WATERMARK_PREFIX", "MalformedToken", "Mark", "Watermark", "write_watermark"]
+
+WATERMARK_PREFIX = "penstock.watermark"
+
+_VERSION = 1
+_HEX = re.compile(r"[0-9a-f]{8,64}")
+_LOCK_SECONDS = 10
+_MESSAGE = "SELECT pg_logical_emit_message(true, %s, %s::text)"
+_UPDATE = "UPDATE dblog_meta.watermarks SET token = %s WHERE id = 1"
+
+
+class MalformedToken(ValueError):
+    """A text that no token of ours is."""
+
+
+class Mark(enum.StrEnum):
+    """Which end of a window a watermark is."""
+
+    LOW = "low"
+    """Written before the rows of a window are read."""
+    HIGH = "high"
+    """Written after that."""
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """One end of a window over rows that are read beside the stream."""
+
+    identity: str
+    """Of the source instance that wrote it."""
+    window: str
+    """A random id in hexadecimal: of one chunked copy, or one repair."""
+    number: int
+    """Which window of it, from 1 on."""
+    mark: Mark
+
+    def __post_init__(self) -> None:
+        """Hold the fields to what a token may have."""
+        whole = type(self.number) is int and 1 <= self.number < 1 << 63  # JSON has true and 1.0 as well
+        if not (whole and _HEX.fullmatch(self.identity) and _HEX.fullmatch(self.window)):
+            raise MalformedToken
+
+    def token(self) -> str:
+        """Return it as it stands in the stream."""
+        fields = {"v": _VERSION, "source": self.identity, "window": self.window, "number": self.number}
+        return json.dumps({**fields, "mark": str(self.mark)}, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a token; a text that `token` would not have written raises `MalformedToken`."""
+        try:
+            read = json.loads(text)
+            found = cls(read["source"], read["window"], read["number"], Mark(read["mark"]))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise MalformedToken from error
+        if found.token() != text:
+            raise MalformedToken
+        return found
+
+
+def write_watermark(connection: psycopg.Connection[Any], kind: Watermarks, watermark: Watermark) -> Lsn:
+    """Write a watermark over a connection in autocommit mode; return a position at or after its commit."""
+    if kind is Watermarks.MESSAGE:
+        connection.execute(_MESSAGE, (WATERMARK_PREFIX, watermark.token()))
+    else:
+        _update(connection, watermark.token())
+    (lsn,) = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone() or ("",)
+    return Lsn.parse(lsn)
+
+
+def _update(connection: psycopg.Connection[Any], token: str) -> None:
+    """Replace the token in the one row; somebody who holds the row does not hold us forever."""
+    try:
+        with connection.transaction():
+            connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'")
+            updated = connection.execute(_UPDATE, (token,)).rowcount
+    except psycopg.errors.LockNotAvailable as error:
+        message = "the row of dblog_meta.watermarks is locked by another session"
+        raise TransientError(message, "See pg_locks and pg_stat_activity for who holds it, and end that.") from error
+    except psycopg.errors.UndefinedTable as error:
+        message = "the table dblog_meta.watermarks, in which Penstock marks its windows, is gone"
+        raise DefiniteError(message, "Drop the source and capture it again.") from error
+    if updated != 1:
+        message = "the row of dblog_meta.watermarks, in which Penstock marks its windows, is gone"
+        raise DefiniteError(message, "See `penstock status`: capture says who deleted it, and what to do.")
