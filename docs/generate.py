@@ -679,6 +679,7 @@ _OPTION_TYPES = {
     "tuple[str, ...]": "list of text",
     "bool": "true, false",
     "float": "number",
+    "int": "number",
 }
 
 

@@ -21,7 +21,7 @@ from penstock.positions import Lsn
 
 __all__ = ["BaseVersion", "Catalog", "Debt", "SourceRecord", "TableRecord"]
 
-_VERSION = 3
+_VERSION = 4
 _SCHEMA = """
 CREATE TABLE source (
     name TEXT PRIMARY KEY, kind TEXT NOT NULL, spec TEXT NOT NULL, instance TEXT NOT NULL, state TEXT NOT NULL,
@@ -48,7 +48,14 @@ CREATE TABLE base_version (
 INSERT INTO base_version SELECT * FROM base_version_2;
 DROP TABLE base_version_2
 """
-_STEPS = {0: _SCHEMA, 1: _DEBT, 2: _LOGS}
+_REPAIRS = """
+CREATE TABLE repair (
+    id INTEGER PRIMARY KEY, source TEXT NOT NULL, schema_name TEXT NOT NULL, table_name TEXT NOT NULL,
+    chosen TEXT NOT NULL, asked_by TEXT NOT NULL, asked_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    state TEXT NOT NULL DEFAULT 'asked', low INTEGER, high INTEGER, rows_read INTEGER, rows_changed INTEGER,
+    error TEXT, remedy TEXT, ended_at TEXT)
+"""
+_STEPS = {0: _SCHEMA, 1: _DEBT, 2: _LOGS, 3: _REPAIRS}
 """What takes a catalog from one version to the next."""
 
 
@@ -113,13 +120,13 @@ class Catalog:
         except OSError as error:
             message = f"the home {path.parent} cannot be used: {error.strerror}"
             raise DefiniteError(message, "Use another one (--home).") from error
-        with self._connected() as db:
+        with self.connected() as db:
             db.execute("PRAGMA journal_mode = WAL")
             self._migrate(db)
 
     def sources(self) -> list[SourceRecord]:
         """Return all sources, by name."""
-        with self._connected() as db:
+        with self.connected() as db:
             rows = db.execute("SELECT name, kind, spec, instance, state, error, remedy, log FROM source ORDER BY name")
             return [SourceRecord(r[0], r[1], r[2], r[3], SourceState(r[4]), *r[5:]) for r in rows]
 
@@ -134,7 +141,7 @@ class Catalog:
 
     def add_source(self, record: SourceRecord, tables: Sequence[TableRecord]) -> None:
         """Write a source and its tables, in one step."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(
                 "INSERT INTO source (name, kind, spec, instance, state, log) VALUES (?, ?, ?, ?, ?, ?)",
                 (record.name, record.kind, record.spec, record.instance, record.state, record.log),
@@ -157,30 +164,31 @@ class Catalog:
             " (state NOT IN (?6, ?7) OR ?1 = ?7 OR (state = ?6 AND (?4 IS NOT NULL OR ?1 = ?6)))"
         )
         guarded = (SourceState.CREATING, SourceState.DROPPING)
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(query, (state, error or None, remedy or None, instance, name, *guarded))
 
     def remove_source(self, name: str, debt: tuple[str, Lsn] | None = None) -> None:
         """Forget a source and everything about it; in the same step, remember the debt that it leaves upstream."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute("DELETE FROM source WHERE name=?", (name,))
+            db.execute("DELETE FROM repair WHERE source=? AND state='asked'", (name,))
             if debt is not None:
                 db.execute("INSERT INTO debt (source, instance, durable) VALUES (?, ?, ?)", (name, *debt))
 
     def debts(self) -> list[Debt]:
         """Return what is still to be removed upstream, the oldest first."""
-        with self._connected() as db:
+        with self.connected() as db:
             rows = db.execute("SELECT id, source, instance, durable, error, since FROM debt ORDER BY id").fetchall()
         return [Debt(r[0], r[1], r[2], Lsn(r[3]), r[4], r[5]) for r in rows]
 
     def settle(self, debt: Debt) -> None:
         """Forget a debt: nothing is left of it."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute("DELETE FROM debt WHERE id=?", (debt.id,))
 
     def defer(self, debt: Debt, error: str) -> None:
         """Note why a debt could not be settled."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute("UPDATE debt SET error=? WHERE id=?", (error, debt.id))
 
     def tables(self, source: str | None = None) -> list[TableRecord]:
@@ -189,7 +197,7 @@ class Catalog:
             "SELECT source, schema_name, table_name, local, state, error, remedy FROM source_table"
             " WHERE ?1 IS NULL OR source = ?1 ORDER BY source, schema_name, table_name"
         )
-        with self._connected() as db:
+        with self.connected() as db:
             rows = db.execute(query, (source,)).fetchall()
         return [TableRecord(r[0], TableName(r[1], r[2]), r[3], TableState(r[4]), r[5], r[6]) for r in rows]
 
@@ -197,7 +205,7 @@ class Catalog:
         self, source: str, upstream: TableName, state: TableState, *, error: str = "", remedy: str = ""
     ) -> None:
         """Move a table to a state."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(
                 "UPDATE source_table SET state=?, error=?, remedy=? WHERE source=? AND schema_name=? AND table_name=?",
                 (state, error or None, remedy or None, source, upstream.schema, upstream.name),
@@ -205,7 +213,7 @@ class Catalog:
 
     def record_base(self, source: str, local: str, base: BaseVersion) -> None:
         """Note which position a Delta version shows."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             row = (source, local, base.version, base.position, base.schema.to_bytes())
             db.execute("INSERT OR IGNORE INTO base_version VALUES (?, ?, ?, ?, ?)", row)
 
@@ -215,14 +223,14 @@ class Catalog:
             "SELECT version, position, columns FROM base_version WHERE source=? AND local=? AND position <= ?"
             " ORDER BY position DESC, version DESC LIMIT 1"
         )
-        with self._connected() as db:
+        with self.connected() as db:
             row = db.execute(query, (source, local, upto)).fetchone()
         return None if row is None else BaseVersion(row[0], Lsn(row[1]), TableSchema.from_bytes(row[2]))
 
     def base_version(self, source: str, local: str, version: int, position: Lsn) -> BaseVersion | None:
         """Return a version of a base table, if it is known to show this position."""
         query = "SELECT columns FROM base_version WHERE source=? AND local=? AND version=? AND position=?"
-        with self._connected() as db:
+        with self.connected() as db:
             row = db.execute(query, (source, local, version, position)).fetchone()
         return None if row is None else BaseVersion(version, position, TableSchema.from_bytes(row[0]))
 
@@ -232,12 +240,12 @@ class Catalog:
             "DELETE FROM base_version WHERE source=?1 AND position < (SELECT max(position) FROM base_version newer"
             " WHERE newer.source=?1 AND newer.local=base_version.local AND newer.position <= ?2)"
         )
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(query, (source, valid))
 
     def forget_bases(self, source: str, local: str) -> None:
         """Forget which versions of a base table show what: it is copied anew."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute("DELETE FROM base_version WHERE source=? AND local=?", (source, local))
 
     def _migrate(self, db: sqlite3.Connection) -> None:
@@ -260,7 +268,8 @@ class Catalog:
             db.execute("COMMIT")
 
     @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
+    def connected(self) -> Iterator[sqlite3.Connection]:
+        """Open the catalog's file for reading."""
         try:
             db = sqlite3.connect(self._path, isolation_level=None, timeout=30)
         except sqlite3.OperationalError as error:
@@ -276,8 +285,9 @@ class Catalog:
             db.close()
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._connected() as db:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Open it for one change: all of it or nothing."""
+        with self.connected() as db:
             db.execute("BEGIN IMMEDIATE")
             try:
                 yield db

@@ -12,6 +12,7 @@ from penstock.catalog.states import TableState
 from penstock.catalog.store import BaseVersion, Catalog, TableRecord
 from penstock.errors import PenstockError
 from penstock.layout import base_path
+from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
 from penstock.tables.base import BaseTable, State
 
@@ -49,13 +50,19 @@ class FollowedTable:
         The note may be missing: a process can die, or lose its connection to Spark, right after a commit.
         """
         found = self.base.state()
-        self.at = found if found and found.generation == self.captured.generation else None
+        whole = found and found.window is None and found.generation == self.captured.generation
+        self.at = found if whole else None
         if self.at is not None:
             self.base.schema = self.at.schema
             base = BaseVersion(self.at.version, self.at.position, self.at.schema)
             self._catalog.record_base(self.record.source, self.record.local, base)
             if self.state() is TableState.PENDING:
                 self._catalog.set_table(self.record.source, self.record.upstream, TableState.LIVE)
+
+    def stands(self, at: State, durable: Lsn) -> State:
+        """Say where its base stands: further on, if the catalog knows that nothing has happened to it since."""
+        noted = self._catalog.newest_base(self.record.source, self.record.local, durable)
+        return at if noted is None else at._replace(position=Lsn(max(at.position, noted.position)))
 
     def fail(self, error: PenstockError) -> None:
         """Note a definite error of this table."""

@@ -25,16 +25,20 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from penstock.catalog.repairs import Repairs
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord
 from penstock.changelog.interface import LoggedTable
+from penstock.control.chunking import ChunkedCopy
 from penstock.control.copying import ParallelCopy
 from penstock.control.followed import FollowedTable, Progress
 from penstock.control.lifecycle import instance_of, spec_of
+from penstock.control.repairing import Repairing
 from penstock.control.side_by_side import side_by_side
 from penstock.errors import DefiniteError, TableError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.postgres.options import Snapshot
 from penstock.spark.boundary import brief
 from penstock.spark.session import is_alive
 from penstock.tables.base import State
@@ -70,7 +74,11 @@ class Follower:
         self.failure: BaseException | None = None
         self._threads = [
             threading.Thread(target=self._keep_doing, args=(work,), name=f"penstock-{name}-{source}", daemon=True)
-            for name, work in (("copy", self._copy_until_stopped), ("apply", self._apply_until_stopped))
+            for name, work in (
+                ("copy", self._copy_until_stopped),
+                ("apply", self._apply_until_stopped),
+                ("repair", self._repair_until_stopped),
+            )
         ]
         for thread in self._threads:
             thread.start()
@@ -138,9 +146,31 @@ class Follower:
 
     def _copy(self, pending: list[FollowedTable]) -> None:
         record = self._record()
+        if instance_of(record).snapshot is Snapshot.CHUNKED:
+            ChunkedCopy(self._spark, instance_of(record), self._log, self._progress, self._stop).run(pending)
+            return
         ParallelCopy(self._spark, spec_of(record), instance_of(record), self._log, self._progress, self._stop).run(
             pending
         )
+
+    # -- repair -----------------------------------------------------------------------------------------------------
+
+    def _repair_until_stopped(self) -> None:
+        repairs = Repairs(self._catalog)
+        while not self._stop.wait(_LOOK_SECONDS):
+            for repair in repairs.waiting(self._source):
+                table = next((table for table in self._tables if table.record.upstream == repair.table), None)
+                if table is None:
+                    repairs.failed(repair, f"{repair.table} is not captured", "See `penstock status`.")
+                else:
+                    self._repairing().run(repair, table)
+
+    def _repairing(self) -> Repairing:
+        instance = instance_of(self._record())
+        return Repairing(self._home, self._catalog, self._spark, instance, self._tell, self._stop)
+
+    def _tell(self, text: str) -> None:
+        self._progress(f"{self._source}: {text}")
 
     # -- apply ------------------------------------------------------------------------------------------------------
 
@@ -166,7 +196,7 @@ class Follower:
         upto = durable if error is None else Lsn(min(durable, error.lsn - 1))
         try:
             with table.writing:
-                self._merge(table, self._stands(table, table.at, durable), upto, known)
+                self._merge(table, table.stands(table.at, durable), upto, known)
         except TableError as absent:
             self._fail(table, absent)
             return
@@ -176,11 +206,6 @@ class Follower:
                 raise TransientError(message) from broken
         if error is not None and table.state() is not TableState.FAILED:
             self._fail(table, error)
-
-    def _stands(self, table: FollowedTable, at: State, durable: Lsn) -> State:
-        """Say where a base stands: further on, if the catalog knows that nothing has happened to it since."""
-        noted = self._catalog.newest_base(self._source, table.record.local, durable)
-        return at if noted is None else at._replace(position=Lsn(max(at.position, noted.position)))
 
     def _merge(self, table: FollowedTable, at: State, upto: Lsn, logged: LoggedTable) -> None:
         if upto <= at.position:

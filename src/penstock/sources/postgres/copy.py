@@ -31,7 +31,16 @@ from penstock.sources.postgres.pump import Drained, Pump
 from penstock.sources.postgres.slot import take_snapshot
 from penstock.sources.postgres.types import BadValue
 
-__all__ = ["PageRange", "copied_rows", "copy_range", "page_ranges", "split_rows"]
+__all__ = [
+    "PageRange",
+    "copied_rows",
+    "copy_range",
+    "copy_rows",
+    "from_table",
+    "page_ranges",
+    "selected",
+    "split_rows",
+]
 
 _BUFFER = 4 << 20
 _LAST_PAGE = (1 << 32) - 1
@@ -72,11 +81,19 @@ def copy_range(
     """Yield the rows of a range of pages as the snapshot shows them."""
     with closing(connect(conninfo, _session_name(table.name))) as connection:
         take_snapshot(connection, snapshot)
-        result = connection.pgconn.exec_(_copy_command(table, pages).as_bytes(connection))
-        if result.status != pq.ExecStatus.COPY_OUT:
-            raise _refused(result, table.name, lsn)
-        for buffer, fill in _messages(connection, table.name):
-            yield from _batches(buffer, fill, table, lsn)
+        yield from copy_rows(connection, table, _pages_query(table, pages), lsn)
+
+
+def copy_rows(
+    connection: psycopg.Connection[Any], table: CapturedTable, query: sql.Composed, lsn: Lsn
+) -> Iterator[pa.RecordBatch]:
+    """Yield what a query of the columns of a table returns."""
+    command = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(query)
+    result = connection.pgconn.exec_(command.as_bytes(connection))
+    if result.status != pq.ExecStatus.COPY_OUT:
+        raise _refused(result, table.name, lsn)
+    for buffer, fill in _messages(connection, table.name):
+        yield from _batches(buffer, fill, table, lsn)
 
 
 def copied_rows(connection: psycopg.Connection[Any], tables: Sequence[TableName]) -> dict[TableName, int]:
@@ -102,19 +119,23 @@ def _refused(result: pq.abc.PGresult, table: TableName, lsn: Lsn) -> PenstockErr
     return TransientError(why, "It will be tried again.")
 
 
-def _copy_command(table: CapturedTable, pages: PageRange) -> sql.Composed:
-    listed = sql.SQL(", ").join(_selected(column) for column in table.columns)
-    name = sql.Identifier(table.name.schema, table.name.name)
-    source = name if table.partitioned else sql.SQL("ONLY {}").format(name)
+def _pages_query(table: CapturedTable, pages: PageRange) -> sql.Composed:
+    listed = sql.SQL(", ").join(selected(column) for column in table.columns)
     where = sql.SQL("ctid >= {}::tid").format(sql.Literal(f"({pages.first},0)"))
     if pages.last < _LAST_PAGE:
         where += sql.SQL(" AND ctid < {}::tid").format(sql.Literal(f"({pages.last},0)"))
     if table.row_filter is not None:  # printed by Postgres, from the publication
         where += sql.SQL(" AND ({})").format(sql.SQL(table.row_filter))
-    return sql.SQL("COPY (SELECT {} FROM {} WHERE {}) TO STDOUT (FORMAT binary)").format(listed, source, where)
+    return sql.SQL("SELECT {} FROM {} WHERE {}").format(listed, from_table(table), where)
 
 
-def _selected(column: CapturedColumn) -> sql.Composable:
+def from_table(table: CapturedTable) -> sql.Composed:
+    """Name a table in a query: without those that inherit from it, but with its partitions."""
+    name = sql.Identifier(table.name.schema, table.name.name)
+    return sql.SQL("{}" if table.partitioned else "ONLY {}").format(name)
+
+
+def selected(column: CapturedColumn) -> sql.Composable:
     """A column sent as text is printed by its output function, as in the stream; a cast prints some otherwise."""
     name = sql.Identifier(column.name)
     text = sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN format('%s', {0}) END")
@@ -149,6 +170,8 @@ def _check_end(connection: psycopg.Connection[Any], table: TableName) -> None:
         said = result.error_message if result is not None else connection.pgconn.error_message
         message = f"the copy of {table} broke off: {_said(said)}"
         raise TransientError(message, "It will be tried again.")
+    while connection.pgconn.get_result() is not None:  # libpq takes the next command only after that
+        pass
 
 
 def _batches(buffer: npt.NDArray[np.uint8], fill: int, table: CapturedTable, lsn: Lsn) -> Iterator[pa.RecordBatch]:

@@ -173,6 +173,7 @@ class PostgresSource(Source, PostgresOptions):
                 identity=uuid.uuid4().hex,
                 snapshot=self.snapshot,
                 snapshot_wait=self.snapshot_wait,
+                chunk_rows=self.chunk_rows,
                 chunk_pause=self.chunk_pause,
                 watermarks=self.watermarks,
             )
@@ -197,6 +198,7 @@ class PostgresInstanceConfig(InstanceConfig):
     """Made with the source, and in every watermark: what tells ours from those of others."""
     snapshot: Snapshot = Snapshot.PARALLEL
     snapshot_wait: str = "1 hour"
+    chunk_rows: int = 20_000
     chunk_pause: str = "0 s"
     watermarks: Watermarks = Watermarks.MESSAGE
     standby: bool = False
