@@ -7,15 +7,16 @@
     live ─────▶ (bucket, -1, two hashes of the row) ─┘
 
 A bucket is a hash of the key (of the row, where there is no key), so the old and the new form of a changed row are in
-the same one. Sums are made on each side of the shuffle: some thousand numbers per task travel, whatever the tables hold.
+the same one. Sums are made on each side of the shuffle: some thousand numbers per task travel, however many rows there
+are.
 
 **How sure is it?** What differs is found unless the sums of two hashes of 64 bits, seeded differently, agree by chance
 over the rows that differ: one in 2^128. Rows that somebody made up so as to collide are another matter; the exact
 comparison is for those. Sums are whole: hashes are added in halves of 32 bits, which do not overflow below 2^31
 rows in a bucket, so copies of a row cannot cancel out.
 
-**What is hashed** is the row in its `exact` form. Spark's hash of a null leaves the hash as it was, and so does an empty
-array: ``(null, 'a')`` and ``('a', null)`` would be the same. So each value is preceded by whether it is null,
+**What is hashed** is the row in its `exact` form. Spark's hash of a null leaves the hash as it was, and so does an
+empty array: ``(null, 'a')`` and ``('a', null)`` would be the same. So each value is preceded by whether it is null,
 each array by its length, and an item of an array is hashed on its own.
 """
 

@@ -9,9 +9,9 @@
                               ├─ union ──▶ group by row: how often here, how often there ──▶ unequal: group by key
     live ──────▶ (row, 0, 1) ─┘        (the one shuffle of rows)                            (few rows)
 
-Rows are compared as a bag and bit by bit: a row that is there twice, a null, -0.0 for 0.0 all count. Of what the buckets
-leave, whole rows are grouped, not a hash of them; ``exact=True`` does so with all rows, and equal then means equal, not
-one in 2^128. Only the first differing keys leave Spark.
+Rows are compared as a bag and bit by bit: a row that is there twice, a null, -0.0 for 0.0 all count. Of what the
+buckets leave, whole rows are grouped, not a hash of them; ``exact=True`` does so with all rows, and leaves nothing to
+chance. Only the first differing keys leave Spark.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def differences(
     found = differing_buckets(here, there, key)
     if not found.differing:
         return Differences(0, [], found.rows)
-    parts = (in_buckets(side, key, found.differing) for side in (here, there))
-    return _exactly(*parts, key, limit, found)
+    here, there = (in_buckets(side, key, found.differing) for side in (here, there))
+    return _exactly(here, there, key, limit, found)
 
 
 def _exactly(
