@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.catalog.states import SourceState, TableState
+from penstock.catalog.states import WISHES, SourceState, TableState
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.place import log_at
-from penstock.errors import DefiniteError
+from penstock.errors import DefiniteError, TransientError
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 
@@ -204,12 +204,52 @@ class Catalog:
     def set_table(
         self, source: str, upstream: TableName, state: TableState, *, error: str = "", remedy: str = ""
     ) -> None:
-        """Move a table to a state."""
+        """Move a table to a state, unless somebody wishes something else of it.
+
+        Who copies or applies a table may not know yet that it shall be dropped or captured anew. A wish gives way to
+        another one here, and else to `grant` alone.
+        """
+        query = (
+            "UPDATE source_table SET state=?1, error=?2, remedy=?3 WHERE source=?4 AND schema_name=?5 AND table_name=?6"
+            " AND (state NOT IN (?7, ?8, ?9) OR ?1 IN (?7, ?8, ?9))"
+        )
+        told = (state, error or None, remedy or None, source, upstream.schema, upstream.name)
+        with self.transaction() as db:
+            db.execute(query, (*told, *WISHES))
+
+    def wish(self, table: TableRecord, spec: tuple[str, str] | None = None) -> None:
+        """Note what shall become of a table, new or known, together with the spec of its source, before and after."""
+        row = (table.source, table.upstream.schema, table.upstream.name, table.local, table.state, table.error)
         with self.transaction() as db:
             db.execute(
-                "UPDATE source_table SET state=?, error=?, remedy=? WHERE source=? AND schema_name=? AND table_name=?",
-                (state, error or None, remedy or None, source, upstream.schema, upstream.name),
+                "INSERT INTO source_table VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (source, schema_name, table_name)"
+                " DO UPDATE SET state=excluded.state, error=excluded.error, remedy=excluded.remedy",
+                (*row, table.remedy),
             )
+            if spec is None:
+                return
+            query = "UPDATE source SET spec=?2 WHERE spec=?1 AND name=?3"
+            if not db.execute(query, (*spec, table.source)).rowcount:
+                message = f"source {table.source} was changed by somebody else at this moment"
+                raise TransientError(message, "Nothing was done: try again.")
+
+    def grant(self, table: TableRecord, state: TableState | None, *, error: str = "", remedy: str = "") -> None:
+        """Move a table on from a wish that was carried out, or could not be; None: forget the table.
+
+        Nothing is done where another wish came meanwhile. What its base showed before holds no longer.
+        """
+        where = " WHERE source=? AND schema_name=? AND table_name=? AND state=?"
+        which = (table.source, table.upstream.schema, table.upstream.name, table.state)
+        with self.transaction() as db:
+            if state is None:
+                granted = db.execute(f"DELETE FROM source_table{where}", which).rowcount
+            else:
+                told = (state, error or None, remedy or None)
+                granted = db.execute(
+                    f"UPDATE source_table SET state=?, error=?, remedy=?{where}", (*told, *which)
+                ).rowcount
+            if granted and state in (None, TableState.PENDING):
+                db.execute("DELETE FROM base_version WHERE source=? AND local=?", (table.source, table.local))
 
     def record_base(self, source: str, local: str, base: BaseVersion) -> None:
         """Note which position a Delta version shows."""
@@ -242,11 +282,6 @@ class Catalog:
         )
         with self.transaction() as db:
             db.execute(query, (source, valid))
-
-    def forget_bases(self, source: str, local: str) -> None:
-        """Forget which versions of a base table show what: it is copied anew."""
-        with self.transaction() as db:
-            db.execute("DELETE FROM base_version WHERE source=? AND local=?", (source, local))
 
     def _migrate(self, db: sqlite3.Connection) -> None:
         found = db.execute("PRAGMA user_version").fetchone()[0]

@@ -18,6 +18,7 @@ from penstock.cli.run import run
 from penstock.cli.sql import sql
 from penstock.cli.status import status
 from penstock.cli.tail import tail
+from penstock.cli.verify import verify
 from penstock.errors import DefiniteError, PenstockError
 
 __all__ = ["app", "main"]
@@ -30,7 +31,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (demo, run, check, sql, status, tail, drop):
+for command in (demo, run, check, sql, status, tail, verify, drop):
     app.command()(command)
 
 

@@ -26,6 +26,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.catalog.states import TableState
 from penstock.changelog.interface import ChangeLog, LoggedTable
 from penstock.control.copying import wait_until_captured
 from penstock.control.followed import FollowedTable, Progress
@@ -133,7 +134,7 @@ class _Chunks:
             while last is None or last.upto is not None:
                 self._logged()
                 last = ranges.copy_next(last)
-                if self._stop.wait(self._pause):
+                if self._stop.wait(self._pause) or self._table.state() is not TableState.PENDING:
                     return
             self._end(windows, state, last)
 

@@ -36,9 +36,14 @@ class FollowedTable:
         self.at: State | None = None
         """What its Delta log said last; None while there is no whole copy."""
         self.writing = threading.Lock()
+        self.gone = False
+        """Whether it was let go, because it is dropped or captured anew: nothing may be done or noted for it any more.
+        Set while `writing` is held."""
 
     def state(self) -> TableState:
-        """Return what the catalog says of it."""
+        """Return what the catalog says of it; of one that was let go, that speaks of another by now."""
+        if self.gone:
+            return TableState.FAILED
         for record in self._catalog.tables(self.record.source):
             if record.upstream == self.record.upstream:
                 return record.state
@@ -49,6 +54,8 @@ class FollowedTable:
 
         The note may be missing: a process can die, or lose its connection to Spark, right after a commit.
         """
+        if self.gone:
+            return
         found = self.base.state()
         whole = found and found.window is None and found.generation == self.captured.generation
         self.at = found if whole else None
@@ -66,6 +73,8 @@ class FollowedTable:
 
     def fail(self, error: PenstockError) -> None:
         """Note a definite error of this table."""
+        if self.gone:
+            return
         self._catalog.set_table(
             self.record.source, self.record.upstream, TableState.FAILED, error=error.message, remedy=error.remedy
         )

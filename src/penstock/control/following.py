@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -52,6 +52,7 @@ _REST = 3.0
 """Pauses are this many times as long as a round of merges: live views need no hurry, queries need the cores."""
 _RETRY_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
+_LET_GO_SECONDS = 5.0
 _ERRORS_SECONDS = 2.0
 """Tables can end without a transaction."""
 
@@ -104,6 +105,14 @@ class Follower:
                 table.captured = captured
                 found.append(table)
             self._tables = found
+
+    def let_go(self, names: Collection[TableName]) -> set[TableName]:
+        """Do nothing more for these tables; return those of which nothing is in hand. The others stay as they are."""
+        with self._renewing:
+            going = [table for table in self._tables if table.record.upstream in names]
+            busy = {table.record.upstream for table in going if not _let_go(table)}
+            self._tables = [table for table in self._tables if not table.gone]
+        return set(names) - busy
 
     def _record(self) -> SourceRecord:
         record = self._catalog.source(self._source)
@@ -196,7 +205,8 @@ class Follower:
         upto = durable if error is None else Lsn(min(durable, error.lsn - 1))
         try:
             with table.writing:
-                self._merge(table, table.stands(table.at, durable), upto, known)
+                if not table.gone:
+                    self._merge(table, table.stands(table.at, durable), upto, known)
         except TableError as absent:
             self._fail(table, absent)
             return
@@ -222,6 +232,15 @@ class Follower:
     def _fail(self, table: FollowedTable, error: TableError) -> None:
         table.fail(error)
         self._progress(f"{self._source}: {error.message}")
+
+
+def _let_go(table: FollowedTable) -> bool:
+    """Wait a moment for a merge to end; a copy may take hours."""
+    if not table.writing.acquire(timeout=_LET_GO_SECONDS):
+        return False
+    table.gone = True
+    table.writing.release()
+    return True
 
 
 def _dead_spark() -> TransientError:

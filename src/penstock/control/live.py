@@ -111,9 +111,19 @@ class Live:
         schema = (logged and logged.schema_within(base.position, upto)) or base.schema
         return live_table(self._spark, log, path, at, schema, upto)
 
+    def _dropped(self, record: TableRecord) -> bool:
+        """Say whether a table was dropped from its source, or is about to be, since this view was made or before."""
+        now = [table.state for table in self._catalog.tables(record.source) if table.upstream == record.upstream]
+        return not now or now[0] is TableState.DROPPING
+
     def _readable(self, record: TableRecord, upto: Lsn) -> LoggedTable | None:
         """Return the table in the log; raise its definite error where that holds at this position."""
         source = self._catalog.source(record.source)
+        if self._dropped(record):
+            message = f"{record.upstream} is not captured any more: it was dropped from source {record.source}"
+            raise DefiniteError(
+                message, f"To have it again: ALTER SOURCES {record.source} ADD TABLE {record.upstream};"
+            )
         captured = [] if source is None else [t for t in instance_of(source).tables if t.name == record.upstream]
         with closing(self._catalog.log(record.source).reader()) as log:
             logged = log.tables().get(record.upstream)

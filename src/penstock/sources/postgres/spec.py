@@ -19,9 +19,9 @@ from penstock.sources.family import InstanceConfig, Source
 from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
 from penstock.sources.postgres.findings import Finding, error, errors_among
-from penstock.sources.postgres.names import nearest, quoted
+from penstock.sources.postgres.names import TableChoice, choice_text, nearest, quoted
 from penstock.sources.postgres.options import Heartbeat, Ownership, PostgresOptions, Rules, Snapshot, Watermarks
-from penstock.sources.postgres.preflight import Preflight, chosen_tables, examine
+from penstock.sources.postgres.preflight import Preflight, chosen_tables, examine, examine_named
 from penstock.sources.postgres.preflight.role import find_role
 from penstock.sources.postgres.preflight.tables import check_table
 from penstock.sources.postgres.publication import create_publication, drop_publication, repair_publication
@@ -38,6 +38,9 @@ from penstock.sources.postgres.slot import (
 __all__ = ["PostgresInstanceConfig", "PostgresSource", "source_name"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
+_POSITION = """
+SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END)::text
+"""
 _RELEASE_SECONDS = 10.0
 _SETTLE_SECONDS = 3
 
@@ -137,15 +140,19 @@ class PostgresSource(Source, PostgresOptions):
             return {table.name: table.captured() for table in chosen_tables(connection, self.publication, self)}
 
     def look_again(self, tables: Collection[TableName]) -> dict[TableName, CapturedTable | Finding]:
-        """Return some of the chosen tables as they are now; or for what reason one cannot be captured."""
-        found: dict[TableName, CapturedTable | Finding] = {}
+        """Return these tables as they are now, whether or not they are captured; or why one cannot be."""
+        named = self.model_copy(update={"tables": tuple(choice_text(TableChoice(t)) for t in tables), "schemas": ()})
         with connect(self.conninfo()) as connection:
             role = find_role(connection)
-            for table in chosen_tables(connection, self.publication, self):
-                if table.name in tables:
-                    errors = errors_among(check_table(table, role, self))
-                    found[table.name] = errors[0] if errors else table.captured()
-        return found
+            selection, problems = examine_named(connection, self.publication, named)
+        found: dict[TableName, CapturedTable | Finding] = {}
+        for table in selection:
+            own = [*check_table(table, role, self), *(f for f in problems if f.object == str(table.name))]
+            errors = errors_among(own)
+            found[table.name] = errors[0] if errors else table.captured()
+        gone = error("", "it is not there upstream, or not published", "Create or publish it, then retry.")
+        told = {finding.object: finding for finding in errors_among(problems)}
+        return {name: found.get(name) or told.get(str(name), gone) for name in tables}
 
     def describe(self) -> Sequence[TableSchema]:
         """Return the schemas of the tables that can be captured."""
@@ -244,11 +251,12 @@ class PostgresInstanceConfig(InstanceConfig):
             raise DefiniteError(str(problem), "Make it, or name another one.")
         return state.confirmed
 
-    def repair(self) -> None:
-        """Make our publication publish exactly the tables of this config."""
-        if self._owns_publication:
-            with connect(self.connection) as connection:
+    def repair(self) -> Lsn:
+        """Make our publication publish exactly the tables of this config; return a position after that."""
+        with connect(self.connection) as connection:
+            if self._owns_publication:
                 repair_publication(connection, self.publication, self.tables, self.rules)
+            return Lsn.parse(connection.execute(_POSITION).fetchall()[0][0])
 
     def cleanup(self) -> list[str]:
         """Drop slot and publication that are ours; a capture that was just stopped gets a moment to let go."""

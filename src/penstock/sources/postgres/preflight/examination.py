@@ -21,7 +21,7 @@ from penstock.sources.postgres.preflight.tables import check_table
 from penstock.sources.postgres.publication import read_publication
 from penstock.sources.postgres.selection import ChosenTable, Selection, choose
 
-__all__ = ["Preflight", "chosen_tables", "examine"]
+__all__ = ["Preflight", "chosen_tables", "examine", "examine_named"]
 
 _ALL_TABLES = PostgresOptions()
 
@@ -107,6 +107,18 @@ def chosen_tables(connection: psycopg.Connection[Any], publication: str, options
     users = options.publication_ownership is Ownership.USER
     found = read_publication(connection, publication) if users else None
     return choose(find_tables(connection), options, found, connection.info.server_version).tables
+
+
+def examine_named(
+    connection: psycopg.Connection[Any], publication: str, options: PostgresOptions
+) -> tuple[list[ChosenTable], list[Finding]]:
+    """Return the tables that these options name one by one, and what keeps one from being found or sent."""
+    users = options.publication_ownership is Ownership.USER
+    found = read_publication(connection, publication) if users else None
+    selection = choose(find_tables(connection), options, found, connection.info.server_version)
+    names = [table.name for table in selection.tables]
+    contract = check_publication_of(publication, found, names, options, captured=True) if users else []
+    return selection.tables, [*selection.findings, *contract]
 
 
 def _keep_captured(selection: Selection, captured: Collection[TableName], refused: Collection[TableName]) -> None:
