@@ -45,7 +45,7 @@ def test_chunks_become_the_table_where_old_rows_are_whole(spark: SparkSession, s
     low, high = sorted(history.states)[5], max(history.states)
     rows = rows_frame(spark, read_in_chunks(history, low, high, seed))
     tail = tail_of(spark, history, low, high)
-    assert unresolved(tail, KEYED).isEmpty()
+    assert not unresolved(tail, KEYED)
     assert plain(laid_over(rows, tail, KEYED).collect()) == plain(history.states[high])
 
 
@@ -55,7 +55,7 @@ def test_rows_that_moved_past_the_copy_are_named_and_put_right(spark: SparkSessi
     low, high = sorted(history.states)[-6], max(history.states)
     rows = rows_frame(spark, read_in_chunks(history, low, high, seed))
     tail = tail_of(spark, history, low, high)
-    missing = {(found["grp"], found["a.key"]) for found in unresolved(tail, KEYED).collect()}
+    missing = {key_of(found) for found in unresolved(tail, KEYED)}
     assert missing
     right = [found for found in history.states[high] if key_of(found) in missing]
     whole = put_right(tail, rows_frame(spark, right), keys_frame(spark, missing), KEYED)

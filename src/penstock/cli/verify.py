@@ -98,10 +98,8 @@ def _repaired(
     if verdict.equal or verdict.differences is None:
         return None
     progress(f"repairing {source}.{verdict.local}")
-    record = home.repair(  # type: ignore[attr-defined]
-        source, verdict.table, keys=verdict.differences.keys, spark=spark, progress=progress
-    )
-    return VerifyRepair(f"{source}.{verdict.local}", record.rows_changed, str(record.low), str(record.high))
+    record = home.repair(source, verdict.table, keys=verdict.differences.keys, spark=spark, progress=progress)
+    return VerifyRepair(f"{source}.{verdict.local}", record.rows_changed or 0, str(record.low), str(record.high))
 
 
 # -- for a terminal ----------------------------------------------------------------------------------------------------

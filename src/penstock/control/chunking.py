@@ -20,8 +20,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from typing import Any
 
 import psycopg
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +37,7 @@ from penstock.control.reaching import reached
 from penstock.control.side_by_side import side_by_side
 from penstock.durations import parse_duration
 from penstock.errors import TableError, TransientError
+from penstock.model import TableSchema
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connection_error
 from penstock.sources.postgres.keys import Key, key_of
@@ -43,7 +46,7 @@ from penstock.sources.postgres.windows import Windows
 from penstock.spark.boundary import brief, delivering
 from penstock.tables.base import State
 from penstock.tables.commits import Copied
-from penstock.tables.put_right import laid_over, of_keys, put_right, unresolved
+from penstock.tables.put_right import laid_over, of_keys, put_right, unresolved, without
 from penstock.tables.tail import Tail, read_tail
 
 __all__ = ["ChunkedCopy"]
@@ -173,49 +176,52 @@ class _Chunks:
     # -- end --------------------------------------------------------------------------------------------------------
 
     def _end(self, windows: Windows, state: State, last: Copied) -> None:
-        """Lay the log over all chunks, from the position at which the copy began to the end of its last window."""
+        """Lay the log over all chunks, from the position at which the copy began to the end of its last window.
+
+        What is left then are rows that changed their key. Those are read once more, and what happens meanwhile is
+        laid over the others, until none is left that moved within its last window.
+        """
         upto = reached(self._log, last.high, self._stop)
-        if upto is None:
-            return
-        found = self._tail(state, upto)
-        if found is not None and found.contents.unchanged and found.contents.moved:
-            resolved = self._resolved(windows, state, found, upto)
-            if resolved is None:
-                return
-            found, upto = resolved
-        if found is None:
-            self._base.append(frame(self._spark, self._base.schema.columns.empty_table()), upto)
-        else:
-            self._base.merge(found.net, upto, replace(found.contents, inserts_only=False))
-        self._tell(f"{self._name} is copied: {last.rows:,} rows in {last.number:,} chunks")
-
-    def _tail(self, state: State, upto: Lsn) -> Tail | None:
-        """Read what happened since the copy began, and give the table the columns that it has by then."""
-        schema = self._logged().schema_within(state.position, upto) or state.schema
-        if len(schema.columns) > len(self._base.schema.columns):
-            self._base.evolve(schema)
-        return read_tail(self._spark, self._log, self._base.schema, state.position, upto)
-
-    def _resolved(self, windows: Windows, state: State, tail: Tail | None, upto: Lsn) -> tuple[Tail, Lsn] | None:
-        """Read rows once more that moved past the copy, until none is left; None when told to stop."""
-        asked: set[Key] = set()
-        later: Tail | None = None
-        rows = frame(self._spark, self._base.schema.columns.empty_table())
-        while tail is not None:
-            missing = self._moved(tail) - asked
-            moved_on = asked & self._moved(later)
-            if not missing and not moved_on:
-                return self._put_right(windows, tail, laid_over(rows, later, self._base.schema), asked), upto
-            asked |= missing
+        tail = None if upto is None else self._tail(state.position, upto, state.schema)
+        moved = self._keys(unresolved(tail, self._base.schema))
+        while moved and upto is not None:
+            self._lay_over(without(tail, self._frame(windows, moved), self._base.schema), upto, last)
+            asked, after = moved, upto
             begun = windows.begin(self._tell, self._stop)
             window = windows.keyed(sorted(asked))
-            found = reached(self._log, window.high, self._stop)
-            if found is None:
-                return None
-            upto, tail = found, self._tail(state, found)
-            rows = self._base.widened(frame(self._spark, window.rows))
-            later = read_tail(self._spark, self._log, self._base.schema, begun, upto)
-        return None
+            upto = reached(self._log, window.high, self._stop)
+            if upto is not None:
+                tail = self._tail(after, upto, self._base.schema)
+                tail, moved = self._with_rows(windows, tail, window.rows, asked, begun, upto)
+        if upto is not None:
+            self._lay_over(tail, upto, None)
+            self._tell(f"{self._name} is copied: {last.rows:,} rows in {last.number:,} chunks")
+
+    def _with_rows(
+        self, windows: Windows, tail: Tail | None, read: pa.Table, asked: set[Key], begun: Lsn, upto: Lsn
+    ) -> tuple[Tail | None, set[Key]]:
+        """Put rows that were read once more into the net effect; return it, and the keys of what moved again."""
+        schema = self._base.schema
+        later = read_tail(self._spark, self._log, schema, begun, upto)
+        keys = self._frame(windows, asked)
+        moved = self._keys(unresolved(later, schema)) & asked | self._keys(unresolved(tail, schema, keys))
+        left = self._frame(windows, moved)
+        rows = laid_over(self._base.widened(frame(self._spark, read)), without(later, left, schema), schema)
+        settled = of_keys(keys, left, schema, "left_anti")
+        return put_right(without(tail, left, schema), of_keys(rows, settled, schema), settled, schema), moved
+
+    def _lay_over(self, tail: Tail | None, upto: Lsn, copied: Copied | None) -> None:
+        if tail is None:
+            self._base.append(frame(self._spark, self._base.schema.columns.empty_table()), upto)
+        else:
+            self._base.merge(tail.net, upto, replace(tail.contents, inserts_only=False), copied)
+
+    def _tail(self, after: Lsn, upto: Lsn, known: TableSchema) -> Tail | None:
+        """Read what happened, and give the table the columns that it has by then."""
+        schema = self._logged().schema_within(after, upto) or known
+        if len(schema.columns) > len(self._base.schema.columns):
+            self._base.evolve(schema)
+        return read_tail(self._spark, self._log, self._base.schema, after, upto)
 
     def _logged(self) -> LoggedTable:
         """Return what the log says of the table; its error ends the copy."""
@@ -225,15 +231,8 @@ class _Chunks:
             raise logged.error
         return logged
 
-    def _moved(self, tail: Tail | None) -> set[Key]:
-        """Return the keys of rows that moved, and whose values are not all known."""
-        if tail is None or not (tail.contents.unchanged and tail.contents.moved):
-            return set()
-        names = self._base.schema.key
-        return {key_of(list(row), names) for row in unresolved(tail, self._base.schema).collect()}
+    def _keys(self, found: list[dict[str, Any]]) -> set[Key]:
+        return {key_of(row, self._base.schema.key) for row in found}
 
-    def _put_right(self, windows: Windows, tail: Tail, right: DataFrame, asked: set[Key]) -> Tail:
-        if not asked:
-            return tail
-        keys = frame(self._spark, windows.key_values(sorted(asked)))
-        return put_right(tail, of_keys(right, keys, self._base.schema), keys, self._base.schema)
+    def _frame(self, windows: Windows, keys: set[Key]) -> DataFrame:
+        return frame(self._spark, windows.key_values(sorted(keys)))

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.catalog.repairs import Repair, Repairs
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.changelog.interface import ChangeLog, ChangeLogReader, Frontiers
@@ -310,6 +311,39 @@ class Home:
             exact=exact,
             progress=progress or (lambda _: None),
         )
+
+    def repair(
+        self,
+        source: str,
+        table: str,
+        *,
+        keys: Sequence[Any] | None = None,
+        where: str | None = None,
+        everything: bool = False,
+        spark: SparkSession | None = None,
+        progress: Progress | None = None,
+    ) -> Repair:
+        """Read rows of a live table anew upstream and put them right, beside the stream; wait until that is done.
+
+        Which rows is said by `keys` (values, lists of values or mappings), by a condition in SQL, or by `everything`.
+        Where nobody runs the home, it runs here for as long as that takes.
+        """
+        from penstock.control.repair_asking import ask_repair, wait_for_repair
+
+        asked = ask_repair(self._catalog, source, table, keys, where, everything=everything)
+        if holder(self.path) is not None:
+            return wait_for_repair(self._catalog, asked, lambda: holder(self.path) is not None)
+        with self.run(spark, progress) as running:
+
+            def is_running() -> bool:
+                running.check()
+                return True
+
+            return wait_for_repair(self._catalog, asked, is_running)
+
+    def repairs(self) -> list[Repair]:
+        """Return all repairs that were asked for, the newest first: who, when, where in the stream, what changed."""
+        return Repairs(self._catalog).all()
 
     def _live(self, spark: SparkSession, chosen: dict[str, Lsn]) -> Live:
         from penstock.control.live import Live

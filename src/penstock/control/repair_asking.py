@@ -11,6 +11,7 @@ from penstock.catalog.repairs import Repair, Repairs, RepairState
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
 from penstock.control.lifecycle import instance_of
+from penstock.control.named import named_source, named_table
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.sources.postgres.keys import key_of
 
@@ -23,7 +24,7 @@ def ask_repair(
     catalog: Catalog, source: str, table: str, keys: Sequence[Any] | None, where: str | None, *, everything: bool
 ) -> Repair:
     """Note that rows of a table shall be put right: with these keys, those for which a condition holds, or all."""
-    record = _table(catalog, source, table)
+    record = _live_table(catalog, source, table)
     if (keys is not None) + (where is not None) + everything != 1:
         message = "which rows shall be repaired is not said, or said twice"
         raise UsageError(message, "Give keys, or a condition, or say that all are meant: one of the three.")
@@ -49,14 +50,8 @@ def wait_for_repair(catalog: Catalog, repair: Repair, is_running: Callable[[], b
         time.sleep(_LOOK_SECONDS)
 
 
-def _table(catalog: Catalog, source: str, table: str) -> TableRecord:
-    known = catalog.tables(source)
-    found = [record for record in known if table in (str(record.upstream), record.local)]
-    if not found:
-        names = ", ".join(str(record.upstream) for record in known) or "none"
-        message = f"source {source} has no table {table}"
-        raise UsageError(message, f"Its tables are: {names}.")
-    (record,) = found
+def _live_table(catalog: Catalog, source: str, table: str) -> TableRecord:
+    record = named_table(catalog, source, table)
     if record.state is not TableState.LIVE:
         message = f"{record.upstream} is {record.state}, so its rows cannot be repaired"
         raise UsageError(message, f"Copy it afresh: ALTER SOURCES {source} RETRY TABLE {record.upstream};")
@@ -64,8 +59,7 @@ def _table(catalog: Catalog, source: str, table: str) -> TableRecord:
 
 
 def _key(catalog: Catalog, table: TableRecord) -> tuple[str, ...]:
-    source = catalog.source(table.source)
-    tables = instance_of(source).tables if source is not None else ()
+    tables = instance_of(named_source(catalog, table.source)).tables
     key = next((captured.key for captured in tables if captured.name == table.upstream), ())
     if not key:
         message = f"{table.upstream} has no key by which rows could be repaired"

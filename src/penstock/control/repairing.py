@@ -35,6 +35,7 @@ from penstock.control.key_ranges import KeyRanges, frame
 from penstock.control.reaching import reached
 from penstock.errors import DefiniteError, HistoryGone, TransientError, UsageError
 from penstock.layout import repair_path
+from penstock.model import TableSchema
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connection_error
@@ -46,9 +47,8 @@ from penstock.tables.base import BaseTable, State
 from penstock.tables.changed import changed_keys
 from penstock.tables.columns import column
 from penstock.tables.live import live_table
-from penstock.tables.put_right import laid_over, of_keys, put_right, unresolved
+from penstock.tables.put_right import laid_over, of_keys, put_right, unresolved, without
 from penstock.tables.tail import read_tail
-from penstock.tables.widen import widened
 
 __all__ = ["Repairing"]
 
@@ -110,12 +110,24 @@ class Repairing:
             low = windows.begin(self._tell, self._stop)
             self._keep_history(repair, low)
             found = self._read(repair, table, captured, windows, low)
-        upto = reached(self._log, found.high, self._stop) if found is not None else None
-        if found is not None and upto is not None:
+            self._mend(repair, table, windows, found)
+
+    def _mend(self, repair: Repair, table: FollowedTable, windows: Windows, found: _Read | None) -> None:
+        """Put right what was read; what changed its key meanwhile is read once more, until nothing is left."""
+        read = changed = 0
+        low = found.low if found is not None else Lsn.ZERO
+        while found is not None:
+            upto = reached(self._log, found.high, self._stop)
+            if upto is None:
+                return
             with table.writing:
-                changed = self._put_right(table, found, captured, upto)
-            self._repairs.done(repair, found.low, found.high, found.count, changed)
-            self._tell(f"{repair.table} is repaired: {found.count:,} rows read, {changed:,} changed")
+                done, moved = self._put_right(table, windows, found, upto)
+            read, changed = read + found.count, changed + done
+            if not moved:
+                self._repairs.done(repair, low, found.high, read, changed)
+                self._tell(f"{repair.table} is repaired: {read:,} rows read, {changed:,} changed")
+                return
+            found = self._read_keys(windows, sorted(moved), windows.begin(self._tell, self._stop))
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -129,9 +141,12 @@ class Repairing:
         if len(keys) > _MOST_KEYS:
             message = f"{len(keys):,} rows of {repair.table} were chosen, and {_MOST_KEYS:,} can be at once"
             raise UsageError(message, "Choose fewer, or repair the whole table (--all).")
+        return self._read_keys(windows, keys, low)
+
+    def _read_keys(self, windows: Windows, keys: list[Key], low: Lsn) -> _Read:
         window = windows.keyed(keys)
-        names = list(captured.key)
-        asked = pa.concat_tables([windows.key_values(keys), window.rows.select(names)])  # 'a' may find 'A'
+        values = windows.key_values(keys)
+        asked = pa.concat_tables([values, window.rows.select(values.column_names)])  # 'a' may find 'A'
         keyed = frame(self._spark, asked).distinct()
         return _Read(frame(self._spark, window.rows), len(window.rows), keyed, low, window.high)
 
@@ -150,11 +165,11 @@ class Repairing:
         names = table.at.schema.key
         try:
             rows = self._live(table, table.stands(table.at, durable), durable).where(where)
-            found = rows.select(*map(column, names)).limit(_MOST_KEYS + 1).collect()
+            found = rows.select(*map(column, names)).limit(_MOST_KEYS + 1).toArrow().to_pylist()
         except PySparkException as error:
             message = f"Spark does not take this condition: {brief(error)}"
             raise UsageError(message, "Write it so that both Postgres and Spark SQL do.") from error
-        yield from (key_of(list(row), names) for row in found)
+        yield from (key_of(row, names) for row in found)
 
     def _read_all(self, repair: Repair, captured: CapturedTable, windows: Windows, low: Lsn) -> _Read | None:
         path = repair_path(self._home, repair.source, repair.id).absolute()
@@ -170,21 +185,19 @@ class Repairing:
 
     # -- putting right ----------------------------------------------------------------------------------------------
 
-    def _put_right(self, table: FollowedTable, found: _Read, captured: CapturedTable, upto: Lsn) -> int:
-        """Make of the table at `upto` what was read, with what happened since; return how many rows that changed."""
+    def _put_right(self, table: FollowedTable, windows: Windows, found: _Read, upto: Lsn) -> tuple[int, set[Key]]:
+        """Make of the table at `upto` what was read, with what happened since.
+
+        Return how many rows that changed, and the keys of those that are left, because they had another key before.
+        """
         at = self._standing(table, upto)
         schema = table.base.schema
-        rows = widened(self._spark, found.rows, list(schema.columns)[len(captured.columns) :])
         later = read_tail(self._spark, self._log, schema, found.low, upto)
-        if later is not None and later.contents.unchanged and later.contents.moved:
-            missing = unresolved(later, schema)
-            if not (missing if found.keys is None else of_keys(missing, found.keys, schema)).isEmpty():
-                message = f"a row of {table.record.upstream} changed its key while it was read"
-                raise TransientError(message)
-        right = laid_over(rows, later, schema)
+        moved = {key_of(row, schema.key) for row in unresolved(later, schema)}
+        left = frame(self._spark, windows.key_values(sorted(moved)))
+        right = laid_over(table.base.widened(found.rows), without(later, left, schema), schema)
         live = self._live(table, at, upto)
-        if found.keys is not None:
-            right, live = (of_keys(side, found.keys, schema) for side in (right, live))
+        right, live = (self._chosen_rows(side, found.keys, left, schema) for side in (right, live))
         changed = changed_keys(right, live, schema).localCheckpoint()
         count = changed.count()
         if count:
@@ -192,7 +205,17 @@ class Repairing:
             net = put_right(tail, of_keys(right, changed, schema), changed, schema)
             table.base.merge(net.net, upto, net.contents)
             table.look_up()
-        return count
+        return count, self._left(moved, found.keys, left, schema)
+
+    def _chosen_rows(self, rows: DataFrame, keys: DataFrame | None, left: DataFrame, schema: TableSchema) -> DataFrame:
+        chosen = rows if keys is None else of_keys(rows, keys, schema)
+        return of_keys(chosen, left, schema, "left_anti")
+
+    def _left(self, moved: set[Key], keys: DataFrame | None, left: DataFrame, schema: TableSchema) -> set[Key]:
+        """Return those of the moved rows that were chosen."""
+        if keys is None or not moved:
+            return moved
+        return {key_of(row, schema.key) for row in of_keys(left, keys, schema).toArrow().to_pylist()}
 
     def _standing(self, table: FollowedTable, upto: Lsn) -> State:
         """Say where the table stands, with the columns that it has at `upto`."""
@@ -200,9 +223,9 @@ class Repairing:
             logged = log.tables()[table.record.upstream]
         if logged.error is not None:
             raise logged.error
-        if table.at is None:
-            message = f"{table.record.upstream} is copied afresh"
-            raise TransientError(message)
+        if table.at is None or table.gone:
+            message = f"{table.record.upstream} was dropped meanwhile, or is captured anew"
+            raise DefiniteError(message, "See `penstock status`.")
         at = table.stands(table.at, upto)
         schema = logged.schema_within(at.position, upto) or at.schema
         if len(schema.columns) > len(at.schema.columns):

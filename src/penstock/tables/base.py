@@ -55,6 +55,7 @@ _POSITION = "penstock.position"
 _SCHEMA = "penstock.schema"
 _GENERATION = "penstock.generation"
 _WINDOW = "penstock.window"
+_COPYING = "copying"
 _NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
 _RECENT = 10
 """Commits to look at for the last chunk of a copy: little else is committed while it lasts."""
@@ -81,6 +82,8 @@ class BaseTable:
         self.schema = schema
         self._spark = spark
         self._session = spark.newSession()
+        self._copied: Copied | None = None
+        """Of the merge in hand: the copy that goes on after it."""
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
@@ -146,13 +149,18 @@ class BaseTable:
         """Add `rows`, none of whose keys is in the table, and stand at `position`."""
         self._write(rows, position, "append")
 
-    def merge(self, net: DataFrame, position: Lsn, contents: Contents = _NOTHING) -> None:
+    def merge(self, net: DataFrame, position: Lsn, contents: Contents = _NOTHING, copied: Copied | None = None) -> None:
         """Put the net effect of a range in, which `fold` made of images with these `contents`; stand at `position`.
 
-        A `TableError` says that the table does not hold a row that it must hold.
+        With `copied`, a copy in chunks goes on after it, as it was: the table still shows no position. A `TableError`
+        says that the table does not hold a row that it must hold.
         """
-        with absent_rows_told(self.schema, position):
-            self._merge(net, position, contents)
+        self._copied = copied
+        try:
+            with absent_rows_told(self.schema, position):
+                self._merge(net, position, contents)
+        finally:
+            self._copied = None
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -272,18 +280,25 @@ class BaseTable:
         self._spark.sql(f"ALTER TABLE delta.{quoted(self.path)} SET TBLPROPERTIES ({told})")
 
     def _write(self, rows: DataFrame, position: Lsn, mode: str) -> None:
-        incarnation = self._incarnation()
+        application, told = self._mark(position)
         writer: DataFrameWriter = rows.select(*map(column, self.schema.columns.names)).write.format("delta").mode(mode)
-        writer = writer.option("txnAppId", incarnation).option("txnVersion", int(position))
-        writer.option("userMetadata", of_position(incarnation, position)).save(self.path)
+        writer = writer.option("txnAppId", application).option("txnVersion", int(position))
+        writer.option("userMetadata", told).save(self.path)
+
+    def _mark(self, position: Lsn) -> tuple[str, str]:
+        """Return by which name a commit at `position` is marked, and what it says of itself."""
+        incarnation = self._incarnation()
+        if self._copied is not None:
+            return f"{incarnation} {_COPYING}", of_chunk(incarnation, self._copied)
+        return incarnation, of_position(incarnation, position)
 
     def _target(self, position: Lsn) -> DeltaTable:
         """Return the table as a MERGE sees it, in a session set to mark the commit with `position`."""
-        incarnation = self._incarnation()
+        application, told = self._mark(position)
         settings = self._session.conf
-        settings.set("spark.databricks.delta.write.txnAppId", incarnation)
+        settings.set("spark.databricks.delta.write.txnAppId", application)
         settings.set("spark.databricks.delta.write.txnVersion", str(int(position)))
-        settings.set("spark.databricks.delta.commitInfo.userMetadata", of_position(incarnation, position))
+        settings.set("spark.databricks.delta.commitInfo.userMetadata", told)
         return DeltaTable.forPath(self._session, self.path).alias("target")
 
     def _filled(self, net: DataFrame, contents: Contents) -> DataFrame:

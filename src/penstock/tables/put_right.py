@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -20,7 +21,7 @@ from penstock.tables.contents import Contents
 from penstock.tables.overlay import overlay
 from penstock.tables.tail import Tail
 
-__all__ = ["laid_over", "of_keys", "put_right", "unresolved"]
+__all__ = ["laid_over", "of_keys", "put_right", "unresolved", "without"]
 
 
 def laid_over(rows: DataFrame, tail: Tail | None, schema: TableSchema) -> DataFrame:
@@ -45,14 +46,27 @@ def put_right(tail: Tail | None, right: DataFrame, keys: DataFrame, schema: Tabl
     return Tail(others.unionByName(mended, allowMissingColumns=True), contents)
 
 
-def unresolved(tail: Tail, schema: TableSchema) -> DataFrame:
+def without(tail: Tail | None, keys: DataFrame, schema: TableSchema) -> Tail | None:
+    """Return the net effect on all rows but those that have these keys."""
+    return None if tail is None else replace(tail, net=of_keys(tail.net, keys, schema, "left_anti"))
+
+
+def unresolved(tail: Tail | None, schema: TableSchema, sources: DataFrame | None = None) -> list[dict[str, Any]]:
     """Return the keys of rows that changed their key in the range, and have values that it does not tell.
 
     Laid over a base table at its start, these values are those of the row at the old key. What was read later at that
-    key may be another row.
+    key may be another row. With `sources`, only rows whose old key is one of those count.
     """
+    if tail is None or not (tail.contents.unchanged and tail.contents.moved):
+        return []
     wanted = tail.net.filter(~F.col("_gone") & F.col("_from").isNotNull() & (F.size("_unchanged") > 0))
-    return wanted.select(*map(column, schema.key))
+    if sources is not None:
+        listed = sources.select(*(column(name).alias(own(f"source_{i}")) for i, name in enumerate(schema.key)))
+        same = F.lit(True)
+        for i, name in enumerate(schema.key):
+            same &= F.col("_from").getField(name) == F.col(own(f"source_{i}"))
+        wanted = wanted.join(listed, same, "left_semi")
+    return list(wanted.select(*map(column, schema.key)).toArrow().to_pylist())
 
 
 def of_keys(rows: DataFrame, keys: DataFrame, schema: TableSchema, how: str = "left_semi") -> DataFrame:
