@@ -14,7 +14,8 @@ from penstock.errors import TableError
 from penstock.model import Image, TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedColumn
-from penstock.sources.postgres.decoder import Decoded, Decoder
+from penstock.sources.postgres.decoded import Decoded
+from penstock.sources.postgres.decoder import Decoder
 from penstock.sources.postgres.relation import RelationColumn
 from penstock.sources.postgres.shapes import Refused, Shape, Undescribed
 from penstock.sources.postgres.types import PostgresType

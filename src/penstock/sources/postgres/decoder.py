@@ -15,13 +15,16 @@ commit and without an LSN; the change log shows them to nobody until the commit 
 
 A change that cannot be kept (a table that changed its columns, a value that its column's type cannot hold) ends its
 table with a definite error at that transaction; all others go on. Where the change is rolled back, nothing ends.
+
+Watermarks and heartbeats are heard on the way, and no part of the log (see `penstock.sources.postgres.hearing`). Where
+somebody interferes with them, what committed before that leaves the decoder, and nothing after it.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -33,48 +36,33 @@ from penstock.positions import Lsn
 from penstock.sources.postgres import control, scan
 from penstock.sources.postgres.build import Changes, Unfit, build
 from penstock.sources.postgres.control import REPORT, parse_control
+from penstock.sources.postgres.decoded import Decoded
+from penstock.sources.postgres.hearing import Hearing
+from penstock.sources.postgres.interference import Guard
 from penstock.sources.postgres.open_transaction import Failure, OpenTransaction
 from penstock.sources.postgres.relation import Relation, parse_relation
 from penstock.sources.postgres.shapes import Refused, Shape, Shapes, Undescribed
 
-__all__ = ["Decoded", "Decoder"]
+__all__ = ["Decoder"]
 
 _MOST_CHANGES = 1 << 18
 _AFRESH = "Capture the table anew: ALTER SOURCES … RETRY TABLE {table};"
-
-
-@dataclass
-class Decoded:
-    """What one call of `Decoder.decode` found."""
-
-    consumed: int = 0
-    """Bytes of the buffer that are done with."""
-    durable: Lsn | None = None
-    """Every transaction up to here is in `chunks` or was staged before."""
-    committed_at: int | None = None
-    chunks: list[Chunk] = field(default_factory=list)
-    open_chunks: list[Chunk] = field(default_factory=list)
-    """Parts of the transaction `open_xid`, which is still in progress."""
-    open_xid: int = 0
-    staged: dict[int, StagedCommit] = field(default_factory=dict)
-    """Transactions whose parts were staged, and that have committed."""
-    discarded: list[int] = field(default_factory=list)
-    """Transactions whose staged parts are void. Before `open_chunks`: one that was prepared may be sent again."""
-    prepared: dict[int, frozenset[int]] = field(default_factory=dict)
-    """Transactions that are prepared, after `open_chunks`, and their subtransactions that were rolled back."""
-    errors: list[TableError] = field(default_factory=list)
-    changes: int = 0
-    more: bool = False
-    """Whether the buffer holds more that could be decoded at once."""
 
 
 class Decoder:
     """Decodes one replication stream; a new stream needs a new decoder."""
 
     def __init__(
-        self, shapes: Sequence[Shape], start: Lsn, ended: Collection[TableName] = (), *, truncate_ends: bool = False
+        self,
+        shapes: Sequence[Shape],
+        start: Lsn,
+        ended: Collection[TableName] = (),
+        *,
+        truncate_ends: bool = False,
+        guard: Guard | None = None,
     ) -> None:
         """Decode what follows `start`, without the tables that have `ended`; a TRUNCATE may end one, too."""
+        self._hearing = Hearing(guard, start)
         self._truncate_ends = truncate_ends
         self.shapes = Shapes({shape.name: shape for shape in shapes})
         self._start = start
@@ -82,6 +70,7 @@ class Decoder:
         self._slots: list[Shape | Refused] = []
         self._relations: dict[int, int] = {}
         """Slot of each relation at the first byte that is not consumed; -1 for tables that are not ours."""
+        self._mapped: dict[int, int] = {}
         self._described: list[tuple[int, int, int]] = []
         """Position, relation and slot of what was described behind it."""
         self._ids, self._id_slots = np.empty(0, np.int64), np.empty(0, np.int32)
@@ -102,6 +91,8 @@ class Decoder:
         state = self._state
         state[: scan.KEEPALIVE] = self._resume
         state[scan.KEEPALIVE :] = 0
+        state[scan.HEARD] = -1
+        self._hearing.heard.clear()
         self._described.clear()
         self._map_relations()
         found = Decoded()
@@ -130,8 +121,10 @@ class Decoder:
             )  # fmt: skip
             if status == scan.RELATION:
                 self._describe(buf)
+            elif status == scan.TOLD:
+                self._hear(buf)
             elif status == scan.CONTROL:
-                if self._state[scan.CLOSED_TRANSACTIONS] or self._follow(buf, found):
+                if self._state[scan.CLOSED_TRANSACTIONS] or self._hearing.outside or self._follow(buf, found):
                     return True
             elif status in (scan.SCANNED, scan.TABLE_FULL):
                 return bool(status == scan.TABLE_FULL)
@@ -144,6 +137,16 @@ class Decoder:
         end = at + 4 + int.from_bytes(buf[at : at + 4].tobytes(), "little")
         self._state[scan.POSITION] = end
         return buf[at + 29 : end].tobytes()
+
+    def _hear(self, buf: npt.NDArray[np.uint8]) -> None:
+        """Listen to the message at the position; the scan then steps over it."""
+        at, xid = int(self._state[scan.POSITION]), int(self._state[scan.XID])
+        message = self._message(buf)
+        if self._state[scan.IN_TRANSACTION] == scan.IN_BLOCK:
+            xid, message = int.from_bytes(message[1:5], "big"), message[:1] + message[5:]
+        transaction = int(self._state[scan.TRANSACTIONS]) if self._state[scan.IN_TRANSACTION] else None
+        self._hearing.hear(message, at, transaction, xid, self._mapped)
+        self._state[scan.POSITION] = self._state[scan.HEARD] = at
 
     def _refuse(self, status: int, buf: npt.NDArray[np.uint8]) -> None:
         at = int(self._state[scan.POSITION]) + 29
@@ -169,6 +172,9 @@ class Decoder:
         self._map_relations()
 
     def _slot_of(self, relation: Relation) -> int:
+        listened = self._hearing.slot_of(relation)
+        if listened is not None:
+            return listened
         shape = self.shapes.of(relation, self._told())
         if shape is None or shape.name in self._ended:
             return -1
@@ -189,7 +195,7 @@ class Decoder:
         if self._state[scan.IN_TRANSACTION] == scan.IN_BLOCK:
             relations |= self._opened(int(self._state[scan.XID])).relations
         relations |= {relation: slot for _, relation, slot in self._described}
-        known = sorted(relations.items())
+        self._mapped, known = relations, sorted(relations.items())
         self._ids = np.array([relation for relation, _ in known], np.int64)
         self._id_slots = np.array([slot for _, slot in known], np.int32)
 
@@ -212,19 +218,31 @@ class Decoder:
     def _close(self, found: Decoded, buf: npt.NDArray[np.uint8]) -> None:
         """Take everything that belongs to committed transactions."""
         state = self._state
-        transactions = int(state[scan.CLOSED_TRANSACTIONS])
+        transactions = self._undisturbed(found)
         if transactions:
             lsns = self._tx_lsn[:transactions]
-            self._check_order(lsns)
             found.durable = Lsn(max(int(lsns[-1]), self._start))
             found.committed_at = int(self._tx_time[transactions - 1])
             failures = self._close_staged(found, int(lsns[0]))
             self._resume[:] = 0
-            found.changes = int(state[scan.CLOSED_MESSAGES])
+            found.changes = int(np.searchsorted(self._m_tx[: state[scan.CLOSED_MESSAGES]], transactions))
             found.chunks.extend(self._chunks(buf, found.changes, lsns, failures))
             self._end_tables(found, failures, lsns)
-        if state[scan.KEEPALIVE]:
+        if state[scan.KEEPALIVE] and found.interference is None:
             found.durable = Lsn(max(int(state[scan.KEEPALIVE]), found.durable or 0, self._start))
+
+    def _undisturbed(self, found: Decoded) -> int:
+        """Return how many of the transactions that committed come before interference with our marks."""
+        transactions = int(self._state[scan.CLOSED_TRANSACTIONS])
+        lsns = self._tx_lsn[:transactions]
+        if transactions:
+            self._check_order(lsns)
+        earlier = self._opened(int(self._resume[scan.XID])).heard if self._resume[scan.IN_TRANSACTION] else []
+        disturbed = self._hearing.disturbed(found.consumed, lsns, earlier if transactions else [])
+        if disturbed is None:
+            return transactions
+        transactions, found.interference = disturbed
+        return transactions
 
     def _close_staged(self, found: Decoded, lsn: int) -> list[Failure]:
         """End the transaction that was staged because it outgrew the buffer: it is the first to commit."""
@@ -317,6 +335,7 @@ class Decoder:
         found.open_chunks.extend(self._parts(buf, found.changes, opened))
         found.consumed = int(state[scan.POSITION])
         opened.ordinal = int(state[scan.ORDINAL])
+        opened.heard += [replace(heard, transaction=0) for heard in self._hearing.heard]
         self._resume[:] = state[: scan.KEEPALIVE]
 
     def _parts(self, buf: npt.NDArray[np.uint8], messages: int, opened: OpenTransaction) -> Iterator[Chunk]:
@@ -399,6 +418,10 @@ class Decoder:
         if self._state[scan.IN_TRANSACTION]:
             self._leave(found, buf, scan.IN_PREPARED)
         opened = self._opened(xid)
+        found.interference = self._hearing.judge(opened.lasting_signs(), lsn, xid)
+        if found.interference is not None:
+            return
+        opened.heard.clear()
         found.prepared[xid] = frozenset(opened.aborted)
         found.durable = Lsn(max(lsn, self._start))
         self._end_tables(found, opened.lasting_failures(), np.array([lsn], np.int64))  # the commit may be long after
@@ -409,6 +432,9 @@ class Decoder:
         self._require_outside()
         opened = self._open.pop(commit.xid, OpenTransaction())
         self._check_order(np.array([commit.lsn], np.int64))
+        found.interference = self._hearing.judge(opened.lasting_signs(), commit.lsn, commit.xid)
+        if found.interference is not None:
+            return
         self._relations |= opened.relations
         found.durable, found.committed_at = Lsn(max(commit.lsn, self._start)), commit.committed_at
         if commit.lsn <= self._start:
