@@ -45,6 +45,7 @@ class Log:
     durable: int = 0
     parts: dict[int, list[Chunk]] = field(default_factory=dict)
     interference: DefiniteError | None = None
+    uncertain: bool = False
     kept: set[int] = field(default_factory=set)
     """Transactions that are prepared."""
 
@@ -60,7 +61,7 @@ class Log:
         for chunk in found.chunks:
             self.add(chunk)
         self.errors += found.errors
-        self.interference = found.interference
+        self.interference, self.uncertain = found.interference, found.uncertain
         if found.durable is not None:
             assert found.durable >= self.durable
             self.durable = found.durable

@@ -139,19 +139,23 @@ def test_what_committed_before_interference_leaves_and_nothing_after(wrong: byte
 @SIZES
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_in_a_block_it_counts_at_the_commit(wrong: bytes, size: int, force: bool) -> None:
-    # a Relation stands before its change: each message of a block has an xid of its own
-    parts = [(51, part) for part in _messages(wrong)]
+    """A change has the xid of its subtransaction, but a message that of the transaction: so does Postgres write it."""
+    rolled_back = wrong[29:30] != b"M"
+    parts = [(51 if rolled_back else 50, part) for part in _messages(wrong)]
     opened = FIRST + block(50, (50, insert(ORDERS, 2, "b")), *parts)
     between = begin(3) + insert(ORDERS, 3, "c") + commit(30)
     after = begin(4) + insert(ORDERS, 4, "d") + commit(50)
     found = listened(opened + between + block_commit(50, 40) + after, size, force=force)
     assert found.interference is not None
     assert "transaction 50, at 0/28" in found.interference.message
-    assert (ids(found), found.durable) == ([1, 3], 30)
-    for undone in (abort(50, 51) + block_commit(50, 40), abort(50, 50)):
-        log = listened(opened + between + undone + after, size, force=force)
-        assert log.interference is None
-        assert (ids(log)[-1], log.durable) == (4, 50)
+    assert (ids(found), found.durable, found.uncertain) == ([1, 3], 30, False)
+    undone = listened(opened + between + abort(50, 50) + after, size, force=force)
+    assert (undone.interference, ids(undone), undone.durable) == (None, [1, 3, 4], 50)
+    part = listened(opened + between + abort(50, 51) + block_commit(50, 40) + after, size, force=force)
+    if rolled_back:
+        assert (part.interference, ids(part), part.durable) == (None, [1, 3, 2, 4], 50)
+    else:
+        assert (part.uncertain, ids(part), part.durable) == (True, [1, 3], 30)
 
 
 def _messages(data: bytes) -> list[bytes]:

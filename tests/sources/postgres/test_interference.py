@@ -35,7 +35,7 @@ def sign(token: Watermark | Beat, *, in_table: bool = True) -> Sign:
 def verdicts(guard: Guard, *signs: Sign, start: int = 100) -> list[str | None]:
     """What is said of each sign, in transactions of their own."""
     found = [guard.judge(sign, Lsn(start + at), at) for at, sign in enumerate(signs)]
-    return [error and error.message for error in found]
+    return [None if error is None else error.message for error in found]
 
 
 ALLOWED = {
@@ -80,7 +80,14 @@ def test_a_capture_that_began_between_low_and_high() -> None:
 
 def test_another_source_may_write_messages_and_no_rows() -> None:
     """Whatever it writes: its protocol is its own affair."""
-    tokens = [high(5, identity=OTHERS), low(1, identity=OTHERS), Beat(OTHERS, 3), Beat(OTHERS, 3), low(1), high(1)]
+    tokens: list[Watermark | Beat] = [
+        high(5, identity=OTHERS),
+        low(1, identity=OTHERS),
+        Beat(OTHERS, 3),
+        Beat(OTHERS, 3),
+        low(1),
+        high(1),
+    ]
     messages = [sign(token, in_table=False) for token in tokens]
     assert verdicts(Guard("shop", US, whole=True), *messages) == [None] * len(tokens)
     assert all(verdicts(Guard("shop", US), sign(token))[0] for token in tokens[:4])

@@ -33,6 +33,8 @@ class Decoded:
     errors: list[TableError] = field(default_factory=list)
     interference: DefiniteError | None = None
     """Why capture must not go on: with the transaction after `durable`, nothing of which is in here."""
+    uncertain: bool = False
+    """Whether that may have been rolled back: of a message in a block, Postgres does not tell the subtransaction."""
     changes: int = 0
     more: bool = False
     """Whether the buffer holds more that could be decoded at once."""

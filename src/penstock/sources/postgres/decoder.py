@@ -418,8 +418,7 @@ class Decoder:
         if self._state[scan.IN_TRANSACTION]:
             self._leave(found, buf, scan.IN_PREPARED)
         opened = self._opened(xid)
-        found.interference = self._hearing.judge(opened.lasting_signs(), lsn, xid)
-        if found.interference is not None:
+        if self._interferes(found, opened, lsn, xid):
             return
         opened.heard.clear()
         found.prepared[xid] = frozenset(opened.aborted)
@@ -432,8 +431,7 @@ class Decoder:
         self._require_outside()
         opened = self._open.pop(commit.xid, OpenTransaction())
         self._check_order(np.array([commit.lsn], np.int64))
-        found.interference = self._hearing.judge(opened.lasting_signs(), commit.lsn, commit.xid)
-        if found.interference is not None:
+        if self._interferes(found, opened, commit.lsn, commit.xid):
             return
         self._relations |= opened.relations
         found.durable, found.committed_at = Lsn(max(commit.lsn, self._start)), commit.committed_at
@@ -444,6 +442,12 @@ class Decoder:
         failures = [*opened.lasting_failures(), *self._shrunk(opened)]
         self._end_tables(found, failures, np.array([commit.lsn], np.int64))
         self._advance(*opened.lasting_slots())
+
+    def _interferes(self, found: Decoded, opened: OpenTransaction, lsn: Lsn, xid: int) -> bool:
+        """Whether a transaction that came in parts holds what ends the stream."""
+        found.interference = self._hearing.judge(opened.lasting_signs(), lsn, xid)
+        found.uncertain = found.interference is not None and bool(opened.aborted)
+        return found.interference is not None
 
     def _shrunk(self, opened: OpenTransaction) -> Iterator[Failure]:
         """Find tables that lost a column again in the transaction that had added it."""

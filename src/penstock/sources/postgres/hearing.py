@@ -6,7 +6,9 @@
                                ├─ it is in no transaction ──────────────▶ disturbed
                                └─ it comes in parts ─▶ kept with the open transaction ─▶ judge, at its commit
 
-Nothing is judged before its commit: what is rolled back never counts. A transaction that is prepared is the
+Nothing is judged before its commit: what is rolled back never counts. In a block, a change has the xid of its
+subtransaction, but a message that of the whole transaction: whether it was rolled back with a part of that can then not
+be told, and capture has to ask for the transaction as a whole. A transaction that is prepared is the
 exception, and is judged then. We never prepare one; and should capture start anew before its commit, its signs are
 not sent again.
 """

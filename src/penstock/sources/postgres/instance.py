@@ -25,7 +25,7 @@ import numpy.typing as npt
 import psycopg
 
 from penstock.changelog.interface import ChangeLog, ChangeLogWriter, Discarded, Prepared
-from penstock.errors import TableError, TransientError
+from penstock.errors import DefiniteError, PenstockError, TableError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.family import Instance, InstanceConfig, InstanceFactory
 from penstock.sources.postgres.additions import current_files, describe_additions
@@ -261,8 +261,16 @@ class PostgresInstance(Instance):
             elif found.durable is not None:
                 idle.move(found.durable)
             if found.interference is not None:
-                raise found.interference
+                raise self._end_of(found.interference, uncertain=found.uncertain)
         return done
+
+    def _end_of(self, interference: DefiniteError, *, uncertain: bool) -> PenstockError:
+        """Stop; or look again without transactions in progress: they then come without what was rolled back."""
+        if not (uncertain and self._in_progress):
+            return interference
+        self._in_progress = False
+        message = "a mark came in a transaction in progress of which a part was rolled back"
+        return TransientError(message, "The stream is opened again, to see whether the mark was.")
 
     def _stage(self, writer: ChangeLogWriter, found: Decoded) -> None:
         """Write what belongs to transactions in progress, and remove what was rolled back."""
