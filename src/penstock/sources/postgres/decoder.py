@@ -41,6 +41,7 @@ from penstock.sources.postgres.hearing import Hearing
 from penstock.sources.postgres.interference import Guard
 from penstock.sources.postgres.open_transaction import Failure, OpenTransaction
 from penstock.sources.postgres.relation import Relation, parse_relation
+from penstock.sources.postgres.relation_slots import RelationSlots
 from penstock.sources.postgres.shapes import Refused, Shape, Shapes, Undescribed
 
 __all__ = ["Decoder"]
@@ -66,14 +67,8 @@ class Decoder:
         self._truncate_ends = truncate_ends
         self.shapes = Shapes({shape.name: shape for shape in shapes})
         self._start = start
-        self._ended = set(ended)
-        self._slots: list[Shape | Refused] = []
-        self._relations: dict[int, int] = {}
-        """Slot of each relation at the first byte that is not consumed; -1 for tables that are not ours."""
-        self._mapped: dict[int, int] = {}
-        self._described: list[tuple[int, int, int]] = []
-        """Position, relation and slot of what was described behind it."""
-        self._ids, self._id_slots = np.empty(0, np.int64), np.empty(0, np.int32)
+        self._relations = RelationSlots(ended)
+        self._slots = self._relations.tables
         self._state = np.zeros(scan.STATE_SIZE, np.int64)
         self._m_off, self._m_slot, self._m_tx = (np.empty(_MOST_CHANGES, np.int32) for _ in range(3))
         self._m_ord, self._m_sub = (np.empty(_MOST_CHANGES, np.int64) for _ in range(2))
@@ -93,7 +88,7 @@ class Decoder:
         state[scan.KEEPALIVE :] = 0
         state[scan.HEARD] = -1
         self._hearing.heard.clear()
-        self._described.clear()
+        self._relations.rescan()
         self._map_relations()
         found = Decoded()
         found.more = self._scan(buf, end, found)
@@ -116,8 +111,8 @@ class Decoder:
         """Scan to the end; True when it stopped before, because something has to leave first."""
         while True:
             status = scan.scan(
-                buf, end, self._ids, self._id_slots, self._m_off, self._m_slot, self._m_tx, self._m_ord, self._m_sub,
-                self._tx_lsn, self._tx_xid, self._tx_time, self._state,
+                buf, end, self._relations.ids, self._relations.slots, self._m_off, self._m_slot, self._m_tx,
+                self._m_ord, self._m_sub, self._tx_lsn, self._tx_xid, self._tx_time, self._state,
             )  # fmt: skip
             if status == scan.RELATION:
                 self._describe(buf)
@@ -145,7 +140,7 @@ class Decoder:
         if self._state[scan.IN_TRANSACTION] == scan.IN_BLOCK:
             xid, message = int.from_bytes(message[1:5], "big"), message[:1] + message[5:]
         transaction = int(self._state[scan.TRANSACTIONS]) if self._state[scan.IN_TRANSACTION] else None
-        self._hearing.hear(message, at, transaction, xid, self._mapped)
+        self._hearing.hear(message, at, transaction, xid, self._relations.mapped)
         self._state[scan.POSITION] = self._state[scan.HEARD] = at
 
     def _refuse(self, status: int, buf: npt.NDArray[np.uint8]) -> None:
@@ -168,50 +163,28 @@ class Decoder:
         except Undescribed as unknown:
             unknown.in_progress = self._state[scan.IN_TRANSACTION] != 1
             raise
-        self._described.append((at, relation.id, slot))
+        self._relations.describe(at, relation.id, slot)
         self._map_relations()
 
     def _slot_of(self, relation: Relation) -> int:
         listened = self._hearing.slot_of(relation)
         if listened is not None:
             return listened
-        shape = self.shapes.of(relation, self._told())
-        if shape is None or shape.name in self._ended:
-            return -1
-        if shape not in self._slots:
-            self._slots.append(shape)
-        return self._slots.index(shape)
-
-    def _told(self) -> dict[TableName, Shape]:
-        """Return the shapes that this scan has met; in a block, any of them may have been rolled back."""
-        if self._state[scan.IN_TRANSACTION] == scan.IN_BLOCK:
-            return {}
-        shapes = (self._slots[slot] for _, _, slot in self._described if slot >= 0)
-        return {shape.name: shape for shape in shapes if isinstance(shape, Shape)}
+        block = self._state[scan.IN_TRANSACTION] == scan.IN_BLOCK  # any of what it described may be rolled back
+        return self._relations.slot_of(self.shapes.of(relation, {} if block else self._relations.described()))
 
     def _map_relations(self) -> None:
-        """Lay out for the scan which relation is which: as told so far, with what the open transaction told."""
-        relations = dict(self._relations)
-        if self._state[scan.IN_TRANSACTION] == scan.IN_BLOCK:
-            relations |= self._opened(int(self._state[scan.XID])).relations
-        relations |= {relation: slot for _, relation, slot in self._described}
-        self._mapped, known = relations, sorted(relations.items())
-        self._ids = np.array([relation for relation, _ in known], np.int64)
-        self._id_slots = np.array([slot for _, slot in known], np.int32)
+        block = self._state[scan.IN_TRANSACTION] == scan.IN_BLOCK
+        self._relations.lay_out(self._opened(int(self._state[scan.XID])).relations if block else {})
 
     def _keep_relations(self, consumed: int) -> None:
         """Keep what was described in the bytes that are done with; the rest is met again."""
         block = self._state[scan.IN_TRANSACTION] == scan.IN_BLOCK
-        told = {relation: self._wanted(slot) for at, relation, slot in self._described if at < consumed}
-        (self._opened(int(self._state[scan.XID])).relations if block and told else self._relations).update(told)
-
-    def _wanted(self, slot: int) -> int:
-        return -1 if slot >= 0 and self._slots[slot].name in self._ended else slot
+        told = self._relations.told(consumed)
+        (self._opened(int(self._state[scan.XID])).relations if block and told else self._relations.known).update(told)
 
     def _end_table(self, name: TableName) -> None:
-        self._ended.add(name)
-        for relations in (self._relations, *(opened.relations for opened in self._open.values())):
-            relations.update({relation: self._wanted(slot) for relation, slot in relations.items()})
+        self._relations.end(name, (opened.relations for opened in self._open.values()))
 
     # -- transactions in one piece ----------------------------------------------------------------------------------
 
@@ -225,7 +198,9 @@ class Decoder:
             found.committed_at = int(self._tx_time[transactions - 1])
             failures = self._close_staged(found, int(lsns[0]))
             self._resume[:] = 0
-            found.changes = int(np.searchsorted(self._m_tx[: state[scan.CLOSED_MESSAGES]], transactions))
+            found.changes = int(state[scan.CLOSED_MESSAGES])
+            if found.interference is not None:
+                found.changes = int(np.searchsorted(self._m_tx[: found.changes], transactions))
             found.chunks.extend(self._chunks(buf, found.changes, lsns, failures))
             self._end_tables(found, failures, lsns)
         if state[scan.KEEPALIVE] and found.interference is None:
@@ -317,7 +292,7 @@ class Decoder:
         """Turn failures in committed transactions into errors of their tables."""
         for failure in sorted(failures, key=lambda failure: failure.transaction):
             lsn = int(lsns[failure.transaction])
-            if failure.table not in self._ended and lsn > self._start:
+            if not self._relations.has_ended(failure.table) and lsn > self._start:
                 self._end_table(failure.table)
                 found.errors.append(TableError(str(failure.table), lsn, failure.message, failure.remedy))
 
@@ -410,7 +385,7 @@ class Decoder:
         self._take_part(found, buf)
         if what == scan.IN_BLOCK:
             self._keep_relations(found.consumed)
-            self._described.clear()
+            self._relations.rescan()
         self._state[scan.IN_TRANSACTION] = 0
         self._resume[:] = 0
 
@@ -433,7 +408,7 @@ class Decoder:
         self._check_order(np.array([commit.lsn], np.int64))
         if self._interferes(found, opened, commit.lsn, commit.xid):
             return
-        self._relations |= opened.relations
+        self._relations.known |= opened.relations
         found.durable, found.committed_at = Lsn(max(commit.lsn, self._start)), commit.committed_at
         if commit.lsn <= self._start:
             found.discarded.append(commit.xid)
