@@ -200,9 +200,6 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, m_sub, tx_lsn, tx_xid
                 status = MALFORMED
                 break
             slot = _slot_of(_be32(buf, p + 1 + skip), ids, slots)
-            if slot < -1 and (slot == -2 or state[HEARD] != pos):
-                status = FOREIGN if slot == -2 else TOLD
-                break
             if slot >= 0:
                 if n == m_off.shape[0]:
                     status = TABLE_FULL
@@ -213,6 +210,9 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, m_sub, tx_lsn, tx_xid
                 m_ord[n] = state[ORDINAL]
                 m_sub[n] = _be32(buf, p + 1) if skip else state[XID]
                 n += 1
+            elif slot == -2 or (slot <= WATCHED and state[HEARD] != pos):
+                status = FOREIGN if slot == -2 else TOLD
+                break
             state[ORDINAL] += 1
         elif kind == 66:  # Begin: final LSN, commit time, xid
             if state[IN_TRANSACTION] != 0 or e - p != 21:
@@ -256,7 +256,7 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, m_sub, tx_lsn, tx_xid
                 slot = _slot_of(_be32(buf, p + 6 + skip + 4 * i), ids, slots)
                 if slot == -2:
                     status = FOREIGN
-                elif slot < -2 and state[HEARD] != pos and status == SCANNED:
+                elif slot <= WATCHED and state[HEARD] != pos and status == SCANNED:
                     status = TOLD
             if status != SCANNED:
                 break
