@@ -153,6 +153,19 @@ def test_a_message_outside_of_transactions_stops_the_source(database: Any, captu
     assert ids(running) == [1]
 
 
+def until_sent(database: Any, lsn: Lsn) -> None:
+    """Wait until all captures of a database were sent what is in the WAL, committed or not."""
+    database.execute("SELECT pg_logical_emit_message(true, 'flushed', '')")
+    sent = "SELECT count(*), min(sent_lsn)::text FROM pg_stat_replication WHERE application_name LIKE 'penstock %s%%'"
+    query = sent % database.name
+
+    def all_sent() -> bool:
+        ((count, least),) = database.execute(query)
+        return bool(count) and Lsn.parse(least) >= lsn
+
+    until(all_sent, f"everything up to {lsn} to be sent")
+
+
 def test_what_is_rolled_back_never_counts(database: Any, capture: Start, now: Now) -> None:
     database.execute(TABLE)
     running = capture(parameters=SMALL_MEMORY, **BY_TABLE)
@@ -167,6 +180,7 @@ def test_what_is_rolled_back_never_counts(database: Any, capture: Start, now: No
         session.execute(bad)
         session.execute("INSERT INTO t SELECT n, repeat('x', 50) FROM generate_series(5001, 9000) n")
         until(lambda: staged(running) > 0 and staged(other) > 0, "parts of the transaction")
+        until_sent(database, now())
         session.execute("ROLLBACK TO s")
     for capturing in (running, other):
         capturing.wait(now())
