@@ -4,16 +4,14 @@
 
     write LOW n ─▶ read the rows of window n ─▶ write HIGH n        all of it is seen by capture, in commit order
 
-A watermark has a commit of its own. It is a logical message, which nothing has to be made for upstream, or an update of
-the one row of ``dblog_meta.watermarks``. Either way it carries a *token*, a line of JSON that says whose it is. There
-is one way to write a token; any other text is refused, so that nothing is taken for ours that we did not write.
+A watermark has a commit of its own. It is a logical message, which nothing has to be made for upstream, or an update
+of the one row of ``dblog_meta.watermarks``. Either way it carries a token that says whose it is; any text that we
+would not have written is refused, so that nothing is taken for ours that is not.
 """
 
 from __future__ import annotations
 
 import enum
-import json
-import re
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -22,20 +20,13 @@ import psycopg
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.options import Watermarks
+from penstock.sources.postgres.tokens import MalformedToken, check_fields, read_token, write_token
 
-__all__ = ["WATERMARK_PREFIX", "MalformedToken", "Mark", "Watermark", "write_watermark"]
+__all__ = ["Mark", "Watermark", "write_watermark"]
 
-WATERMARK_PREFIX = "penstock.watermark"
-
-_VERSION = 1
-_HEX = re.compile(r"[0-9a-f]{8,64}")
 _LOCK_SECONDS = 10
-_MESSAGE = "SELECT pg_logical_emit_message(true, %s, %s::text)"
+_MESSAGE = "SELECT pg_logical_emit_message(true, 'penstock.watermark', %s::text)"
 _UPDATE = "UPDATE dblog_meta.watermarks SET token = %s WHERE id = 1"
-
-
-class MalformedToken(ValueError):
-    """A text that no token of ours is."""
 
 
 class Mark(enum.StrEnum):
@@ -61,32 +52,28 @@ class Watermark:
 
     def __post_init__(self) -> None:
         """Hold the fields to what a token may have."""
-        whole = type(self.number) is int and 1 <= self.number < 1 << 63  # JSON has true and 1.0 as well
-        if not (whole and _HEX.fullmatch(self.identity) and _HEX.fullmatch(self.window)):
-            raise MalformedToken
+        check_fields(self.number, self.identity, self.window)
 
     def token(self) -> str:
         """Return it as it stands in the stream."""
-        fields = {"v": _VERSION, "source": self.identity, "window": self.window, "number": self.number}
-        return json.dumps({**fields, "mark": str(self.mark)}, separators=(",", ":"))
+        return write_token(
+            {"source": self.identity, "window": self.window, "number": self.number, "mark": str(self.mark)}
+        )
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a token; a text that `token` would not have written raises `MalformedToken`."""
+        identity, window, number, mark = read_token(text, "source", "window", "number", "mark")
         try:
-            read = json.loads(text)
-            found = cls(read["source"], read["window"], read["number"], Mark(read["mark"]))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            return cls(identity, window, number, Mark(mark))
+        except (ValueError, TypeError) as error:
             raise MalformedToken from error
-        if found.token() != text:
-            raise MalformedToken
-        return found
 
 
 def write_watermark(connection: psycopg.Connection[Any], kind: Watermarks, watermark: Watermark) -> Lsn:
     """Write a watermark over a connection in autocommit mode; return a position at or after its commit."""
     if kind is Watermarks.MESSAGE:
-        connection.execute(_MESSAGE, (WATERMARK_PREFIX, watermark.token()))
+        connection.execute(_MESSAGE, (watermark.token(),))
     else:
         _update(connection, watermark.token())
     (lsn,) = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone() or ("",)

@@ -12,9 +12,11 @@ from penstock.errors import DefiniteError
 from penstock.model import TableName
 from penstock.sources.postgres.findings import Finding, error, errors_among, info
 from penstock.sources.postgres.introspect import find_tables
+from penstock.sources.postgres.meta import find_meta, meta_tables
 from penstock.sources.postgres.options import Ownership, PostgresOptions
 from penstock.sources.postgres.pooler import find_pooler
 from penstock.sources.postgres.preflight.contracts import check_publication_of, check_slot_of
+from penstock.sources.postgres.preflight.meta import check_meta
 from penstock.sources.postgres.preflight.role import find_role
 from penstock.sources.postgres.preflight.server import check_server, check_version
 from penstock.sources.postgres.preflight.tables import check_table
@@ -86,12 +88,17 @@ def examine(
         _keep_captured(selection, captured, refused)
     there, role = captured is not None, find_role(connection)
     published = [table.name for table in selection.tables if captured is None or table.name in captured]
+    meta = check_meta(connection, options, role, found_publication, captured=there)
+    if there or users:
+        marks = meta_tables(options.watermarks, options.heartbeat)
+        published += [table for table in marks if find_meta(connection, table) is not None]
     server = [
         *pooled,
         *check_server(connection, options, captured=there),
         *role.check(options),
         *check_publication_of(publication, found_publication, published, options, captured=there),
         *check_slot_of(connection, slot, options, captured=there),
+        *meta,
         *selection.findings,
     ]
     about_tables = {str(table.name) for table in selection.tables}
