@@ -18,9 +18,9 @@ from penstock.catalog.repairs import Repair, Repairs
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.changelog.interface import ChangeLog, ChangeLogReader, Frontiers
-from penstock.control.answer import Answer, show_sources
+from penstock.control.answer import Answer, repaired, show_repairs, show_sources
 from penstock.control.check import CheckReport, check_database, check_source
-from penstock.control.lifecycle import TABLES, create_source, drop_source, instance_of, recover, spec_of
+from penstock.control.lifecycle import TABLES, create_source, drop_source, instance_of, recover, spec_of, upstream
 from penstock.control.lock import hold_home, holder
 from penstock.control.named import named_source, named_tables
 from penstock.control.retention import oldest_base
@@ -29,7 +29,17 @@ from penstock.errors import PenstockError, UsageError
 from penstock.layout import catalog_path
 from penstock.positions import Lsn
 from penstock.sources.postgres.spec import PostgresSource
-from penstock.sql.statements import AddTable, DropTable, RetryTable, ShowSources, Verify, parse_statement
+from penstock.sql.statements import (
+    AcceptInterference,
+    AddTable,
+    DropTable,
+    Repairing,
+    RetryTable,
+    ShowRepairs,
+    ShowSources,
+    Verify,
+    parse_statement,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,6 +138,18 @@ class Home:
 
         ask_add(self._catalog, source, table)
 
+    def accept_interference(self, source: str) -> None:
+        """Let a source go on that stopped because somebody else wrote in the place of its watermarks or heartbeats.
+
+        What they wrote so far is settled then. For somebody who knows who that was: rows of a chunked copy or a
+        repair that ran meanwhile are worth a `verify`.
+        """
+        with hold_home(self.path):
+            record = named_source(self._catalog, source)
+            with upstream(source, instance_of(record).connection):
+                accepted = instance_of(record).accept_interference()
+            self._catalog.set_source(source, SourceState.READY, instance=accepted.model_dump_json())
+
     def drop_table(self, source: str, table: str) -> None:
         """Capture a table no more, and remove its base table: at once where the home runs, else when it runs next."""
         from penstock.control.wishes import ask_drop
@@ -159,6 +181,13 @@ class Home:
             case RetryTable(source, table):
                 self.retry(source, table)
                 return self._noted(f"{table} is captured anew and copied afresh")
+            case AcceptInterference(source):
+                self.accept_interference(source)
+                return Answer(f"{source} goes on at the next penstock run, behind what others wrote there")
+            case ShowRepairs():
+                return show_repairs(self.repairs())
+            case Repairing(source, table, keys, where):
+                return self._repaired(spark, source, table, keys, where)
             case Verify(source, wanted):
                 named = self.tables(source, [wanted] if wanted else ())
                 return self._verified(spark(), source, named)
@@ -167,6 +196,15 @@ class Home:
         """Say when a wish is carried out."""
         pid = holder(self.path)
         return Answer(f"{what}: {f'now, by the Penstock that runs (pid {pid})' if pid else 'at the next penstock run'}")
+
+    def _repaired(
+        self, spark: Callable[[], SparkSession], source: str, table: str, keys: list[Any] | None, where: str | None
+    ) -> Answer:
+        everything = keys is None and where is None
+        started = None if self.is_run() else spark()
+        return Answer(
+            repaired(self.repair(source, table, keys=keys, where=where, everything=everything, spark=started))
+        )
 
     def _verified(self, spark: SparkSession, source: str, tables: Sequence[str]) -> Answer:
         from penstock.control.verify_report import verify_answer, verify_report
@@ -331,8 +369,8 @@ class Home:
         from penstock.control.repair_asking import ask_repair, wait_for_repair
 
         asked = ask_repair(self._catalog, source, table, keys, where, everything=everything)
-        if holder(self.path) is not None:
-            return wait_for_repair(self._catalog, asked, lambda: holder(self.path) is not None)
+        if self.is_run():
+            return wait_for_repair(self._catalog, asked, self.is_run)
         with self.run(spark, progress) as running:
 
             def is_running() -> bool:
@@ -340,6 +378,10 @@ class Home:
                 return True
 
             return wait_for_repair(self._catalog, asked, is_running)
+
+    def is_run(self) -> bool:
+        """Say whether some process, this one or another, runs the home."""
+        return holder(self.path) is not None
 
     def repairs(self) -> list[Repair]:
         """Return all repairs that were asked for, the newest first: who, when, where in the stream, what changed."""

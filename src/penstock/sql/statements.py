@@ -2,9 +2,10 @@
 
 ::
 
-    SHOW SOURCES
-    ALTER SOURCES source ADD TABLE schema.table [AS name] | DROP TABLE table | RETRY TABLE table
+    SHOW SOURCES | SHOW REPAIRS
+    ALTER SOURCES source ADD TABLE schema.table [AS name] | DROP TABLE table | RETRY TABLE table | ACCEPT INTERFERENCE
     VERIFY source[.table]
+    REPAIR source.table [WHERE KEY IN (key, …) | WHERE condition]
 
 Anything that does not begin like one of them is a query, for Spark to read.
 """
@@ -13,21 +14,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import sqlglot
-from sqlglot.errors import TokenError
+from sqlglot import exp
+from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.errors import UsageError
 from penstock.model import TableName
 from penstock.sources.postgres.names import TableChoice, choice_text
 
-__all__ = ["AddTable", "DropTable", "RetryTable", "ShowSources", "Statement", "Verify", "parse_statement"]
+__all__ = [
+    "AcceptInterference",
+    "AddTable",
+    "DropTable",
+    "Repairing",
+    "RetryTable",
+    "ShowRepairs",
+    "ShowSources",
+    "Statement",
+    "Verify",
+    "parse_statement",
+]
 
 _ALTER = (
     "Write: ALTER SOURCES source ADD TABLE schema.table [AS name]; or ALTER SOURCES source DROP TABLE schema.table;"
-    " or ALTER SOURCES source RETRY TABLE schema.table;"
+    " or ALTER SOURCES source RETRY TABLE schema.table; or ALTER SOURCES source ACCEPT INTERFERENCE;"
 )
+_REPAIR = "Write: REPAIR source.table WHERE KEY IN (1, 2); or … WHERE condition; or REPAIR source.table; for all rows."
 _VERIFY = "Write: VERIFY source; or VERIFY source.table;"
 
 
@@ -69,7 +85,29 @@ class Verify:
     table: str | None = None
 
 
-Statement = AddTable | DropTable | RetryTable | ShowSources | Verify
+@dataclass(frozen=True)
+class Repairing:
+    """``REPAIR source.table [WHERE KEY IN (key, …) | WHERE condition]``: read rows anew, and put them right."""
+
+    source: str
+    table: str
+    keys: list[Any] | None = None
+    where: str | None = None
+
+
+@dataclass(frozen=True)
+class ShowRepairs:
+    """``SHOW REPAIRS``: what was repaired, by whom, when, and what came of it."""
+
+
+@dataclass(frozen=True)
+class AcceptInterference:
+    """``ALTER SOURCES source ACCEPT INTERFERENCE``: go on behind what others wrote in the place of watermarks."""
+
+    source: str
+
+
+Statement = AcceptInterference | AddTable | DropTable | Repairing | RetryTable | ShowRepairs | ShowSources | Verify
 
 
 def parse_statement(text: str) -> Statement | None:
@@ -82,7 +120,9 @@ def parse_statement(text: str) -> Statement | None:
     readers: dict[tuple[str, ...], Callable[[list[Token]], Statement]] = {
         ("SHOW", "SOURCES"): _show_sources,
         ("ALTER", "SOURCES"): _alter_sources,
+        ("SHOW", "REPAIRS"): _show_repairs,
         ("VERIFY",): _verify,
+        ("REPAIR",): partial(_repair, text),
     }
     for begin, read in readers.items():
         if tuple("SOURCES" if word == "SOURCE" else word for word in words[: len(begin)]) == begin:
@@ -98,6 +138,13 @@ def _tokens(text: str) -> list[Token]:
     return tokens[:-1] if tokens and tokens[-1].token_type is TokenType.SEMICOLON else tokens
 
 
+def _show_repairs(rest: list[Token]) -> ShowRepairs:
+    if rest:
+        message = "SHOW REPAIRS is followed by something else"
+        raise UsageError(message, "Write: SHOW REPAIRS;")
+    return ShowRepairs()
+
+
 def _show_sources(rest: list[Token]) -> ShowSources:
     if rest:
         message = "SHOW SOURCES is followed by something else"
@@ -105,8 +152,10 @@ def _show_sources(rest: list[Token]) -> ShowSources:
     return ShowSources()
 
 
-def _alter_sources(rest: list[Token]) -> AddTable | DropTable | RetryTable:
+def _alter_sources(rest: list[Token]) -> AcceptInterference | AddTable | DropTable | RetryTable:
     verb = " ".join(token.text.upper() for token in rest[1:3])
+    if len(rest) == 3 and verb == "ACCEPT INTERFERENCE":
+        return AcceptInterference(rest[0].text)
     if len(rest) < 4 or verb not in ("ADD TABLE", "DROP TABLE", "RETRY TABLE"):
         message = "ALTER SOURCES is not followed by what it shall do"
         raise UsageError(message, _ALTER)
@@ -127,6 +176,54 @@ def _choice(tokens: list[Token]) -> str:
 def _verify(rest: list[Token]) -> Verify:
     source, *table = _name(rest, (1, 2, 3), _VERIFY)
     return Verify(source, ".".join(table) or None)
+
+
+def _repair(text: str, rest: list[Token]) -> Repairing:
+    words = [token.text.upper() for token in rest]
+    at = words.index("WHERE") if "WHERE" in words else len(rest)
+    source, *table = _name(rest[:at], (2, 3), _REPAIR)
+    if at == len(rest):
+        return Repairing(source, ".".join(table))
+    if words[at + 1 : at + 3] == ["KEY", "IN"]:
+        return Repairing(source, ".".join(table), keys=_keys(rest[at + 3 :]))
+    where = text[rest[at].end + 1 : rest[-1].end + 1].strip()
+    if not where:
+        message = "there is no condition behind WHERE"
+        raise UsageError(message, _REPAIR)
+    return Repairing(source, ".".join(table), where=where)
+
+
+def _keys(tokens: list[Token]) -> list[Any]:
+    """Read ``(1, 'x')`` or ``((1, 'x'), (2, 'y'))``: keys as values, or as lists of values."""
+    try:
+        listed = sqlglot.parse_one(f"SELECT 1 WHERE 1 IN {_sql(tokens)}", read="spark").find(exp.In)
+    except ParseError:
+        listed = None
+    if listed is None or not listed.expressions:
+        message = "the keys behind KEY IN cannot be read"
+        raise UsageError(message, _REPAIR)
+    return [_value(each) for each in listed.expressions]
+
+
+def _sql(tokens: list[Token]) -> str:
+    strings = TokenType.STRING
+    return " ".join(exp.Literal.string(t.text).sql("spark") if t.token_type is strings else t.text for t in tokens)
+
+
+def _value(found: exp.Expression) -> Any:
+    """Read a literal; a number stays the text that it is, so that nothing is rounded."""
+    if isinstance(found, exp.Tuple):
+        return [_value(each) for each in found.expressions]
+    if isinstance(found, exp.Paren):
+        return _value(found.this)
+    if isinstance(found, exp.Boolean):
+        return bool(found.this)
+    negative = isinstance(found, exp.Neg)
+    literal = found.this if isinstance(found, exp.Neg) else found
+    if not isinstance(literal, exp.Literal):
+        message = f"this is not a value of a key: {found.sql()}"
+        raise UsageError(message, _REPAIR)
+    return f"-{literal.this}" if negative else str(literal.this)
 
 
 def _name(tokens: list[Token], parts: tuple[int, ...], usage: str) -> list[str]:

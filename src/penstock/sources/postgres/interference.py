@@ -100,6 +100,6 @@ class Guard:
         message = f"interference with {sign.place()}: {why}, {by}at {lsn}; all before that is captured"
         return DefiniteError(
             message,
-            "Find out who writes there, and stop that. Then drop the source with"
-            f" `penstock drop {self._source}` and capture it again.",
+            "Find out who writes there, and stop that. Then stop `penstock run`, and let the source go on behind it:"
+            f" ALTER SOURCES {self._source} ACCEPT INTERFERENCE;",
         )
