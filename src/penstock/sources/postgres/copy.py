@@ -112,9 +112,9 @@ def _session_name(table: TableName) -> str:
 
 
 def _refused(result: pq.abc.PGresult, table: TableName, lsn: Lsn) -> PenstockError:
-    """Sort what Postgres says to COPY: a table or column that is not there stays away."""
+    """Sort what Postgres says to COPY: a table or column that is not there stays away, a wrong value stays wrong."""
     why = f"the copy of {table} was refused: {_said(result.error_message)}"
-    if (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").startswith(b"42"):
+    if (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").startswith((b"22", b"42")):
         return TableError(str(table), lsn, why, f"Capture it anew: ALTER SOURCES … RETRY TABLE {table};")
     return TransientError(why, "It will be tried again.")
 
