@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from tests.control.shop import Shop, until
 
 from penstock.catalog.store import Catalog
@@ -76,6 +77,9 @@ def test_a_table_is_dropped_and_added_again(shop: Callable[..., Shop]) -> None:
         before.table("shop.invoices")
     with pytest.raises(UsageError, match="no table"):
         home.live(made.spark).table("shop.invoices")
+    changes = made.spark.read.format("penstock").option("home", str(home.path)).option("source", "shop")
+    with pytest.raises(PySparkException, match="not captured any more"):
+        changes.option("table", "public.invoices").load().count()
     execute(
         "INSERT INTO invoices VALUES (1000, 1); DELETE FROM invoices WHERE id < 100; INSERT INTO orders VALUES (51)"
     )
