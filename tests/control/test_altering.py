@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from tests.control.shop import Shop, until
 
 from penstock.catalog.store import Catalog
+from penstock.control import following
 from penstock.control.lifecycle import instance_of, spec_of
 from penstock.control.named import named_source
 from penstock.errors import DefiniteError, TransientError, UsageError
@@ -142,4 +143,24 @@ def test_what_breaks_off_is_carried_out_again(shop: Callable[..., Shop], monkeyp
                     until(lambda: made.state("invoices") is None, f"the drop, in spite of {name}")
         made.home.add_table("shop", "public.invoices")
         until(lambda: made.state("invoices") == "live", "the copy")
+    assert made.equal()
+
+
+def test_what_is_in_hand_of_a_table_is_let_finish(shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "_LET_GO_SECONDS", 0.1)
+    made = shop(MADE)
+    (old,) = [t for t in made.running._followers["shop"]._tables if t.record.local == "orders"]
+    with old.writing:  # as a long copy would hold it
+        made.home.retry("shop", "orders")
+        made.home.drop_table("shop", "invoices")
+        until(lambda: made.state("invoices") is None, "the other wish, which need not wait")
+        assert made.state("orders") == "retrying"
+        assert made.home.live(made.spark).table("shop.orders").count() == 50
+    until(lambda: made.state("orders") in ("pending", "live"), "the wish")
+    assert old.gone
+    old.fail(DefiniteError("of the table that it was"))
+    old.look_up()
+    until(lambda: made.state("orders") == "live", "the new copy")
+    assert old.at is not None
+    assert old.captured.generation == 0
     assert made.equal()
