@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from delta.tables import DeltaTable
@@ -18,6 +19,17 @@ from penstock.layout import base_path, catalog_path
 from penstock.positions import Lsn
 
 PATIENCE = 240.0
+
+
+@contextmanager
+def running_shop(path: Path, database: Any, spark: SparkSession, made: str, **options: Any) -> Iterator[Shop]:
+    """Make tables, capture them as the source `shop`, and run that."""
+    database.execute(made)
+    home, said = Home(path), list[str]()
+    home.create(database.url, "shop", **options)
+    with home.run(spark, said.append) as running:
+        running.wait_live(PATIENCE)
+        yield Shop(home, database, spark, running, said)
 
 
 def until(holds: Callable[[], bool], what: str) -> None:

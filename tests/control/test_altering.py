@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from tests.control.shop import Shop, until
 
 from penstock.catalog.store import Catalog
+from penstock.control import following
 from penstock.control.lifecycle import instance_of, spec_of
 from penstock.control.named import named_source
 from penstock.errors import DefiniteError, TransientError, UsageError
@@ -33,23 +35,24 @@ WRITES = (
 
 def test_a_table_is_added_while_the_others_move_on(shop: Callable[..., Shop]) -> None:
     made = shop(MADE, tables=CHOSEN)
-    counts, moved = [], []
+    counts, moved = [], [made.home.live(made.spark).position]
     with made.writing(*WRITES):
         with made.database.connect(autocommit=False) as open_meanwhile:  # begun before it is published, ended after
-            open_meanwhile.execute("INSERT INTO invoices VALUES (0, 0)")
+            open_meanwhile.execute("INSERT INTO invoices VALUES (-1, 0)")
             told = made.home.obey("ALTER SOURCES shop ADD TABLE public.invoices AS bills")
             until(lambda: "invoices" in made.published(), "the publication")
-            open_meanwhile.execute("UPDATE invoices SET total = 7 WHERE id = 0")
+            open_meanwhile.execute("UPDATE invoices SET total = 7 WHERE id = -1")
         while made.state("invoices") != "live":
             live = made.home.live(made.spark)
             moved.append(live.position)
             counts.append(live.table("shop.orders").count())
+        until(lambda: made.home.live(made.spark).position > moved[-1], "capture to go on")
     assert told is not None
     assert "now, by the Penstock that runs" in told.told
     assert counts == sorted(counts)
-    assert moved[-1] > moved[0]
+    assert moved == sorted(moved)
     assert made.equal()
-    assert made.home.live(made.spark).table("shop.bills").filter("id = 0 AND total = 7").count() == 1
+    assert made.home.live(made.spark).table("shop.bills").filter("id = -1 AND total = 7").count() == 1
     record = named_source(made.catalog, "shop")
     assert spec_of(record).tables == (*CHOSEN, "public.invoices AS bills")
     (captured,) = [table for table in instance_of(record).tables if table.name.name == "invoices"]
@@ -75,6 +78,9 @@ def test_a_table_is_dropped_and_added_again(shop: Callable[..., Shop]) -> None:
         before.table("shop.invoices")
     with pytest.raises(UsageError, match="no table"):
         home.live(made.spark).table("shop.invoices")
+    changes = made.spark.read.format("penstock").option("home", str(home.path)).option("source", "shop")
+    with pytest.raises(PySparkException, match="not captured any more"):
+        changes.option("table", "public.invoices").load().count()
     execute(
         "INSERT INTO invoices VALUES (1000, 1); DELETE FROM invoices WHERE id < 100; INSERT INTO orders VALUES (51)"
     )
@@ -137,4 +143,24 @@ def test_what_breaks_off_is_carried_out_again(shop: Callable[..., Shop], monkeyp
                     until(lambda: made.state("invoices") is None, f"the drop, in spite of {name}")
         made.home.add_table("shop", "public.invoices")
         until(lambda: made.state("invoices") == "live", "the copy")
+    assert made.equal()
+
+
+def test_what_is_in_hand_of_a_table_is_let_finish(shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "_LET_GO_SECONDS", 0.1)
+    made = shop(MADE)
+    (old,) = [t for t in made.running._followers["shop"]._tables if t.record.local == "orders"]
+    with old.writing:  # as a long copy would hold it
+        made.home.retry("shop", "orders")
+        made.home.drop_table("shop", "invoices")
+        until(lambda: made.state("invoices") is None, "the other wish, which need not wait")
+        assert made.state("orders") == "retrying"
+        assert made.home.live(made.spark).table("shop.orders").count() == 50
+    until(lambda: made.state("orders") in ("pending", "live"), "the wish")
+    assert old.gone
+    old.fail(DefiniteError("of the table that it was"))
+    old.look_up()
+    until(lambda: made.state("orders") == "live", "the new copy")
+    assert old.at is not None
+    assert old.captured.generation == 0
     assert made.equal()

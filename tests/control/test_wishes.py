@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -187,7 +188,7 @@ class Killed(BaseException):
     """As if the process had ended here."""
 
 
-STEPS = ["_altered", "PostgresInstanceConfig.repair", "Catalog.set_source", "shutil.rmtree", "Catalog.grant"]
+STEPS = ["_altered", "PostgresInstanceConfig.repair", "Catalog.set_source", "_end", "shutil.rmtree", "Catalog.grant"]
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -200,6 +201,10 @@ def test_killed_at_any_step_the_next_start_finishes(
     made.home.drop_table("shop", "users")
     folder = base_path(made.home.path, "shop", "users")
     folder.mkdir(parents=True)
+    (users,) = [t for t in instance_of(named_source(made.catalog, "shop")).tables if t.name.name == "users"]
+    with closing(made.catalog.log("shop").writer()) as writer:
+        begun = writer.frontiers().durable
+        writer.define(users.table_schema(), begun)
     *where, name = step.split(".")
     owner = getattr(altering, where[0]) if where else altering
     work, calls = getattr(owner, name), []
@@ -222,6 +227,23 @@ def test_killed_at_any_step_the_next_start_finishes(
     assert set(made.captured()) == {"public.orders", "public.invoices"}
     assert made.captured()["public.invoices"] >= 1
     assert not folder.exists()
+    with closing(made.catalog.log("shop").reader()) as log:
+        error = log.tables()[users.name].error
+    assert error is not None
+    assert (error.lsn, error.message.partition(":")[0]) == (begun + 1, "public.users is not captured any more")
+
+
+def test_what_is_excluded_of_a_dropped_table_stays_so(shop: Callable[..., Made], database: Any) -> None:
+    database.execute("ALTER TABLE users ADD secret text")
+    made = shop(tables=NAMED, exclude_columns=("public.users.secret",))
+    made.home.drop_table("shop", "users")
+    made.carry_out()
+    assert made.home.check("shop").ready
+    made.home.add_table("shop", "public.users")
+    made.carry_out()
+    (users,) = [t for t in instance_of(named_source(made.catalog, "shop")).tables if t.name.name == "users"]
+    assert [column.name for column in users.columns] == ["id"]
+    assert users.column_list
 
 
 def test_what_changed_since_it_was_wished_fails_with_the_reason(shop: Callable[..., Made], database: Any) -> None:

@@ -4,8 +4,8 @@
 
     describe   the tables as they are upstream now                                         capture runs
     let go     copy and apply finish what they have in hand of these tables
-    alter      publication ─▶ catalog (instance) ─▶ files of dropped tables                 capture stands still
-               ─▶ catalog (table pending, failed, or gone)
+    alter      publication ─▶ catalog (instance) ─▶ log: dropped tables end here            capture stands still
+               ─▶ their files ─▶ catalog (table pending, failed, or gone)
     capture    restarted: begins the history of what is new or anew, after `durable`
     copy       at a snapshot after that ─▶ live
 
@@ -27,8 +27,10 @@ from pathlib import Path
 
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
+from penstock.changelog.interface import ChangeLog
 from penstock.control.lifecycle import instance_of, spec_of, upstream
-from penstock.errors import PenstockError
+from penstock.control.wishes import dropped
+from penstock.errors import PenstockError, TableError
 from penstock.layout import base_path
 from penstock.model import TableName
 from penstock.positions import Lsn
@@ -60,6 +62,7 @@ def alter(
     config = config.model_copy(update={"tables": tuple(tables)})
     told = (record.error or "", record.remedy or "")
     catalog.set_source(record.name, record.state, instance=config.model_dump_json(), error=told[0], remedy=told[1])
+    _end(catalog.log(record.name), [wish for wish in wishes if wish.state is TableState.DROPPING])
     return [_settle(home, catalog, wish, found, published) for wish in wishes]
 
 
@@ -98,6 +101,21 @@ def _next(table: CapturedTable, before: Sequence[CapturedTable], generations: Ma
 def _generations(catalog: Catalog, source: str) -> dict[TableName, int]:
     with closing(catalog.log(source).reader()) as log:
         return {name: table.generation for name, table in log.tables().items()}
+
+
+def _end(log: ChangeLog, gone: Sequence[TableRecord]) -> None:
+    """Say in the log that tables end here: whoever reads one gets all that was captured of it, and then this error.
+
+    It is forgotten when the table comes again, under a higher generation.
+    """
+    with closing(log.reader()) as reader:
+        known = {name for name, table in reader.tables().items() if table.error is None}
+    ended = [wish for wish in gone if wish.upstream in known]
+    if ended:
+        with closing(log.writer()) as writer:
+            durable = writer.frontiers().durable
+            errors = [TableError(str(w.upstream), durable + 1, *dropped(w.source, w.upstream)) for w in ended]
+            writer.publish([], durable, errors=errors)
 
 
 def _settle(home: Path, catalog: Catalog, wish: TableRecord, found: Described, published: Lsn) -> str:

@@ -68,6 +68,8 @@ class Follower:
         self._progress = progress
         self._log = catalog.log(source)
         self._tables: list[FollowedTable] = []
+        self._away: set[TableName] = set()
+        """Tables that were let go and not yet taken back: what the catalog says of them is about to change."""
         self._renewing = threading.Lock()
         self.renew()
         self._stop = threading.Event()
@@ -98,7 +100,7 @@ class Follower:
             records = {record.upstream: record for record in self._catalog.tables(self._source)}
             known = {(table.record.upstream, table.captured.generation): table for table in self._tables}
             found = []
-            for captured in instance.tables:
+            for captured in (table for table in instance.tables if table.name not in self._away):
                 table = known.get((captured.name, captured.generation))
                 if table is None:
                     table = FollowedTable(self._home, self._catalog, records[captured.name], captured, self._spark)
@@ -107,12 +109,22 @@ class Follower:
             self._tables = found
 
     def let_go(self, names: Collection[TableName]) -> set[TableName]:
-        """Do nothing more for these tables; return those of which nothing is in hand. The others stay as they are."""
+        """Do nothing more for these tables until `take_back`; return those of which nothing is in hand.
+
+        The others, which are being copied, stay as they are.
+        """
         with self._renewing:
             going = [table for table in self._tables if table.record.upstream in names]
             busy = {table.record.upstream for table in going if not _let_go(table)}
             self._tables = [table for table in self._tables if not table.gone]
-        return set(names) - busy
+            self._away = set(names) - busy
+            return self._away
+
+    def take_back(self) -> None:
+        """Follow again what is captured by now."""
+        with self._renewing:
+            self._away = set()
+        self.renew()
 
     def _record(self) -> SourceRecord:
         record = self._catalog.source(self._source)

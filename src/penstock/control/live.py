@@ -15,6 +15,7 @@ from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
 from penstock.changelog.interface import LoggedTable
 from penstock.control.lifecycle import instance_of
+from penstock.control.wishes import dropped
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.layout import base_path
 from penstock.positions import Lsn
@@ -120,10 +121,7 @@ class Live:
         """Return the table in the log; raise its definite error where that holds at this position."""
         source = self._catalog.source(record.source)
         if self._dropped(record):
-            message = f"{record.upstream} is not captured any more: it was dropped from source {record.source}"
-            raise DefiniteError(
-                message, f"To have it again: ALTER SOURCES {record.source} ADD TABLE {record.upstream};"
-            )
+            raise DefiniteError(*dropped(record.source, record.upstream))
         captured = [] if source is None else [t for t in instance_of(source).tables if t.name == record.upstream]
         with closing(self._catalog.log(record.source).reader()) as log:
             logged = log.tables().get(record.upstream)

@@ -80,8 +80,8 @@ class Running:
         ready = [wish for wish in wishes if wish.upstream in free]
         if not ready:
             return
-        self._captures[source].stop()
         try:
+            self._captures[source].stop()
             described = {name: table for name, table in found.items() if name in free}
             for told in alter(self._home, self._catalog, named_source(self._catalog, source), ready, described):
                 self._progress(told)
@@ -90,7 +90,7 @@ class Running:
             raise
         finally:
             self._captures[source] = CaptureSupervisor(self._home, source)
-            follower.renew()
+            follower.take_back()
 
     def capture_pids(self) -> dict[str, int]:
         """Return the process id of each source's capture."""

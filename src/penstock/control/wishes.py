@@ -24,7 +24,7 @@ from penstock.sources.postgres.findings import Finding
 from penstock.sources.postgres.names import TableChoice, choice_text, parse_table
 from penstock.sources.postgres.spec import PostgresSource
 
-__all__ = ["ask_add", "ask_drop", "ask_retry", "open_wishes"]
+__all__ = ["ask_add", "ask_drop", "ask_retry", "dropped", "open_wishes"]
 
 _RETRIED = (TableState.LIVE, TableState.FAILED, TableState.RETRYING)
 
@@ -32,6 +32,12 @@ _RETRIED = (TableState.LIVE, TableState.FAILED, TableState.RETRYING)
 def open_wishes(catalog: Catalog, source: str) -> list[TableRecord]:
     """Return the tables of which something is wished."""
     return [record for record in catalog.tables(source) if record.state in WISHES]
+
+
+def dropped(source: str, table: TableName) -> tuple[str, str]:
+    """What whoever reads a dropped table is told, and what to do about it."""
+    message = f"{table} is not captured any more: it was dropped from source {source}"
+    return message, f"To have it again: ALTER SOURCES {source} ADD TABLE {table};"
 
 
 def ask_add(catalog: Catalog, source: str, table: str) -> TableRecord:

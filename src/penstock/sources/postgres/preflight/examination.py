@@ -85,7 +85,7 @@ def examine(
     found_publication = read_publication(connection, publication)
     selection = choose(find_tables(connection), options, found_publication if users else None, version)
     if captured is not None:
-        _keep_captured(selection, captured, refused)
+        _keep_captured(selection, captured, refused, options)
     there, role = captured is not None, find_role(connection)
     published = [table.name for table in selection.tables if captured is None or table.name in captured]
     meta = check_meta(connection, options, role, found_publication, captured=there)
@@ -128,12 +128,17 @@ def examine_named(
     return selection.tables, [*selection.findings, *contract]
 
 
-def _keep_captured(selection: Selection, captured: Collection[TableName], refused: Collection[TableName]) -> None:
+def _keep_captured(
+    selection: Selection, captured: Collection[TableName], refused: Collection[TableName], options: PostgresOptions
+) -> None:
     """Of a source that is there, look at its tables: what was made later is not captured, what is gone is an error."""
     there = {table.name for table in selection.tables}
     for name in sorted(set(captured) - there):
         why = "it is captured, and is not there any more, or not published"
         selection.findings.append(error(str(name), why, "Drop the source and capture it again."))
     for name in sorted(there - set(captured) - set(refused)):
-        selection.findings.append(info(str(name), "it is newer than the source, and is not captured"))
+        why = "it is newer than the source, or was dropped from it, and is not captured"
+        selection.findings.append(info(str(name), why, f"To capture it: ALTER SOURCES … ADD TABLE {name};"))
+    elsewhere = {str(c) for c in (*options.excluded(), *options.as_text()) if c.table not in captured}
+    selection.findings = [finding for finding in selection.findings if finding.object not in elsewhere]
     selection.tables = [table for table in selection.tables if table.name in captured or table.name in refused]
