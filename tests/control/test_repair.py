@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.control.churn import Churn, fill
+from tests.control.shop import until
 
 from penstock.catalog.repairs import RepairState
 from penstock.catalog.states import TableState
@@ -19,12 +20,18 @@ from penstock.layout import catalog_path
 
 PATIENCE = 400.0
 ROWS = 300
+FILL_KEPT = """
+INSERT INTO things SELECT 10000 + n, 'kept', repeat('k', 2500) FROM generate_series(1, 20) n;
+INSERT INTO pairs SELECT 'kept', 10000 + n, 'kept', repeat('k', 2500) FROM generate_series(1, 20) n;
+CREATE TABLE notes (line text); ALTER TABLE notes REPLICA IDENTITY FULL
+"""
+"""Rows that the writer does not touch, and a table without a key."""
 
 
 @pytest.fixture
 def shop(database: Any, tmp_path: Path, spark: SparkSession) -> Iterator[Home]:
     """A home that runs, with the tables of `churn` live in it."""
-    database.execute(fill(ROWS) + "CREATE TABLE notes (line text); ALTER TABLE notes REPLICA IDENTITY FULL")
+    database.execute(fill(ROWS) + FILL_KEPT)
     home = Home(tmp_path / "home")
     home.create(database.url, "shop")
     with home.run(spark, print) as running:
@@ -50,37 +57,55 @@ def differing(home: Home, spark: SparkSession) -> dict[str, list[dict[str, Any]]
 
 
 PLANTED = (
-    "DELETE FROM {things} WHERE id = 7",
-    "UPDATE {things} SET body = concat(body, '!') WHERE id = 8",
+    "DELETE FROM {things} WHERE id = 10007",
+    "UPDATE {things} SET body = concat(body, '!') WHERE id = 10008",
     "INSERT INTO {things} VALUES (100000, 'invented', 'row')",
 )
 
 
 @pytest.mark.timeout(1800)
 def test_planted_damage_is_found_and_mended_beside_a_writer(database: Any, shop: Home, spark: SparkSession) -> None:
-    for statement in PLANTED:
-        damage(spark, shop, statement)
-    found = differing(shop, spark)
-    assert {row["id"] for row in found["public.things"]} == {7, 8, 100000}
     with Churn(database.url, ROWS, seed=3, truncates=False):
+        for statement in PLANTED:
+            damage(spark, shop, statement)
+        found = differing(shop, spark)
+        assert {row["id"] for row in found["public.things"]} == {10007, 10008, 100000}
         done = shop.repair("shop", "things", keys=found["public.things"])
         assert (done.state, done.rows_changed) == (RepairState.DONE, 3)
         assert done.low is not None
         assert done.high is not None
         assert done.low < done.high
-        damage(spark, shop, "DELETE FROM {pairs} WHERE n % 3 = 0")
+        damage(spark, shop, "DELETE FROM {pairs} WHERE n > 10000 AND n % 3 = 0")
         damage(spark, shop, "INSERT INTO {pairs} VALUES ('nobody', -1, 'x', 'y')")
-        damage(spark, shop, "UPDATE {things} SET status = 'wrong' WHERE id < 20")
+        damage(spark, shop, "UPDATE {things} SET status = 'wrong' WHERE id > 10010")
         everything = shop.repair("shop", "public.pairs", everything=True)
-        assert everything.rows_changed
-        some = shop.repair("shop", "public.things", where="id < 20 OR status = 'wrong'")
-        assert some.rows_changed
+        assert everything.rows_changed == 7 + 1
+        some = shop.repair("shop", "public.things", where="id = 10001 OR status = 'wrong'")
+        assert (some.rows_read, some.rows_changed) == (11, 10)
         assert not differing(shop, spark)
     told = [(repair.table.name, repair.state, bool(repair.asked_by)) for repair in shop.repairs()]
     assert told == [(name, "done", True) for name in ("things", "pairs", "things")]
     answer = shop.obey("SHOW REPAIRS", lambda: spark)
     assert answer is not None
-    assert [row[2] for row in answer.rows] == ["id < 20 OR status = 'wrong'", "all", "3 keys"]
+    assert [row[2] for row in answer.rows] == ["id = 10001 OR status = 'wrong'", "all", "3 keys"]
+
+
+def test_a_table_that_lost_a_row_it_needs_fails_and_comes_back_by_a_repair(
+    database: Any, shop: Home, spark: SparkSession
+) -> None:
+    damage(spark, shop, "DELETE FROM {things} WHERE id = 10003")
+    database.execute("UPDATE things SET status = 'touched' WHERE id = 10003")  # its body is not sent
+    until(lambda: _state(shop) == "failed", "the row to be missed")
+    with pytest.raises(DefiniteError, match="needs a row"):
+        shop.repair("shop", "things", keys=[10004])
+    assert shop.repair("shop", "things", keys=[10003]).rows_changed == 1
+    assert _state(shop) == "live"
+    database.execute("UPDATE things SET status = 'again' WHERE id > 10000")
+    assert not differing(shop, spark)
+
+
+def _state(home: Home) -> str:
+    return next(table.state for table in home.status().sources[0].tables if table.upstream == "public.things")
 
 
 def test_what_is_right_is_not_written_again(shop: Home, spark: SparkSession) -> None:

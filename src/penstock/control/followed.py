@@ -71,6 +71,11 @@ class FollowedTable:
         noted = self._catalog.newest_base(self.record.source, self.record.local, durable)
         return at if noted is None else at._replace(position=Lsn(max(at.position, noted.position)))
 
+    def revive(self) -> None:
+        """Note that an error of this table is mended."""
+        if not self.gone:
+            self._catalog.set_table(self.record.source, self.record.upstream, TableState.LIVE)
+
     def fail(self, error: PenstockError) -> None:
         """Note a definite error of this table."""
         if self.gone:

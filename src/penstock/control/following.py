@@ -214,6 +214,8 @@ class Follower:
             return
         known = logged[table.record.upstream]
         error = known.error
+        if error is None and table.state() is TableState.FAILED:  # it waits to be repaired, or captured anew
+            return
         upto = durable if error is None else Lsn(min(durable, error.lsn - 1))
         try:
             with table.writing:

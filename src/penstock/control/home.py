@@ -344,7 +344,7 @@ class Home:
         from penstock.control.verify import verify_source
 
         return verify_source(
-            *(self._catalog, spark, source, lambda lsn: self._live(spark, {source: lsn}), tables),
+            *(self.path, self._catalog, spark, source, lambda lsn: self._live(spark, {source: lsn}), tables),
             limit=limit,
             exact=exact,
             progress=progress or (lambda _: None),

@@ -24,7 +24,7 @@ def ask_repair(
     catalog: Catalog, source: str, table: str, keys: Sequence[Any] | None, where: str | None, *, everything: bool
 ) -> Repair:
     """Note that rows of a table shall be put right: with these keys, those for which a condition holds, or all."""
-    record = _live_table(catalog, source, table)
+    record = _readable_table(catalog, source, table)
     if (keys is not None) + (where is not None) + everything != 1:
         message = "which rows shall be repaired is not said, or said twice"
         raise UsageError(message, "Give keys, or a condition, or say that all are meant: one of the three.")
@@ -50,11 +50,11 @@ def wait_for_repair(catalog: Catalog, repair: Repair, is_running: Callable[[], b
         time.sleep(_LOOK_SECONDS)
 
 
-def _live_table(catalog: Catalog, source: str, table: str) -> TableRecord:
+def _readable_table(catalog: Catalog, source: str, table: str) -> TableRecord:
     record = named_table(catalog, source, table)
-    if record.state is not TableState.LIVE:
+    if record.state not in (TableState.LIVE, TableState.FAILED):
         message = f"{record.upstream} is {record.state}, so its rows cannot be repaired"
-        raise UsageError(message, f"Copy it afresh: ALTER SOURCES {source} RETRY TABLE {record.upstream};")
+        raise UsageError(message, "Try again when `penstock status` shows it as live.")
     return record
 
 

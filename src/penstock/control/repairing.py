@@ -9,6 +9,8 @@
 Rows are chosen by key, by a condition, or all. With a condition it is the keys that count: of rows for which it holds
 upstream, and of rows for which it holds in the live table. Rows that are absent upstream go. Only what differs is
 written; how many rows that were is part of the record that stays in the catalog.
+
+A table that failed because its base does not hold a row that it must hold comes back that way, without a fresh copy.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog.repairs import Repair, Repairs
+from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog
 from penstock.changelog.interface import ChangeLog
 from penstock.control.followed import FollowedTable
@@ -190,6 +193,7 @@ class Repairing:
 
         Return how many rows that changed, and the keys of those that are left, because they had another key before.
         """
+        table.look_up()  # somebody else may have changed the lake
         at = self._standing(table, upto)
         schema = table.base.schema
         later = read_tail(self._spark, self._log, schema, found.low, upto)
@@ -200,11 +204,14 @@ class Repairing:
         right, live = (self._chosen_rows(side, found.keys, left, schema) for side in (right, live))
         changed = changed_keys(right, live, schema).localCheckpoint()
         count = changed.count()
-        if count:
+        failed = table.state() is TableState.FAILED
+        if count or failed:
             tail = read_tail(self._spark, self._log, schema, at.position, upto)
             net = put_right(tail, of_keys(right, changed, schema), changed, schema)
             table.base.merge(net.net, upto, net.contents)
             table.look_up()
+        if failed:  # it took in all that the log holds
+            table.revive()
         return count, self._left(moved, found.keys, left, schema)
 
     def _chosen_rows(self, rows: DataFrame, keys: DataFrame | None, left: DataFrame, schema: TableSchema) -> DataFrame:
@@ -235,7 +242,8 @@ class Repairing:
         return at
 
     def _live(self, table: FollowedTable, at: State, upto: Lsn) -> DataFrame:
-        return live_table(self._spark, self._log, Path(table.base.path), at, table.base.schema, upto)
+        path = Path(table.base.path)
+        return live_table(self._spark, self._log, path, at, table.base.schema, upto, damaged=True)
 
     # -- around it --------------------------------------------------------------------------------------------------
 

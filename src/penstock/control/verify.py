@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import psycopg
 from py4j.protocol import Py4JError
@@ -24,6 +25,7 @@ from pyspark.sql import SparkSession
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
 from penstock.changelog.interface import ChangeLog
+from penstock.control.followed import FollowedTable
 from penstock.control.lifecycle import instance_of, spec_of
 from penstock.control.live import Live
 from penstock.control.named import named_source, named_tables
@@ -82,6 +84,7 @@ class _Sides:
 
 
 def verify_source(
+    home: Path,
     catalog: Catalog,
     spark: SparkSession,
     source: str,
@@ -96,6 +99,7 @@ def verify_source(
     record, chosen = named_source(catalog, source), named_tables(catalog, source, tables)
     spec, instance = spec_of(record), instance_of(record)
     try:
+        _note_newest(home, catalog, spark, instance, chosen)
         with export_snapshot(instance.connection) as snapshot, delivering():
             wait_for(catalog.log(source), source, snapshot.lsn)
             sides = _Sides(spark, snapshot, instance, spec.tables_at(snapshot.name), live_at(snapshot.lsn))
@@ -109,6 +113,16 @@ def verify_source(
         message = f"the comparison broke off: {brief(error)}"
         raise TransientError(message, "Try again.") from error
     return verdicts
+
+
+def _note_newest(
+    home: Path, catalog: Catalog, spark: SparkSession, instance: PostgresInstanceConfig, tables: Sequence[TableRecord]
+) -> None:
+    """Compare the lake as it is now, also where somebody else changed it: live views know what we wrote ourselves."""
+    captured = {table.name: table for table in instance.tables}
+    for record in tables:
+        if record.state is TableState.LIVE and record.upstream in captured:
+            FollowedTable(home, catalog, record, captured[record.upstream], spark).look_up()
 
 
 def _verdict(sides: _Sides, table: TableRecord, limit: int, exact: bool) -> Verdict:
