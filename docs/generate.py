@@ -5,6 +5,7 @@
     typer app ─▶ cli.md              PenstockOptions ─▶ spark-source.md     errors.py ─▶ errors.md
     codecs ─▶ types.md               states.py ─▶ states.md                 HomeStatus ─▶ status.md
     CheckReport ─▶ check.md          PostgresOptions ─▶ source-options.md   transaction_json ─▶ tail.md
+    VerifyReport ─▶ verify.md
 
 What the code does not say, a word on each field of the status and on each type, stands here; a field or a type without
 one is a `KeyError`, so a page cannot lag behind.
@@ -39,6 +40,7 @@ from penstock.cli.main import app
 from penstock.control.check import CheckFinding, CheckReport, CheckTable
 from penstock.control.status import DebtStatus, HomeStatus, ReaderStatus, SourceStatus, TableStatus
 from penstock.control.transaction_json import VERSION, transaction_json
+from penstock.control.verify_report import VerifyKey, VerifyRepair, VerifyReport, VerifyTable
 from penstock.positions import Lsn
 from penstock.sources.postgres import types
 from penstock.sources.postgres.findings import Level
@@ -62,10 +64,10 @@ _MADE = "<!-- Made by docs/generate.py from the code. Change it there. -->"
 
 EXIT_CODES = {
     0: "Done. Also `penstock run` and `penstock tail` stopped by Ctrl-C.",
-    1: "The answer is no: `penstock check` found that capture could not start, or `penstock demo` saw an invariant "
-    "broken or a table that differs from Postgres.",
+    1: "The answer is no: `penstock check` found that capture could not start, `penstock verify` that rows differ, or "
+    "`penstock demo` saw an invariant broken or a table that differs from Postgres.",
     2: "Wrong usage: an unknown option, table or statement. Nothing was done.",
-    3: "A definite error: it stays until somebody acts.",
+    3: "A definite error: it stays until somebody acts. Also `penstock verify` where a table could not be compared.",
     4: "Gave up on a transient error: try again later.",
     130: "Interrupted: `penstock demo` and `penstock sql` by Ctrl-C, any command by a second one.",
 }
@@ -82,6 +84,7 @@ def pages() -> dict[str, str]:
         "status.md": _status,
         "check.md": _check,
         "tail.md": _tail,
+        "verify.md": _verify,
         "source-options.md": _source_options,
     }
     return {name: f"{_MADE}\n\n{make().strip()}\n" for name, make in makers.items()}
@@ -481,6 +484,39 @@ _FIELDS: dict[type, dict[str, str]] = {
         "remedy": "What to do about it; empty where nothing needs to be done.",
         "sql": "The statements of the remedy, where they can be run as they are.",
     },
+    VerifyReport: {
+        "version": "Version of this shape: 1. It changes when a field changes its meaning or goes.",
+        "source": "The source's name.",
+        "position": "The position at which all tables were compared; null where there was none.",
+        "equal": "Whether every table was compared, and not one row differs.",
+        "tables": "One object per table.",
+        "repairs": "What `--repair` did; `tables` are then as they were compared again after it.",
+        "before": "With `--repair`, the report of what was found at first, of this same shape; else null.",
+    },
+    VerifyTable: {
+        "name": "The name in queries, `source.table`.",
+        "upstream": "The name in Postgres, `schema.table`.",
+        "result": "`equal`, `different` or `not compared`.",
+        "rows": "How many rows it has in Postgres; null where it was not compared, as are the numbers below.",
+        "differing": "At how many keys it differs; of a table without a key, in how many distinct rows.",
+        "missing": "Of these, how many are in Postgres only.",
+        "unexpected": "How many are here only.",
+        "changed": "How many are on both sides, with other values.",
+        "keys": "The first 20 of them; none for a table without a key.",
+        "error": "Why it was not compared.",
+        "remedy": "What to do about it.",
+    },
+    VerifyKey: {
+        "key": "The key's columns and their values. Integers are numbers; decimals and floats are text, so that no "
+        "digit is lost; all else is as in [tail](tail.md#values).",
+        "how": "`missing`, `unexpected` or `changed`.",
+    },
+    VerifyRepair: {
+        "name": "The name in queries, `source.table`.",
+        "rows_changed": "How many rows were put right.",
+        "low": "The position before which the rows were read.",
+        "high": "The position from which on the table holds them.",
+    },
     TableStatus: {
         "name": "The name in queries, `source.table`.",
         "upstream": "The name in Postgres, `schema.table`.",
@@ -520,10 +556,13 @@ def _shape(title: str, kind: Any) -> str:
 
 def _json_type(annotation: str) -> str:
     names = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "None": "null"}
+    names["VerifyReport"] = "object"
     if annotation == "list[str]":
         return "list of strings"
     if listed := re.fullmatch(r"list\[(\w+)\]", annotation):
-        return f"list of {listed[1].removesuffix('Status').removeprefix('Check').lower()}s"
+        return f"list of {re.sub('Status$|^Check|^Verify', '', listed[1]).lower()}s"
+    if annotation == "dict[str, Any]":
+        return "object"
     return " or ".join(names[part] for part in annotation.split(" | "))
 
 
@@ -590,6 +629,32 @@ def _check() -> str:
             "## Levels",
             _table(["level", "meaning"], [[_code(level), _attribute_docs(Level)[level.name]] for level in Level]),
             "What is looked at, and what mends it, is in [prepare Postgres](../how-to/prepare-postgres.md).",
+        ]
+    )
+
+
+# -- verify ------------------------------------------------------------------------------------------------------------
+
+
+def _verify() -> str:
+    users = VerifyTable(
+        *("shop.users", "public.users", "different", 5002, 1, 1, 0, 0),
+        [VerifyKey({"id": 4711}, "missing")],
+        *(None, None),
+    )
+    orders = VerifyTable("shop.orders", "public.orders", "equal", 120391, 0, 0, 0, 0, [], None, None)
+    example = VerifyReport(1, "shop", "0/2A9D5B0", False, [orders, users])
+    return "\n\n".join(
+        [
+            "# penstock verify --json",
+            "One document. The command ends with exit code 1 when a table is `different`, and with 3 when none is but "
+            "one was `not compared`. No values of rows are in it but those of keys.",
+            f"```json\n{json.dumps(example.as_json(), indent=2)}\n```",
+            _shape("The report", VerifyReport),
+            _shape("A table", VerifyTable),
+            _shape("A key", VerifyKey),
+            _shape("A repair", VerifyRepair),
+            "See [verify and repair](../how-to/verify-and-repair.md).",
         ]
     )
 
@@ -684,6 +749,7 @@ _OPTION_TYPES = {
     "tuple[str, ...]": "list of text",
     "bool": "true, false",
     "float": "number",
+    "int": "number",
 }
 
 

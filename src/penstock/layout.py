@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["base_path", "catalog_path", "lake_path", "log_path", "run_path"]
+__all__ = ["base_path", "catalog_path", "lake_path", "log_path", "repair_path", "run_path"]
 
 
 def catalog_path(home: Path) -> Path:
@@ -34,6 +34,11 @@ def lake_path(home: Path, source: str) -> Path:
 def base_path(home: Path, source: str, table: str) -> Path:
     """Return the folder of one base table, by its local name."""
     return lake_path(home, source) / table
+
+
+def repair_path(home: Path, source: str, repair: int) -> Path:
+    """Return the folder in which a repair keeps the rows that it read, while it lasts."""
+    return lake_path(home, source) / ".repairs" / str(repair)
 
 
 def run_path(home: Path) -> Path:

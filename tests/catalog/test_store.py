@@ -219,7 +219,8 @@ def test_a_catalog_of_the_first_version_is_taken_on(shop: Catalog, tmp_path: Pat
     path = tmp_path / "home" / "penstock.db"
     with closing(sqlite3.connect(path)) as db:
         db.executescript(
-            "DROP TABLE debt; DROP TABLE copy_progress; ALTER TABLE source DROP COLUMN log; PRAGMA user_version = 1"
+            "DROP TABLE debt; DROP TABLE copy_progress; DROP TABLE repair;"
+            "ALTER TABLE source DROP COLUMN log; PRAGMA user_version = 1"
         )
     again = Catalog(path)
     assert (again.debts(), again.source("shop")) == ([], source())

@@ -21,11 +21,11 @@ def home(tmp_path: Path) -> Home:
 
 
 def test_formats(spark: SparkSession, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    _answer(home, spark, f"{VALUES};\n", OutputFormat.JSON)
+    _answer(home, lambda: spark, f"{VALUES};\n", OutputFormat.JSON)
     assert capsys.readouterr().out.splitlines() == ['{"n":1,"[s]":"a,\\"b"}', '{"n":2,"[s]":null}']
-    _answer(home, spark, VALUES, OutputFormat.CSV)
+    _answer(home, lambda: spark, VALUES, OutputFormat.CSV)
     assert capsys.readouterr().out.splitlines() == ["n,[s]", '1,"a,""b"', "2,"]
-    _answer(home, spark, VALUES, OutputFormat.TABLE)
+    _answer(home, lambda: spark, VALUES, OutputFormat.TABLE)
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["┃", "n", "┃", "[s]", "┃"]
     assert lines[3].split() == ["│", "1", "│", 'a,"b', "│"]
@@ -49,7 +49,7 @@ def test_queries_that_are_wrong(
     spark: SparkSession, home: Home, query: str, kind: type[PenstockError], said: str
 ) -> None:
     with pytest.raises(kind, match=f"(?s){said}") as caught:
-        _answer(home, spark, query, OutputFormat.JSON)
+        _answer(home, lambda: spark, query, OutputFormat.JSON)
     assert caught.value.remedy
     assert not any(noise in caught.value.message for noise in ("org.apache.spark", "Project", "UnresolvedRelation"))
 
@@ -65,7 +65,7 @@ def test_the_prompt_goes_on_after_an_error(
         raise EOFError
 
     monkeypatch.setattr("builtins.input", typed)
-    _prompt(home, spark, OutputFormat.JSON)
+    _prompt(home, lambda: spark, OutputFormat.JSON)
     shown = capsys.readouterr()
     assert shown.out.splitlines() == ['{"one":1}']
     assert "nowhere" in shown.err

@@ -36,11 +36,11 @@ def until(holds: Callable[[], Any], what: str) -> None:
 class Home:
     """A home with one source, whose table is ``t (id int PRIMARY KEY)``."""
 
-    def __init__(self, path: Path, database: Any) -> None:
+    def __init__(self, path: Path, database: Any, **options: Any) -> None:
         database.execute("CREATE TABLE t (id int PRIMARY KEY)")
         self.path, self.database, self.name = path, database, database.name
         self.catalog = Catalog(catalog_path(path))
-        create_source(path, self.catalog, PostgresSource.from_url(database.url, self.name))
+        create_source(path, self.catalog, PostgresSource.from_url(database.url, self.name, **options))
 
     @property
     def record(self) -> SourceRecord:
@@ -123,6 +123,25 @@ def test_a_definite_error_is_in_the_catalog(home: Home) -> None:
     assert "is gone" in record.error
     assert record.remedy is not None
     assert f"penstock drop {home.name}" in record.remedy
+
+
+def test_interference_is_in_the_catalog_and_goes_with_the_source(database: Any, tmp_path: Path) -> None:
+    home = Home(tmp_path / "home", database, watermarks="table")
+    try:
+        with capturing(home) as process:
+            home.insert(1)
+            home.arrives(1)
+            database.execute("DELETE FROM dblog_meta.watermarks")
+            home.insert(2)
+            assert process.wait(PATIENCE) == 3
+        record = home.record
+        assert record.state is SourceState.FAILED
+        assert "interference with dblog_meta.watermarks: a row was deleted" in (record.error or "")
+        assert record.remedy
+        assert home.ids() == [1]
+    finally:
+        drop_source(home.path, home.catalog, home.name, force=True)
+    assert database.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'dblog_meta'") == []
 
 
 def test_an_unknown_source(home: Home) -> None:

@@ -103,10 +103,10 @@ def test_a_table_that_waits_for_its_copy_holds_all_of_it(tables: Tables) -> None
     tables.change(ORDERS, 20)
     tables.base(ORDERS, 1, 20)
     for waiting in (TableState.PENDING, TableState.RETRYING):
-        tables.catalog.set_table("shop", ITEMS.table, waiting)
+        tables.catalog.wish(TableRecord("shop", ITEMS.table, "items", waiting))
         assert release_history(tables.catalog, "shop") is None
     assert tables.writer.retain(FAR).valid == 10
-    tables.catalog.set_table("shop", ITEMS.table, TableState.FAILED)
+    tables.catalog.grant(TableRecord("shop", ITEMS.table, "items", TableState.RETRYING), TableState.FAILED)
     assert release_history(tables.catalog, "shop") == 20
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import UsageError
-from penstock.sql.statements import RetryTable, ShowSources, parse_statement
+from penstock.sql.statements import AddTable, DropTable, RetryTable, ShowSources, Statement, Verify, parse_statement
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,23 @@ from penstock.sql.statements import RetryTable, ShowSources, parse_statement
 )
 def test_retry_table(text: str, table: str) -> None:
     assert parse_statement(text) == RetryTable("shop", table)
+
+
+@pytest.mark.parametrize(
+    ("text", "statement"),
+    [
+        ("ALTER SOURCES shop ADD TABLE public.invoices", AddTable("shop", "public.invoices")),
+        ("alter source shop add table public.invoices as bills;", AddTable("shop", "public.invoices AS bills")),
+        ("ALTER SOURCES shop ADD TABLE `my schema`.`a.b` AS `c d`", AddTable("shop", '"my schema"."a.b" AS "c d"')),
+        ("ALTER SOURCES shop DROP TABLE public.users", DropTable("shop", "public.users")),
+        ("alter source shop drop table users;", DropTable("shop", "users")),
+        ("VERIFY shop", Verify("shop")),
+        ("verify shop.orders;", Verify("shop", "orders")),
+        ("VERIFY shop.public.`my orders`", Verify("shop", "public.my orders")),
+    ],
+)
+def test_other_statements(text: str, statement: Statement) -> None:
+    assert parse_statement(text) == statement
 
 
 @pytest.mark.parametrize("text", ["SHOW SOURCES", "show source;", "SHOW\n SOURCES -- all"])
@@ -44,10 +61,23 @@ def test_queries_are_not_ours(text: str) -> None:
         "ALTER SOURCES shop RETRY TABLE",
         "ALTER SOURCES shop RETRY TABLE a.b.c",
         "ALTER SOURCES shop RETRY TABLE a b",
-        "ALTER SOURCES shop DROP TABLE a",
+        "ALTER SOURCES shop DROP TABLE",
+        "ALTER SOURCES shop DROP TABLE a.b AS c",
+        "ALTER SOURCES shop ADD TABLE invoices",
+        "ALTER SOURCES shop ADD TABLE public.invoices AS",
+        "ALTER SOURCES shop ADD TABLE public.invoices bills",
+        "ALTER SOURCES shop ADD TABLE AS bills",
+        "ALTER SOURCES shop RENAME TABLE a.b",
     ],
 )
 def test_what_is_half_ours_is_refused_with_the_way_to_write_it(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_statement(text)
     assert "RETRY TABLE schema.table" in caught.value.remedy
+
+
+@pytest.mark.parametrize("text", ["VERIFY", "VERIFY;", "VERIFY shop.", "VERIFY shop orders", "VERIFY a.b.c.d"])
+def test_verify_wants_a_name(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_statement(text)
+    assert "VERIFY source.table" in caught.value.remedy

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
+import random
+from collections import Counter
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +15,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import UsageError
-from penstock.tables.compare import Differences, differences
+from penstock.tables.buckets import BUCKETS
+from penstock.tables.compare import Difference, Differences, How, differences
 
 
 def frame(spark: SparkSession, rows: list[tuple[Any, ...]], kind: str = "string") -> DataFrame:
@@ -22,12 +29,21 @@ def test_equal_tables(spark: SparkSession) -> None:
     assert differences(frame(spark, []), frame(spark, []), ["id"]) == Differences(0, [], 0)
 
 
-def test_what_differs(spark: SparkSession) -> None:
+WHAT_DIFFERS = [
+    Difference({"id": 1}, How.CHANGED),
+    Difference({"id": 2}, How.MISSING),
+    Difference({"id": 5}, How.UNEXPECTED),
+]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_what_differs(spark: SparkSession, exact: bool) -> None:
     upstream = frame(spark, [(1, "x"), (2, None), (3, "z"), (4, "same")])
     live = frame(spark, [(1, "X"), (3, "z"), (4, "same"), (5, "")])
-    found = differences(upstream, live, ["id"])
-    assert found == Differences(3, [{"id": 1}, {"id": 2}, {"id": 5}], 4, missing=1, unexpected=1)
+    found = differences(upstream, live, ["id"], exact=exact)
+    assert found == Differences(3, WHAT_DIFFERS, 4, missing=1, unexpected=1)
     assert found.changed == 1
+    assert [difference.json for difference in found.first] == ['{"id":1}', '{"id":2}', '{"id":5}']
 
 
 def test_null_is_not_empty(spark: SparkSession) -> None:
@@ -36,13 +52,16 @@ def test_null_is_not_empty(spark: SparkSession) -> None:
 
 def test_copies_count(spark: SparkSession) -> None:
     twice, once = frame(spark, [(1, "x"), (1, "x")]), frame(spark, [(1, "x")])
-    assert differences(twice, once, ["id"]) == Differences(1, [{"id": 1}], 2, missing=1)
-    assert differences(once, twice, []) == Differences(1, [{"id": 1, "v": "x"}], 1, unexpected=1)
+    assert differences(twice, once, ["id"]) == Differences(1, [Difference({"id": 1}, How.MISSING)], 2, missing=1)
+    row = Difference({"id": 1, "v": "x"}, How.UNEXPECTED)
+    assert differences(once, twice, []) == Differences(1, [row], 1, unexpected=1)
 
 
 def test_only_the_first_keys_are_told(spark: SparkSession) -> None:
     found = differences(spark.range(1000), spark.range(500, 1000), ["id"], limit=3)
-    assert found == Differences(500, [{"id": 0}, {"id": 1}, {"id": 2}], 1000, missing=500)
+    assert (found.count, found.missing, found.rows_compared) == (500, 500, 1000)
+    assert found.keys == [{"id": 0}, {"id": 1}, {"id": 2}]
+    assert len(differences(spark.range(1000), spark.range(0), ["id"], limit=100_000).keys) == 1000
 
 
 @pytest.mark.parametrize(
@@ -76,9 +95,91 @@ def test_nan_is_nan_and_maps_have_no_order(spark: SparkSession) -> None:
 def test_names_are_data(spark: SparkSession) -> None:
     table = pa.table({"a.b": [1, 2], "c `d`": ["x", "y"]})
     found = differences(spark.createDataFrame(table), spark.createDataFrame(table.slice(1)), ["a.b"])
-    assert found == Differences(1, [{"a.b": 1}], 2, missing=1)
+    assert found == Differences(1, [Difference({"a.b": 1}, How.MISSING)], 2, missing=1)
 
 
 def test_other_columns_are_refused(spark: SparkSession) -> None:
     with pytest.raises(UsageError, match="columns: v"):
         differences(frame(spark, []), frame(spark, [], "int"), ["id"])
+
+
+# -- by buckets --------------------------------------------------------------------------------------------------------
+
+
+def test_keys_are_told_exactly(spark: SparkSession) -> None:
+    moment = datetime(2026, 1, 1, 12, 0, 0, 1, tzinfo=UTC)
+    kind = "at timestamp, n decimal(38, 2), f double"
+    one = spark.createDataFrame([(moment, Decimal("1.50"), -0.0)], kind)
+    (found,) = differences(one, one.limit(0), ["at", "n", "f"]).first
+    assert found.key == {"at": moment, "n": Decimal("1.50"), "f": "-0.0"}
+    assert found.json == '{"at":"2026-01-01T12:00:00.000001Z","n":1.50,"f":"-0.0"}'
+
+
+CONFUSABLE = {
+    "a string": (None, "", "a"),
+    "b string": (None, "", "a"),
+    "c int": (None, 0, 1),
+    "d array<int>": (None, [], [None], [0], [0, None], [None, 0]),
+    "e struct<x: string, y: string>": (None, (None, None), ("a", None), (None, "a")),
+    "f array<array<string>>": (None, [["a"], []], [["a", None]], [[], ["a"]], [None, ["a"]], [["a"], None]),
+}
+
+
+def leaves(value: Any) -> list[str]:
+    """What a value holds, without nulls and without structure: all that a careless hash would see of it."""
+    if isinstance(value, list | tuple):
+        return [leaf for item in value for leaf in leaves(item)]
+    return [] if value is None else [repr(value)]
+
+
+def test_no_two_rows_look_the_same(spark: SparkSession) -> None:
+    """Nulls that move to another column or place, empty arrays, values that cross a border: a pair of rows per key."""
+    alike: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
+    for row in itertools.product(*CONFUSABLE.values()):
+        alike.setdefault(tuple(leaves(row)), []).append(row)
+    pairs = [pair for rows in alike.values() for pair in itertools.pairwise(rows)]
+    chosen = random.Random(1).sample(pairs, BUCKETS // 4)  # most have a bucket of their own
+    here, there = (
+        spark.createDataFrame([(n, *pair[side]) for n, pair in enumerate(chosen)], f"n int, {', '.join(CONFUSABLE)}")
+        for side in (0, 1)
+    )
+    assert differences(here, there, ["n"]).changed == len(chosen)
+    assert differences(here, here, ["n"]).count == 0
+
+
+def changed(rows: list[tuple[Any, ...]], random: random.Random) -> list[tuple[Any, ...]]:
+    """Change a few things: a value, two values that change places, a copy more, a row less, one that is new."""
+    rows = list(rows)
+    for _ in range(random.randrange(4)):
+        at = random.randrange(len(rows))
+        n, *values = rows[at]
+        match random.randrange(5):
+            case 0:
+                values[random.randrange(2)] = random.choice([None, "", "a", "b"])
+                rows[at] = (n, *values)
+            case 1:
+                rows[at] = (n, values[1], values[0], values[2])
+            case 2:
+                rows.append(rows[at])
+            case 3:
+                del rows[at]
+            case _:
+                rows.append((random.randrange(300), None, "a", [None]))
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_it_is_what_counting_says(spark: SparkSession, seed: int) -> None:
+    chance = random.Random(seed)
+    words = [None, "", "a", "b"]
+    rows = [(n, chance.choice(words), chance.choice(words), chance.choice([None, [], [None]])) for n in range(200)]
+    other = changed(rows, chance)
+    kind = "n int, a string, b string, c array<string>"
+    here, there = (spark.createDataFrame(each, kind) for each in (rows, other))
+    count, recount = (Counter(repr(row) for row in each) for each in (rows, other))
+    less, more = count - recount, recount - count
+    assert differences(here, there, []) == differences(here, there, [], exact=True)
+    found = differences(here, there, [], limit=1000)
+    assert (found.count, found.missing, found.unexpected) == (len(less) + len(more), len(less), len(more))
+    keys = {ast.literal_eval(row)[0] for row in (*less, *more)}
+    assert {key["n"] for key in differences(here, there, ["n"]).keys} == keys

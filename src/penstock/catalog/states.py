@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["SourceState", "TableState"]
+__all__ = ["WISHES", "SourceState", "TableState"]
 
 
 class SourceState(enum.StrEnum):
@@ -23,11 +23,19 @@ class SourceState(enum.StrEnum):
 class TableState(enum.StrEnum):
     """Where a table stands."""
 
+    ADDING = "adding"
+    """A wish, set by `ADD TABLE`. Whoever runs the home publishes and captures the table and makes it pending."""
     PENDING = "pending"
-    """Set by `create`: its first copy is not whole yet, it cannot be read."""
+    """Set by `create`, or when a wish to add or retry is carried out: its copy is not whole yet, it cannot be read."""
     LIVE = "live"
     """Set when its first copy is whole: readable at every position from there on."""
     RETRYING = "retrying"
-    """Set by `RETRY TABLE`. Whoever runs the home captures the table anew and makes it pending."""
+    """A wish, set by `RETRY TABLE`. Whoever runs the home captures the table anew and makes it pending."""
+    DROPPING = "dropping"
+    """A wish, set by `DROP TABLE`: it cannot be read any more. Whoever runs the home removes what there is of it."""
     FAILED = "failed"
     """Set at a definite error of this table: readable before it, if it was live."""
+
+
+WISHES = (TableState.ADDING, TableState.RETRYING, TableState.DROPPING)
+"""States that only give way when what they ask for is carried out, or to another wish."""

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.catalog.progress import PROGRESS_TABLE, CopyProgress
-from penstock.catalog.states import SourceState, TableState
+from penstock.catalog.states import WISHES, SourceState, TableState
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.place import log_at
-from penstock.errors import DefiniteError
+from penstock.errors import DefiniteError, TransientError
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 
 __all__ = ["BaseVersion", "Catalog", "Debt", "SourceRecord", "TableRecord"]
 
-_VERSION = 4
+_VERSION = 5
 _SCHEMA = """
 CREATE TABLE source (
     name TEXT PRIMARY KEY, kind TEXT NOT NULL, spec TEXT NOT NULL, instance TEXT NOT NULL, state TEXT NOT NULL,
@@ -49,7 +49,14 @@ CREATE TABLE base_version (
 INSERT INTO base_version SELECT * FROM base_version_2;
 DROP TABLE base_version_2
 """
-_STEPS = {0: _SCHEMA, 1: _DEBT, 2: _LOGS, 3: PROGRESS_TABLE}
+_REPAIRS = """
+CREATE TABLE repair (
+    id INTEGER PRIMARY KEY, source TEXT NOT NULL, schema_name TEXT NOT NULL, table_name TEXT NOT NULL,
+    chosen TEXT NOT NULL, asked_by TEXT NOT NULL, asked_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    state TEXT NOT NULL DEFAULT 'asked', low INTEGER, high INTEGER, rows_read INTEGER, rows_changed INTEGER,
+    error TEXT, remedy TEXT, ended_at TEXT)
+"""
+_STEPS = {0: _SCHEMA, 1: _DEBT, 2: _LOGS, 3: _REPAIRS, 4: PROGRESS_TABLE}
 """What takes a catalog from one version to the next."""
 
 
@@ -114,13 +121,13 @@ class Catalog:
         except OSError as error:
             message = f"the home {path.parent} cannot be used: {error.strerror}"
             raise DefiniteError(message, "Use another one (--home).") from error
-        with self._connected() as db:
+        with self.connected() as db:
             db.execute("PRAGMA journal_mode = WAL")
             self._migrate(db)
 
     def sources(self) -> list[SourceRecord]:
         """Return all sources, by name."""
-        with self._connected() as db:
+        with self.connected() as db:
             rows = db.execute("SELECT name, kind, spec, instance, state, error, remedy, log FROM source ORDER BY name")
             return [SourceRecord(r[0], r[1], r[2], r[3], SourceState(r[4]), *r[5:]) for r in rows]
 
@@ -135,7 +142,7 @@ class Catalog:
 
     def add_source(self, record: SourceRecord, tables: Sequence[TableRecord]) -> None:
         """Write a source and its tables, in one step."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(
                 "INSERT INTO source (name, kind, spec, instance, state, log) VALUES (?, ?, ?, ?, ?, ?)",
                 (record.name, record.kind, record.spec, record.instance, record.state, record.log),
@@ -158,30 +165,31 @@ class Catalog:
             " (state NOT IN (?6, ?7) OR ?1 = ?7 OR (state = ?6 AND (?4 IS NOT NULL OR ?1 = ?6)))"
         )
         guarded = (SourceState.CREATING, SourceState.DROPPING)
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(query, (state, error or None, remedy or None, instance, name, *guarded))
 
     def remove_source(self, name: str, debt: tuple[str, Lsn] | None = None) -> None:
         """Forget a source and everything about it; in the same step, remember the debt that it leaves upstream."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute("DELETE FROM source WHERE name=?", (name,))
+            db.execute("DELETE FROM repair WHERE source=? AND state='asked'", (name,))
             if debt is not None:
                 db.execute("INSERT INTO debt (source, instance, durable) VALUES (?, ?, ?)", (name, *debt))
 
     def debts(self) -> list[Debt]:
         """Return what is still to be removed upstream, the oldest first."""
-        with self._connected() as db:
+        with self.connected() as db:
             rows = db.execute("SELECT id, source, instance, durable, error, since FROM debt ORDER BY id").fetchall()
         return [Debt(r[0], r[1], r[2], Lsn(r[3]), r[4], r[5]) for r in rows]
 
     def settle(self, debt: Debt) -> None:
         """Forget a debt: nothing is left of it."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute("DELETE FROM debt WHERE id=?", (debt.id,))
 
     def defer(self, debt: Debt, error: str) -> None:
         """Note why a debt could not be settled."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute("UPDATE debt SET error=? WHERE id=?", (error, debt.id))
 
     def tables(self, source: str | None = None) -> list[TableRecord]:
@@ -190,23 +198,63 @@ class Catalog:
             "SELECT source, schema_name, table_name, local, state, error, remedy FROM source_table"
             " WHERE ?1 IS NULL OR source = ?1 ORDER BY source, schema_name, table_name"
         )
-        with self._connected() as db:
+        with self.connected() as db:
             rows = db.execute(query, (source,)).fetchall()
         return [TableRecord(r[0], TableName(r[1], r[2]), r[3], TableState(r[4]), r[5], r[6]) for r in rows]
 
     def set_table(
         self, source: str, upstream: TableName, state: TableState, *, error: str = "", remedy: str = ""
     ) -> None:
-        """Move a table to a state."""
-        with self._transaction() as db:
+        """Move a table to a state, unless somebody wishes something else of it.
+
+        Who copies or applies a table may not know yet that it shall be dropped or captured anew. A wish gives way to
+        another one here, and else to `grant` alone.
+        """
+        query = (
+            "UPDATE source_table SET state=?1, error=?2, remedy=?3 WHERE source=?4 AND schema_name=?5 AND table_name=?6"
+            " AND (state NOT IN (?7, ?8, ?9) OR ?1 IN (?7, ?8, ?9))"
+        )
+        told = (state, error or None, remedy or None, source, upstream.schema, upstream.name)
+        with self.transaction() as db:
+            db.execute(query, (*told, *WISHES))
+
+    def wish(self, table: TableRecord, spec: tuple[str, str] | None = None) -> None:
+        """Note what shall become of a table, new or known, together with the spec of its source, before and after."""
+        row = (table.source, table.upstream.schema, table.upstream.name, table.local, table.state, table.error)
+        with self.transaction() as db:
             db.execute(
-                "UPDATE source_table SET state=?, error=?, remedy=? WHERE source=? AND schema_name=? AND table_name=?",
-                (state, error or None, remedy or None, source, upstream.schema, upstream.name),
+                "INSERT INTO source_table VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (source, schema_name, table_name)"
+                " DO UPDATE SET state=excluded.state, error=excluded.error, remedy=excluded.remedy",
+                (*row, table.remedy),
             )
+            if spec is None:
+                return
+            query = "UPDATE source SET spec=?2 WHERE spec=?1 AND name=?3"
+            if not db.execute(query, (*spec, table.source)).rowcount:
+                message = f"source {table.source} was changed by somebody else at this moment"
+                raise TransientError(message, "Nothing was done: try again.")
+
+    def grant(self, table: TableRecord, state: TableState | None, *, error: str = "", remedy: str = "") -> None:
+        """Move a table on from a wish that was carried out, or could not be; None: forget the table.
+
+        Nothing is done where another wish came meanwhile. What its base showed before holds no longer.
+        """
+        where = " WHERE source=? AND schema_name=? AND table_name=? AND state=?"
+        which = (table.source, table.upstream.schema, table.upstream.name, table.state)
+        with self.transaction() as db:
+            if state is None:
+                granted = db.execute(f"DELETE FROM source_table{where}", which).rowcount
+            else:
+                told = (state, error or None, remedy or None)
+                granted = db.execute(
+                    f"UPDATE source_table SET state=?, error=?, remedy=?{where}", (*told, *which)
+                ).rowcount
+            if granted and state in (None, TableState.PENDING):
+                db.execute("DELETE FROM base_version WHERE source=? AND local=?", (table.source, table.local))
 
     def record_base(self, source: str, local: str, base: BaseVersion) -> None:
         """Note which position a Delta version shows."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             row = (source, local, base.version, base.position, base.schema.to_bytes())
             db.execute("INSERT OR IGNORE INTO base_version VALUES (?, ?, ?, ?, ?)", row)
 
@@ -216,14 +264,14 @@ class Catalog:
             "SELECT version, position, columns FROM base_version WHERE source=? AND local=? AND position <= ?"
             " ORDER BY position DESC, version DESC LIMIT 1"
         )
-        with self._connected() as db:
+        with self.connected() as db:
             row = db.execute(query, (source, local, upto)).fetchone()
         return None if row is None else BaseVersion(row[0], Lsn(row[1]), TableSchema.from_bytes(row[2]))
 
     def base_version(self, source: str, local: str, version: int, position: Lsn) -> BaseVersion | None:
         """Return a version of a base table, if it is known to show this position."""
         query = "SELECT columns FROM base_version WHERE source=? AND local=? AND version=? AND position=?"
-        with self._connected() as db:
+        with self.connected() as db:
             row = db.execute(query, (source, local, version, position)).fetchone()
         return None if row is None else BaseVersion(version, position, TableSchema.from_bytes(row[0]))
 
@@ -233,13 +281,8 @@ class Catalog:
             "DELETE FROM base_version WHERE source=?1 AND position < (SELECT max(position) FROM base_version newer"
             " WHERE newer.source=?1 AND newer.local=base_version.local AND newer.position <= ?2)"
         )
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(query, (source, valid))
-
-    def forget_bases(self, source: str, local: str) -> None:
-        """Forget which versions of a base table show what: it is copied anew."""
-        with self._transaction() as db:
-            db.execute("DELETE FROM base_version WHERE source=? AND local=?", (source, local))
 
     def note_progress(self, source: str, local: str, progress: CopyProgress) -> None:
         """Note how far the copy of a table is; what was noted before is never taken back."""
@@ -249,19 +292,19 @@ class Catalog:
             " total_rows=max(rows, ?3, ?5), total_bytes=max(bytes, ?4, ?6), waiting=?7"
         )
         found = (progress.rows, progress.bytes, progress.total_rows, progress.total_bytes, progress.waiting)
-        with self._transaction() as db:
+        with self.transaction() as db:
             if db.execute("SELECT 1 FROM source WHERE name=?", (source,)).fetchone():
                 db.execute(query, (source, local, *found))
 
     def progress(self, source: str) -> dict[str, CopyProgress]:
         """Return how far the copies of a source are, by local name."""
         query = "SELECT local, rows, bytes, total_rows, total_bytes, waiting FROM copy_progress WHERE source=?"
-        with self._connected() as db:
+        with self.connected() as db:
             return {row[0]: CopyProgress(*row[1:]) for row in db.execute(query, (source,))}
 
     def forget_progress(self, source: str, local: str | None = None) -> None:
         """Forget a copy: it is whole, or begins anew; without a table, those of all tables."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute("DELETE FROM copy_progress WHERE source=?1 AND local=coalesce(?2, local)", (source, local))
 
     def _migrate(self, db: sqlite3.Connection) -> None:
@@ -284,7 +327,8 @@ class Catalog:
             db.execute("COMMIT")
 
     @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
+    def connected(self) -> Iterator[sqlite3.Connection]:
+        """Open the catalog's file for reading."""
         try:
             db = sqlite3.connect(self._path, isolation_level=None, timeout=30)
         except sqlite3.OperationalError as error:
@@ -300,8 +344,9 @@ class Catalog:
             db.close()
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._connected() as db:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Open it for one change: all of it or nothing."""
+        with self.connected() as db:
             db.execute("BEGIN IMMEDIATE")
             try:
                 yield db

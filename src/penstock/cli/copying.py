@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -13,10 +13,33 @@ from penstock.cli.interrupt import Interrupt
 
 if TYPE_CHECKING:
     from penstock.control.home import Home
-    from penstock.control.progress import CopyProgress
     from penstock.control.running import Running
 
-__all__ = ["show_copy", "update_bars"]
+__all__ = ["Copy", "show_copy", "update_bars"]
+
+
+class Copy(Protocol):
+    """What a bar shows of a copy, as `Home.copied` tells it."""
+
+    @property
+    def rows(self) -> int:
+        """How many have come."""
+
+    @property
+    def bytes(self) -> int:
+        """How many have come."""
+
+    @property
+    def total_rows(self) -> int:
+        """About how many there are."""
+
+    @property
+    def total_bytes(self) -> int:
+        """About how many there are."""
+
+    @property
+    def waiting(self) -> str | None:
+        """What it waits for, before it begins."""
 
 
 def show_copy(console: Console, home: Home, running: Running, interrupt: Interrupt) -> None:
@@ -43,7 +66,7 @@ def show_copy(console: Console, home: Home, running: Running, interrupt: Interru
             )
 
 
-def update_bars(progress: Progress, bars: dict[str, TaskID], now: Mapping[str, CopyProgress]) -> None:
+def update_bars(progress: Progress, bars: dict[str, TaskID], now: Mapping[str, Copy]) -> None:
     """Show a bar for each copy, by rows, with its bytes beside it; bars of copies that are whole go."""
     for name, copy in now.items():
         if name not in bars:

@@ -14,6 +14,7 @@ import typer
 from pyspark.sql import SparkSession
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -158,6 +159,9 @@ def _conclude(console: Console, home: Home, looker: Looker, load: Load, latency:
         verdicts = home.verify(looker.spark, looker.source)
     for verdict in verdicts:
         found = verdict.differences
+        if found is None:
+            console.print(f"  {verdict.table:<20} [red]not compared: {escape(verdict.error or '')}[/]")
+            continue
         word = "[green]equal[/]" if verdict.equal else f"[red]{found.count} keys differ: {found.keys[:3]}[/]"
         console.print(f"  {verdict.table:<20} {found.rows_compared:>9,} rows at {verdict.position}  {word}")
     return looker.steady and bool(looker.looks) and all(verdict.equal for verdict in verdicts)

@@ -14,10 +14,12 @@ from rich.markup import escape
 from penstock.cli.check import check
 from penstock.cli.demo import demo
 from penstock.cli.drop import drop
+from penstock.cli.repair import repair
 from penstock.cli.run import run
 from penstock.cli.sql import sql
 from penstock.cli.status import status
 from penstock.cli.tail import tail
+from penstock.cli.verify import verify
 from penstock.errors import DefiniteError, PenstockError
 
 __all__ = ["app", "main"]
@@ -30,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-for command in (demo, run, check, sql, status, tail, drop):
+for command in (demo, run, check, sql, status, tail, verify, repair, drop):
     app.command()(command)
 
 

@@ -6,7 +6,7 @@ import csv
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.options import DebugOption, HomeOption
-from penstock.cli.starting import start_spark, stop_spark
+from penstock.cli.starting import spark_when_needed
 from penstock.control.home import Home, open_existing
 from penstock.errors import DefiniteError, PenstockError, UsageError
 
@@ -50,22 +50,21 @@ def sql(
 
     SHOW SOURCES lists the sources with their frontiers.
 
-    ALTER SOURCES source RETRY TABLE schema.table has a failed table captured anew.
+    ALTER SOURCES source ADD TABLE schema.table [AS name], DROP TABLE schema.table or RETRY TABLE schema.table has a
+    table captured, no more, or anew, while the others go on.
+
+    VERIFY source or VERIFY source.table compares live tables with Postgres.
 
     Example: penstock sql "SELECT status, count(*) FROM shop.orders GROUP BY status"
     """
     opened = open_existing(home)
     text = _text(query, file)
-    if text is not None and _obey(opened, text, output):
-        return
-    spark = start_spark()
-    try:
+    with spark_when_needed() as spark:
         if text is not None:
             _answer(opened, spark, text, output)
         else:
+            spark()
             _prompt(opened, spark, output)
-    finally:
-        stop_spark(spark)
 
 
 def _text(query: str | None, file: Path | None) -> str | None:
@@ -90,9 +89,9 @@ def _statement(text: str) -> str:
     return statement
 
 
-def _obey(home: Home, text: str, output: OutputFormat) -> bool:
+def _obey(home: Home, spark: Callable[[], SparkSession], text: str, output: OutputFormat) -> bool:
     """Carry out a statement of ours; False for a query."""
-    answer = home.obey(text)
+    answer = home.obey(text, spark)
     if answer is None:
         return False
     if answer.told:
@@ -107,13 +106,13 @@ def _obey(home: Home, text: str, output: OutputFormat) -> bool:
     return True
 
 
-def _answer(home: Home, spark: SparkSession, text: str, output: OutputFormat) -> None:
+def _answer(home: Home, spark: Callable[[], SparkSession], text: str, output: OutputFormat) -> None:
     """Run a query as of now and print its rows; what is wrong with it may show only while it runs."""
     statement = _statement(text)
-    if _obey(home, statement, output):
+    if _obey(home, spark, statement, output):
         return
     try:
-        _print(home.live(spark).sql(statement), output)
+        _print(home.live(spark()).sql(statement), output)
     except (AnalysisException, ParseException) as error:
         raise UsageError(_said(error), "Tables are named source.table; see them with: penstock status") from error
     except (PySparkException, Py4JJavaError) as error:  # the latter when it fails while rows are being fetched
@@ -127,7 +126,7 @@ def _said(error: Exception) -> str:
     return causes[-1] if causes else _PLAN.sub(r"\1", str(error).split("JVM stacktrace")[0].strip())
 
 
-def _prompt(home: Home, spark: SparkSession, output: OutputFormat) -> None:
+def _prompt(home: Home, spark: Callable[[], SparkSession], output: OutputFormat) -> None:
     """Read queries line by line until the end of input; each sees the moment at which it was asked."""
     import readline  # noqa: F401 - gives input() editing and history
 

@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from rich.console import Console
+from rich.markup import escape
 
 from penstock.control.home import start_session
 
-__all__ = ["start_spark", "stop_spark", "waiting"]
+__all__ = ["spark_when_needed", "start_spark", "stop_spark", "waiting"]
 
 
 @contextmanager
-def waiting(message: str) -> Iterator[None]:
-    """Show a spinner, on stderr, while something takes its time."""
+def waiting(message: str) -> Iterator[Callable[[str], None]]:
+    """Show a spinner, on stderr, while something takes its time; what is given may say what that is by now."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield
+        yield lambda _: None
         return
-    with console.status(message):
-        yield
+    with console.status(message) as status:
+        yield lambda text: status.update(escape(text))
 
 
 def start_spark() -> SparkSession:
     """Start Spark; the first time on a machine, its jars are fetched."""
     with waiting("starting Spark"):
         return start_session(lambda text: Console(stderr=True).print(text))
+
+
+@contextmanager
+def spark_when_needed() -> Iterator[Callable[[], SparkSession]]:
+    """Give what starts Spark when it is first called, and always returns the same session; stop it in the end."""
+    started: list[SparkSession] = []
+
+    def needed() -> SparkSession:
+        if not started:
+            started.append(start_spark())
+        return started[0]
+
+    try:
+        yield needed
+    finally:
+        for spark in started:
+            stop_spark(spark)
 
 
 def stop_spark(spark: SparkSession) -> None:

@@ -129,7 +129,8 @@ class ParallelCopy:
         self._progress(f"{self._source}: copying {table.record.upstream}")
         try:
             with table.writing, delivering():
-                self._create(table, captured, snapshot)
+                if not table.gone:
+                    self._create(table, captured, snapshot)
         except TableError as error:
             self._fail(table, error)
         except (PySparkException, Py4JError) as error:
@@ -171,7 +172,7 @@ def wait_until_captured(log: ChangeLog, tables: Sequence[FollowedTable], stop: t
     with closing(log.reader()) as reader:
         while not stop.is_set():
             logged = reader.tables()
-            if all(_has_begun(table.captured, logged.get(table.captured.name)) for table in tables):
+            if all(table.gone or _has_begun(table.captured, logged.get(table.captured.name)) for table in tables):
                 return True
             stop.wait(_LOOK_SECONDS)
     return False

@@ -12,6 +12,7 @@ from penstock.catalog.states import TableState
 from penstock.catalog.store import BaseVersion, Catalog, TableRecord
 from penstock.errors import PenstockError
 from penstock.layout import base_path
+from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
 from penstock.tables.base import BaseTable, State
 
@@ -35,9 +36,14 @@ class FollowedTable:
         self.at: State | None = None
         """What its Delta log said last; None while there is no whole copy."""
         self.writing = threading.Lock()
+        self.gone = False
+        """Whether it was let go, because it is dropped or captured anew: nothing may be done or noted for it any more.
+        Set while `writing` is held."""
 
     def state(self) -> TableState:
-        """Return what the catalog says of it."""
+        """Return what the catalog says of it; of one that was let go, that speaks of another by now."""
+        if self.gone:
+            return TableState.FAILED
         for record in self.catalog.tables(self.record.source):
             if record.upstream == self.record.upstream:
                 return record.state
@@ -48,8 +54,11 @@ class FollowedTable:
 
         The note may be missing: a process can die, or lose its connection to Spark, right after a commit.
         """
+        if self.gone:
+            return
         found = self.base.state()
-        self.at = found if found and found.generation == self.captured.generation else None
+        whole = found and found.window is None and found.generation == self.captured.generation
+        self.at = found if whole else None
         if self.at is not None:
             self.base.schema = self.at.schema
             base = BaseVersion(self.at.version, self.at.position, self.at.schema)
@@ -57,8 +66,20 @@ class FollowedTable:
             if self.state() is TableState.PENDING:
                 self.catalog.set_table(self.record.source, self.record.upstream, TableState.LIVE)
 
+    def stands(self, at: State, durable: Lsn) -> State:
+        """Say where its base stands: further on, if the catalog knows that nothing has happened to it since."""
+        noted = self.catalog.newest_base(self.record.source, self.record.local, durable)
+        return at if noted is None else at._replace(position=Lsn(max(at.position, noted.position)))
+
+    def revive(self) -> None:
+        """Note that an error of this table is mended."""
+        if not self.gone:
+            self.catalog.set_table(self.record.source, self.record.upstream, TableState.LIVE)
+
     def fail(self, error: PenstockError) -> None:
         """Note a definite error of this table."""
+        if self.gone:
+            return
         self.catalog.set_table(
             self.record.source, self.record.upstream, TableState.FAILED, error=error.message, remedy=error.remedy
         )

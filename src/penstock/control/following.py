@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -25,16 +25,20 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from penstock.catalog.repairs import Repairs
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord
 from penstock.changelog.interface import LoggedTable
+from penstock.control.chunking import ChunkedCopy
 from penstock.control.copying import ParallelCopy
 from penstock.control.followed import FollowedTable, Progress
 from penstock.control.lifecycle import instance_of, spec_of
+from penstock.control.repairing import Repairing
 from penstock.control.side_by_side import side_by_side
 from penstock.errors import DefiniteError, TableError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.postgres.options import Snapshot
 from penstock.spark.boundary import brief
 from penstock.spark.session import is_alive
 from penstock.tables.base import State
@@ -48,6 +52,7 @@ _REST = 3.0
 """Pauses are this many times as long as a round of merges: live views need no hurry, queries need the cores."""
 _RETRY_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
+_LET_GO_SECONDS = 5.0
 _ERRORS_SECONDS = 2.0
 """Tables can end without a transaction."""
 
@@ -63,6 +68,8 @@ class Follower:
         self._progress = progress
         self._log = catalog.log(source)
         self._tables: list[FollowedTable] = []
+        self._away: set[TableName] = set()
+        """Tables that were let go and not yet taken back: what the catalog says of them is about to change."""
         self._renewing = threading.Lock()
         self.renew()
         self._stop = threading.Event()
@@ -70,7 +77,11 @@ class Follower:
         self.failure: BaseException | None = None
         self._threads = [
             threading.Thread(target=self._keep_doing, args=(work,), name=f"penstock-{name}-{source}", daemon=True)
-            for name, work in (("copy", self._copy_until_stopped), ("apply", self._apply_until_stopped))
+            for name, work in (
+                ("copy", self._copy_until_stopped),
+                ("apply", self._apply_until_stopped),
+                ("repair", self._repair_until_stopped),
+            )
         ]
         for thread in self._threads:
             thread.start()
@@ -89,13 +100,31 @@ class Follower:
             records = {record.upstream: record for record in self._catalog.tables(self._source)}
             known = {(table.record.upstream, table.captured.generation): table for table in self._tables}
             found = []
-            for captured in instance.tables:
+            for captured in (table for table in instance.tables if table.name not in self._away):
                 table = known.get((captured.name, captured.generation))
                 if table is None:
                     table = FollowedTable(self._home, self._catalog, records[captured.name], captured, self._spark)
                 table.captured = captured
                 found.append(table)
             self._tables = found
+
+    def let_go(self, names: Collection[TableName]) -> set[TableName]:
+        """Do nothing more for these tables until `take_back`; return those of which nothing is in hand.
+
+        The others, which are being copied, stay as they are.
+        """
+        with self._renewing:
+            going = [table for table in self._tables if table.record.upstream in names]
+            busy = {table.record.upstream for table in going if not _let_go(table)}
+            self._tables = [table for table in self._tables if not table.gone]
+            self._away = set(names) - busy
+            return self._away
+
+    def take_back(self) -> None:
+        """Follow again what is captured by now."""
+        with self._renewing:
+            self._away = set()
+        self.renew()
 
     def _record(self) -> SourceRecord:
         record = self._catalog.source(self._source)
@@ -138,9 +167,31 @@ class Follower:
 
     def _copy(self, pending: list[FollowedTable]) -> None:
         record = self._record()
+        if instance_of(record).snapshot is Snapshot.CHUNKED:
+            ChunkedCopy(self._spark, instance_of(record), self._log, self._progress, self._stop).run(pending)
+            return
         ParallelCopy(self._spark, spec_of(record), instance_of(record), self._log, self._progress, self._stop).run(
             pending
         )
+
+    # -- repair -----------------------------------------------------------------------------------------------------
+
+    def _repair_until_stopped(self) -> None:
+        repairs = Repairs(self._catalog)
+        while not self._stop.wait(_LOOK_SECONDS):
+            for repair in repairs.waiting(self._source):
+                table = next((table for table in self._tables if table.record.upstream == repair.table), None)
+                if table is None:
+                    repairs.failed(repair, f"{repair.table} is not captured", "See `penstock status`.")
+                else:
+                    self._repairing().run(repair, table)
+
+    def _repairing(self) -> Repairing:
+        instance = instance_of(self._record())
+        return Repairing(self._home, self._catalog, self._spark, instance, self._tell, self._stop)
+
+    def _tell(self, text: str) -> None:
+        self._progress(f"{self._source}: {text}")
 
     # -- apply ------------------------------------------------------------------------------------------------------
 
@@ -163,10 +214,13 @@ class Follower:
             return
         known = logged[table.record.upstream]
         error = known.error
+        if error is None and table.state() is TableState.FAILED:  # it waits to be repaired, or captured anew
+            return
         upto = durable if error is None else Lsn(min(durable, error.lsn - 1))
         try:
             with table.writing:
-                self._merge(table, self._stands(table, table.at, durable), upto, known)
+                if not table.gone:
+                    self._merge(table, table.stands(table.at, durable), upto, known)
         except TableError as absent:
             self._fail(table, absent)
             return
@@ -176,11 +230,6 @@ class Follower:
                 raise TransientError(message) from broken
         if error is not None and table.state() is not TableState.FAILED:
             self._fail(table, error)
-
-    def _stands(self, table: FollowedTable, at: State, durable: Lsn) -> State:
-        """Say where a base stands: further on, if the catalog knows that nothing has happened to it since."""
-        noted = self._catalog.newest_base(self._source, table.record.local, durable)
-        return at if noted is None else at._replace(position=Lsn(max(at.position, noted.position)))
 
     def _merge(self, table: FollowedTable, at: State, upto: Lsn, logged: LoggedTable) -> None:
         if upto <= at.position:
@@ -197,6 +246,15 @@ class Follower:
     def _fail(self, table: FollowedTable, error: TableError) -> None:
         table.fail(error)
         self._progress(f"{self._source}: {error.message}")
+
+
+def _let_go(table: FollowedTable) -> bool:
+    """Wait a moment for a merge to end; a copy may take hours."""
+    if not table.writing.acquire(timeout=_LET_GO_SECONDS):
+        return False
+    table.gone = True
+    table.writing.release()
+    return True
 
 
 def _dead_spark() -> TransientError:

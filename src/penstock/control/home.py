@@ -15,20 +15,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.catalog.progress import CopyProgress
+from penstock.catalog.repairs import Repair, Repairs
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.changelog.interface import ChangeLog, ChangeLogReader, Frontiers
-from penstock.control.answer import Answer, show_sources
+from penstock.control.answer import Answer, repaired, show_repairs, show_sources
 from penstock.control.check import CheckReport, check_database, check_source
-from penstock.control.lifecycle import TABLES, create_source, drop_source, instance_of, recover, spec_of
-from penstock.control.lock import hold_home
+from penstock.control.lifecycle import TABLES, create_source, drop_source, instance_of, recover, spec_of, upstream
+from penstock.control.lock import hold_home, holder
+from penstock.control.named import named_source, named_tables
 from penstock.control.retention import oldest_base
 from penstock.control.status import HomeStatus, home_status
 from penstock.errors import PenstockError, UsageError
 from penstock.layout import catalog_path
 from penstock.positions import Lsn
 from penstock.sources.postgres.spec import PostgresSource
-from penstock.sql.statements import ShowSources, parse_statement
+from penstock.sql.statements import (
+    AcceptInterference,
+    AddTable,
+    DropTable,
+    Repairing,
+    RetryTable,
+    ShowRepairs,
+    ShowSources,
+    Verify,
+    parse_statement,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,27 +130,97 @@ class Home:
         record = self._catalog.source(name)
         return [] if record is None else instance_of(record).kept()
 
+    def add_table(self, source: str, table: str) -> None:
+        """Capture another table, ``schema.table`` or ``schema.table AS name``, too: see `drop_table` for when.
+
+        What cannot be captured is refused at once, with what mends it.
+        """
+        from penstock.control.wishes import ask_add
+
+        ask_add(self._catalog, source, table)
+
+    def accept_interference(self, source: str) -> None:
+        """Let a source go on that stopped because somebody else wrote in the place of its watermarks or heartbeats.
+
+        What they wrote so far is settled then. For somebody who knows who that was: rows of a chunked copy or a
+        repair that ran meanwhile are worth a `verify`.
+        """
+        with hold_home(self.path):
+            record = named_source(self._catalog, source)
+            with upstream(source, instance_of(record).connection):
+                accepted = instance_of(record).accept_interference()
+            self._catalog.set_source(source, SourceState.READY, instance=accepted.model_dump_json())
+
+    def drop_table(self, source: str, table: str) -> None:
+        """Capture a table no more, and remove its base table: at once where the home runs, else when it runs next."""
+        from penstock.control.wishes import ask_drop
+
+        ask_drop(self._catalog, source, table)
+
     def retry(self, source: str, table: str) -> None:
-        """Capture a failed table anew and copy it afresh: at once where the home runs, else when it runs next."""
-        from penstock.control.retry import ask_retry
+        """Capture a table, failed or live, anew and copy it afresh: at once where the home runs, else then."""
+        from penstock.control.wishes import ask_retry
 
         ask_retry(self._catalog, source, table)
 
-    def obey(self, statement: str) -> Answer | None:
-        """Carry out a statement of ours and return what there is to tell; None for a query, which is Spark's."""
-        parsed = parse_statement(statement)
-        if isinstance(parsed, ShowSources):
-            return show_sources(self.status())
-        if parsed is None:
-            return None
-        self.retry(parsed.source, parsed.table)
+    def obey(self, statement: str, spark: Callable[[], SparkSession] = lambda: start_session(print)) -> Answer | None:
+        """Carry out a statement of ours and return what there is to tell; None for a query, which is Spark's.
+
+        `spark` gives the session where a statement needs one.
+        """
+        match parse_statement(statement):
+            case None:
+                return None
+            case ShowSources():
+                return show_sources(self.status())
+            case AddTable(source, table):
+                self.add_table(source, table)
+                return self._noted(f"{table} is added to {source} and copied")
+            case DropTable(source, table):
+                self.drop_table(source, table)
+                return self._noted(f"{table} is dropped from {source}")
+            case RetryTable(source, table):
+                self.retry(source, table)
+                return self._noted(f"{table} is captured anew and copied afresh")
+            case AcceptInterference(source):
+                self.accept_interference(source)
+                return Answer(f"{source} goes on at the next penstock run, behind what others wrote there")
+            case ShowRepairs():
+                return show_repairs(self.repairs())
+            case Repairing(source, table, keys, where):
+                return self._repaired(spark, source, table, keys, where)
+            case Verify(source, wanted):
+                named = self.tables(source, [wanted] if wanted else ())
+                return self._verified(spark(), source, named)
+
+    def _noted(self, what: str) -> Answer:
+        """Say when a wish is carried out."""
+        pid = holder(self.path)
+        return Answer(f"{what}: {f'now, by the Penstock that runs (pid {pid})' if pid else 'at the next penstock run'}")
+
+    def _repaired(
+        self, spark: Callable[[], SparkSession], source: str, table: str, keys: list[Any] | None, where: str | None
+    ) -> Answer:
+        everything = keys is None and where is None
+        started = None if self.is_run() else spark()
         return Answer(
-            f"{parsed.table} is captured anew and copied afresh: at once where `penstock run` runs, else then"
+            repaired(self.repair(source, table, keys=keys, where=where, everything=everything, spark=started))
         )
+
+    def _verified(self, spark: SparkSession, source: str, tables: Sequence[str]) -> Answer:
+        from penstock.control.verify_report import verify_answer, verify_report
+
+        with self.run_if_idle(spark):
+            verdicts = self.verify(spark, source, tables)
+        return verify_answer(verify_report(source, verdicts))
 
     def sources(self) -> list[str]:
         """Return the names of the sources."""
         return [record.name for record in self._catalog.sources()]
+
+    def tables(self, source: str, named: Sequence[str] = ()) -> list[str]:
+        """Return the upstream names of a source's tables, or of those that are named by that or by their local name."""
+        return [str(record.upstream) for record in named_tables(self._catalog, source, named)]
 
     def runnable(self) -> list[str]:
         """Return the names of the sources that can run: not those that are being made or dropped."""
@@ -159,11 +241,7 @@ class Home:
 
     def check(self, name: str) -> CheckReport:
         """Look whether a source can go on: whether all that it needs upstream is as it should be."""
-        record = self._catalog.source(name)
-        if record is None:
-            message = f"there is no source {name}"
-            raise UsageError(message, f"Known are: {', '.join(self.sources()) or 'none'}")
-        return check_source(self._catalog.log(name), record)
+        return check_source(self._catalog.log(name), named_source(self._catalog, name))
 
     @contextmanager
     def run(self, spark: SparkSession | None = None, progress: Progress | None = None) -> Iterator[Running]:
@@ -177,6 +255,15 @@ class Home:
                 yield running
             finally:
                 running.stop()
+
+    @contextmanager
+    def run_if_idle(self, spark: SparkSession, progress: Progress | None = None) -> Iterator[None]:
+        """Run the home while the ``with`` block lasts, unless somebody runs it already."""
+        if holder(self.path) is not None:
+            yield
+            return
+        with self.run(spark, progress):
+            yield
 
     def live(self, spark: SparkSession) -> Live:
         """Return all tables at one moment: now."""
@@ -237,21 +324,66 @@ class Home:
         """Return what is the case: sources, tables, frontiers, lag, errors."""
         return home_status(self.path, self._catalog)
 
-    def verify(self, spark: SparkSession, source: str) -> list[Verdict]:
-        """Compare the live tables of a source with Postgres, row by row, at one position."""
+    def verify(
+        self,
+        spark: SparkSession,
+        source: str,
+        tables: Sequence[str] = (),
+        *,
+        limit: int = 20,
+        exact: bool = False,
+        progress: Callable[[str], None] | None = None,
+    ) -> list[Verdict]:
+        """Compare live tables of a source with Postgres, row by row, at one position; all, unless some are named.
+
+        Capture must run, here or in another process: the log has to reach that position. A verdict has the first
+        `limit` differing keys. `exact` leaves nothing to hashes. `progress` gets the name of each table in its turn.
+        """
         from penstock.control.verify import verify_source
 
-        record = self._catalog.source(source)
-        if record is None:
-            message = f"there is no source {source}"
-            raise UsageError(message, f"Known are: {', '.join(self.sources()) or 'none'}")
         return verify_source(
-            self._catalog.log(source),
-            spark,
-            spec_of(record),
-            instance_of(record),
-            lambda lsn: self._live(spark, {source: lsn}),
+            *(self.path, self._catalog, spark, source, lambda lsn: self._live(spark, {source: lsn}), tables),
+            limit=limit,
+            exact=exact,
+            progress=progress or (lambda _: None),
         )
+
+    def repair(
+        self,
+        source: str,
+        table: str,
+        *,
+        keys: Sequence[Any] | None = None,
+        where: str | None = None,
+        everything: bool = False,
+        spark: SparkSession | None = None,
+        progress: Progress | None = None,
+    ) -> Repair:
+        """Read rows of a live table anew upstream and put them right, beside the stream; wait until that is done.
+
+        Which rows is said by `keys` (values, lists of values or mappings), by a condition in SQL, or by `everything`.
+        Where nobody runs the home, it runs here for as long as that takes.
+        """
+        from penstock.control.repair_asking import ask_repair, wait_for_repair
+
+        asked = ask_repair(self._catalog, source, table, keys, where, everything=everything)
+        if self.is_run():
+            return wait_for_repair(self._catalog, asked, self.is_run)
+        with self.run(spark, progress) as running:
+
+            def is_running() -> bool:
+                running.check()
+                return True
+
+            return wait_for_repair(self._catalog, asked, is_running)
+
+    def is_run(self) -> bool:
+        """Say whether some process, this one or another, runs the home."""
+        return holder(self.path) is not None
+
+    def repairs(self) -> list[Repair]:
+        """Return all repairs that were asked for, the newest first: who, when, where in the stream, what changed."""
+        return Repairs(self._catalog).all()
 
     def _live(self, spark: SparkSession, chosen: dict[str, Lsn]) -> Live:
         from penstock.control.live import Live
@@ -276,10 +408,7 @@ class Home:
 
     def _log(self, source: str) -> ChangeLog:
         """Return the log of a source that is there."""
-        if self._catalog.source(source) is None:
-            message = f"there is no source {source}"
-            raise UsageError(message, f"Known are: {', '.join(self.sources()) or 'none'}")
-        return self._catalog.log(source)
+        return self._catalog.log(named_source(self._catalog, source).name)
 
 
 def _latest(moments: list[datetime | None]) -> datetime | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -31,7 +31,17 @@ from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connection_error
 from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
 
-__all__ = ["TABLES", "create_source", "debt_of", "drop_source", "instance_of", "recover", "spec_of", "upstream"]
+__all__ = [
+    "TABLES",
+    "create_source",
+    "debt_of",
+    "drop_source",
+    "free_name",
+    "instance_of",
+    "recover",
+    "spec_of",
+    "upstream",
+]
 
 
 TABLES = "tables"
@@ -178,12 +188,22 @@ def _local_names(tables: Sequence[TableName], aliases: Mapping[TableName, str] =
             own[table] = _folder_name(table.name)
     taken |= {name.lower() for name in own.values()}
     for table in tables:
-        name = _folder_name(f"{table.schema}_{table.name}")
         if table not in own:
-            numbered = itertools.chain([name], (f"{name}_{n}" for n in itertools.count(2)))
-            own[table] = next(name for name in numbered if name.lower() not in taken)
+            own[table] = _longer_name(table, taken)
             taken.add(own[table].lower())
     return own
+
+
+def free_name(table: TableName, taken: Collection[str]) -> str:
+    """Name a table that comes later as upstream does; where that is taken, in any case, by its schema, a number."""
+    name = _folder_name(table.name)
+    return name if name.lower() not in taken else _longer_name(table, taken)
+
+
+def _longer_name(table: TableName, taken: Collection[str]) -> str:
+    name = _folder_name(f"{table.schema}_{table.name}")
+    numbered = itertools.chain([name], (f"{name}_{n}" for n in itertools.count(2)))
+    return next(name for name in numbered if name.lower() not in taken)
 
 
 def _folder_name(name: str) -> str:

@@ -15,6 +15,7 @@ from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
 from penstock.changelog.interface import LoggedTable
 from penstock.control.lifecycle import instance_of
+from penstock.control.wishes import dropped
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.layout import base_path
 from penstock.positions import Lsn
@@ -111,9 +112,16 @@ class Live:
         schema = (logged and logged.schema_within(base.position, upto)) or base.schema
         return live_table(self._spark, log, path, at, schema, upto)
 
+    def _dropped(self, record: TableRecord) -> bool:
+        """Say whether a table was dropped from its source, or is about to be, since this view was made or before."""
+        now = [table.state for table in self._catalog.tables(record.source) if table.upstream == record.upstream]
+        return not now or now[0] is TableState.DROPPING
+
     def _readable(self, record: TableRecord, upto: Lsn) -> LoggedTable | None:
         """Return the table in the log; raise its definite error where that holds at this position."""
         source = self._catalog.source(record.source)
+        if self._dropped(record):
+            raise DefiniteError(*dropped(record.source, record.upstream))
         captured = [] if source is None else [t for t in instance_of(source).tables if t.name == record.upstream]
         with closing(self._catalog.log(record.source).reader()) as log:
             logged = log.tables().get(record.upstream)

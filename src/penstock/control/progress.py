@@ -30,7 +30,7 @@ from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.copy import Tally, copying_sessions
 from penstock.tables.initial_copy import finished_ranges
 
-__all__ = ["CopyProgress", "CopyWatch"]
+__all__ = ["CopyWatch"]
 
 _LOOK_SECONDS = 1.0
 _PREFIX = ".copying-{}."

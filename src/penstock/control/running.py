@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from penstock.catalog.states import SourceState, TableState
-from penstock.catalog.store import Catalog, SourceRecord
+from penstock.catalog.store import Catalog, TableRecord
+from penstock.control.altering import alter, describe, give_up
 from penstock.control.followed import Progress
 from penstock.control.following import Follower
+from penstock.control.named import named_source
 from penstock.control.retention import release_history
-from penstock.control.retry import renew, to_retry
 from penstock.control.supervisor import CaptureSupervisor
+from penstock.control.wishes import open_wishes
 from penstock.errors import DefiniteError, PenstockError, TransientError
 
 __all__ = ["Running"]
 
 _LOOK_SECONDS = 0.1
 _LOOK_AFTER_SECONDS = 1.0
+_WAITING = (TableState.ADDING, TableState.RETRYING, TableState.PENDING)
 
 
 class Running:
@@ -35,7 +40,7 @@ class Running:
         self._followers: dict[str, Follower] = {}
         self._stopping = threading.Event()
         self._told: dict[str, str] = {}
-        """Of each source, what was last said to be in the way of releasing history."""
+        """What was last said to be in the way of what is tried again and again."""
         self._watch: threading.Thread | None = None
         names = [r.name for r in catalog.sources() if r.state in (SourceState.READY, SourceState.FAILED)]
         try:
@@ -50,33 +55,42 @@ class Running:
         self._watch.start()
 
     def _look_after(self) -> None:
-        """Look for tables that shall be captured anew, and for history that nobody needs any more."""
+        """Look for tables that shall come, go or be captured anew, and for history that nobody needs any more."""
         while not self._stopping.wait(_LOOK_AFTER_SECONDS):
-            for record in self._catalog.sources():
-                if record.name in self._followers and to_retry(self._catalog, record.name):
-                    self._renew(record)
-                if record.name in self._followers:
-                    self._release(record.name)
+            for source in [record.name for record in self._catalog.sources() if record.name in self._followers]:
+                wishes = open_wishes(self._catalog, source)
+                if wishes:
+                    self._try(f"{source}: its tables cannot be changed yet", partial(self._alter, source, wishes))
+                self._try(f"{source}: history cannot be released", partial(release_history, self._catalog, source))
 
-    def _release(self, source: str) -> None:
+    def _try(self, what: str, work: Callable[[], object]) -> None:
+        """Do something that will be tried again; what is in its way is told once."""
         try:
-            release_history(self._catalog, source)
-        except PenstockError as error:  # the log grows meanwhile, and nothing else is amiss
-            if self._told.get(source) != error.message:
-                self._progress(f"{source}: history cannot be released: {error.message}")
-            self._told[source] = error.message
+            work()
+        except PenstockError as error:  # nothing else is amiss
+            if self._told.get(what) != error.message:
+                self._progress(f"{what}: {error.message}")
+            self._told[what] = error.message
 
-    def _renew(self, record: SourceRecord) -> None:
-        """Describe tables of a source again while its capture is stopped; copy and apply go on meanwhile."""
-        self._captures[record.name].stop()
+    def _alter(self, source: str, wishes: list[TableRecord]) -> None:
+        """Carry wishes out: Postgres is asked first; then capture stands still for a moment, copy and apply go on."""
+        follower = self._followers[source]
+        found = describe(named_source(self._catalog, source), wishes)
+        free = follower.let_go({wish.upstream for wish in wishes})
+        ready = [wish for wish in wishes if wish.upstream in free]
+        if not ready:
+            return
         try:
-            for told in renew(self._catalog, self._catalog.source(record.name) or record):
+            self._captures[source].stop()
+            described = {name: table for name, table in found.items() if name in free}
+            for told in alter(self._home, self._catalog, named_source(self._catalog, source), ready, described):
                 self._progress(told)
-        except PenstockError as error:
-            self._progress(f"{record.name}: {error.message}; trying again")
+        except DefiniteError as error:
+            give_up(self._catalog, ready, error)
+            raise
         finally:
-            self._captures[record.name] = CaptureSupervisor(self._home, record.name)
-            self._followers[record.name].renew()
+            self._captures[source] = CaptureSupervisor(self._home, source)
+            follower.take_back()
 
     def capture_pids(self) -> dict[str, int]:
         """Return the process id of each source's capture."""
@@ -97,7 +111,7 @@ class Running:
     def copied_tables(self) -> tuple[int, int]:
         """Return how many tables have their first copy, and how many there are."""
         states = [table.state for table in self._catalog.tables()]
-        return sum(state not in (TableState.PENDING, TableState.RETRYING) for state in states), len(states)
+        return sum(state not in _WAITING for state in states), len(states)
 
     def wait_live(self, seconds: float | None = None) -> None:
         """Wait until no table waits for its first copy."""

@@ -22,6 +22,7 @@ from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
 from penstock.changelog.interface import ChangeLog, ChangeLogReader
 from penstock.changelog.transactions import Transaction, transactions
+from penstock.control.named import named_source, named_table
 from penstock.errors import DefiniteError, PenstockError, TableError, UsageError
 from penstock.model import TableName
 from penstock.positions import Lsn
@@ -36,11 +37,8 @@ def tail(
     catalog: Catalog, source: str, tables: Sequence[str], start: str | Lsn, stop: Callable[[], bool]
 ) -> Generator[Transaction, None, None]:
     """Check what was asked for, and follow the log of a source."""
-    if catalog.source(source) is None:
-        known = ", ".join(record.name for record in catalog.sources())
-        message = f"there is no source {source}"
-        raise UsageError(message, f"Known are: {known or 'none'}")
-    records = [_named(text, source, catalog.tables(source)) for text in tables]
+    named_source(catalog, source)
+    records = [named_table(catalog, source, text) for text in tables]
     chosen, log = [record.upstream for record in records], catalog.log(source)
     with closing(log.reader()) as reader:
         _refuse_uncaptured(reader, records)
@@ -68,15 +66,6 @@ def follow(
             if error is not None and durable >= error.lsn:
                 raise error
             lease.at = after = max(after, upto)
-
-
-def _named(text: str, source: str, tables: list[TableRecord]) -> TableRecord:
-    for record in tables:
-        if text in (str(record.upstream), record.local):
-            return record
-    known = ", ".join(str(record.upstream) for record in tables)
-    message = f"the source {source} has no table {text}"
-    raise UsageError(message, f"Known are: {known or 'none'}")
 
 
 def _refuse_uncaptured(reader: ChangeLogReader, tables: list[TableRecord]) -> None:

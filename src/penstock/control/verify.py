@@ -1,72 +1,157 @@
-"""Verify: live tables against Postgres, row by row, at one named position."""
+"""Verify: live tables against Postgres, row by row, at one named position.
+
+::
+
+    exported snapshot at S ─▶ the log holds S ─┬▶ rows of Postgres at S ┐
+                                               └▶ live table at S ──────┴▶ compared (`tables.compare`) ─▶ Verdict
+
+All tables are compared at the same S, so a transaction over several of them is in both sides of each, or in none. A
+table that has no rows to compare (it failed, or waits for its copy) has a verdict that says so, and keeps no other from
+being compared.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
+import psycopg
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from penstock.catalog.states import TableState
+from penstock.catalog.store import Catalog, TableRecord
 from penstock.changelog.interface import ChangeLog
+from penstock.control.followed import FollowedTable
+from penstock.control.lifecycle import instance_of, spec_of
 from penstock.control.live import Live
-from penstock.errors import DefiniteError, TransientError
+from penstock.control.named import named_source, named_tables
+from penstock.errors import DefiniteError, PenstockError, TransientError
+from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
-from penstock.sources.postgres.slot import export_snapshot
-from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
-from penstock.spark.boundary import delivering
+from penstock.sources.postgres.connection import connection_error
+from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot
+from penstock.sources.postgres.spec import PostgresInstanceConfig
+from penstock.spark.boundary import brief, delivering
 from penstock.tables.compare import Differences, differences
 from penstock.tables.initial_copy import upstream_rows
 
 __all__ = ["Verdict", "verify_source", "wait_for"]
 
 _PATIENCE_SECONDS = 120.0
+_WAITING = {
+    TableState.ADDING: "it is being added",
+    TableState.DROPPING: "it is being dropped",
+    TableState.PENDING: "it is still being copied",
+    TableState.RETRYING: "it is to be captured anew",
+}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The comparison of one table with Postgres at a position."""
+    """The comparison of one table with Postgres at a position, or why there is none."""
 
     table: str
+    """Its name upstream."""
+    local: str
+    """Its name here."""
     position: Lsn
-    differences: Differences
+    key: tuple[str, ...] = ()
+    """The columns that its keys have; none for a table without a key, of which whole rows are told."""
+    differences: Differences | None = None
+    error: str | None = None
+    remedy: str | None = None
 
     @property
     def equal(self) -> bool:
-        """Whether not one row differs."""
-        return self.differences.count == 0
+        """Whether it was compared and not one row differs."""
+        return self.differences is not None and self.differences.count == 0
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """Both sides of the comparison, at one position."""
+
+    spark: SparkSession
+    snapshot: ExportedSnapshot
+    instance: PostgresInstanceConfig
+    found: dict[TableName, CapturedTable]
+    live: Live
 
 
 def verify_source(
-    log: ChangeLog,
+    home: Path,
+    catalog: Catalog,
     spark: SparkSession,
-    source: PostgresSource,
-    instance: PostgresInstanceConfig,
+    source: str,
     live_at: Callable[[Lsn], Live],
+    tables: Sequence[str] = (),
+    *,
+    limit: int = 20,
+    exact: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> list[Verdict]:
-    """Compare every captured table at the position of one exported snapshot."""
-    with export_snapshot(instance.connection) as snapshot, delivering():
-        wait_for(log, instance.source, snapshot.lsn)
-        live = live_at(snapshot.lsn)
-        verdicts = []
-        found = source.tables_at(snapshot.name)
-        for table in instance.tables:
-            name = f"{instance.source}.{table.name}"
-            captured = _known(table, found.get(table.name), live.table(name).columns)
-            rows = upstream_rows(spark, instance.connection, snapshot, captured, spark.sparkContext.defaultParallelism)
-            differing = differences(rows, live.table(name), captured.key)
-            verdicts.append(Verdict(str(captured.name), snapshot.lsn, differing))
+    """Compare tables, all unless some are named, at one exported snapshot; `progress` gets each name."""
+    record, chosen = named_source(catalog, source), named_tables(catalog, source, tables)
+    spec, instance = spec_of(record), instance_of(record)
+    try:
+        _note_newest(home, catalog, spark, instance, chosen)
+        with export_snapshot(instance.connection) as snapshot, delivering():
+            wait_for(catalog.log(source), source, snapshot.lsn)
+            sides = _Sides(spark, snapshot, instance, spec.tables_at(snapshot.name), live_at(snapshot.lsn))
+            verdicts = []
+            for table in chosen:
+                progress(f"{source}.{table.local}")
+                verdicts.append(_verdict(sides, table, limit, exact))
+    except psycopg.Error as error:
+        raise connection_error(error, instance.connection) from error
+    except (PySparkException, Py4JError) as error:
+        message = f"the comparison broke off: {brief(error)}"
+        raise TransientError(message, "Try again.") from error
     return verdicts
 
 
-def _known(table: CapturedTable, found: CapturedTable | None, columns: Sequence[str]) -> CapturedTable:
-    """Return the table with the columns that it has here: a new one comes with the first change after it."""
-    now = table.as_found(found)
+def _note_newest(
+    home: Path, catalog: Catalog, spark: SparkSession, instance: PostgresInstanceConfig, tables: Sequence[TableRecord]
+) -> None:
+    """Compare the lake as it is now, also where somebody else changed it: live views know what we wrote ourselves."""
+    captured = {table.name: table for table in instance.tables}
+    for record in tables:
+        if record.state is TableState.LIVE and record.upstream in captured:
+            FollowedTable(home, catalog, record, captured[record.upstream], spark).look_up()
+
+
+def _verdict(sides: _Sides, table: TableRecord, limit: int, exact: bool) -> Verdict:
+    name, position = str(table.upstream), sides.snapshot.lsn
+    try:
+        captured = _captured(sides, table)
+        live = sides.live.table(f"{table.source}.{table.local}")
+    except PenstockError as error:
+        return Verdict(name, table.local, position, error=error.message, remedy=error.remedy)
+    captured = captured.model_copy(update={"columns": captured.columns[: len(live.columns)]})
+    tasks = max(1, sides.spark.sparkContext.defaultParallelism)
+    rows = upstream_rows(sides.spark, sides.instance.connection, sides.snapshot, captured, tasks)
+    found = differences(rows, live, captured.key, limit, exact=exact)
+    return Verdict(name, table.local, position, captured.key, found)
+
+
+def _captured(sides: _Sides, table: TableRecord) -> CapturedTable:
+    """Return the table as it is upstream; a column that is new there comes here with the first change after it."""
+    if table.state is TableState.FAILED:
+        raise DefiniteError(table.error or f"{table.upstream} has failed", table.remedy or "")
+    known = next((t for t in sides.instance.tables if t.name == table.upstream), None)
+    if table.state in _WAITING or known is None:
+        message = f"{table.upstream} cannot be compared: {_WAITING.get(table.state, 'it is not captured')}"
+        raise TransientError(message, "Try again when `penstock status` shows it as live.")
+    now = known.as_found(sides.found.get(table.upstream))
     if isinstance(now, str):
-        message = f"{table.name} cannot be compared: {now}"
-        raise DefiniteError(message, "Capture it anew with RETRY TABLE.")
-    return now.model_copy(update={"columns": now.columns[: len(columns)]})
+        message = f"{table.upstream} cannot be compared: {now}"
+        raise DefiniteError(message, f"Capture it anew: ALTER SOURCES {table.source} RETRY TABLE {table.upstream};")
+    return now
 
 
 def wait_for(log: ChangeLog, source: str, position: Lsn, seconds: float = _PATIENCE_SECONDS) -> None:
@@ -74,4 +159,4 @@ def wait_for(log: ChangeLog, source: str, position: Lsn, seconds: float = _PATIE
     with closing(log.reader()) as reader:
         if reader.wait(Lsn(position - 1), seconds).durable < position:
             message = f"the log of {source} did not reach {position} in {seconds:.0f} s"
-            raise TransientError(message, "Is its capture running?")
+            raise TransientError(message, "Is its capture running? See `penstock status`.")

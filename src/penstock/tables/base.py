@@ -27,7 +27,6 @@ A `BaseTable` has one writer at a time; readers may be many.
 from __future__ import annotations
 
 import base64
-import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -44,6 +43,7 @@ from penstock.spark.ranges import spark_schema
 from penstock.tables.absent import absent_row, absent_rows_told
 from penstock.tables.bags import replaced_rows, same_row
 from penstock.tables.columns import column, own, quoted, toastable
+from penstock.tables.commits import Copied, chunk_in, of_chunk, of_position, position_in
 from penstock.tables.contents import Contents
 from penstock.tables.file_commit import commit_files
 from penstock.tables.overlay import filled
@@ -56,7 +56,11 @@ _POSITION = "penstock.position"
 _SCHEMA = "penstock.schema"
 _GENERATION = "penstock.generation"
 _MAPPING = "delta.columnMapping.mode"
+_WINDOW = "penstock.window"
+_COPYING = "copying"
 _NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
+_RECENT = 10
+"""Commits to look at for the last chunk of a copy: little else is committed while it lasts."""
 _NOTHING = Contents()
 
 
@@ -68,6 +72,8 @@ class State(NamedTuple):
     schema: TableSchema
     generation: int = 0
     """How often the table had been captured anew when it was copied."""
+    window: str | None = None
+    """Of a table that is being copied in chunks: the id of its windows. It shows no position until that has ended."""
 
 
 class BaseTable:
@@ -78,6 +84,8 @@ class BaseTable:
         self.schema = schema
         self._spark = spark
         self._session = spark.newSession()
+        self._copied: Copied | None = None
+        """Of the merge in hand: the copy that goes on after it."""
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
@@ -89,12 +97,18 @@ class BaseTable:
         comment: str = "",
         comments: Mapping[str, str] | None = None,
         generation: int = 0,
+        window: str | None = None,
     ) -> None:
-        """Make the table of `rows` as of `position`, in one commit, in place of whatever lies at the path."""
+        """Make the table of `rows` as of `position`, in one commit, in place of whatever lies at the path.
+
+        With a `window`, it is to be copied in chunks (`add_chunk`); the first `merge` or `append` ends that.
+        """
         incarnation = uuid.uuid4().hex
         described = self._described(incarnation, position, properties or {}, generation)
+        if window is not None:
+            described[_WINDOW] = window
         writer = rows.select(*self._commented(comments or {})).writeTo(f"delta.{quoted(self.path)}").using("delta")
-        writer = writer.option("userMetadata", _metadata(incarnation, position))
+        writer = writer.option("userMetadata", of_position(incarnation, position))
         for name, value in described.items():
             writer = writer.tableProperty(name, value)
         if comment:
@@ -117,7 +131,7 @@ class BaseTable:
         for field in columns:
             if field.name in (comments or {}):
                 field.metadata = {"comment": (comments or {})[field.name]}
-        told = _metadata(incarnation, position)
+        told = of_position(incarnation, position)
         commit_files(self._session, self.path, columns, described, comment, files, told)
 
     def takes_files(self) -> bool:
@@ -144,17 +158,29 @@ class BaseTable:
         self._set_properties({_SCHEMA: _encoded(schema)})
         self.schema = schema
 
+    def add_chunk(self, rows: DataFrame, chunk: Copied) -> None:
+        """Add a chunk of a copy: once, however often this is called for its number."""
+        incarnation = self._incarnation()
+        writer = rows.select(*map(column, self.schema.columns.names)).write.format("delta").mode("append")
+        writer = writer.option("txnAppId", f"{incarnation} {_WINDOW}").option("txnVersion", chunk.number)
+        writer.option("userMetadata", of_chunk(incarnation, chunk)).save(self.path)
+
     def append(self, rows: DataFrame, position: Lsn) -> None:
         """Add `rows`, none of whose keys is in the table, and stand at `position`."""
         self._write(rows, position, "append")
 
-    def merge(self, net: DataFrame, position: Lsn, contents: Contents = _NOTHING) -> None:
+    def merge(self, net: DataFrame, position: Lsn, contents: Contents = _NOTHING, copied: Copied | None = None) -> None:
         """Put the net effect of a range in, which `fold` made of images with these `contents`; stand at `position`.
 
-        A `TableError` says that the table does not hold a row that it must hold.
+        With `copied`, a copy in chunks goes on after it, as it was: the table still shows no position. A `TableError`
+        says that the table does not hold a row that it must hold.
         """
-        with absent_rows_told(self.schema, position):
-            self._merge(net, position, contents)
+        self._copied = copied
+        try:
+            with absent_rows_told(self.schema, position):
+                self._merge(net, position, contents)
+        finally:
+            self._copied = None
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -167,7 +193,16 @@ class BaseTable:
         properties = snapshot.metadata().configuration()
         created, generation = (int(_option(properties.get(name))) for name in (_POSITION, _GENERATION))
         schema = _decoded(str(_option(properties.get(_SCHEMA))))
-        return State(snapshot.version(), Lsn(max(created, _marked(snapshot, incarnation))), schema, generation)
+        marked = _marked(snapshot, incarnation)
+        window = None if marked else _option(properties.get(_WINDOW))
+        return State(snapshot.version(), Lsn(max(created, marked)), schema, generation, window)
+
+    def copied(self) -> Copied | None:
+        """Return the last chunk of a copy in chunks; None before the first."""
+        history = DeltaTable.forPath(self._spark, self.path).history(_RECENT).select("version", "userMetadata")
+        incarnation = self._incarnation()
+        found = (chunk_in(text, incarnation) for _, text in history.orderBy(F.desc("version")).collect())
+        return next((chunk for chunk in found if chunk is not None), None)
 
     def position(self) -> Lsn | None:
         """Return the position that the table stands at; None: no table yet."""
@@ -186,10 +221,18 @@ class BaseTable:
         history = (table.history(limit) if limit else table.history()).select("version", "userMetadata")
         found = []
         for version, text in history.orderBy(F.desc("version")).collect():
-            position = _position_in(text, incarnation)
+            position = position_in(text, incarnation)
             if position is not None:
                 found.append((version, position))
         return found
+
+    def current(self) -> DataFrame:
+        """Return the table as it is now."""
+        return self.at(self._snapshot().version())
+
+    def widened(self, rows: DataFrame) -> DataFrame:
+        """Return rows that were read before the table gained columns, with these columns."""
+        return widened(self._spark, rows, list(self.schema.columns)[len(rows.columns) :])
 
     def at(self, version: int) -> DataFrame:
         """Return the table as it was at a Delta version."""
@@ -226,7 +269,7 @@ class BaseTable:
 
     def _merge_bag(self, net: DataFrame, position: Lsn, contents: Contents) -> None:
         """Take out all copies of rows that become fewer, and put in as many as there are to be."""
-        base = self._current()
+        base = self.current()
         if contents.truncated is not None:
             base = base.limit(0)
         repeat = F.explode(F.array_repeat(F.lit(True), F.col("_count").cast("int")))
@@ -241,7 +284,7 @@ class BaseTable:
         merge.whenNotMatchedInsert(F.col(f"source.{own('new')}"), values=values).execute()
 
     def _add_columns(self, added: Sequence[pa.Field]) -> None:
-        there = self._current().columns
+        there = self.current().columns
         fields = spark_schema(pa.schema([field for field in added if field.name not in there]))
         if fields:
             columns = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in fields)
@@ -250,36 +293,40 @@ class BaseTable:
     def _rewrite(self, state: State, added: Sequence[pa.Field]) -> None:
         rows = widened(self._spark, self.at(state.version).select(*map(column, state.schema.columns.names)), added)
         writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-        writer.option("userMetadata", _metadata(self._incarnation(), state.position)).save(self.path)
+        writer.option("userMetadata", of_position(self._incarnation(), state.position)).save(self.path)
 
     def _set_properties(self, properties: Mapping[str, str]) -> None:
         told = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         self._spark.sql(f"ALTER TABLE delta.{quoted(self.path)} SET TBLPROPERTIES ({told})")
 
     def _write(self, rows: DataFrame, position: Lsn, mode: str) -> None:
-        incarnation = self._incarnation()
+        application, told = self._mark(position)
         writer: DataFrameWriter = rows.select(*map(column, self.schema.columns.names)).write.format("delta").mode(mode)
-        writer = writer.option("txnAppId", incarnation).option("txnVersion", int(position))
-        writer.option("userMetadata", _metadata(incarnation, position)).save(self.path)
+        writer = writer.option("txnAppId", application).option("txnVersion", int(position))
+        writer.option("userMetadata", told).save(self.path)
+
+    def _mark(self, position: Lsn) -> tuple[str, str]:
+        """Return by which name a commit at `position` is marked, and what it says of itself."""
+        incarnation = self._incarnation()
+        if self._copied is not None:
+            return f"{incarnation} {_COPYING}", of_chunk(incarnation, self._copied)
+        return incarnation, of_position(incarnation, position)
 
     def _target(self, position: Lsn) -> DeltaTable:
         """Return the table as a MERGE sees it, in a session set to mark the commit with `position`."""
-        incarnation = self._incarnation()
+        application, told = self._mark(position)
         settings = self._session.conf
-        settings.set("spark.databricks.delta.write.txnAppId", incarnation)
+        settings.set("spark.databricks.delta.write.txnAppId", application)
         settings.set("spark.databricks.delta.write.txnVersion", str(int(position)))
-        settings.set("spark.databricks.delta.commitInfo.userMetadata", _metadata(incarnation, position))
+        settings.set("spark.databricks.delta.commitInfo.userMetadata", told)
         return DeltaTable.forPath(self._session, self.path).alias("target")
 
-    def _current(self) -> DataFrame:
-        return self.at(self._snapshot().version())
-
     def _filled(self, net: DataFrame, contents: Contents) -> DataFrame:
-        return filled(self._current(), net, self.schema, contents)
+        return filled(self.current(), net, self.schema, contents)
 
     def _without_base(self, net: DataFrame, contents: Contents) -> DataFrame:
         present = net.filter(~F.col("_gone"))
-        return filled(self._current().limit(0), present, self.schema, contents) if contents.unchanged else present
+        return filled(self.current().limit(0), present, self.schema, contents) if contents.unchanged else present
 
     def _incarnation(self) -> str:
         incarnation = _option(self._snapshot().metadata().configuration().get(_INCARNATION))
@@ -348,19 +395,6 @@ def _encoded(schema: TableSchema) -> str:
 
 def _decoded(text: str) -> TableSchema:
     return TableSchema.from_bytes(base64.b64decode(text))
-
-
-def _metadata(incarnation: str, position: Lsn) -> str:
-    return json.dumps({"penstock": {"incarnation": incarnation, "position": str(position)}})
-
-
-def _position_in(text: str | None, incarnation: str) -> Lsn | None:
-    """Read what `_metadata` wrote; None for the commits of others and of earlier incarnations."""
-    try:
-        mine = json.loads(text or "")["penstock"]
-        return Lsn.parse(mine["position"]) if mine["incarnation"] == incarnation else None
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def _marked(snapshot: Any, incarnation: str) -> int:

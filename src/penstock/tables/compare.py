@@ -2,29 +2,60 @@
 
 ::
 
+    both sides ─▶ hashed, summed by buckets (see `buckets`) ─▶ all agree: equal
+                                                            └▶ the rows of those that do not ─▶
+
     upstream ──▶ (row, 1, 0) ─┐
                               ├─ union ──▶ group by row: how often here, how often there ──▶ unequal: group by key
-    live ──────▶ (row, 0, 1) ─┘        (the one shuffle of the data)                        (few rows)
+    live ──────▶ (row, 0, 1) ─┘        (the one shuffle of rows)                            (few rows)
 
-Rows are compared as a bag and bit by bit: a row that is there twice, a null, -0.0 for 0.0 all count. Whole rows are
-what is grouped, not a hash of them, so equal means equal. Only the first differing keys leave Spark.
+Rows are compared as a bag and bit by bit: a row that is there twice, a null, -0.0 for 0.0 all count. Of what the
+buckets leave, whole rows are grouped, not a hash of them; ``exact=True`` does so with all rows, and leaves nothing to
+chance. Only the first differing keys leave Spark.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from penstock.changelog.json_rows import json_rows
 from penstock.errors import UsageError
-from penstock.tables.columns import column, exact, own
+from penstock.tables.buckets import Buckets, differing_buckets, in_buckets
+from penstock.tables.columns import column, own
+from penstock.tables.columns import exact as exactly
 
-__all__ = ["Differences", "differences"]
+__all__ = ["Difference", "Differences", "How", "differences"]
 
 _HERE, _THERE, _KEY = own("upstream"), own("live"), own("key")
+
+
+class How(enum.StrEnum):
+    """How the rows of a key differ."""
+
+    MISSING = "missing"
+    """They are upstream only, or more often there."""
+    UNEXPECTED = "unexpected"
+    """They are live only, or more often there."""
+    CHANGED = "changed"
+    """They are on both sides, with other values."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A key at which the tables differ; of a table without a key, a row."""
+
+    key: dict[str, Any]
+    """A float is there as its text."""
+    how: How
+    json: str = field(default="", compare=False)
+    """The key as a JSON object."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +63,7 @@ class Differences:
     """What differs; `count` is the number of keys (of distinct rows, for a table without a key)."""
 
     count: int
-    keys: list[dict[str, Any]]
+    first: list[Difference]
     """The first of them, as many as asked for."""
     rows_compared: int
     """Rows upstream."""
@@ -46,10 +77,31 @@ class Differences:
         """Keys that are in both, with other values."""
         return self.count - self.missing - self.unexpected
 
+    @property
+    def keys(self) -> list[dict[str, Any]]:
+        """The first keys."""
+        return [difference.key for difference in self.first]
 
-def differences(upstream: DataFrame, live: DataFrame, key: Sequence[str], limit: int = 20) -> Differences:
-    """Compare two DataFrames with the same columns, row by row."""
+
+def differences(
+    upstream: DataFrame, live: DataFrame, key: Sequence[str], limit: int = 20, *, exact: bool = False
+) -> Differences:
+    """Compare two DataFrames with the same columns, row by row; `exact` leaves nothing to hashes."""
     _same_columns(upstream, live)
+    here, there = _exact_rows(upstream), _exact_rows(live)
+    if exact:
+        return _exactly(here, there, key, limit)
+    found = differing_buckets(here, there, key)
+    if not found.differing:
+        return Differences(0, [], found.rows)
+    here, there = (in_buckets(side, key, found.differing) for side in (here, there))
+    return _exactly(here, there, key, limit, found)
+
+
+def _exactly(
+    upstream: DataFrame, live: DataFrame, key: Sequence[str], limit: int, found: Buckets | None = None
+) -> Differences:
+    """Compare all rows; where only some buckets are left, the number of all rows is known already."""
     by_key = _differing_keys(_counted(upstream, live), list(key) or upstream.columns).persist()
     try:
         total = by_key.agg(
@@ -58,10 +110,10 @@ def differences(upstream: DataFrame, live: DataFrame, key: Sequence[str], limit:
             F.count_if(F.col(_KEY).isNotNull() & (F.col(_THERE) == 0)),
             F.count_if(F.col(_KEY).isNotNull() & (F.col(_HERE) == 0)),
         ).collect()[0]
-        keys = _first(by_key, limit) if total[1] else []
+        first = _first(by_key, limit) if total[1] else []
     finally:
         by_key.unpersist()
-    return Differences(total[1], keys, total[0] or 0, total[2], total[3])
+    return Differences(total[1], first, found.rows if found else total[0] or 0, total[2], total[3])
 
 
 def _same_columns(upstream: DataFrame, live: DataFrame) -> None:
@@ -72,13 +124,16 @@ def _same_columns(upstream: DataFrame, live: DataFrame) -> None:
         raise UsageError(message, "compare them with the same columns, types and order")
 
 
+def _exact_rows(rows: DataFrame) -> DataFrame:
+    return rows.select(*(exactly(column(f.name), f.dataType).alias(f.name) for f in rows.schema))
+
+
 def _counted(upstream: DataFrame, live: DataFrame) -> DataFrame:
     """Return each distinct row, once, with how often it is on either side."""
     sides = upstream.select("*", F.lit(1).alias(_HERE), F.lit(0).alias(_THERE)).union(
         live.select("*", F.lit(0).alias(_HERE), F.lit(1).alias(_THERE))
     )
-    groups = [exact(column(f.name), f.dataType).alias(f.name) for f in upstream.schema]
-    return sides.groupBy(*groups).agg(F.sum(_HERE).alias(_HERE), F.sum(_THERE).alias(_THERE))
+    return sides.groupBy(*map(column, upstream.columns)).agg(F.sum(_HERE).alias(_HERE), F.sum(_THERE).alias(_THERE))
 
 
 def _differing_keys(rows: DataFrame, key: Sequence[str]) -> DataFrame:
@@ -91,6 +146,10 @@ def _differing_keys(rows: DataFrame, key: Sequence[str]) -> DataFrame:
     )
 
 
-def _first(by_key: DataFrame, limit: int) -> list[dict[str, Any]]:
-    found = by_key.filter(F.col(_KEY).isNotNull()).select(_KEY).orderBy(_KEY).limit(limit).collect()
-    return [row[0].asDict(recursive=True) for row in found]
+def _first(by_key: DataFrame, limit: int) -> list[Difference]:
+    how = F.when(F.col(_THERE) == 0, How.MISSING.value).when(F.col(_HERE) == 0, How.UNEXPECTED.value)
+    told = by_key.filter(F.col(_KEY).isNotNull()).select(_KEY, how.otherwise(How.CHANGED.value).alias(_HERE))
+    found = told.orderBy(_KEY).limit(limit).toArrow().combine_chunks()
+    keys: pa.StructArray = found.column(0).chunk(0)
+    told_so = zip(keys.to_pylist(), found.column(1).to_pylist(), json_rows(keys).to_pylist(), strict=True)
+    return [Difference(key, How(how), text) for key, how, text in told_so]

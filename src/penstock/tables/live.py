@@ -18,10 +18,19 @@ from penstock.tables.widen import widened
 __all__ = ["live_table"]
 
 
-def live_table(spark: SparkSession, log: ChangeLog, base: Path, at: State, schema: TableSchema, upto: Lsn) -> DataFrame:
-    """Return the table at `upto` with the columns of `schema`, from a version of its base."""
+def live_table(
+    spark: SparkSession,
+    log: ChangeLog,
+    base: Path,
+    at: State,
+    schema: TableSchema,
+    upto: Lsn,
+    *,
+    damaged: bool = False,
+) -> DataFrame:
+    """Return the table at `upto` with the columns of `schema`, from a version of its base, which may be `damaged`."""
     rows = spark.read.format("delta").option("versionAsOf", at.version).load(str(base))
     rows = rows.select(*map(column, at.schema.columns.names))
     rows = widened(spark, rows, schema.added_to(at.schema))
     tail = read_tail(spark, log, schema, at.position, upto)
-    return rows if tail is None else overlay(rows, tail.net, schema, tail.contents)
+    return rows if tail is None else overlay(rows, tail.net, schema, tail.contents, damaged=damaged)

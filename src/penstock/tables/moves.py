@@ -44,7 +44,7 @@ def fold_moves(images: DataFrame, schema: TableSchema) -> DataFrame:
     last = lives.withColumn(own("nth"), F.row_number().over(latest)).filter(F.col(own("nth")) == 1)
     joined = last.join(links, F.col(_BORN) == F.col(_LINK), "left")
     values = {i: F.coalesce(_value(i), _value(i, "link")) for i in indices}
-    source = F.when(F.col(_ROOT) != F.col(_KEY), F.col(_ROOT))
+    source = F.when(F.col(_BORN).isNotNull(), F.col(_ROOT))
     return flat(joined, schema, values, source)
 
 

@@ -34,8 +34,13 @@ _BROADCAST_ROWS = 500_000
 _NOTHING = Contents()
 
 
-def overlay(base: DataFrame, net: DataFrame, schema: TableSchema, contents: Contents = _NOTHING) -> DataFrame:
-    """Return the table that `base` becomes through `net`, which is `fold` of images with these `contents`."""
+def overlay(
+    base: DataFrame, net: DataFrame, schema: TableSchema, contents: Contents = _NOTHING, *, damaged: bool = False
+) -> DataFrame:
+    """Return the table that `base` becomes through `net`, which is `fold` of images with these `contents`.
+
+    Of a table that is `damaged`, values whose row is not there are null: for those who look for what is wrong with it.
+    """
     if contents.truncated is not None:
         base = base.limit(0)
     if not schema.key:
@@ -43,13 +48,15 @@ def overlay(base: DataFrame, net: DataFrame, schema: TableSchema, contents: Cont
     columns = [column(name) for name in schema.columns.names]
     present = net.filter(~F.col("_gone"))
     if contents.unchanged:
-        present = filled(base, present, schema, contents)
+        present = filled(base, present, schema, contents, damaged=damaged)
     if contents.truncated is not None:
         return present.select(*columns)
     return _kept(base, net, schema, contents).select(*columns).union(present.select(*columns))
 
 
-def filled(base: DataFrame, net: DataFrame, schema: TableSchema, contents: Contents = _NOTHING) -> DataFrame:
+def filled(
+    base: DataFrame, net: DataFrame, schema: TableSchema, contents: Contents = _NOTHING, *, damaged: bool = False
+) -> DataFrame:
     """Return `net` with all values that it lists in ``_unchanged`` taken from `base`."""
     places = dict(toastable(schema))
     if not places:
@@ -59,7 +66,8 @@ def filled(base: DataFrame, net: DataFrame, schema: TableSchema, contents: Conte
     wanted = net.withColumns(sought)
     values = _values(base, wanted.filter(listed), schema, contents)
     found = wanted.join(_hinted(values, contents), _matches(schema), "left")
-    new = {name: _value_or_error(index, name, schema) for index, name in places.items()}
+    absent = F.lit(None) if damaged else absent_row(schema)
+    new = {name: _value_or(absent, index, name) for index, name in places.items()}
     return found.select(
         *(column(c) for c in ("_gone", "_from")),
         F.lit(None).cast("array<int>").alias("_unchanged"),
@@ -102,9 +110,9 @@ def _source_key(name: str) -> Column:
     return F.when(F.col("_from").isNotNull(), F.col("_from").getField(name)).otherwise(column(name))
 
 
-def _value_or_error(index: int, name: str, schema: TableSchema) -> Column:
+def _value_or(absent: Column, index: int, name: str) -> Column:
     found = F.col(own("found_0")).isNotNull()
-    value = F.when(found, F.col(own(f"base_{index}"))).otherwise(absent_row(schema))
+    value = F.when(found, F.col(own(f"base_{index}"))).otherwise(absent)
     return F.when(F.array_contains("_unchanged", index), value).otherwise(column(name))
 
 

@@ -10,11 +10,13 @@ from tests.sources.postgres.messages import COLUMNS, buffer, captured, relation
 
 from penstock.changelog.frames import StoredChunk
 from penstock.changelog.interface import Chunk
-from penstock.errors import TableError
+from penstock.errors import DefiniteError, TableError
 from penstock.model import Image, TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedColumn
-from penstock.sources.postgres.decoder import Decoded, Decoder
+from penstock.sources.postgres.decoded import Decoded
+from penstock.sources.postgres.decoder import Decoder
+from penstock.sources.postgres.interference import Guard
 from penstock.sources.postgres.relation import RelationColumn
 from penstock.sources.postgres.shapes import Refused, Shape, Undescribed
 from penstock.sources.postgres.types import PostgresType
@@ -42,6 +44,8 @@ class Log:
     errors: list[TableError] = field(default_factory=list)
     durable: int = 0
     parts: dict[int, list[Chunk]] = field(default_factory=dict)
+    interference: DefiniteError | None = None
+    uncertain: bool = False
     kept: set[int] = field(default_factory=set)
     """Transactions that are prepared."""
 
@@ -57,6 +61,7 @@ class Log:
         for chunk in found.chunks:
             self.add(chunk)
         self.errors += found.errors
+        self.interference, self.uncertain = found.interference, found.uncertain
         if found.durable is not None:
             assert found.durable >= self.durable
             self.durable = found.durable
@@ -94,9 +99,13 @@ def feed(
     ended: Collection[TableName] = (),
     learned: Shape | Refused = WIDER,
     shapes: Sequence[Shape] = TABLES,
+    guard: Guard | None = None,
 ) -> Log:
-    """Decode a stream that arrives in pieces; what is not consumed goes before the next piece."""
-    made, log, rest = Decoder(shapes, Lsn(start), ended), Log(), b""
+    """Decode a stream that arrives in pieces; what is not consumed goes before the next piece.
+
+    It ends at interference, as capture does.
+    """
+    made, log, rest = Decoder(shapes, Lsn(start), ended, guard=guard), Log(), b""
     for piece in pieces:
         rest += piece
         more = True
@@ -109,5 +118,7 @@ def feed(
                 made.shapes.learn(unknown.relation, learned)
                 continue
             log.take(found)
+            if found.interference is not None:
+                return log
             rest, more = rest[found.consumed :], found.more
     return log

@@ -145,6 +145,13 @@ def truncate(*oids: int) -> bytes:
     return wal(b"T" + struct.pack(">IB", len(oids), 0) + b"".join(struct.pack(">I", oid) for oid in oids))
 
 
+def message(prefix: str, content: str | bytes, lsn: int = 0) -> bytes:
+    """A logical message: part of its transaction, or in none, at an LSN."""
+    data = content.encode() if isinstance(content, str) else content
+    head = b"M" + struct.pack(">BQ", not lsn, lsn) + prefix.encode() + b"\0"
+    return wal(head + struct.pack(">I", len(data)) + data)
+
+
 def buffer(data: bytes, slack: int = 0) -> npt.NDArray[np.uint8]:
     """The bytes as the decoder takes them, with garbage behind their end."""
     return np.frombuffer(bytearray(data + b"\xfe" * slack), np.uint8)

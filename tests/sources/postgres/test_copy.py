@@ -15,6 +15,7 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg import sql
 from tests.sources.postgres.capturing import Capture, merged
 
 from penstock.errors import TableError, TransientError
@@ -233,6 +234,17 @@ def test_a_huge_value_is_held_a_few_times_and_then_let_go(database: Any) -> None
         sizes = [batch.nbytes for batch in batches]
     assert sum(size > 100_000_000 for size in sizes) == 1
     assert max(sizes[-3:]) < 8_000_000, "after it, batches are as small as ever"
+
+
+def test_a_connection_can_be_used_after_a_copy(database: Any) -> None:
+    """A socket that waited for much would wait for ever for the short answer to the next command."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 10)")
+    table = described(database.url)
+    with connect(database.url) as connection:
+        for _ in range(2):
+            batches = copy.copy_rows(connection, table, sql.SQL("SELECT id FROM t").format(), Lsn(1))
+            assert sum(batch.num_rows for batch in batches) == 10
+            assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_ranges_are_neither_tiny_nor_huge(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,14 @@ from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.copy import copy_range, page_ranges
 from penstock.sources.postgres.slot import export_snapshot
+from penstock.sources.postgres.watermark import Mark, Watermark, write_watermark
 from penstock.testing.postgres import start_postgres
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "prepare-postgres.md"
 _SECTION = PAGE.read_text(encoding="utf-8").partition("## A role with few privileges")[2].partition("\n### ")[0]
 OWNING, READING = re.findall(r"^```sql\n(.*?)^```$", _SECTION, re.MULTILINE | re.DOTALL)
+_MARKS = PAGE.read_text(encoding="utf-8").partition("## Watermarks and heartbeats")[2].partition("\n## ")[0]
+(MARKING,) = re.findall(r"^```sql\n(.*?)^```$", _MARKS, re.MULTILINE | re.DOTALL)
 YOURS = {"publication": "shop_changes", "publication_ownership": "user"}
 
 
@@ -36,8 +39,13 @@ def server() -> Iterator[EmbeddedPostgres]:
 
 @pytest.mark.parametrize(
     ("statements", "role", "options"),
-    [(OWNING, "penstock", {}), (READING, "penstock_reader", YOURS)],
-    ids=["our publication", "your publication"],
+    [
+        (OWNING, "penstock", {}),
+        (READING, "penstock_reader", YOURS),
+        (OWNING, "penstock", {"watermarks": "table", "heartbeat": "table"}),
+        (READING + MARKING, "penstock_reader", {**YOURS, "watermarks": "table"}),
+    ],
+    ids=["our publication", "your publication", "our tables", "your tables"],
 )
 def test_the_role_of_the_page_is_enough(
     server: EmbeddedPostgres, tmp_path: Path, statements: str, role: str, options: dict[str, Any]
@@ -54,6 +62,9 @@ def test_the_role_of_the_page_is_enough(
             rows = [row for b in copy_range(url, snapshot.name, table, pages, snapshot.lsn) for row in b.to_pylist()]
         assert rows == [{"id": 1}]
         server.execute("INSERT INTO t VALUES (2)", "shop")
+        with connect(url) as connection:
+            low = Watermark(capture.config.identity, "0" * 32, 1, Mark.LOW)
+            capture.wait(write_watermark(connection, capture.config.watermarks, low))
         capture.wait(Lsn.parse(server.execute("SELECT pg_current_wal_insert_lsn()::text")[0][0]))
         assert [change["after"] for change in capture.changes("t")] == [{"id": 2}]
     finally:

@@ -71,6 +71,8 @@ class CapturedTable(BaseModel):
     key: tuple[str, ...]
     generation: int = 0
     """How often it was captured anew: its history in the log begins with the last time."""
+    published: int = 0
+    """Of a table that came after its source was made: a position from which on its changes are sent."""
     replica_identity: str = "d"
     """As ``pg_class`` has it: d(efault), f(ull), i(ndex), n(othing)."""
     filenode: int | None = None

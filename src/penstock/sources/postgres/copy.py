@@ -13,7 +13,7 @@ import os
 import select
 import socket
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +38,11 @@ __all__ = [
     "Tally",
     "copy_range",
     "copy_ranges",
+    "copy_rows",
     "copying_sessions",
+    "from_table",
     "page_ranges",
+    "selected",
     "session_name",
     "split_rows",
     "table_bytes",
@@ -121,20 +124,32 @@ def copy_range(
     tally: Tally | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range of pages as the snapshot shows them; `number` tells it from others of its table."""
-    tally = tally or Tally()
     name = session_name(table, number)
     with closing(connect(conninfo, patient=True, application_name=name)) as connection:
         take_snapshot(connection, snapshot)
-        result = connection.pgconn.exec_(_copy_command(table, pages).as_bytes(connection))
-        if result.status != pq.ExecStatus.COPY_OUT:
-            raise _refused(result, table.name, lsn)
-        places = _Places(len(table.columns))
-        for buffer, fill in _messages(connection, table.name):
-            tally.bytes += fill
-            for batch in _batches(buffer, fill, table, places, lsn):
-                tally.rows += batch.num_rows
-                tally.bytes -= _HEADER * batch.num_rows
-                yield batch
+        yield from copy_rows(connection, table, _pages_query(table, pages), lsn, tally)
+
+
+def copy_rows(
+    connection: psycopg.Connection[Any],
+    table: CapturedTable,
+    query: sql.Composed,
+    lsn: Lsn,
+    tally: Tally | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield what a query of the columns of a table returns."""
+    tally = tally or Tally()
+    command = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(query)
+    result = connection.pgconn.exec_(command.as_bytes(connection))
+    if result.status != pq.ExecStatus.COPY_OUT:
+        raise _refused(result, table.name, lsn)
+    places = _Places(len(table.columns))
+    for buffer, fill in _messages(connection, table.name):
+        tally.bytes += fill
+        for batch in _batches(buffer, fill, table, places, lsn):
+            tally.rows += batch.num_rows
+            tally.bytes -= _HEADER * batch.num_rows
+            yield batch
 
 
 def copying_sessions(connection: psycopg.Connection[Any], table: CapturedTable) -> dict[int, Tally]:
@@ -157,26 +172,30 @@ def _session_prefix(table: CapturedTable) -> str:
 
 
 def _refused(result: pq.abc.PGresult, table: TableName, lsn: Lsn) -> PenstockError:
-    """Sort what Postgres says to COPY: a table or column that is not there stays away."""
+    """Sort what Postgres says to COPY: a table or column that is not there stays away, a wrong value stays wrong."""
     why = f"the copy of {table} was refused: {_said(result.error_message)}"
-    if (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").startswith(b"42"):
+    if (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").startswith((b"22", b"42")):
         return TableError(str(table), lsn, why, f"Capture it anew: ALTER SOURCES … RETRY TABLE {table};")
     return TransientError(why, "It will be tried again.")
 
 
-def _copy_command(table: CapturedTable, pages: PageRange) -> sql.Composed:
-    listed = sql.SQL(", ").join(_selected(column) for column in table.columns)
-    name = sql.Identifier(table.name.schema, table.name.name)
-    source = name if table.partitioned else sql.SQL("ONLY {}").format(name)
+def _pages_query(table: CapturedTable, pages: PageRange) -> sql.Composed:
+    listed = sql.SQL(", ").join(selected(column) for column in table.columns)
     where = sql.SQL("ctid >= {}::tid").format(sql.Literal(f"({pages.first},0)"))
     if pages.last < _LAST_PAGE:
         where += sql.SQL(" AND ctid < {}::tid").format(sql.Literal(f"({pages.last},0)"))
     if table.row_filter is not None:  # printed by Postgres, from the publication
         where += sql.SQL(" AND ({})").format(sql.SQL(table.row_filter))
-    return sql.SQL("COPY (SELECT {} FROM {} WHERE {}) TO STDOUT (FORMAT binary)").format(listed, source, where)
+    return sql.SQL("SELECT {} FROM {} WHERE {}").format(listed, from_table(table), where)
 
 
-def _selected(column: CapturedColumn) -> sql.Composable:
+def from_table(table: CapturedTable) -> sql.Composed:
+    """Name a table in a query: without those that inherit from it, but with its partitions."""
+    name = sql.Identifier(table.name.schema, table.name.name)
+    return sql.SQL("{}" if table.partitioned else "ONLY {}").format(name)
+
+
+def selected(column: CapturedColumn) -> sql.Composable:
     """A column sent as text is printed by its output function, as in the stream; a cast prints some otherwise."""
     name = sql.Identifier(column.name)
     text = sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN format('%s', {0}) END")
@@ -185,9 +204,14 @@ def _selected(column: CapturedColumn) -> sql.Composable:
 
 def _messages(connection: psycopg.Connection[Any], table: TableName) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
     """Yield filled buffers, each good until the next is asked for."""
-    pump, buffer = Pump(connection.pgconn), np.empty(_BUFFER, np.uint8)
-    poll = _coalescing_poll(connection.pgconn.socket)
-    fill = 0
+    with _coalesced(connection.pgconn.socket) as poll:
+        yield from _filled(Pump(connection.pgconn), poll)
+    _check_end(connection, table)
+
+
+def _filled(pump: Pump, poll: select.poll) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
+    """Yield buffers as they fill, until the server ends the COPY."""
+    buffer, fill = np.empty(_BUFFER, np.uint8), 0
     while True:
         fill, drained = pump.drain(buffer, fill)
         if drained is Drained.IDLE and fill < _BUFFER // 2:
@@ -202,17 +226,27 @@ def _messages(connection: psycopg.Connection[Any], table: TableName) -> Iterator
             if len(buffer) > _BUFFER:  # it was made for one large row
                 buffer = np.empty(_BUFFER, np.uint8)
         if drained is Drained.ENDED:
-            _check_end(connection, table)
             return
 
 
-def _coalescing_poll(descriptor: int) -> select.poll:
-    """A poll that wakes when much has arrived: the server sends 8 KB at a time, and each waking takes from its time."""
-    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as same:
-        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _COALESCED)
+@contextmanager
+def _coalesced(descriptor: int) -> Iterator[select.poll]:
+    """A poll that wakes when much has arrived: the server sends 8 KB at a time, and each waking takes from its time.
+
+    Afterwards the socket wakes for anything again: answers to other commands are short.
+    """
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    return poll
+    _wake_for(descriptor, _COALESCED)
+    try:
+        yield poll
+    finally:
+        _wake_for(descriptor, 1)
+
+
+def _wake_for(descriptor: int, size: int) -> None:
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
 
 def _check_end(connection: psycopg.Connection[Any], table: TableName) -> None:
@@ -221,6 +255,8 @@ def _check_end(connection: psycopg.Connection[Any], table: TableName) -> None:
         said = result.error_message if result is not None else connection.pgconn.error_message
         message = f"the copy of {table} broke off: {_said(said)}"
         raise TransientError(message, "It will be tried again.")
+    while connection.pgconn.get_result() is not None:  # libpq takes the next command only after that
+        pass
 
 
 class _Places:

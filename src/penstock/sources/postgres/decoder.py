@@ -15,13 +15,16 @@ commit and without an LSN; the change log shows them to nobody until the commit 
 
 A change that cannot be kept (a table that changed its columns, a value that its column's type cannot hold) ends its
 table with a definite error at that transaction; all others go on. Where the change is rolled back, nothing ends.
+
+Watermarks and heartbeats are heard on the way, and no part of the log (see `penstock.sources.postgres.hearing`). Where
+somebody interferes with them, what committed before that leaves the decoder, and nothing after it.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -33,58 +36,39 @@ from penstock.positions import Lsn
 from penstock.sources.postgres import control, scan
 from penstock.sources.postgres.build import Changes, Unfit, build
 from penstock.sources.postgres.control import REPORT, parse_control
+from penstock.sources.postgres.decoded import Decoded
+from penstock.sources.postgres.hearing import Hearing
+from penstock.sources.postgres.interference import Guard
 from penstock.sources.postgres.open_transaction import Failure, OpenTransaction
 from penstock.sources.postgres.relation import Relation, parse_relation
+from penstock.sources.postgres.relation_slots import RelationSlots
 from penstock.sources.postgres.shapes import Refused, Shape, Shapes, Undescribed
 
-__all__ = ["Decoded", "Decoder"]
+__all__ = ["Decoder"]
 
 _MOST_CHANGES = 1 << 18
 _AFRESH = "Capture the table anew: ALTER SOURCES … RETRY TABLE {table};"
-
-
-@dataclass
-class Decoded:
-    """What one call of `Decoder.decode` found."""
-
-    consumed: int = 0
-    """Bytes of the buffer that are done with."""
-    durable: Lsn | None = None
-    """Every transaction up to here is in `chunks` or was staged before."""
-    committed_at: int | None = None
-    chunks: list[Chunk] = field(default_factory=list)
-    open_chunks: list[Chunk] = field(default_factory=list)
-    """Parts of the transaction `open_xid`, which is still in progress."""
-    open_xid: int = 0
-    staged: dict[int, StagedCommit] = field(default_factory=dict)
-    """Transactions whose parts were staged, and that have committed."""
-    discarded: list[int] = field(default_factory=list)
-    """Transactions whose staged parts are void. Before `open_chunks`: one that was prepared may be sent again."""
-    prepared: dict[int, frozenset[int]] = field(default_factory=dict)
-    """Transactions that are prepared, after `open_chunks`, and their subtransactions that were rolled back."""
-    errors: list[TableError] = field(default_factory=list)
-    changes: int = 0
-    more: bool = False
-    """Whether the buffer holds more that could be decoded at once."""
 
 
 class Decoder:
     """Decodes one replication stream; a new stream needs a new decoder."""
 
     def __init__(
-        self, shapes: Sequence[Shape], start: Lsn, ended: Collection[TableName] = (), *, truncate_ends: bool = False
+        self,
+        shapes: Sequence[Shape],
+        start: Lsn,
+        ended: Collection[TableName] = (),
+        *,
+        truncate_ends: bool = False,
+        guard: Guard | None = None,
     ) -> None:
         """Decode what follows `start`, without the tables that have `ended`; a TRUNCATE may end one, too."""
+        self._hearing = Hearing(guard, start)
         self._truncate_ends = truncate_ends
         self.shapes = Shapes({shape.name: shape for shape in shapes})
         self._start = start
-        self._ended = set(ended)
-        self._slots: list[Shape | Refused] = []
-        self._relations: dict[int, int] = {}
-        """Slot of each relation at the first byte that is not consumed; -1 for tables that are not ours."""
-        self._described: list[tuple[int, int, int]] = []
-        """Position, relation and slot of what was described behind it."""
-        self._ids, self._id_slots = np.empty(0, np.int64), np.empty(0, np.int32)
+        self._relations = RelationSlots(ended)
+        self._slots = self._relations.tables
         self._state = np.zeros(scan.STATE_SIZE, np.int64)
         self._m_off, self._m_slot, self._m_tx = (np.empty(_MOST_CHANGES, np.int32) for _ in range(3))
         self._m_ord, self._m_sub = (np.empty(_MOST_CHANGES, np.int64) for _ in range(2))
@@ -102,7 +86,9 @@ class Decoder:
         state = self._state
         state[: scan.KEEPALIVE] = self._resume
         state[scan.KEEPALIVE :] = 0
-        self._described.clear()
+        state[scan.HEARD] = -1
+        self._hearing.heard.clear()
+        self._relations.rescan()
         self._map_relations()
         found = Decoded()
         found.more = self._scan(buf, end, found)
@@ -125,13 +111,15 @@ class Decoder:
         """Scan to the end; True when it stopped before, because something has to leave first."""
         while True:
             status = scan.scan(
-                buf, end, self._ids, self._id_slots, self._m_off, self._m_slot, self._m_tx, self._m_ord, self._m_sub,
-                self._tx_lsn, self._tx_xid, self._tx_time, self._state,
+                buf, end, self._relations.ids, self._relations.slots, self._m_off, self._m_slot, self._m_tx,
+                self._m_ord, self._m_sub, self._tx_lsn, self._tx_xid, self._tx_time, self._state,
             )  # fmt: skip
             if status == scan.RELATION:
                 self._describe(buf)
+            elif status == scan.TOLD:
+                self._hear(buf)
             elif status == scan.CONTROL:
-                if self._state[scan.CLOSED_TRANSACTIONS] or self._follow(buf, found):
+                if self._state[scan.CLOSED_TRANSACTIONS] or self._hearing.outside or self._follow(buf, found):
                     return True
             elif status in (scan.SCANNED, scan.TABLE_FULL):
                 return bool(status == scan.TABLE_FULL)
@@ -144,6 +132,16 @@ class Decoder:
         end = at + 4 + int.from_bytes(buf[at : at + 4].tobytes(), "little")
         self._state[scan.POSITION] = end
         return buf[at + 29 : end].tobytes()
+
+    def _hear(self, buf: npt.NDArray[np.uint8]) -> None:
+        """Listen to the message at the position; the scan then steps over it."""
+        at, xid = int(self._state[scan.POSITION]), int(self._state[scan.XID])
+        message = self._message(buf)
+        if self._state[scan.IN_TRANSACTION] == scan.IN_BLOCK:
+            xid, message = int.from_bytes(message[1:5], "big"), message[:1] + message[5:]
+        transaction = int(self._state[scan.TRANSACTIONS]) if self._state[scan.IN_TRANSACTION] else None
+        self._hearing.hear(message, at, transaction, xid, self._relations.mapped)
+        self._state[scan.POSITION] = self._state[scan.HEARD] = at
 
     def _refuse(self, status: int, buf: npt.NDArray[np.uint8]) -> None:
         at = int(self._state[scan.POSITION]) + 29
@@ -165,66 +163,61 @@ class Decoder:
         except Undescribed as unknown:
             unknown.in_progress = self._state[scan.IN_TRANSACTION] != 1
             raise
-        self._described.append((at, relation.id, slot))
+        self._relations.describe(at, relation.id, slot)
         self._map_relations()
 
     def _slot_of(self, relation: Relation) -> int:
-        shape = self.shapes.of(relation, self._told())
-        if shape is None or shape.name in self._ended:
-            return -1
-        if shape not in self._slots:
-            self._slots.append(shape)
-        return self._slots.index(shape)
-
-    def _told(self) -> dict[TableName, Shape]:
-        """Return the shapes that this scan has met; in a block, any of them may have been rolled back."""
-        if self._state[scan.IN_TRANSACTION] == scan.IN_BLOCK:
-            return {}
-        shapes = (self._slots[slot] for _, _, slot in self._described if slot >= 0)
-        return {shape.name: shape for shape in shapes if isinstance(shape, Shape)}
+        listened = self._hearing.slot_of(relation)
+        if listened is not None:
+            return listened
+        block = self._state[scan.IN_TRANSACTION] == scan.IN_BLOCK  # any of what it described may be rolled back
+        return self._relations.slot_of(self.shapes.of(relation, {} if block else self._relations.described()))
 
     def _map_relations(self) -> None:
-        """Lay out for the scan which relation is which: as told so far, with what the open transaction told."""
-        relations = dict(self._relations)
-        if self._state[scan.IN_TRANSACTION] == scan.IN_BLOCK:
-            relations |= self._opened(int(self._state[scan.XID])).relations
-        relations |= {relation: slot for _, relation, slot in self._described}
-        known = sorted(relations.items())
-        self._ids = np.array([relation for relation, _ in known], np.int64)
-        self._id_slots = np.array([slot for _, slot in known], np.int32)
+        block = self._state[scan.IN_TRANSACTION] == scan.IN_BLOCK
+        self._relations.lay_out(self._opened(int(self._state[scan.XID])).relations if block else {})
 
     def _keep_relations(self, consumed: int) -> None:
         """Keep what was described in the bytes that are done with; the rest is met again."""
         block = self._state[scan.IN_TRANSACTION] == scan.IN_BLOCK
-        told = {relation: self._wanted(slot) for at, relation, slot in self._described if at < consumed}
-        (self._opened(int(self._state[scan.XID])).relations if block and told else self._relations).update(told)
-
-    def _wanted(self, slot: int) -> int:
-        return -1 if slot >= 0 and self._slots[slot].name in self._ended else slot
+        told = self._relations.told(consumed)
+        (self._opened(int(self._state[scan.XID])).relations if block and told else self._relations.known).update(told)
 
     def _end_table(self, name: TableName) -> None:
-        self._ended.add(name)
-        for relations in (self._relations, *(opened.relations for opened in self._open.values())):
-            relations.update({relation: self._wanted(slot) for relation, slot in relations.items()})
+        self._relations.end(name, (opened.relations for opened in self._open.values()))
 
     # -- transactions in one piece ----------------------------------------------------------------------------------
 
     def _close(self, found: Decoded, buf: npt.NDArray[np.uint8]) -> None:
         """Take everything that belongs to committed transactions."""
         state = self._state
-        transactions = int(state[scan.CLOSED_TRANSACTIONS])
+        transactions = self._undisturbed(found)
         if transactions:
             lsns = self._tx_lsn[:transactions]
-            self._check_order(lsns)
             found.durable = Lsn(max(int(lsns[-1]), self._start))
             found.committed_at = int(self._tx_time[transactions - 1])
             failures = self._close_staged(found, int(lsns[0]))
             self._resume[:] = 0
             found.changes = int(state[scan.CLOSED_MESSAGES])
+            if found.interference is not None:
+                found.changes = int(np.searchsorted(self._m_tx[: found.changes], transactions))
             found.chunks.extend(self._chunks(buf, found.changes, lsns, failures))
             self._end_tables(found, failures, lsns)
-        if state[scan.KEEPALIVE]:
+        if state[scan.KEEPALIVE] and found.interference is None:
             found.durable = Lsn(max(int(state[scan.KEEPALIVE]), found.durable or 0, self._start))
+
+    def _undisturbed(self, found: Decoded) -> int:
+        """Return how many of the transactions that committed come before interference with our marks."""
+        transactions = int(self._state[scan.CLOSED_TRANSACTIONS])
+        lsns = self._tx_lsn[:transactions]
+        if transactions:
+            self._check_order(lsns)
+        earlier = self._opened(int(self._resume[scan.XID])).heard if self._resume[scan.IN_TRANSACTION] else []
+        disturbed = self._hearing.disturbed(found.consumed, lsns, earlier if transactions else [])
+        if disturbed is None:
+            return transactions
+        transactions, found.interference = disturbed
+        return transactions
 
     def _close_staged(self, found: Decoded, lsn: int) -> list[Failure]:
         """End the transaction that was staged because it outgrew the buffer: it is the first to commit."""
@@ -299,7 +292,7 @@ class Decoder:
         """Turn failures in committed transactions into errors of their tables."""
         for failure in sorted(failures, key=lambda failure: failure.transaction):
             lsn = int(lsns[failure.transaction])
-            if failure.table not in self._ended and lsn > self._start:
+            if not self._relations.has_ended(failure.table) and lsn > self._start:
                 self._end_table(failure.table)
                 found.errors.append(TableError(str(failure.table), lsn, failure.message, failure.remedy))
 
@@ -317,6 +310,7 @@ class Decoder:
         found.open_chunks.extend(self._parts(buf, found.changes, opened))
         found.consumed = int(state[scan.POSITION])
         opened.ordinal = int(state[scan.ORDINAL])
+        opened.heard += [replace(heard, transaction=0) for heard in self._hearing.heard]
         self._resume[:] = state[: scan.KEEPALIVE]
 
     def _parts(self, buf: npt.NDArray[np.uint8], messages: int, opened: OpenTransaction) -> Iterator[Chunk]:
@@ -391,7 +385,7 @@ class Decoder:
         self._take_part(found, buf)
         if what == scan.IN_BLOCK:
             self._keep_relations(found.consumed)
-            self._described.clear()
+            self._relations.rescan()
         self._state[scan.IN_TRANSACTION] = 0
         self._resume[:] = 0
 
@@ -399,6 +393,9 @@ class Decoder:
         if self._state[scan.IN_TRANSACTION]:
             self._leave(found, buf, scan.IN_PREPARED)
         opened = self._opened(xid)
+        if self._interferes(found, opened, lsn, xid):
+            return
+        opened.heard.clear()
         found.prepared[xid] = frozenset(opened.aborted)
         found.durable = Lsn(max(lsn, self._start))
         self._end_tables(found, opened.lasting_failures(), np.array([lsn], np.int64))  # the commit may be long after
@@ -409,7 +406,9 @@ class Decoder:
         self._require_outside()
         opened = self._open.pop(commit.xid, OpenTransaction())
         self._check_order(np.array([commit.lsn], np.int64))
-        self._relations |= opened.relations
+        if self._interferes(found, opened, commit.lsn, commit.xid):
+            return
+        self._relations.known |= opened.relations
         found.durable, found.committed_at = Lsn(max(commit.lsn, self._start)), commit.committed_at
         if commit.lsn <= self._start:
             found.discarded.append(commit.xid)
@@ -418,6 +417,12 @@ class Decoder:
         failures = [*opened.lasting_failures(), *self._shrunk(opened)]
         self._end_tables(found, failures, np.array([commit.lsn], np.int64))
         self._advance(*opened.lasting_slots())
+
+    def _interferes(self, found: Decoded, opened: OpenTransaction, lsn: Lsn, xid: int) -> bool:
+        """Whether a transaction that came in parts holds what ends the stream."""
+        found.interference = self._hearing.judge(opened.lasting_signs(), lsn, xid)
+        found.uncertain = found.interference is not None and bool(opened.aborted)
+        return found.interference is not None
 
     def _shrunk(self, opened: OpenTransaction) -> Iterator[Failure]:
         """Find tables that lost a column again in the transaction that had added it."""

@@ -7,6 +7,8 @@
 Whole transactions are published in one step, and the slot is confirmed only up to what that made durable. A transaction
 that outgrows the buffer is staged in parts. When nothing is in flight, the server's keepalives move the
 frontier on, so that an idle table on a busy server holds back no WAL.
+
+Where somebody interferes with our watermarks or heartbeats, what committed before that is published, and capture stops.
 """
 
 from __future__ import annotations
@@ -23,15 +25,17 @@ import numpy.typing as npt
 import psycopg
 
 from penstock.changelog.interface import ChangeLog, ChangeLogWriter, Discarded, Prepared
-from penstock.errors import TableError, TransientError
+from penstock.errors import DefiniteError, PenstockError, TableError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.family import Instance, InstanceConfig, InstanceFactory
 from penstock.sources.postgres.additions import current_files, describe_additions
 from penstock.sources.postgres.connection import connect, connect_replication, connection_error
 from penstock.sources.postgres.continuity import continued, require_same_server
-from penstock.sources.postgres.decoder import Decoded, Decoder
+from penstock.sources.postgres.decoded import Decoded
+from penstock.sources.postgres.decoder import Decoder
 from penstock.sources.postgres.heartbeat import Pulse
-from penstock.sources.postgres.options import Rules
+from penstock.sources.postgres.interference import Guard
+from penstock.sources.postgres.options import Heartbeat, Rules, Watermarks
 from penstock.sources.postgres.shapes import Refused, Shape, Undescribed
 from penstock.sources.postgres.spec import PostgresInstanceConfig
 from penstock.sources.postgres.stream import Page, ReplicationStream, StreamEnded, StreamOptions
@@ -67,7 +71,7 @@ class PostgresInstance(Instance):
         Postgres failed at it: "could not map filenumber", of a table whose DDL was rolled back in part."""
         self._binary = True
         """Whether values are asked for in binary form: not where some column can only be printed by Postgres."""
-        self._pulse = Pulse(config.heartbeat, config.heartbeat_interval)
+        self._pulse = Pulse(config.heartbeat, config.heartbeat_interval, config.identity)
         self._watch = PublicationWatch(config, Lsn.ZERO)
         self._retain_next = 0.0
         self._asking: psycopg.Connection[Any] | None = None
@@ -152,7 +156,14 @@ class PostgresInstance(Instance):
             table = captured if known is None else captured.grown(known.schema)
             shapes.append(Shape.of(table, writer.define(table.table_schema(), self._durable)))
         ended = [name for name, table in logged.items() if table.error is not None]
-        return Decoder(shapes, self._durable, ended, truncate_ends=self._config.rules is Rules.STRICT)
+        strict = self._config.rules is Rules.STRICT
+        return Decoder(shapes, self._durable, ended, truncate_ends=strict, guard=self._guard())
+
+    def _guard(self) -> Guard:
+        config = self._config
+        whole = self._durable == config.start()
+        accepted = Lsn(config.accepted_interference)
+        return Guard(config.source, config.identity, config.meta_tables(), accepted=accepted, whole=whole)
 
     def _look_at_files(self, connection: psycopg.Connection[Any], decoder: Decoder) -> None:
         """Remember which file holds each table: what was rewritten before a column was added does not matter to it."""
@@ -170,6 +181,7 @@ class PostgresInstance(Instance):
             binary=self._binary and not any(column.sent_as_text for column in columns),
             in_progress=self._in_progress,
             two_phase=config.flags.two_phase,
+            messages=Watermarks.MESSAGE is config.watermarks or Heartbeat.MESSAGE is config.heartbeat,
         )
 
     def _learn(self, decoder: Decoder, writer: ChangeLogWriter, unknown: Undescribed) -> None:
@@ -216,7 +228,7 @@ class PostgresInstance(Instance):
                 decoder.end_tables(self._check_published(self._side(), writer))
                 self._look_at_files(self._side(), decoder)
             if self._pulse.due():
-                self._pulse.beat(self._side())
+                self._pulse.beat(self._side(), self._durable)
             if time.monotonic() >= self._retain_next:
                 self._retain(writer)
 
@@ -248,7 +260,17 @@ class PostgresInstance(Instance):
                 self._publish(writer, found)
             elif found.durable is not None:
                 idle.move(found.durable)
+            if found.interference is not None:
+                raise self._end_of(found.interference, uncertain=found.uncertain)
         return done
+
+    def _end_of(self, interference: DefiniteError, *, uncertain: bool) -> PenstockError:
+        """Stop; or look again without transactions in progress: they then come without what was rolled back."""
+        if not (uncertain and self._in_progress):
+            return interference
+        self._in_progress = False
+        message = "a mark came in a transaction in progress of which a part was rolled back"
+        return TransientError(message, "The stream is opened again, to see whether the mark was.")
 
     def _stage(self, writer: ChangeLogWriter, found: Decoded) -> None:
         """Write what belongs to transactions in progress, and remove what was rolled back."""

@@ -16,7 +16,16 @@ from psycopg import sql
 from penstock.errors import UsageError
 from penstock.model import TableName
 
-__all__ = ["ColumnName", "TableChoice", "nearest", "parse_column", "parse_table", "quoted", "quoted_table"]
+__all__ = [
+    "ColumnName",
+    "TableChoice",
+    "choice_text",
+    "nearest",
+    "parse_column",
+    "parse_table",
+    "quoted",
+    "quoted_table",
+]
 
 _PART = r'(?:"(?:[^"]|"")+"|[^\s".]+)'
 _TABLE = re.compile(rf"\s*({_PART})\.({_PART})(?:\s+AS\s+({_PART}))?\s*", re.IGNORECASE)
@@ -56,6 +65,12 @@ def parse_table(text: str) -> TableChoice:
     return TableChoice(TableName(schema, name), alias)
 
 
+def choice_text(choice: TableChoice) -> str:
+    """Write a choice so that `parse_table` reads it."""
+    parts = f"{_written(choice.table.schema)}.{_written(choice.table.name)}"
+    return f"{parts} AS {_written(choice.alias)}" if choice.alias else parts
+
+
 def parse_column(text: str) -> ColumnName:
     """Read ``schema.table.column``."""
     found = _COLUMN.fullmatch(text)
@@ -80,6 +95,10 @@ def quoted(*parts: str) -> str:
 def quoted_table(table: TableName) -> str:
     """Quote a table's name for SQL text."""
     return quoted(table.schema, table.name)
+
+
+def _written(part: str) -> str:
+    return part if re.fullmatch(r'[^\s".]+', part) else '"' + part.replace('"', '""') + '"'
 
 
 def _plain(part: str) -> str:

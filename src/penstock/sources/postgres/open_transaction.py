@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.model import TableName
+from penstock.sources.postgres.hearing import Heard
 
 __all__ = ["Failure", "OpenTransaction", "Use"]
 
@@ -46,6 +47,8 @@ class OpenTransaction:
     uses: dict[int, list[Use]] = field(default_factory=dict)
     """Of every slot with changes in it."""
     failures: list[Failure] = field(default_factory=list)
+    heard: list[Heard] = field(default_factory=list)
+    """Watermarks and heartbeats in it."""
     aborted: set[int] = field(default_factory=set)
 
     def lasting_slots(self) -> list[int]:
@@ -69,6 +72,10 @@ class OpenTransaction:
         """Return the failures that were not rolled back, as those of the first of some transactions."""
         kept = (failure for failure in self.failures if failure.transaction not in self.aborted)
         return [replace(failure, transaction=0) for failure in kept]
+
+    def lasting_signs(self) -> list[Heard]:
+        """Return what was heard and not rolled back."""
+        return [heard for heard in self.heard if heard.xid not in self.aborted]
 
     def use(
         self,

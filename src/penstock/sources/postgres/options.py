@@ -93,6 +93,9 @@ class PostgresOptions(BaseModel):
     heartbeat_interval: float = Field(default=10.0, description="seconds between heartbeats")
     snapshot: Snapshot = Field(default=Snapshot.PARALLEL, description="how tables are copied first")
     snapshot_wait: str = Field(default="1 hour", description="how long a copy waits for transactions begun before it")
+    chunk_rows: int = Field(
+        default=20_000, ge=1, description="rows of the first chunk of a chunked copy; then it adapts"
+    )
     chunk_pause: str = Field(default="0 s", description="the pause between the chunks of a chunked copy")
     watermarks: Watermarks = Field(default=Watermarks.MESSAGE, description="how windows are marked in the stream")
 

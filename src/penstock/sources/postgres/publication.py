@@ -227,20 +227,30 @@ def _tell_breadth(publication: Publication, tables: Sequence[TableName]) -> list
 
 
 def create_publication(
-    connection: psycopg.Connection[Any], name: str, tables: Sequence[CapturedTable], rules: Rules = Rules.OPEN
+    connection: psycopg.Connection[Any],
+    name: str,
+    tables: Sequence[CapturedTable],
+    rules: Rules = Rules.OPEN,
+    meta: Sequence[TableName] = (),
 ) -> None:
-    """Publish exactly these tables."""
-    connection.execute(create_statement(name, tables, rules))
+    """Publish exactly these tables, and those in which we mark windows and beat."""
+    connection.execute(create_statement(name, tables, rules, meta))
 
 
-def create_statement(name: str, tables: Sequence[CapturedTable], rules: Rules = Rules.OPEN) -> sql.Composed:
+def create_statement(
+    name: str, tables: Sequence[CapturedTable], rules: Rules = Rules.OPEN, meta: Sequence[TableName] = ()
+) -> sql.Composed:
     """Return the statement that makes the publication."""
     statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})")
-    return statement.format(sql.Identifier(name), _members(tables), _parameters(tables, rules))
+    return statement.format(sql.Identifier(name), _members(tables, meta), _parameters(tables, rules))
 
 
 def repair_publication(
-    connection: psycopg.Connection[Any], name: str, tables: Sequence[CapturedTable], rules: Rules = Rules.OPEN
+    connection: psycopg.Connection[Any],
+    name: str,
+    tables: Sequence[CapturedTable],
+    rules: Rules = Rules.OPEN,
+    meta: Sequence[TableName] = (),
 ) -> None:
     """Make our publication publish exactly these tables again; a broad one is not ours, and is never changed.
 
@@ -248,7 +258,7 @@ def repair_publication(
     """
     found = read_publication(connection, name)
     if found is None:
-        create_publication(connection, name, tables, rules)
+        create_publication(connection, name, tables, rules, meta)
         return
     if found.all_tables or found.schemas:
         message = f"the publication {name} is FOR ALL TABLES or for whole schemas: Penstock did not make it so"
@@ -256,7 +266,7 @@ def repair_publication(
     publication = sql.Identifier(name)
     with connection.transaction():
         parameters = sql.SQL("ALTER PUBLICATION {} SET ({})").format(publication, _parameters(tables, rules))
-        members = sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(publication, _members(tables))
+        members = sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(publication, _members(tables, meta))
         # A root that lists columns must be published as such first; what is left as a leaf, taken out first.
         rooted = any(table.partitioned for table in tables)
         for statement in (parameters, members) if rooted else (members, parameters):
@@ -270,8 +280,9 @@ def drop_publication(connection: psycopg.Connection[Any], name: str) -> bool:
     return there
 
 
-def _members(tables: Sequence[CapturedTable]) -> sql.Composed:
-    return sql.SQL(", ").join(_member(table) for table in tables)
+def _members(tables: Sequence[CapturedTable], meta: Sequence[TableName]) -> sql.Composed:
+    own = [sql.SQL("ONLY {}").format(sql.Identifier(table.schema, table.name)) for table in meta]
+    return sql.SQL(", ").join([*(_member(table) for table in tables), *own])
 
 
 def _member(table: CapturedTable) -> sql.Composed:

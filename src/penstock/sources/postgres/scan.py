@@ -8,6 +8,9 @@
 
 Both are total: every read is checked against the end of its message, and what does not fit the protocol stops the scan
 with a status. Nothing is guessed. A length of -1 is NULL and -2 an unchanged TOAST value that was not sent.
+
+What concerns our own marks in the stream (see `penstock.sources.postgres.signs`) is rare, so it is not read in here.
+The scan stops at such a message with TOLD, and passes it over when it is called again with ``state[HEARD]`` at it.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ __all__ = [
     "COMMIT_TIME",
     "CONTROL",
     "FOREIGN",
+    "HEARD",
     "IN_BLOCK",
     "IN_PREPARED",
     "IN_TRANSACTION",
@@ -34,8 +38,10 @@ __all__ = [
     "SCANNED",
     "STATE_SIZE",
     "TABLE_FULL",
+    "TOLD",
     "TRANSACTIONS",
     "UNKNOWN",
+    "WATCHED",
     "XID",
     "scan",
     "split",
@@ -46,6 +52,7 @@ SCANNED = 0
 RELATION = 1
 TABLE_FULL = 2
 CONTROL = 3
+TOLD = 4
 UNKNOWN = -1
 MALFORMED = -2
 FOREIGN = -3
@@ -66,7 +73,11 @@ CLOSED_MESSAGES = 7
 CLOSED_TRANSACTIONS = 8
 CLOSED_POSITION = 9
 POSITION = 10
-STATE_SIZE = 11
+HEARD = 11
+STATE_SIZE = 12
+
+# the first slot of tables whose changes are told to the caller; others follow below it
+WATCHED = -3
 
 _EPOCH = 946_684_800_000_000  # microseconds from 1970 to 2000, where Postgres begins to count
 _HEADER = 4
@@ -120,7 +131,7 @@ def _named(b, p, e):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def _is_known(b, p, e, skip):  # type: ignore[no-untyped-def]
-    """Whether an Origin, Type or logical Message, none of which we need, is well-formed."""
+    """Whether an Origin, Type or logical Message is well-formed."""
     if b[p] == 79:  # Origin: LSN, name
         return _named(b, p + 9, e) == e
     if b[p] == 89:  # Type: OID, schema, name
@@ -130,6 +141,16 @@ def _is_known(b, p, e, skip):  # type: ignore[no-untyped-def]
     return q > 0 and q + 4 <= e and q + 4 + _be32(b, q) == e
 
 
+@njit(inline="always")
+def _is_ours(b, p, e):  # type: ignore[no-untyped-def]
+    """Whether the prefix of a logical message begins with ``penstock.``."""
+    return (
+        p + 9 <= e
+        and b[p] == 112 and b[p + 1] == 101 and b[p + 2] == 110 and b[p + 3] == 115 and b[p + 4] == 116
+        and b[p + 5] == 111 and b[p + 6] == 99 and b[p + 7] == 107 and b[p + 8] == 46
+    )  # fmt: skip
+
+
 _SCAN = types.int64(_U8, types.int64, _I64, _I32, _I32, _I32, _I32, _I64, _I64, _I64, _I64, _I64, _I64)
 
 
@@ -137,9 +158,10 @@ _SCAN = types.int64(_U8, types.int64, _I64, _I32, _I32, _I32, _I32, _I64, _I64, 
 def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, m_sub, tx_lsn, tx_xid, tx_time, state):  # type: ignore[no-untyped-def]
     """Scan messages from ``state[POSITION]`` on; return a status.
 
-    On RELATION and CONTROL the caller reads the message at the position, steps over it and calls again. Slot -1 is a
-    table whose changes are not wanted. ``CLOSED_*`` tell how much belongs to transactions that have committed. In a
-    block of a transaction in progress, messages carry the xid of their subtransaction behind the kind: `m_sub`.
+    On RELATION and CONTROL the caller reads the message at the position, steps over it and calls again; on TOLD it
+    reads it, and lets the scan step over it. Slot -1 is a table whose changes are not wanted. ``CLOSED_*`` tell how
+    much belongs to transactions that have committed. In a block of a transaction in progress, messages carry the xid
+    of their subtransaction behind the kind: `m_sub`.
     """
     pos = state[POSITION]
     n = state[MESSAGES]
@@ -178,9 +200,6 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, m_sub, tx_lsn, tx_xid
                 status = MALFORMED
                 break
             slot = _slot_of(_be32(buf, p + 1 + skip), ids, slots)
-            if slot == -2:
-                status = FOREIGN
-                break
             if slot >= 0:
                 if n == m_off.shape[0]:
                     status = TABLE_FULL
@@ -191,6 +210,9 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, m_sub, tx_lsn, tx_xid
                 m_ord[n] = state[ORDINAL]
                 m_sub[n] = _be32(buf, p + 1) if skip else state[XID]
                 n += 1
+            elif slot == -2 or (slot <= WATCHED and state[HEARD] != pos):
+                status = FOREIGN if slot == -2 else TOLD
+                break
             state[ORDINAL] += 1
         elif kind == 66:  # Begin: final LSN, commit time, xid
             if state[IN_TRANSACTION] != 0 or e - p != 21:
@@ -234,6 +256,12 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, m_sub, tx_lsn, tx_xid
                 slot = _slot_of(_be32(buf, p + 6 + skip + 4 * i), ids, slots)
                 if slot == -2:
                     status = FOREIGN
+                elif slot <= WATCHED and state[HEARD] != pos and status == SCANNED:
+                    status = TOLD
+            if status != SCANNED:
+                break
+            for i in range(count):
+                slot = _slot_of(_be32(buf, p + 6 + skip + 4 * i), ids, slots)
                 if slot >= 0:
                     m_off[n] = p
                     m_slot[n] = slot
@@ -242,11 +270,12 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, m_sub, tx_lsn, tx_xid
                     m_sub[n] = _be32(buf, p + 1) if skip else state[XID]
                     n += 1
                 state[ORDINAL] += 1
-            if status == FOREIGN:
-                break
         elif kind == 79 or kind == 89 or kind == 77:  # O Y M
             if not _is_known(buf, p, e, skip):
                 status = MALFORMED
+                break
+            if kind == 77 and state[HEARD] != pos and _is_ours(buf, p + 10 + skip, e):
+                status = TOLD
                 break
             if state[IN_TRANSACTION] == 0:
                 state[CLOSED_POSITION] = e

@@ -19,6 +19,7 @@ from penstock.model import TableName
 from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
 from penstock.sources.postgres.findings import Finding, error, info
 from penstock.sources.postgres.introspect import UpstreamColumn, UpstreamTable
+from penstock.sources.postgres.meta import META_TABLES
 from penstock.sources.postgres.names import ColumnName, nearest
 from penstock.sources.postgres.options import Ownership, Partitions, PostgresOptions, Rules
 from penstock.sources.postgres.publication import Publication, PublishedTable
@@ -158,6 +159,9 @@ def _named(found: Sequence[UpstreamTable], options: PostgresOptions, chosen: Sel
             names = (str(name) for name, table in known.items() if table.kind in "rp")
             remedy = nearest(str(choice.table), names) or "See \\dt in psql for the tables that are there."
             chosen.findings.append(error(str(choice.table), "there is no such table", remedy))
+        elif table.name in META_TABLES:
+            why = "it is where watermarks and heartbeats are written, and no table of yours"
+            chosen.findings.append(error(str(choice.table), why, "Leave it out."))
         elif table.kind in _NOT_TABLES or table.persistence == "t":
             what = _NOT_TABLES.get(table.kind, "a temporary table")
             why = f"it is {what}: its changes are not in the WAL"
@@ -175,6 +179,7 @@ def _covered(found: Sequence[UpstreamTable], options: PostgresOptions, chosen: S
             remedy = nearest(schema, schemas) or "See \\dn in psql for the schemas that are there."
             chosen.findings.append(error(f"schema {schema}", "it has no tables, or is not there", remedy))
     inside = [table for table in found if not options.schemas or table.name.schema in options.schemas]
+    inside = [table for table in inside if table.name not in META_TABLES]
     for table in inside:
         if table.kind in ("m", "f"):
             what = _NOT_TABLES[table.kind]

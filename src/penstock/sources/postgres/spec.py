@@ -19,9 +19,10 @@ from penstock.sources.family import InstanceConfig, Source
 from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
 from penstock.sources.postgres.findings import Finding, error, errors_among
-from penstock.sources.postgres.names import nearest, quoted
+from penstock.sources.postgres.meta import make_meta, meta_tables, restore_meta, unmake_meta
+from penstock.sources.postgres.names import TableChoice, choice_text, nearest, quoted
 from penstock.sources.postgres.options import Heartbeat, Ownership, PostgresOptions, Rules, Snapshot, Watermarks
-from penstock.sources.postgres.preflight import Preflight, chosen_tables, examine
+from penstock.sources.postgres.preflight import Preflight, chosen_tables, examine, examine_named
 from penstock.sources.postgres.preflight.role import find_role
 from penstock.sources.postgres.preflight.tables import check_table
 from penstock.sources.postgres.publication import create_publication, drop_publication, repair_publication
@@ -38,6 +39,9 @@ from penstock.sources.postgres.slot import (
 __all__ = ["PostgresInstanceConfig", "PostgresSource", "source_name"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
+_POSITION = """
+SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END)::text
+"""
 _RELEASE_SECONDS = 10.0
 _SETTLE_SECONDS = 3
 
@@ -137,15 +141,19 @@ class PostgresSource(Source, PostgresOptions):
             return {table.name: table.captured() for table in chosen_tables(connection, self.publication, self)}
 
     def look_again(self, tables: Collection[TableName]) -> dict[TableName, CapturedTable | Finding]:
-        """Return some of the chosen tables as they are now; or for what reason one cannot be captured."""
-        found: dict[TableName, CapturedTable | Finding] = {}
+        """Return these tables as they are now, whether or not they are captured; or why one cannot be."""
+        named = self.model_copy(update={"tables": tuple(choice_text(TableChoice(t)) for t in tables), "schemas": ()})
         with connect(self.conninfo()) as connection:
             role = find_role(connection)
-            for table in chosen_tables(connection, self.publication, self):
-                if table.name in tables:
-                    errors = errors_among(check_table(table, role, self))
-                    found[table.name] = errors[0] if errors else table.captured()
-        return found
+            selection, problems = examine_named(connection, self.publication, named)
+        found: dict[TableName, CapturedTable | Finding] = {}
+        for table in selection:
+            own = [*check_table(table, role, self), *(f for f in problems if f.object == str(table.name))]
+            errors = errors_among(own)
+            found[table.name] = errors[0] if errors else table.captured()
+        gone = error("", "it is not there upstream, or not published", "Create or publish it, then retry.")
+        told = {finding.object: finding for finding in errors_among(problems)}
+        return {name: found.get(name) or told.get(str(name), gone) for name in tables}
 
     def describe(self) -> Sequence[TableSchema]:
         """Return the schemas of the tables that can be captured."""
@@ -173,6 +181,7 @@ class PostgresSource(Source, PostgresOptions):
                 identity=uuid.uuid4().hex,
                 snapshot=self.snapshot,
                 snapshot_wait=self.snapshot_wait,
+                chunk_rows=self.chunk_rows,
                 chunk_pause=self.chunk_pause,
                 watermarks=self.watermarks,
             )
@@ -197,8 +206,11 @@ class PostgresInstanceConfig(InstanceConfig):
     """Made with the source, and in every watermark: what tells ours from those of others."""
     snapshot: Snapshot = Snapshot.PARALLEL
     snapshot_wait: str = "1 hour"
+    chunk_rows: int = 20_000
     chunk_pause: str = "0 s"
     watermarks: Watermarks = Watermarks.MESSAGE
+    accepted_interference: int = 0
+    """Up to here, what others wrote in the place of our watermarks and heartbeats is settled."""
     standby: bool = False
     """Whether it was a standby from which capture began."""
     start_lsn: int = 0
@@ -212,21 +224,37 @@ class PostgresInstanceConfig(InstanceConfig):
         return Lsn(self.start_lsn)
 
     def prepare(self) -> Self:
-        """Make the publication, then the slot: a slot decodes only with publications older than itself."""
+        """Make our tables, the publication, then the slot: a slot decodes only with publications older than itself."""
         with connect(self.connection) as connection, connect_replication(self.connection) as replication:
             system, timeline = identify(replication)
             standby = connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
-            made = self._owns_publication
-            if made:
-                create_publication(connection, self.publication, self.tables, self.rules)
+            meta, made = self.meta_tables(), False
+            claimed = make_meta(connection, meta, self.identity) if meta else Lsn.ZERO
             try:
+                if self._owns_publication:
+                    create_publication(connection, self.publication, self.tables, self.rules, meta)
+                    made = True
                 start = self._make_slot(replication) if self._owns_slot else self._take_slot(connection)
             except BaseException:
                 if made:
                     drop_publication(connection, self.publication)
+                unmake_meta(connection, meta, self.identity)
                 raise
         known = {"start_lsn": int(start), "system": system, "timeline": timeline, "standby": standby}
-        return self.model_copy(update=known)
+        return self.model_copy(update={**known, "accepted_interference": int(claimed)})
+
+    def meta_tables(self) -> tuple[TableName, ...]:
+        """Return the tables upstream in which we mark windows and beat; none where logical messages do."""
+        return meta_tables(self.watermarks, self.heartbeat)
+
+    def accept_interference(self) -> Self:
+        """Put our rows upstream right again, and take all that others wrote there so far as settled.
+
+        For somebody who knows who that was. Capture must not run meanwhile; it goes on with the config returned.
+        """
+        with connect(self.connection) as connection:
+            settled = restore_meta(connection, self.meta_tables(), self.identity)
+        return self.model_copy(update={"accepted_interference": int(settled)})
 
     def _make_slot(self, replication: psycopg.Connection[Any]) -> Lsn:
         flags = self.flags
@@ -242,33 +270,39 @@ class PostgresInstanceConfig(InstanceConfig):
             raise DefiniteError(str(problem), "Make it, or name another one.")
         return state.confirmed
 
-    def repair(self) -> None:
-        """Make our publication publish exactly the tables of this config."""
-        if self._owns_publication:
-            with connect(self.connection) as connection:
-                repair_publication(connection, self.publication, self.tables, self.rules)
+    def repair(self) -> Lsn:
+        """Make our publication publish exactly the tables of this config; return a position after that."""
+        with connect(self.connection) as connection:
+            if self._owns_publication:
+                repair_publication(connection, self.publication, self.tables, self.rules, self.meta_tables())
+            return Lsn.parse(connection.execute(_POSITION).fetchall()[0][0])
 
     def cleanup(self) -> list[str]:
-        """Drop slot and publication that are ours; a capture that was just stopped gets a moment to let go."""
+        """Drop slot, publication and tables that are ours; a capture that was just stopped gets a moment to let go."""
         removed = []
         with connect(self.connection) as connection:
             if self._owns_slot and _drop_released(connection, self.slot):
                 removed.append(f"slot {self.slot}")
             if self._owns_publication and drop_publication(connection, self.publication):
                 removed.append(f"publication {self.publication}")
+            removed += unmake_meta(connection, self.meta_tables(), self.identity)
         return removed
 
     def settle(self, durable: Lsn) -> list[str]:
         """Clean up long after capture ended: a slot that was confirmed beyond `durable` is somebody else's by now."""
         with connect(self.connection, connect_timeout=_SETTLE_SECONDS) as connection:
             state = find_slot(connection, self.slot) if self._owns_slot else None
-        return [] if state is not None and state.confirmed > durable else self.cleanup()
+            if state is not None and state.confirmed > durable:
+                return unmake_meta(connection, self.meta_tables(), self.identity)
+        return self.cleanup()
 
     def by_hand(self) -> list[str]:
         """Return what to run in psql on that database."""
         slot = [f"SELECT pg_drop_replication_slot('{self.slot}');"] if self._owns_slot else []
         publication = [f"DROP PUBLICATION IF EXISTS {quoted(self.publication)};"] if self._owns_publication else []
-        return [f"-- on {place(self.connection)}", *slot, *publication] if slot or publication else []
+        meta = [f"DROP TABLE IF EXISTS {table}; -- if Penstock made it" for table in self.meta_tables()]
+        left = [*slot, *publication, *meta]
+        return [f"-- on {place(self.connection)}", *left] if left else []
 
     def kept(self) -> list[str]:
         """Name what is the user's, and stays upstream."""

@@ -56,12 +56,21 @@ class PublicationWatch:
             raise DefiniteError(
                 message, f"Drop the source with `penstock drop {self._config.source}` and capture it again."
             )
+        self._require_marks(publication)
         tables = [table for table in self._config.tables if table.name in self._proven]
         there = {oid for (oid,) in connection.execute(_OIDS, ([table.oid for table in tables],))}
         troubled = [(table, _trouble(connection, table, publication, there)) for table in tables]
         errors = [self._error(table, why) for table, why in troubled if why is not None]
         self._proven = {table.name: max(self._proven[table.name], durable) for table, why in troubled if why is None}
         return errors
+
+    def _require_marks(self, publication: Publication) -> None:
+        """Without its watermarks and heartbeats in the stream, nobody would notice who writes there."""
+        for table in self._config.meta_tables():
+            if publication.table(table) is None:
+                message = f"{table} is gone, or not in the publication {publication.name} any more"
+                remedy = f"Drop the source with `penstock drop {self._config.source}` and capture it again."
+                raise DefiniteError(message, remedy)
 
     def _error(self, table: CapturedTable, why: str) -> TableError:
         remedy = (

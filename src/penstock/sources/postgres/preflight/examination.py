@@ -12,16 +12,18 @@ from penstock.errors import DefiniteError
 from penstock.model import TableName
 from penstock.sources.postgres.findings import Finding, error, errors_among, info
 from penstock.sources.postgres.introspect import find_tables
+from penstock.sources.postgres.meta import find_meta, meta_tables
 from penstock.sources.postgres.options import Ownership, PostgresOptions
 from penstock.sources.postgres.pooler import find_pooler
 from penstock.sources.postgres.preflight.contracts import check_publication_of, check_slot_of
+from penstock.sources.postgres.preflight.meta import check_meta
 from penstock.sources.postgres.preflight.role import find_role
 from penstock.sources.postgres.preflight.server import check_server, check_version
 from penstock.sources.postgres.preflight.tables import check_table
 from penstock.sources.postgres.publication import read_publication
 from penstock.sources.postgres.selection import ChosenTable, Selection, choose
 
-__all__ = ["Preflight", "chosen_tables", "examine"]
+__all__ = ["Preflight", "chosen_tables", "examine", "examine_named"]
 
 _ALL_TABLES = PostgresOptions()
 
@@ -83,15 +85,20 @@ def examine(
     found_publication = read_publication(connection, publication)
     selection = choose(find_tables(connection), options, found_publication if users else None, version)
     if captured is not None:
-        _keep_captured(selection, captured, refused)
+        _keep_captured(selection, captured, refused, options)
     there, role = captured is not None, find_role(connection)
     published = [table.name for table in selection.tables if captured is None or table.name in captured]
+    meta = check_meta(connection, options, role, found_publication, captured=there)
+    if there or users:
+        marks = meta_tables(options.watermarks, options.heartbeat)
+        published += [table for table in marks if find_meta(connection, table) is not None]
     server = [
         *pooled,
         *check_server(connection, options, captured=there),
         *role.check(options),
         *check_publication_of(publication, found_publication, published, options, captured=there),
         *check_slot_of(connection, slot, options, captured=there),
+        *meta,
         *selection.findings,
     ]
     about_tables = {str(table.name) for table in selection.tables}
@@ -109,12 +116,29 @@ def chosen_tables(connection: psycopg.Connection[Any], publication: str, options
     return choose(find_tables(connection), options, found, connection.info.server_version).tables
 
 
-def _keep_captured(selection: Selection, captured: Collection[TableName], refused: Collection[TableName]) -> None:
+def examine_named(
+    connection: psycopg.Connection[Any], publication: str, options: PostgresOptions
+) -> tuple[list[ChosenTable], list[Finding]]:
+    """Return the tables that these options name one by one, and what keeps one from being found or sent."""
+    users = options.publication_ownership is Ownership.USER
+    found = read_publication(connection, publication) if users else None
+    selection = choose(find_tables(connection), options, found, connection.info.server_version)
+    names = [table.name for table in selection.tables]
+    contract = check_publication_of(publication, found, names, options, captured=True) if users else []
+    return selection.tables, [*selection.findings, *contract]
+
+
+def _keep_captured(
+    selection: Selection, captured: Collection[TableName], refused: Collection[TableName], options: PostgresOptions
+) -> None:
     """Of a source that is there, look at its tables: what was made later is not captured, what is gone is an error."""
     there = {table.name for table in selection.tables}
     for name in sorted(set(captured) - there):
         why = "it is captured, and is not there any more, or not published"
         selection.findings.append(error(str(name), why, "Drop the source and capture it again."))
     for name in sorted(there - set(captured) - set(refused)):
-        selection.findings.append(info(str(name), "it is newer than the source, and is not captured"))
+        why = "it is newer than the source, or was dropped from it, and is not captured"
+        selection.findings.append(info(str(name), why, f"To capture it: ALTER SOURCES … ADD TABLE {name};"))
+    elsewhere = {str(c) for c in (*options.excluded(), *options.as_text()) if c.table not in captured}
+    selection.findings = [finding for finding in selection.findings if finding.object not in elsewhere]
     selection.tables = [table for table in selection.tables if table.name in captured or table.name in refused]

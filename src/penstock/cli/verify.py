@@ -1,0 +1,149 @@
+"""``penstock verify``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.options import DebugOption, HomeOption, JsonOption
+from penstock.cli.starting import spark_when_needed, waiting
+from penstock.control.home import Home, open_existing
+from penstock.control.verify_report import VerifyRepair, VerifyReport, VerifyTable, verify_report
+from penstock.errors import DefiniteError
+
+if TYPE_CHECKING:
+    from penstock.control.verify import Verdict
+
+__all__ = ["draw", "verify"]
+
+_SHOWN = 20
+_REPAIRED = 100_000
+"""No more keys of a table are put right at once."""
+_COLORS = {"equal": "green", "different": "red", "not compared": "yellow"}
+
+
+def verify(
+    source: Annotated[str, typer.Argument(help="The source's name.")],
+    tables: Annotated[
+        list[str] | None, typer.Argument(help="Some of its tables, as schema.table; all, unless one is named.")
+    ] = None,
+    as_json: JsonOption = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Compare all rows, not hashes of them first; takes longer.")
+    ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Put right what differs, beside the stream, and compare again.")
+    ] = False,
+    home: HomeOption = Path(".penstock"),
+    debug: DebugOption = False,
+) -> None:
+    """Compare live tables with Postgres, row by row, all of them at one position.
+
+    Works beside `penstock run`; where nobody runs the home, it is run meanwhile. Exit code 1: some rows differ, and
+    their keys are shown. 3: nothing differs, but a table could not be compared.
+
+    Example: penstock verify shop public.orders
+    """
+    opened = open_existing(home)
+    opened.tables(source, tables or ())  # names that are wrong are told before Spark is started
+    with spark_when_needed() as spark, waiting("waiting for a snapshot") as progress, opened.run_if_idle(spark()):
+        report = _verified(opened, spark(), source, tables or (), exact, repair, progress)
+    if as_json:
+        typer.echo(json.dumps(report.as_json(), indent=2, ensure_ascii=False))
+    else:
+        draw(Console(highlight=False, soft_wrap=True), report)
+    if not report.equal:
+        raise typer.Exit(1 if report.differs else DefiniteError.exit_code)
+
+
+def _verified(
+    home: Home,
+    spark: SparkSession,
+    source: str,
+    tables: Sequence[str],
+    exact: bool,
+    repair: bool,
+    progress: Callable[[str], None],
+) -> VerifyReport:
+    """Compare; then, where that is asked for and something differs, put it right and compare again."""
+
+    def compare(limit: int) -> list[Verdict]:
+        return home.verify(
+            spark, source, tables, limit=limit, exact=exact, progress=lambda name: progress(f"comparing {name}")
+        )
+
+    verdicts = compare(_REPAIRED if repair else _SHOWN)
+    report = verify_report(source, verdicts, _SHOWN)
+    if not repair or not report.differs:
+        return report
+    repairs = [_repaired(home, spark, source, verdict, progress) for verdict in verdicts if verdict.key]
+    after = verify_report(source, compare(_SHOWN), _SHOWN)
+    return replace(after, repairs=[done for done in repairs if done is not None], before=report)
+
+
+def _repaired(
+    home: Home, spark: SparkSession, source: str, verdict: Verdict, progress: Callable[[str], None]
+) -> VerifyRepair | None:
+    """Have the rows of the differing keys put right; None where nothing differs."""
+    if verdict.equal or verdict.differences is None:
+        return None
+    progress(f"repairing {source}.{verdict.local}")
+    record = home.repair(source, verdict.table, keys=verdict.differences.keys, spark=spark, progress=progress)
+    return VerifyRepair(f"{source}.{verdict.local}", record.rows_changed or 0, str(record.low), str(record.high))
+
+
+# -- for a terminal ----------------------------------------------------------------------------------------------------
+
+
+def draw(console: Console, report: VerifyReport) -> None:
+    """Print a report; after a repair, what was found at first comes first."""
+    if report.before is not None:
+        draw(console, report.before)
+        for done in report.repairs:
+            console.print(f"repaired {escape(done.name)}: {done.rows_changed:,} rows changed, at {done.high}")
+        console.print("compared again:")
+    console.print(_overview(report))
+    for table in report.tables:
+        for line in _details(report.source, table):
+            console.print(line)
+
+
+def _overview(report: VerifyReport) -> Table:
+    drawn = Table(box=None, pad_edge=False)
+    for name in ("table", "rows", "result", "position"):
+        drawn.add_column(name, justify="right" if name == "rows" else "left")
+    for table in report.tables:
+        rows = "" if table.rows is None else f"{table.rows:,}"
+        drawn.add_row(escape(table.name), rows, _result(table), report.position or "")
+    return drawn
+
+
+def _result(table: VerifyTable) -> Text:
+    counts = {"missing": table.missing, "unexpected": table.unexpected, "changed": table.changed}
+    told = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    return Text(f"{table.result}: {told}" if told else table.result, style=_COLORS[table.result])
+
+
+def _details(source: str, table: VerifyTable) -> list[Text]:
+    if table.error is not None:
+        return [Text(f"{table.name}: {table.error}\n{table.remedy or ''}".strip(), style="yellow")]
+    lines = [Text(f"{table.name}  {key.how:<10}  {json.dumps(key.key, ensure_ascii=False)}") for key in table.keys]
+    left = (table.differing or 0) - len(table.keys)
+    if table.keys and left:
+        lines.append(Text(f"{table.name}  and {left:,} more"))
+    elif left:
+        again = f"ALTER SOURCES {source} RETRY TABLE {table.upstream};"
+        lines.append(
+            Text(f"{table.name}  has no key, so rows cannot be put right one by one; copied afresh by: {again}")
+        )
+    return lines

@@ -1,0 +1,238 @@
+"""The copy of a table in chunks, beside the stream: what was copied stays copied, whatever dies.
+
+::
+
+    begin ─▶ an empty base table, at the position A from which on every change counts
+    chunk ─▶ LOW ─▶ a range of keys ─▶ HIGH ─▶ one commit: the rows, and how far the copy is        again and again
+    end   ─▶ the log of (A, HIGH of the last chunk] laid over all chunks, one commit ─▶ live
+
+Progress is in the commits of the base table itself: after a crash the copy goes on behind the last chunk that is there.
+Until the end the table shows no position, and nobody reads it.
+
+A row that changed its key and left values out is read once more: at its old key, another row may have been read.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.catalog.states import TableState
+from penstock.changelog.interface import ChangeLog, LoggedTable
+from penstock.control.copying import wait_until_captured
+from penstock.control.followed import FollowedTable, Progress
+from penstock.control.key_ranges import KeyRanges, frame
+from penstock.control.reaching import reached
+from penstock.control.side_by_side import side_by_side
+from penstock.durations import parse_duration
+from penstock.errors import TableError, TransientError
+from penstock.model import TableSchema
+from penstock.positions import Lsn
+from penstock.sources.postgres.connection import connection_error
+from penstock.sources.postgres.keys import Key, key_of
+from penstock.sources.postgres.spec import PostgresInstanceConfig
+from penstock.sources.postgres.windows import Windows
+from penstock.spark.boundary import brief, delivering
+from penstock.tables.base import State
+from penstock.tables.commits import Copied
+from penstock.tables.put_right import laid_over, of_keys, put_right, unresolved, without
+from penstock.tables.tail import Tail, read_tail
+
+__all__ = ["ChunkedCopy"]
+
+_SIDE_BY_SIDE = 2
+
+
+class ChunkedCopy:
+    """Copies tables of one source that have no whole copy yet."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        instance: PostgresInstanceConfig,
+        log: ChangeLog,
+        progress: Progress,
+        stop: threading.Event,
+    ) -> None:
+        self._spark = spark
+        self._instance = instance
+        self._log = log
+        self._progress = progress
+        self._stop = stop
+
+    def run(self, tables: Sequence[FollowedTable]) -> None:
+        """Copy these tables, or go on with it."""
+        if not wait_until_captured(self._log, tables, self._stop):
+            return
+        with ThreadPoolExecutor(_SIDE_BY_SIDE, f"penstock-chunks-{self._instance.source}") as pool:
+            side_by_side(pool, self._copy, tables)
+
+    def _copy(self, table: FollowedTable) -> None:
+        try:
+            with table.writing, delivering(), self._told(table):
+                _Chunks(self._spark, self._instance, self._log, table, self._tell, self._stop).copy()
+                table.look_up()
+        except TableError as error:
+            table.fail(error)
+            self._tell(error.message)
+
+    def _tell(self, text: str) -> None:
+        self._progress(f"{self._instance.source}: {text}")
+
+    @contextmanager
+    def _told(self, table: FollowedTable) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise connection_error(error, self._instance.connection) from error
+        except (PySparkException, Py4JError) as error:
+            message = f"the copy of {table.record.upstream} broke off: {brief(error)}"
+            raise TransientError(message) from error
+
+
+class _Chunks:
+    """The copy of one table."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        instance: PostgresInstanceConfig,
+        log: ChangeLog,
+        table: FollowedTable,
+        tell: Callable[[str], None],
+        stop: threading.Event,
+    ) -> None:
+        self._spark = spark
+        self._instance = instance
+        self._log = log
+        self._table = table
+        self._base = table.base
+        self._name = table.record.upstream
+        self._tell = tell
+        self._stop = stop
+        self._pause = parse_duration(instance.chunk_pause).total_seconds()
+
+    def copy(self) -> None:
+        """Begin or go on, to the end or until told to stop."""
+        state = self._begun() or self._begin()
+        if state is None or state.window is None:
+            return
+        self._base.schema = state.schema
+        last = self._base.copied()
+        captured = self._table.captured.grown(state.schema)
+        number = last.number if last else 0
+        with closing(Windows(self._instance, captured, state.window, number)) as windows:
+            ranges = KeyRanges(self._spark, windows, self._base, self._instance.chunk_rows)
+            while last is None or last.upto is not None:
+                self._logged()
+                last = ranges.copy_next(last)
+                if self._stop.wait(self._pause) or self._table.state() is not TableState.PENDING:
+                    return
+            self._end(windows, state, last)
+
+    # -- begin ------------------------------------------------------------------------------------------------------
+
+    def _begun(self) -> State | None:
+        """Return the copy that is there, if it is one of this table as it is captured now."""
+        state = self._base.state()
+        ours = state is not None and state.window and state.generation == self._table.captured.generation
+        if ours:
+            self._tell(f"going on to copy {self._name}")
+        return state if ours else None
+
+    def _begin(self) -> State | None:
+        """Make the base table, empty, at the position from which on all changes count."""
+        with closing(self._log.reader()) as log:
+            captured = self._table.captured.grown(log.tables()[self._name].schema)
+        window = uuid.uuid4().hex
+        with closing(Windows(self._instance, captured, window)) as windows:
+            start = windows.begin(self._tell, self._stop)
+        if self._stop.is_set():
+            return None
+        self._tell(f"copying {self._name} in chunks")
+        self._base.schema = captured.table_schema()
+        self._base.create(
+            frame(self._spark, self._base.schema.columns.empty_table()),
+            start,
+            {"penstock.source": self._instance.source},
+            captured.comment or "",
+            captured.comments(),
+            captured.generation,
+            window,
+        )
+        return self._base.state()
+
+    # -- end --------------------------------------------------------------------------------------------------------
+
+    def _end(self, windows: Windows, state: State, last: Copied) -> None:
+        """Lay the log over all chunks, from the position at which the copy began to the end of its last window.
+
+        What is left then are rows that changed their key. Those are read once more, and what happens meanwhile is
+        laid over the others, until none is left that moved within its last window.
+        """
+        upto = reached(self._log, last.high, self._stop)
+        tail = None if upto is None else self._tail(state.position, upto, state.schema)
+        moved = self._keys(unresolved(tail, self._base.schema))
+        while moved and upto is not None:
+            self._lay_over(without(tail, self._frame(windows, moved), self._base.schema), upto, last)
+            asked, after = moved, upto
+            begun = windows.begin(self._tell, self._stop)
+            window = windows.keyed(sorted(asked))
+            upto = reached(self._log, window.high, self._stop)
+            if upto is not None:
+                tail = self._tail(after, upto, self._base.schema)
+                tail, moved = self._with_rows(windows, tail, window.rows, asked, begun, upto)
+        if upto is not None:
+            self._lay_over(tail, upto, None)
+            self._tell(f"{self._name} is copied: {last.rows:,} rows in {last.number:,} chunks")
+
+    def _with_rows(
+        self, windows: Windows, tail: Tail | None, read: pa.Table, asked: set[Key], begun: Lsn, upto: Lsn
+    ) -> tuple[Tail | None, set[Key]]:
+        """Put rows that were read once more into the net effect; return it, and the keys of what moved again."""
+        schema = self._base.schema
+        later = read_tail(self._spark, self._log, schema, begun, upto)
+        keys = self._frame(windows, asked)
+        moved = self._keys(unresolved(later, schema)) & asked | self._keys(unresolved(tail, schema, keys))
+        left = self._frame(windows, moved)
+        rows = laid_over(self._base.widened(frame(self._spark, read)), without(later, left, schema), schema)
+        settled = of_keys(keys, left, schema, "left_anti")
+        return put_right(without(tail, left, schema), of_keys(rows, settled, schema), settled, schema), moved
+
+    def _lay_over(self, tail: Tail | None, upto: Lsn, copied: Copied | None) -> None:
+        if tail is None:
+            self._base.append(frame(self._spark, self._base.schema.columns.empty_table()), upto)
+        else:
+            self._base.merge(tail.net, upto, replace(tail.contents, inserts_only=False), copied)
+
+    def _tail(self, after: Lsn, upto: Lsn, known: TableSchema) -> Tail | None:
+        """Read what happened, and give the table the columns that it has by then."""
+        schema = self._logged().schema_within(after, upto) or known
+        if len(schema.columns) > len(self._base.schema.columns):
+            self._base.evolve(schema)
+        return read_tail(self._spark, self._log, self._base.schema, after, upto)
+
+    def _logged(self) -> LoggedTable:
+        """Return what the log says of the table; its error ends the copy."""
+        with closing(self._log.reader()) as log:
+            logged = log.tables()[self._name]
+        if logged.error is not None:
+            raise logged.error
+        return logged
+
+    def _keys(self, found: list[dict[str, Any]]) -> set[Key]:
+        return {key_of(row, self._base.schema.key) for row in found}
+
+    def _frame(self, windows: Windows, keys: set[Key]) -> DataFrame:
+        return frame(self._spark, windows.key_values(sorted(keys)))

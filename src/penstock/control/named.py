@@ -1,0 +1,42 @@
+"""Which source and which table is meant: by its name upstream, or by the one that it has here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.catalog.store import Catalog, SourceRecord, TableRecord
+from penstock.errors import UsageError
+from penstock.sources.postgres.names import nearest
+
+__all__ = ["named_source", "named_table", "named_tables"]
+
+
+def named_source(catalog: Catalog, name: str) -> SourceRecord:
+    """Look a source up; one that is not there is told with those that are."""
+    record = catalog.source(name)
+    if record is None:
+        known = ", ".join(source.name for source in catalog.sources()) or "none"
+        message = f"there is no source {name}"
+        raise UsageError(message, f"Known are: {known}")
+    return record
+
+
+def named_table(catalog: Catalog, source: str, name: str) -> TableRecord:
+    """Look a table of a source up, as ``schema.table`` or as it is called here."""
+    named_source(catalog, source)
+    records = catalog.tables(source)
+    found = next((r for r in records if name == str(r.upstream)), None)
+    found = found or next((r for r in records if name == r.local), None)
+    if found is None:
+        known = ", ".join(str(record.upstream) for record in records) or "none"
+        message = f"source {source} has no table {name}"
+        names = [text for record in records for text in (str(record.upstream), record.local)]
+        raise UsageError(message, nearest(name, names) or f"Its tables are: {known}.")
+    return found
+
+
+def named_tables(catalog: Catalog, source: str, names: Sequence[str]) -> list[TableRecord]:
+    """Look several up, each once, in the order of the catalog; all of them where none is named."""
+    named_source(catalog, source)
+    wanted = {named_table(catalog, source, name).upstream for name in names}
+    return [record for record in catalog.tables(source) if not names or record.upstream in wanted]

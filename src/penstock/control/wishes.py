@@ -1,0 +1,113 @@
+"""Wishes: a table shall be added to a source, dropped from it, or captured anew. Noted by anybody; see `altering`.
+
+::
+
+    ADD TABLE     looked at upstream, refused at once where it cannot be captured ─▶ catalog: adding
+    DROP TABLE    ─▶ catalog: dropping; it cannot be read from there on
+    RETRY TABLE   ─▶ catalog: retrying
+
+A wish and what is asked of the source from then on (its spec) are one step in the catalog. Whoever runs the home
+carries it out; where nobody does, the next one who will.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.catalog.states import WISHES, TableState
+from penstock.catalog.store import Catalog, TableRecord
+from penstock.control.lifecycle import free_name, instance_of, spec_of, upstream
+from penstock.control.named import named_source, named_table
+from penstock.errors import DefiniteError, UsageError
+from penstock.model import TableName
+from penstock.sources.postgres.findings import Finding
+from penstock.sources.postgres.names import TableChoice, choice_text, parse_table
+from penstock.sources.postgres.spec import PostgresSource
+
+__all__ = ["ask_add", "ask_drop", "ask_retry", "dropped", "open_wishes"]
+
+_RETRIED = (TableState.LIVE, TableState.FAILED, TableState.RETRYING)
+
+
+def open_wishes(catalog: Catalog, source: str) -> list[TableRecord]:
+    """Return the tables of which something is wished."""
+    return [record for record in catalog.tables(source) if record.state in WISHES]
+
+
+def dropped(source: str, table: TableName) -> tuple[str, str]:
+    """What whoever reads a dropped table is told, and what to do about it."""
+    message = f"{table} is not captured any more: it was dropped from source {source}"
+    return message, f"To have it again: ALTER SOURCES {source} ADD TABLE {table};"
+
+
+def ask_add(catalog: Catalog, source: str, table: str) -> TableRecord:
+    """Note that a table (``schema.table``, or ``schema.table AS name``) shall be captured, too."""
+    record, choice = named_source(catalog, source), parse_table(table)
+    spec, known = spec_of(record), catalog.tables(source)
+    _refuse_known(next((each for each in known if each.upstream == choice.table), None))
+    _refuse_other_schema(spec, choice.table)
+    with upstream(source, spec.conninfo()):
+        found = spec.look_again([choice.table])[choice.table]
+    if isinstance(found, Finding):
+        message = f"{choice.table} cannot be added to {source}: {found.why}"
+        raise DefiniteError(message, found.remedy)
+    wish = TableRecord(source, choice.table, _local_name(choice, known), TableState.ADDING)
+    catalog.wish(wish, (record.spec, _with_table(spec, choice).model_dump_json()))
+    return wish
+
+
+def ask_drop(catalog: Catalog, source: str, table: str) -> TableRecord:
+    """Note that a table shall not be captured any more."""
+    record, found = named_source(catalog, source), named_table(catalog, source, table)
+    going = {each.upstream for each in catalog.tables(source) if each.state is TableState.DROPPING} | {found.upstream}
+    if all(captured.name in going for captured in instance_of(record).tables):
+        message = f"{found.upstream} is the last table that source {source} captures"
+        raise UsageError(message, f"Drop the source instead: penstock drop {source}")
+    wish = replace(found, state=TableState.DROPPING, error=None, remedy=None)
+    catalog.wish(wish, (record.spec, _without_table(spec_of(record), found.upstream).model_dump_json()))
+    return wish
+
+
+def ask_retry(catalog: Catalog, source: str, table: str) -> TableRecord:
+    """Note that a table, failed or live, shall be captured anew."""
+    found = named_table(catalog, source, table)
+    if found.state not in _RETRIED:
+        message = f"{found.upstream} is {found.state}"
+        raise UsageError(message, "It can be captured anew when it is live or has failed; see `penstock status`.")
+    wish = replace(found, state=TableState.RETRYING)
+    catalog.wish(wish)
+    return wish
+
+
+def _refuse_known(known: TableRecord | None) -> None:
+    if known is None:
+        return
+    message = f"source {known.source} has the table {known.upstream} already: it is {known.state}"
+    if known.state is TableState.DROPPING:
+        raise UsageError(message, "Add it when it is gone; see `penstock status`.")
+    raise UsageError(message, f"To copy it afresh: ALTER SOURCES {known.source} RETRY TABLE {known.upstream};")
+
+
+def _refuse_other_schema(spec: PostgresSource, table: TableName) -> None:
+    if spec.schemas and table.schema not in spec.schemas:
+        message = f"source {spec.name} captures tables of the schemas {', '.join(spec.schemas)}, not of {table.schema}"
+        raise UsageError(message, "Name a table of these schemas, or make a source of its own for the other.")
+
+
+def _local_name(choice: TableChoice, known: list[TableRecord]) -> str:
+    taken = {record.local.lower() for record in known}
+    if choice.alias is not None and choice.alias.lower() in taken:
+        message = f"there is a table {choice.alias} here already"
+        raise UsageError(message, "Give it another name: ADD TABLE schema.table AS name.")
+    return choice.alias or free_name(choice.table, taken)
+
+
+def _with_table(spec: PostgresSource, choice: TableChoice) -> PostgresSource:
+    """What was asked for, where tables were named one by one: this one, too."""
+    return spec.model_copy(update={"tables": (*spec.tables, choice_text(choice))}) if spec.tables else spec
+
+
+def _without_table(spec: PostgresSource, table: TableName) -> PostgresSource:
+    """Leave it out where tables were named; what is excluded of it stays so, should it ever come back."""
+    kept = tuple(text for text in spec.tables if parse_table(text).table != table)
+    return spec.model_copy(update={"tables": kept})

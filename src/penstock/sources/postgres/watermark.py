@@ -1,0 +1,97 @@
+"""Watermarks: what a chunked copy or a repair writes into the stream before and after it reads rows.
+
+::
+
+    write LOW n ─▶ read the rows of window n ─▶ write HIGH n        all of it is seen by capture, in commit order
+
+A watermark has a commit of its own. It is a logical message, which nothing has to be made for upstream, or an update
+of the one row of ``dblog_meta.watermarks``. Either way it carries a token that says whose it is; any text that we
+would not have written is refused, so that nothing is taken for ours that is not.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any, Self
+
+import psycopg
+
+from penstock.errors import DefiniteError, TransientError
+from penstock.positions import Lsn
+from penstock.sources.postgres.options import Watermarks
+from penstock.sources.postgres.tokens import MalformedToken, check_fields, read_token, write_token
+
+__all__ = ["Mark", "Watermark", "write_watermark"]
+
+_LOCK_SECONDS = 10
+_MESSAGE = "SELECT pg_logical_emit_message(true, 'penstock.watermark', %s::text)"
+_UPDATE = "UPDATE dblog_meta.watermarks SET token = %s WHERE id = 1"
+
+
+class Mark(enum.StrEnum):
+    """Which end of a window a watermark is."""
+
+    LOW = "low"
+    """Written before the rows of a window are read."""
+    HIGH = "high"
+    """Written after that."""
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """One end of a window over rows that are read beside the stream."""
+
+    identity: str
+    """Of the source instance that wrote it."""
+    window: str
+    """A random id in hexadecimal: of one chunked copy, or one repair."""
+    number: int
+    """Which window of it, from 1 on."""
+    mark: Mark
+
+    def __post_init__(self) -> None:
+        """Hold the fields to what a token may have."""
+        check_fields(self.number, self.identity, self.window)
+
+    def token(self) -> str:
+        """Return it as it stands in the stream."""
+        return write_token(
+            {"source": self.identity, "window": self.window, "number": self.number, "mark": str(self.mark)}
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a token; a text that `token` would not have written raises `MalformedToken`."""
+        identity, window, number, mark = read_token(text, "source", "window", "number", "mark")
+        try:
+            return cls(identity, window, number, Mark(mark))
+        except (ValueError, TypeError) as error:
+            raise MalformedToken from error
+
+
+def write_watermark(connection: psycopg.Connection[Any], kind: Watermarks, watermark: Watermark) -> Lsn:
+    """Write a watermark over a connection in autocommit mode; return a position at or after its commit."""
+    if kind is Watermarks.MESSAGE:
+        connection.execute(_MESSAGE, (watermark.token(),))
+    else:
+        _update(connection, watermark.token())
+    (lsn,) = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone() or ("",)
+    return Lsn.parse(lsn)
+
+
+def _update(connection: psycopg.Connection[Any], token: str) -> None:
+    """Replace the token in the one row; somebody who holds the row does not hold us forever."""
+    try:
+        with connection.transaction():
+            connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'")
+            updated = connection.execute(_UPDATE, (token,)).rowcount
+    except psycopg.errors.LockNotAvailable as error:
+        message = "the row of dblog_meta.watermarks is locked by another session"
+        raise TransientError(message, "See pg_locks and pg_stat_activity for who holds it, and end that.") from error
+    except psycopg.errors.UndefinedTable as error:
+        message = "the table dblog_meta.watermarks, in which Penstock marks its windows, is gone"
+        raise DefiniteError(message, "Drop the source and capture it again.") from error
+    if updated != 1:
+        message = "the row of dblog_meta.watermarks, in which Penstock marks its windows, is gone"
+        raise DefiniteError(message, "See `penstock status`: capture says who deleted it, and what to do.")

@@ -1,0 +1,150 @@
+"""`penstock verify`: what differs is told by its key, with how; exit 0, 1 or 3, and one documented shape of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.cli.commands import penstock
+from tests.conftest import Database
+from tests.control.shop import Shop, running_shop, until
+from typer.testing import CliRunner, Result
+
+from penstock.cli import starting
+from penstock.cli.main import app
+from penstock.cli.sql import OutputFormat, _answer
+from penstock.control.home import Home, open_home
+
+DONE, NO, USAGE, DEFINITE = 0, 1, 2, 3
+MADE = """
+CREATE TABLE orders (id int PRIMARY KEY, note text);
+INSERT INTO orders SELECT n, 'secret ' || n FROM generate_series(1, 40) n;
+CREATE TABLE lines (a int, b numeric(6, 2), PRIMARY KEY (a, b)); INSERT INTO lines VALUES (1, 1.50), (1, 2.00);
+CREATE TABLE bag (note text); ALTER TABLE bag REPLICA IDENTITY FULL; INSERT INTO bag VALUES ('secret'), ('secret')
+"""
+
+
+@pytest.fixture
+def shop(database: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    """A shop that runs; commands take the session that there is."""
+    monkeypatch.setattr(starting, "start_session", lambda _: spark)
+    monkeypatch.setattr(starting, "stop_spark", lambda _: None)
+    with running_shop(tmp_path / "home", database, spark, MADE) as made:
+        yield made
+
+
+def verify(home: Home, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["verify", "shop", *arguments, "--home", str(home.path)], catch_exceptions=False)
+
+
+def plant(shop: Shop) -> None:
+    """Lose a row, change one, make one up; a key of two columns; a copy too few."""
+    shop.plant("orders", lambda delta: delta.delete("id = 3"))
+    shop.plant("orders", lambda delta: delta.update("id = 5", {"note": "'other'"}))
+    row = shop.spark.createDataFrame([(99, None)], "id int, note string").alias("new")
+    shop.plant("orders", lambda delta: delta.alias("t").merge(row, "t.id = new.id").whenNotMatchedInsertAll().execute())
+    shop.plant("lines", lambda delta: delta.delete("b = 1.5"))
+    shop.plant("bag", lambda delta: delta.delete())
+
+
+@pytest.mark.timeout(900)
+def test_what_differs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    equal = verify(shop.home)
+    assert (equal.exit_code, equal.stderr) == (DONE, "")
+    assert [line.split()[:3] for line in equal.stdout.splitlines()[1:]] == [
+        ["shop.bag", "2", "equal"],
+        ["shop.lines", "2", "equal"],
+        ["shop.orders", "40", "equal"],
+    ]
+    plant(shop)
+    told = verify(shop.home, "orders", "public.lines")
+    assert told.exit_code == NO
+    assert [" ".join(line.split()) for line in told.stdout.splitlines()[3:]] == [
+        'shop.lines missing {"a": 1, "b": "1.50"}',
+        'shop.orders missing {"id": 3}',
+        'shop.orders changed {"id": 5}',
+        'shop.orders unexpected {"id": 99}',
+    ]
+    found = json.loads(verify(shop.home, "--json", "--exact").stdout)
+    assert list(found) == ["version", "source", "position", "equal", "tables", "repairs", "before"]
+    assert (found["version"], found["source"], found["equal"]) == (1, "shop", False)
+    bag, lines, orders = found["tables"]
+    assert list(orders) == [
+        *("name", "upstream", "result", "rows", "differing", "missing", "unexpected", "changed", "keys"),
+        *("error", "remedy"),
+    ]
+    assert (orders["result"], orders["rows"], orders["differing"], orders["changed"]) == ("different", 40, 3, 1)
+    assert orders["keys"][0] == {"key": {"id": 3}, "how": "missing"}
+    assert lines["keys"] == [{"key": {"a": 1, "b": "1.50"}, "how": "missing"}]
+    assert (bag["result"], bag["missing"], bag["keys"]) == ("different", 1, [])
+    _check_repair(shop, monkeypatch)
+
+
+def _check_repair(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repair is asked for the keys that differ, and what it did is compared again; a bag has no keys to ask for."""
+    asked: list[Any] = []
+
+    def repair(_: Home, source: str, table: str, *, keys: list[dict[str, Any]], **more: Any) -> SimpleNamespace:
+        asked.append((source, table, [list(map(str, key.values())) for key in keys]))
+        if table == "public.orders":
+            shop.plant("orders", lambda delta: delta.delete("id = 99"))
+        return SimpleNamespace(rows_changed=1, low="0/1", high="0/2")
+
+    monkeypatch.setattr(Home, "repair", repair, raising=False)
+    result = verify(shop.home, "--repair")
+    assert asked == [("shop", "public.lines", [["1", "1.50"]]), ("shop", "public.orders", [["3"], ["5"], ["99"]])]
+    assert result.exit_code == NO
+    before, after = result.stdout.split("compared again:")
+    assert "repaired shop.orders: 1 rows changed" in before
+    assert '{"id": 99}' in before
+    assert '{"id": 99}' not in after
+    assert '{"id": 5}' in after
+    assert "ALTER SOURCES shop RETRY TABLE public.bag;" in after
+    assert "secret" not in result.output
+
+
+@pytest.mark.timeout(900)
+def test_what_cannot_be_compared(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    shop.database.execute("ALTER TABLE lines RENAME b TO c; INSERT INTO lines VALUES (2, 2)")
+    until(lambda: shop.state("lines") == "failed", "the error of lines")
+    result = verify(shop.home)
+    assert result.exit_code == DEFINITE
+    assert "its columns changed upstream" in result.stdout
+    assert "RETRY TABLE public.lines" in result.stdout
+    assert result.stdout.count("equal") == 2
+    _answer(shop.home, lambda: shop.spark, "VERIFY shop.public.orders;", OutputFormat.JSON)
+    row = json.loads(capsys.readouterr().out)
+    assert (row["table"], row["result"], row["rows"], row["keys"]) == ("shop.orders", "equal", 40, None)
+
+
+@pytest.mark.timeout(900)
+def test_a_home_that_nobody_runs_is_run_meanwhile(
+    database: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starting, "start_session", lambda _: spark)
+    monkeypatch.setattr(starting, "stop_spark", lambda _: None)
+    with ExitStack() as stack:
+        shop = stack.enter_context(running_shop(tmp_path / "home", database, spark, MADE))
+    database.execute("UPDATE orders SET note = 'later' WHERE id < 10")
+    assert shop.home.status().running is None
+    assert verify(shop.home).exit_code == DONE
+    assert shop.home.status().running is None
+
+
+def test_wrong_names(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    home = open_home(tmp_path / "home")
+    home.create(database.url, "shop")
+    try:
+        assert "no source shops" in penstock("verify", "shops", "--home", home.path).is_an_error(USAGE).said
+        wrong = penstock("verify", "shop", "public.order", "--home", home.path).is_an_error(USAGE)
+        assert wrong.remedy == "Did you mean public.orders?"
+        assert "no table x" in penstock("sql", "VERIFY shop.x", "--home", home.path).is_an_error(USAGE).said
+    finally:
+        home.drop("shop")

@@ -1,0 +1,55 @@
+"""Keys as people and Spark give them, and as Postgres reads them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from penstock.errors import UsageError
+from penstock.sources.postgres.keys import KeyColumns, key_of, printed
+
+
+def test_a_key_is_a_value_a_list_or_an_object() -> None:
+    assert key_of(7, ["id"]) == ("7",)
+    assert key_of([7], ["id"]) == ("7",)
+    assert key_of({"b": 2, "a": "x"}, ["a", "b"]) == ("x", "2")
+    assert key_of(["x", 2], ["a", "b"]) == ("x", "2")
+
+
+@pytest.mark.parametrize("given", [None, [], [1, 2], {"other": 1}, {"id": 1, "b": 2}, [None], [[1]], {"id": {}}])
+def test_what_is_no_key_is_refused_with_an_example(given: Any) -> None:
+    with pytest.raises(UsageError, match="id") as refused:
+        key_of(given, ["id"])
+    assert "[1, 2]" in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (True, "boolean"),
+        (b"\x00\xff'", "bytea"),
+        (Decimal("1.50"), "numeric"),
+        (dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC), "timestamptz"),
+        (dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC).replace(tzinfo=None), "timestamp"),
+        (dt.date(2026, 1, 2), "date"),
+        (1.1, "double precision"),
+        ('it\'s {0} %s \\ "quoted" \u00e4', "text"),
+        (-(2**63), "bigint"),
+    ],
+)
+def test_values_are_read_back_by_postgres_as_they_were(database: Any, value: Any, kind: str) -> None:
+    columns = KeyColumns(("k",), (kind,))
+    with database.connect() as connection:
+        connection.execute(f"CREATE TABLE t (k {kind} PRIMARY KEY)")
+        connection.execute("INSERT INTO t VALUES (%s)", (value,))
+        literal = columns.literal((printed(value),)).as_string(connection)
+        assert connection.execute(f"SELECT count(*) FROM t WHERE (k) = {literal}").fetchone() == (1,)
+        among = columns.among([(printed(value),)]).as_string(connection)
+        assert connection.execute(f"SELECT count(*) FROM t WHERE {among}").fetchone() == (1,)
+        upto = columns.between(None, (printed(value),)).as_string(connection)
+        assert connection.execute(f"SELECT count(*) FROM t WHERE {upto}").fetchone() == (1,)
+        after = columns.between((printed(value),), None).as_string(connection)
+        assert connection.execute(f"SELECT count(*) FROM t WHERE {after}").fetchone() == (0,)

@@ -1,0 +1,231 @@
+"""The tables of ours upstream: made with a source, gone with it, and nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from tests.sources.postgres.capturing import Capture
+
+from penstock.errors import DefiniteError
+from penstock.positions import Lsn
+from penstock.sources.postgres.connection import connect
+from penstock.sources.postgres.findings import errors_among
+from penstock.sources.postgres.preflight import Finding
+from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
+
+TABLE = "CREATE TABLE t (id int PRIMARY KEY)"
+BOTH = {"watermarks": "table", "heartbeat": "table"}
+THERE = "SELECT nspname, relname FROM pg_namespace n LEFT JOIN pg_class c ON relnamespace = n.oid AND relkind = 'r'"
+
+
+def source(database: Any, name: str = "a", url: str = "", **options: Any) -> PostgresSource:
+    return PostgresSource.from_url(url or database.url, f"{database.name}_{name}", **{**BOTH, **options})
+
+
+def prepared(database: Any, name: str = "a", url: str = "", **options: Any) -> PostgresInstanceConfig:
+    return source(database, name, url, **options).create_instances(1)[0].prepare()
+
+
+def there(database: Any) -> list[str | None]:
+    """The tables of our schema; none at all where that is not there, either."""
+    found = database.execute(f"{THERE} WHERE nspname = 'dblog_meta' ORDER BY 2")
+    return [table for _, table in found]
+
+
+def errors(found: PostgresSource) -> list[Finding]:
+    return [finding for finding in errors_among(found.preflight().server) if finding.object.startswith("dblog_meta")]
+
+
+def test_they_are_made_and_published_and_go_with_the_source(database: Any) -> None:
+    database.execute(TABLE)
+    config = prepared(database)
+    assert there(database) == ["heartbeats", "watermarks"]
+    published = "SELECT schemaname || '.' || tablename FROM pg_publication_tables ORDER BY 1"
+    every = [("dblog_meta.heartbeats",), ("dblog_meta.watermarks",), ("public.t",)]
+    assert database.execute(published) == every
+    database.execute(f'ALTER PUBLICATION "{config.publication}" SET TABLE t')
+    config.repair()
+    assert database.execute(published) == every
+    assert [str(table.name) for table in config.tables] == ["public.t"]
+    statements = config.by_hand()
+    assert {"table dblog_meta.watermarks", "schema dblog_meta"} <= set(config.cleanup())
+    assert there(database) == []
+    assert [line.split(";")[0] for line in statements if "dblog_meta" in line] == [
+        "DROP TABLE IF EXISTS dblog_meta.watermarks",
+        "DROP TABLE IF EXISTS dblog_meta.heartbeats",
+    ]
+    assert config.cleanup() == []
+
+
+def test_nothing_is_made_for_messages(database: Any) -> None:
+    database.execute(TABLE)
+    config = prepared(database, watermarks="message", heartbeat="message")
+    assert there(database) == []
+    assert not any("dblog_meta" in line for line in config.by_hand())
+    config.cleanup()
+
+
+def test_prepare_takes_them_back_when_it_fails(database: Any) -> None:
+    database.execute(TABLE)
+    instance = source(database).create_instances(1)[0]
+    database.execute(f'CREATE PUBLICATION "{instance.publication}" FOR TABLE t')
+    with pytest.raises(psycopg.errors.DuplicateObject):
+        instance.prepare()
+    assert there(database) == []
+
+
+def test_a_row_serves_one_source(database: Any) -> None:
+    database.execute(TABLE)
+    first = prepared(database, heartbeat=None)
+    assert [finding.object for finding in errors(source(database, "b"))] == ["dblog_meta.watermarks"]
+    second = prepared(database, "b", watermarks="message")
+    second.cleanup()
+    assert there(database) == ["watermarks"], "what another source made stays"
+    unaware = source(database, "c", watermarks="message").create_instances(1)[0]
+    with pytest.raises(DefiniteError, match="not ours"):
+        unaware.model_copy(update={"watermarks": first.watermarks}).prepare()
+    first.cleanup()
+    assert there(database) == []
+
+
+def test_what_an_administrator_made_is_let_go_of(database: Any) -> None:
+    database.execute(TABLE)
+    (finding,) = errors(_with_your_publication(database, heartbeat=None))
+    for statement in finding.sql:
+        database.execute(statement)
+    config = prepared(database, heartbeat=None, **YOURS)
+    assert database.execute("SELECT token <> '' FROM dblog_meta.watermarks") == [(True,)]
+    assert [line for line in config.cleanup() if "dblog_meta" in line] == []
+    assert database.execute("SELECT id, token FROM dblog_meta.watermarks") == [(1, "")]
+    prepared(database, heartbeat=None, **YOURS).cleanup()
+
+
+YOURS = {"publication": "yours", "publication_ownership": "user"}
+
+
+def _with_your_publication(database: Any, **options: Any) -> PostgresSource:
+    database.execute("CREATE PUBLICATION yours FOR TABLE t")
+    return source(database, **YOURS, **options)
+
+
+def test_a_publication_of_yours_must_have_them(database: Any) -> None:
+    database.execute(TABLE)
+    yours = _with_your_publication(database, heartbeat=None, rules="open")
+    database.execute("CREATE SCHEMA dblog_meta; CREATE TABLE dblog_meta.watermarks (id int PRIMARY KEY, token text)")
+    (finding,) = errors(yours)
+    assert finding.sql == ('ALTER PUBLICATION "yours" ADD TABLE "dblog_meta"."watermarks";',)
+    database.execute(finding.sql[0])
+    assert errors(yours) == []
+    if database.version() >= 15:
+        database.execute("ALTER PUBLICATION yours SET TABLE t, dblog_meta.watermarks WHERE (id = 1)")
+        (finding,) = errors(yours)
+        for statement in finding.sql:
+            database.execute(statement)
+        assert errors(yours) == []
+
+
+def test_a_broad_publication_of_yours_has_them_at_once(database: Any, tmp_path: Path) -> None:
+    database.execute(f"{TABLE}; CREATE PUBLICATION yours FOR ALL TABLES")
+    running = Capture(database.url, tmp_path / "log.db", f"{database.name}_a", **BOTH, **YOURS)
+    running.start()
+    database.execute("INSERT INTO t VALUES (1)")
+    running.wait(Lsn.parse(database.execute("SELECT pg_current_wal_insert_lsn()::text")[0][0]))
+    assert [str(table.name) for table in running.config.tables] == ["public.t"]
+    running.stop()
+    running.config.cleanup()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "id bigint PRIMARY KEY, token text",
+        "id int, token text",
+        "id int PRIMARY KEY, token varchar(9)",
+        "id int PRIMARY KEY, token text, at timestamptz",
+    ],
+)
+def test_a_table_of_another_shape_is_in_the_way(database: Any, columns: str) -> None:
+    database.execute(f"{TABLE}; CREATE SCHEMA dblog_meta; CREATE TABLE dblog_meta.heartbeats ({columns})")
+    (finding,) = errors(source(database))
+    assert (finding.object, "is not as Penstock makes it" in finding.why) == ("dblog_meta.heartbeats", True)
+
+
+@pytest.fixture
+def role(database: Any) -> Iterator[str]:
+    """A role that may replicate and publish ``t``; and the URL for it."""
+    name = f"{database.name}_role"
+    database.execute(f"CREATE ROLE {name} LOGIN REPLICATION; {TABLE}; ALTER TABLE t OWNER TO {name}")
+    yield name
+    database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+@pytest.mark.parametrize("schema", [False, True])
+def test_the_remedies_for_the_role_are_enough(database: Any, role: str, schema: bool) -> None:
+    if schema:
+        database.execute(f"GRANT CREATE ON DATABASE {database.name} TO {role}; CREATE SCHEMA dblog_meta")
+    url = database.server.url_for(database.name, role)
+    found = errors(source(database, url=url))
+    assert [finding.object for finding in found] == ["dblog_meta.watermarks", "dblog_meta.heartbeats"]
+    for statement in {statement for finding in found for statement in finding.sql}:
+        database.execute(statement)
+    database.execute(f"GRANT CREATE ON DATABASE {database.name} TO {role}")
+    config = prepared(database, url=url)
+    with connect(url) as connection:
+        connection.execute("UPDATE dblog_meta.heartbeats SET token = ''")
+    config.cleanup()
+    assert there(database) == [None], "the schema was there before"
+
+
+def test_rights_on_what_is_there(database: Any, role: str) -> None:
+    made = prepared(database)
+    made.cleanup()
+    (finding, _) = errors(source(database, url=database.server.url_for(database.name, role), **_yours(database)))
+    for statement in finding.sql[:3]:
+        database.execute(statement)
+    url = database.server.url_for(database.name, role)
+    _, refused = errors(source(database, url=url, heartbeat=None, **YOURS))
+    assert "may not read and update it" in refused.why
+    for statement in refused.sql:
+        database.execute(statement)
+    (missing,) = errors(source(database, url=url, heartbeat=None, **YOURS))
+    assert "not in the publication" in missing.why
+    (owner,) = errors(source(database, url=url, heartbeat=None))
+    assert owner.why == "only its owner may publish it"
+
+
+def _yours(database: Any) -> dict[str, str]:
+    database.execute("CREATE PUBLICATION yours FOR TABLE t")
+    return YOURS
+
+
+def test_they_cannot_be_captured_as_tables(database: Any) -> None:
+    database.execute(TABLE)
+    config = prepared(database)
+    other = source(database, "b", watermarks="message", heartbeat=None)
+    assert [str(table.name) for table in other.preflight().capturable()] == ["public.t"]
+    named = source(database, "b", watermarks="message", heartbeat=None, tables=("dblog_meta.watermarks",))
+    assert "watermarks and heartbeats are written" in named.preflight().blocking()[0].why
+    config.cleanup()
+
+
+def test_what_has_happened_to_them_since(database: Any) -> None:
+    database.execute(TABLE)
+    config = prepared(database)
+    captured = [table.name for table in config.tables]
+    assert errors_among(source(database).preflight(captured=captured).findings()) == []
+    database.execute("DROP TABLE dblog_meta.watermarks")
+    (finding,) = errors_among(source(database).preflight(captured=captured).findings())
+    assert (finding.object, finding.why) == ("dblog_meta.watermarks", "it is gone")
+    config.cleanup()
+
+
+def test_a_debt_is_settled_though_the_slot_is_somebody_elses(database: Any) -> None:
+    database.execute(TABLE)
+    config = prepared(database)
+    removed = config.settle(Lsn.ZERO)
+    assert removed == ["table dblog_meta.watermarks", "table dblog_meta.heartbeats", "schema dblog_meta"]
+    config.cleanup()
