@@ -217,6 +217,8 @@ def test_debts(shop: Catalog) -> None:
 def test_a_catalog_of_the_first_version_is_taken_on(shop: Catalog, tmp_path: Path) -> None:
     path = tmp_path / "home" / "penstock.db"
     with closing(sqlite3.connect(path)) as db:
-        db.executescript("DROP TABLE debt; ALTER TABLE source DROP COLUMN log; PRAGMA user_version = 1")
+        db.executescript(
+            "DROP TABLE debt; DROP TABLE repair; ALTER TABLE source DROP COLUMN log; PRAGMA user_version = 1"
+        )
     again = Catalog(path)
     assert (again.debts(), again.source("shop")) == ([], source())

@@ -18,7 +18,7 @@ from penstock.catalog.repairs import Repair, Repairs
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.changelog.interface import ChangeLog, ChangeLogReader, Frontiers
-from penstock.control.answer import Answer, repaired, show_repairs, show_sources
+from penstock.control.answer import Answer
 from penstock.control.check import CheckReport, check_database, check_source
 from penstock.control.lifecycle import TABLES, create_source, drop_source, instance_of, recover, spec_of, upstream
 from penstock.control.lock import hold_home, holder
@@ -29,17 +29,6 @@ from penstock.errors import PenstockError, UsageError
 from penstock.layout import catalog_path
 from penstock.positions import Lsn
 from penstock.sources.postgres.spec import PostgresSource
-from penstock.sql.statements import (
-    AcceptInterference,
-    AddTable,
-    DropTable,
-    Repairing,
-    RetryTable,
-    ShowRepairs,
-    ShowSources,
-    Verify,
-    parse_statement,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -167,51 +156,9 @@ class Home:
 
         `spark` gives the session where a statement needs one.
         """
-        match parse_statement(statement):
-            case None:
-                return None
-            case ShowSources():
-                return show_sources(self.status())
-            case AddTable(source, table):
-                self.add_table(source, table)
-                return self._noted(f"{table} is added to {source} and copied")
-            case DropTable(source, table):
-                self.drop_table(source, table)
-                return self._noted(f"{table} is dropped from {source}")
-            case RetryTable(source, table):
-                self.retry(source, table)
-                return self._noted(f"{table} is captured anew and copied afresh")
-            case AcceptInterference(source):
-                self.accept_interference(source)
-                return Answer(f"{source} goes on at the next penstock run, behind what others wrote there")
-            case ShowRepairs():
-                return show_repairs(self.repairs())
-            case Repairing(source, table, keys, where):
-                return self._repaired(spark, source, table, keys, where)
-            case Verify(source, wanted):
-                named = self.tables(source, [wanted] if wanted else ())
-                return self._verified(spark(), source, named)
+        from penstock.control.obeying import obey
 
-    def _noted(self, what: str) -> Answer:
-        """Say when a wish is carried out."""
-        pid = holder(self.path)
-        return Answer(f"{what}: {f'now, by the Penstock that runs (pid {pid})' if pid else 'at the next penstock run'}")
-
-    def _repaired(
-        self, spark: Callable[[], SparkSession], source: str, table: str, keys: list[Any] | None, where: str | None
-    ) -> Answer:
-        everything = keys is None and where is None
-        started = None if self.is_run() else spark()
-        return Answer(
-            repaired(self.repair(source, table, keys=keys, where=where, everything=everything, spark=started))
-        )
-
-    def _verified(self, spark: SparkSession, source: str, tables: Sequence[str]) -> Answer:
-        from penstock.control.verify_report import verify_answer, verify_report
-
-        with self.run_if_idle(spark):
-            verdicts = self.verify(spark, source, tables)
-        return verify_answer(verify_report(source, verdicts))
+        return obey(self, statement, spark)
 
     def sources(self) -> list[str]:
         """Return the names of the sources."""
