@@ -313,9 +313,29 @@ class Home:
         Which rows is said by `keys` (values, lists of values or mappings), by a condition in SQL, or by `everything`.
         Where nobody runs the home, it runs here for as long as that takes.
         """
-        from penstock.control.repair_asking import ask_repair, wait_for_repair
+        asked = self.ask_repair(source, table, keys=keys, where=where, everything=everything)
+        return self.wait_for_repair(asked, spark, progress)
 
-        asked = ask_repair(self._catalog, source, table, keys, where, everything=everything)
+    def ask_repair(
+        self,
+        source: str,
+        table: str,
+        *,
+        keys: Sequence[Any] | None = None,
+        where: str | None = None,
+        everything: bool = False,
+    ) -> Repair:
+        """Note that rows shall be repaired: by whoever runs the home, or runs it next. See `repair`."""
+        from penstock.control.repair_asking import ask_repair
+
+        return ask_repair(self._catalog, source, table, keys, where, everything=everything)
+
+    def wait_for_repair(
+        self, asked: Repair, spark: SparkSession | None = None, progress: Progress | None = None
+    ) -> Repair:
+        """Wait until a repair is done; where nobody runs the home, run it meanwhile."""
+        from penstock.control.repair_asking import wait_for_repair
+
         if self.is_run():
             return wait_for_repair(self._catalog, asked, self.is_run)
         with self.run(spark, progress) as running:
