@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import UsageError
-from penstock.sql.statements import AddTable, DropTable, RetryTable, ShowSources, Statement, Verify, parse_statement
+from penstock.sql.statements import (
+    AcceptInterference,
+    AddTable,
+    DropTable,
+    Repairing,
+    RetryTable,
+    ShowRepairs,
+    ShowSources,
+    Statement,
+    Verify,
+    parse_statement,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +39,20 @@ def test_retry_table(text: str, table: str) -> None:
         ("ALTER SOURCES shop ADD TABLE `my schema`.`a.b` AS `c d`", AddTable("shop", '"my schema"."a.b" AS "c d"')),
         ("ALTER SOURCES shop DROP TABLE public.users", DropTable("shop", "public.users")),
         ("alter source shop drop table users;", DropTable("shop", "users")),
+        ("ALTER SOURCES shop ACCEPT INTERFERENCE", AcceptInterference("shop")),
+        ("show repairs;", ShowRepairs()),
+        ("REPAIR shop.orders", Repairing("shop", "orders")),
+        ("repair shop.public.`my orders`;", Repairing("shop", "public.my orders")),
+        ("REPAIR shop.orders WHERE KEY IN (1, 2)", Repairing("shop", "orders", ["1", "2"])),
+        (
+            "REPAIR shop.orders WHERE KEY IN (-1, 'it''s', 1.50, true);",
+            Repairing("shop", "orders", ["-1", "it's", "1.50", True]),
+        ),
+        ("REPAIR shop.lines WHERE KEY IN ((1, 'a'), (2, 'b'))", Repairing("shop", "lines", [["1", "a"], ["2", "b"]])),
+        (
+            "REPAIR shop.orders WHERE id > 5 AND note = 'a;b';",
+            Repairing("shop", "orders", where="id > 5 AND note = 'a;b'"),
+        ),
         ("VERIFY shop", Verify("shop")),
         ("verify shop.orders;", Verify("shop", "orders")),
         ("VERIFY shop.public.`my orders`", Verify("shop", "public.my orders")),
@@ -81,3 +106,24 @@ def test_verify_wants_a_name(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_statement(text)
     assert "VERIFY source.table" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "REPAIR",
+        "REPAIR shop",
+        "REPAIR shop.orders WHERE",
+        "REPAIR shop.orders WHERE KEY IN",
+        "REPAIR shop.orders WHERE KEY IN ()",
+        "REPAIR shop.orders WHERE KEY IN (1",
+        "REPAIR shop.orders WHERE KEY IN (now())",
+        "REPAIR shop.orders WHERE KEY IN (SELECT 1)",
+        "REPAIR shop.orders WHERE KEY IN (1) OR true",
+        "REPAIR shop.orders id = 1",
+    ],
+)
+def test_repair_says_how_it_is_written(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_statement(text)
+    assert "REPAIR source.table" in caught.value.remedy

@@ -24,6 +24,8 @@ __all__ = [
     "RulesOption",
     "SchemaOption",
     "SlotOption",
+    "SnapshotChoice",
+    "SnapshotOption",
     "TableOption",
     "TextOption",
     "source_options",
@@ -41,6 +43,13 @@ class RulesChoice(enum.StrEnum):
 
     OPEN = "open"
     STRICT = "strict"
+
+
+class SnapshotChoice(enum.StrEnum):
+    """How tables are copied first."""
+
+    PARALLEL = "parallel"
+    CHUNKED = "chunked"
 
 
 class PartitionsChoice(enum.StrEnum):
@@ -93,6 +102,10 @@ HistoryOption = Annotated[
     str | None,
     typer.Option("--retain-history", help="How long history is kept beyond what readers need, like '3 days'; 1 day."),
 ]
+SnapshotOption = Annotated[
+    SnapshotChoice,
+    typer.Option("--snapshot", help="chunked: copy by ranges of the key; goes on after a crash. For huge tables."),
+]
 FailoverOption = Annotated[
     bool, typer.Option("--failover", help="Keep the slot on standbys, too (Postgres 17 or newer).")
 ]
@@ -111,6 +124,7 @@ def source_options(
     failover: bool,
     log: str | None = None,
     retain_history: str | None = None,
+    snapshot: SnapshotChoice = SnapshotChoice.PARALLEL,
 ) -> dict[str, Any]:
     """Return what was given as fields of a source: a publication or slot that is named is the user's own."""
     given: dict[str, Any] = {
@@ -128,5 +142,6 @@ def source_options(
         "failover": failover or None,
         "log": log,
         "retain_history": retain_history,
+        "snapshot": snapshot.value if snapshot is not SnapshotChoice.PARALLEL else None,
     }
     return {option: value for option, value in given.items() if value is not None}

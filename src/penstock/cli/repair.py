@@ -39,11 +39,9 @@ def repair(
     """
     opened = open_existing(home)
     chosen = None if keys is None else _read(keys)
+    asked = opened.ask_repair(source, table, keys=chosen, where=where, everything=everything)
     with spark_when_needed() as spark, waiting(f"repairing {table}") as progress:
-        started = None if opened.is_run() else spark()
-        done = opened.repair(
-            source, table, keys=chosen, where=where, everything=everything, spark=started, progress=progress
-        )
+        done = opened.wait_for_repair(asked, None if opened.is_run() else spark(), progress)
     typer.echo(repaired(done))
 
 

@@ -27,6 +27,8 @@ from penstock.cli.options import (
     RulesOption,
     SchemaOption,
     SlotOption,
+    SnapshotChoice,
+    SnapshotOption,
     TableOption,
     TextOption,
     source_options,
@@ -58,6 +60,7 @@ def run(
     failover: FailoverOption = False,
     log: LogOption = None,
     retain_history: HistoryOption = None,
+    snapshot: SnapshotOption = SnapshotChoice.PARALLEL,
     debug: DebugOption = False,
 ) -> None:
     """Capture the tables of a database, and run every source of the home, until Ctrl-C.
@@ -74,6 +77,7 @@ def run(
         *(password, schema, table, exclude_column, text_column, publication, slot, rules, partitions, failover),
         log=log,
         retain_history=retain_history,
+        snapshot=snapshot,
     )
     if target is not None:
         _capture(console, opened, target, name, options)

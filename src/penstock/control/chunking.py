@@ -81,8 +81,9 @@ class ChunkedCopy:
     def _copy(self, table: FollowedTable) -> None:
         try:
             with table.writing, delivering(), self._told(table):
-                _Chunks(self._spark, self._instance, self._log, table, self._tell, self._stop).copy()
-                table.look_up()
+                if not table.gone:
+                    _Chunks(self._spark, self._instance, self._log, table, self._tell, self._stop).copy()
+                    table.look_up()
         except TableError as error:
             table.fail(error)
             self._tell(error.message)

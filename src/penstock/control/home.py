@@ -19,7 +19,7 @@ from penstock.catalog.repairs import Repair, Repairs
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.changelog.interface import ChangeLog, ChangeLogReader, Frontiers
-from penstock.control.answer import Answer, repaired, show_repairs, show_sources
+from penstock.control.answer import Answer
 from penstock.control.check import CheckReport, check_database, check_source
 from penstock.control.lifecycle import TABLES, create_source, drop_source, instance_of, recover, spec_of, upstream
 from penstock.control.lock import hold_home, holder
@@ -30,17 +30,6 @@ from penstock.errors import PenstockError, UsageError
 from penstock.layout import catalog_path
 from penstock.positions import Lsn
 from penstock.sources.postgres.spec import PostgresSource
-from penstock.sql.statements import (
-    AcceptInterference,
-    AddTable,
-    DropTable,
-    Repairing,
-    RetryTable,
-    ShowRepairs,
-    ShowSources,
-    Verify,
-    parse_statement,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -168,51 +157,9 @@ class Home:
 
         `spark` gives the session where a statement needs one.
         """
-        match parse_statement(statement):
-            case None:
-                return None
-            case ShowSources():
-                return show_sources(self.status())
-            case AddTable(source, table):
-                self.add_table(source, table)
-                return self._noted(f"{table} is added to {source} and copied")
-            case DropTable(source, table):
-                self.drop_table(source, table)
-                return self._noted(f"{table} is dropped from {source}")
-            case RetryTable(source, table):
-                self.retry(source, table)
-                return self._noted(f"{table} is captured anew and copied afresh")
-            case AcceptInterference(source):
-                self.accept_interference(source)
-                return Answer(f"{source} goes on at the next penstock run, behind what others wrote there")
-            case ShowRepairs():
-                return show_repairs(self.repairs())
-            case Repairing(source, table, keys, where):
-                return self._repaired(spark, source, table, keys, where)
-            case Verify(source, wanted):
-                named = self.tables(source, [wanted] if wanted else ())
-                return self._verified(spark(), source, named)
+        from penstock.control.obeying import obey
 
-    def _noted(self, what: str) -> Answer:
-        """Say when a wish is carried out."""
-        pid = holder(self.path)
-        return Answer(f"{what}: {f'now, by the Penstock that runs (pid {pid})' if pid else 'at the next penstock run'}")
-
-    def _repaired(
-        self, spark: Callable[[], SparkSession], source: str, table: str, keys: list[Any] | None, where: str | None
-    ) -> Answer:
-        everything = keys is None and where is None
-        started = None if self.is_run() else spark()
-        return Answer(
-            repaired(self.repair(source, table, keys=keys, where=where, everything=everything, spark=started))
-        )
-
-    def _verified(self, spark: SparkSession, source: str, tables: Sequence[str]) -> Answer:
-        from penstock.control.verify_report import verify_answer, verify_report
-
-        with self.run_if_idle(spark):
-            verdicts = self.verify(spark, source, tables)
-        return verify_answer(verify_report(source, verdicts))
+        return obey(self, statement, spark)
 
     def sources(self) -> list[str]:
         """Return the names of the sources."""
@@ -364,9 +311,29 @@ class Home:
         Which rows is said by `keys` (values, lists of values or mappings), by a condition in SQL, or by `everything`.
         Where nobody runs the home, it runs here for as long as that takes.
         """
-        from penstock.control.repair_asking import ask_repair, wait_for_repair
+        asked = self.ask_repair(source, table, keys=keys, where=where, everything=everything)
+        return self.wait_for_repair(asked, spark, progress)
 
-        asked = ask_repair(self._catalog, source, table, keys, where, everything=everything)
+    def ask_repair(
+        self,
+        source: str,
+        table: str,
+        *,
+        keys: Sequence[Any] | None = None,
+        where: str | None = None,
+        everything: bool = False,
+    ) -> Repair:
+        """Note that rows shall be repaired: by whoever runs the home, or runs it next. See `repair`."""
+        from penstock.control.repair_asking import ask_repair
+
+        return ask_repair(self._catalog, source, table, keys, where, everything=everything)
+
+    def wait_for_repair(
+        self, asked: Repair, spark: SparkSession | None = None, progress: Progress | None = None
+    ) -> Repair:
+        """Wait until a repair is done; where nobody runs the home, run it meanwhile."""
+        from penstock.control.repair_asking import wait_for_repair
+
         if self.is_run():
             return wait_for_repair(self._catalog, asked, self.is_run)
         with self.run(spark, progress) as running:

@@ -185,7 +185,7 @@ def _repair(text: str, rest: list[Token]) -> Repairing:
     if at == len(rest):
         return Repairing(source, ".".join(table))
     if words[at + 1 : at + 3] == ["KEY", "IN"]:
-        return Repairing(source, ".".join(table), keys=_keys(rest[at + 3 :]))
+        return Repairing(source, ".".join(table), keys=_keys(text[rest[at + 2].end + 1 : rest[-1].end + 1]))
     where = text[rest[at].end + 1 : rest[-1].end + 1].strip()
     if not where:
         message = "there is no condition behind WHERE"
@@ -193,21 +193,16 @@ def _repair(text: str, rest: list[Token]) -> Repairing:
     return Repairing(source, ".".join(table), where=where)
 
 
-def _keys(tokens: list[Token]) -> list[Any]:
+def _keys(text: str) -> list[Any]:
     """Read ``(1, 'x')`` or ``((1, 'x'), (2, 'y'))``: keys as values, or as lists of values."""
     try:
-        listed = sqlglot.parse_one(f"SELECT 1 WHERE 1 IN {_sql(tokens)}", read="spark").find(exp.In)
+        listed = sqlglot.parse_one(f"1 IN {text}", read="postgres")
     except ParseError:
         listed = None
-    if listed is None or not listed.expressions:
+    if not isinstance(listed, exp.In) or not listed.expressions:
         message = "the keys behind KEY IN cannot be read"
         raise UsageError(message, _REPAIR)
     return [_value(each) for each in listed.expressions]
-
-
-def _sql(tokens: list[Token]) -> str:
-    strings = TokenType.STRING
-    return " ".join(exp.Literal.string(t.text).sql("spark") if t.token_type is strings else t.text for t in tokens)
 
 
 def _value(found: exp.Expression) -> Any:

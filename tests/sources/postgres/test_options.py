@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import TableName
 from penstock.sources.postgres.findings import errors_among
-from penstock.sources.postgres.names import ColumnName, TableChoice, nearest, parse_column, parse_table
+from penstock.sources.postgres.names import ColumnName, TableChoice, choice_text, nearest, parse_column, parse_table
 from penstock.sources.postgres.spec import PostgresSource
 
 URL = "postgresql://me@h/shop"
@@ -207,3 +207,16 @@ def test_prepared_transactions_need_a_newer_server(database: Any) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with pytest.raises(DefiniteError, match="Postgres 15"):
         source(database, two_phase=True).create_instances(1)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        TableChoice(TableName("public", "orders")),
+        TableChoice(TableName("public", "orders"), "purchases"),
+        TableChoice(TableName("my schema", 'a."b'), "c d"),
+        TableChoice(TableName("public", "AS")),
+    ],
+)
+def test_a_choice_is_written_as_it_is_read(choice: TableChoice) -> None:
+    assert parse_table(choice_text(choice)) == choice

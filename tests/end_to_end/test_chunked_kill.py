@@ -1,0 +1,88 @@
+"""Kill -9 in the middle of a copy in chunks, beside a writer that never stops: it goes on with the next chunk.
+
+``PENSTOCK_KILL_RUNS`` says how many runs there are; each is killed at random moments until it has come through.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import penstock
+from tests.conftest import Database
+from tests.control.churn import Churn, fill
+from tests.end_to_end.conftest import Penstock
+from tests.end_to_end.test_kill import wait_for_copy
+
+RUNS = int(os.environ.get("PENSTOCK_KILL_RUNS", "2"))
+KILLS = 2
+ROWS = 3000
+
+
+@pytest.fixture
+def chunked_run(tmp_path: Path, database: Database) -> Iterator[Penstock]:
+    database.execute(fill(ROWS))
+    penstock.open(tmp_path / "home").create(
+        database.url, "demo", snapshot="chunked", chunk_rows=200, chunk_pause="300 ms"
+    )
+    running = Penstock(tmp_path / "home", database.url)
+    yield running
+    if running.process is not None and running.process.poll() is None:
+        running.kill()
+
+
+def chunks(home: Path) -> list[str]:
+    """The commits that hold chunks."""
+    found = []
+    for path in sorted((home / "lake" / "demo").glob("*/_delta_log/*.json")):
+        info = json.loads(path.read_text().splitlines()[0]).get("commitInfo", {})
+        if '"chunk"' in info.get("userMetadata", ""):
+            found.append(str(path))
+    return found
+
+
+def wait_for_chunks(running: Penstock, more_than: int) -> None:
+    give_up = time.monotonic() + 300
+    while len(chunks(running.home)) <= more_than:
+        assert running.process is not None
+        assert running.process.poll() is None, running.output.read_text()
+        assert time.monotonic() < give_up, running.output.read_text()
+        time.sleep(0.05)
+
+
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_a_copy_in_chunks_goes_on_where_it_was(
+    chunked_run: Penstock, database: Database, spark: SparkSession, seed: int
+) -> None:
+    dice = random.Random(seed)
+    database.execute("SELECT pg_create_logical_replication_slot('witness', 'test_decoding')")
+    with Churn(database.url, ROWS, seed=seed, truncates=seed % 2 == 1):
+        for _ in range(KILLS):
+            before = len(chunks(chunked_run.home))
+            chunked_run.start()
+            wait_for_chunks(chunked_run, before)
+            time.sleep(dice.uniform(0, 4))
+            chunked_run.kill()
+            assert len(chunks(chunked_run.home)) > before
+        done = len(chunks(chunked_run.home))
+        chunked_run.start()
+        home = wait_for_copy(chunked_run)
+        assert len(chunks(chunked_run.home)) >= done
+        verdicts = home.verify(spark, "demo")
+        assert len(verdicts) == 2
+        assert [verdict for verdict in verdicts if not verdict.equal] == []
+    assert chunked_run.interrupt() == 0
+    assert "going on to copy" in chunked_run.output.read_text()
+    messages = database.execute("SELECT data FROM pg_logical_slot_get_changes('witness', NULL, NULL)")
+    database.execute("SELECT pg_drop_replication_slot('witness')")
+    windows = {row[0].split("content:")[1] for row in messages if '"mark":"low"' in row[0]}
+    opened = sum('"mark":"low"' in row[0] for row in messages)
+    assert len(windows) <= opened <= len(windows) + 2 * KILLS  # two tables, each at most one chunk more by a kill
