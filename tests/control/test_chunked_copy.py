@@ -35,8 +35,8 @@ def assert_equal(home: Home, spark: SparkSession) -> None:
 def test_a_copy_in_chunks_beside_a_writer_ends_equal(
     database: Any, chunked: Callable[..., Home], spark: SparkSession
 ) -> None:
-    home = chunked(fill(1200), chunk_rows=300)
-    with Churn(database.url, 1200, truncates=False) as churn, home.run(spark, print) as running:
+    home = chunked(fill(600), chunk_rows=200)
+    with Churn(database.url, 600) as churn, home.run(spark, print) as running:
         running.wait_live(PATIENCE)
         assert_equal(home, spark)
         assert churn.transactions > 50

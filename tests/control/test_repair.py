@@ -19,7 +19,7 @@ from penstock.errors import DefiniteError, UsageError
 from penstock.layout import catalog_path
 
 PATIENCE = 400.0
-ROWS = 300
+ROWS = 100
 FILL_KEPT = """
 INSERT INTO things SELECT 10000 + n, 'kept', repeat('k', 2500) FROM generate_series(1, 20) n;
 INSERT INTO pairs SELECT 'kept', 10000 + n, 'kept', repeat('k', 2500) FROM generate_series(1, 20) n;

@@ -28,6 +28,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import TableState
 from penstock.changelog.interface import ChangeLog, LoggedTable
 from penstock.control.copying import wait_until_captured
@@ -87,6 +88,8 @@ class ChunkedCopy:
         except TableError as error:
             table.fail(error)
             self._tell(error.message)
+        finally:
+            table.catalog.forget_progress(self._instance.source, table.record.local)
 
     def _tell(self, text: str) -> None:
         self._progress(f"{self._instance.source}: {text}")
@@ -135,12 +138,22 @@ class _Chunks:
         number = last.number if last else 0
         with closing(Windows(self._instance, captured, state.window, number)) as windows:
             ranges = KeyRanges(self._spark, windows, self._base, self._instance.chunk_rows)
+            total = windows.table_bytes()
             while last is None or last.upto is not None:
                 self._logged()
                 last = ranges.copy_next(last)
+                self._note(CopyProgress(last.rows, last.size, captured.estimated_rows, total))
                 if self._stop.wait(self._pause) or self._table.state() is not TableState.PENDING:
                     return
             self._end(windows, state, last)
+
+    def _note(self, progress: CopyProgress) -> None:
+        self._table.catalog.note_progress(self._instance.source, self._table.record.local, progress)
+
+    def _wait(self, what: str) -> None:
+        """Say what is in the way."""
+        self._tell(what)
+        self._note(CopyProgress(waiting=what))
 
     # -- begin ------------------------------------------------------------------------------------------------------
 
@@ -158,7 +171,7 @@ class _Chunks:
             captured = self._table.captured.grown(log.tables()[self._name].schema)
         window = uuid.uuid4().hex
         with closing(Windows(self._instance, captured, window)) as windows:
-            start = windows.begin(self._tell, self._stop)
+            start = windows.begin(self._wait, self._stop)
         if self._stop.is_set():
             return None
         self._tell(f"copying {self._name} in chunks")

@@ -33,8 +33,9 @@ class KeyRanges:
         """Copy the range that follows the last one: rows and progress are one commit."""
         began = time.monotonic()
         window = self._windows.range(last.upto if last else None, self._rows)
-        number, rows = (last.number, last.rows) if last else (0, 0)
-        chunk = Copied(number + 1, rows + len(window.rows), window.upto, window.high)
+        number, rows, size = (last.number, last.rows, last.size) if last else (0, 0, 0)
+        size += window.rows.nbytes
+        chunk = Copied(number + 1, rows + len(window.rows), size, window.upto, window.high)
         self._base.add_chunk(frame(self._spark, window.rows), chunk)
         self._adapt(time.monotonic() - began, window.rows.nbytes)
         return chunk

@@ -15,7 +15,8 @@ class Copied(NamedTuple):
 
     number: int
     rows: int
-    """Of all chunks so far."""
+    size: int
+    """In bytes; both of all chunks so far."""
     upto: tuple[str, ...] | None
     """The last key; None: there is none behind it, the copy is whole."""
     high: Lsn
@@ -44,7 +45,7 @@ def chunk_in(text: str | None, incarnation: str) -> Copied | None:
     if chunk is None:
         return None
     upto = None if chunk["upto"] is None else tuple(chunk["upto"])
-    return Copied(chunk["number"], chunk["rows"], upto, Lsn.parse(chunk["high"]))
+    return Copied(chunk["number"], chunk["rows"], chunk["size"], upto, Lsn.parse(chunk["high"]))
 
 
 def _mine(text: str | None, incarnation: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from penstock.errors import DefiniteError, TableError, UsageError
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connect
-from penstock.sources.postgres.copy import copy_rows, from_table, selected
+from penstock.sources.postgres.copy import copy_rows, from_table, selected, table_bytes
 from penstock.sources.postgres.keys import Key, key_type
 from penstock.sources.postgres.old_transactions import next_transaction, wait_for_transactions_before
 from penstock.sources.postgres.spec import PostgresInstanceConfig
@@ -86,6 +86,10 @@ class Windows:
             self._connection, following, parse_duration(self._config.snapshot_wait), tell, stop
         )
         return position
+
+    def table_bytes(self) -> int:
+        """Return how much the table takes upstream."""
+        return table_bytes(self._connection, self._table.name)
 
     def range(self, after: Key | None, rows: int) -> Window:
         """Read about so many rows whose keys follow `after`, in the order that Postgres has of them."""
