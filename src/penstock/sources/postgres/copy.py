@@ -78,9 +78,10 @@ class PageRange:
 
 
 def copy_ranges(connection: psycopg.Connection[Any], table: TableName, tasks: int) -> list[PageRange]:
-    """Divide a table for so many tasks: each gets some, unless the table is small, and none gets too much at once."""
+    """Divide a table for so many tasks: all get the same number of ranges, unless it is small, and none is too large."""
     _, size = _pages_and_bytes(connection, table)
-    return page_ranges(connection, table, max(min(tasks, size // _LEAST_BYTES), -(-size // _MOST_BYTES)))
+    rounds = -(-size // (_MOST_BYTES * tasks))
+    return page_ranges(connection, table, min(rounds * tasks, size // _LEAST_BYTES))
 
 
 def page_ranges(connection: psycopg.Connection[Any], table: TableName, pieces: int) -> list[PageRange]:
