@@ -32,6 +32,7 @@ def assert_equal(home: Home, spark: SparkSession) -> None:
     assert all(verdict.equal for verdict in verdicts), verdicts
 
 
+@pytest.mark.timeout(1200)
 def test_a_copy_in_chunks_beside_a_writer_ends_equal(
     database: Any, chunked: Callable[..., Home], spark: SparkSession
 ) -> None:

@@ -90,6 +90,7 @@ def test_planted_damage_is_found_and_mended_beside_a_writer(database: Any, shop:
     assert [row[2] for row in answer.rows] == ["id = 10001 OR status = 'wrong'", "all", "3 keys"]
 
 
+@pytest.mark.timeout(1200)
 def test_a_table_that_lost_a_row_it_needs_fails_and_comes_back_by_a_repair(
     database: Any, shop: Home, spark: SparkSession
 ) -> None:
@@ -108,6 +109,7 @@ def _state(home: Home) -> str:
     return next(table.state for table in home.status().sources[0].tables if table.upstream == "public.things")
 
 
+@pytest.mark.timeout(1200)
 def test_what_is_right_is_not_written_again(shop: Home, spark: SparkSession) -> None:
     before = shop.status().sources[0].tables
     assert shop.repair("shop", "things", keys=[1, [2], {"id": 3}, 999999]).rows_changed == 0
@@ -143,6 +145,7 @@ def test_what_makes_no_sense_is_refused_at_once(
     assert home.repairs() == []
 
 
+@pytest.mark.timeout(1200)
 def test_what_postgres_or_spark_do_not_take_fails_with_the_reason(shop: Home) -> None:
     for where, said in (("nothing = 1", "Postgres does not take"), ("id = ANY(ARRAY[1])", "Spark does not take")):
         with pytest.raises(DefiniteError, match=said):
