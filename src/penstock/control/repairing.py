@@ -120,10 +120,10 @@ class Repairing:
         read = changed = 0
         low = found.low if found is not None else Lsn.ZERO
         while found is not None:
-            upto = reached(self._log, found.high, self._stop)
-            if upto is None:
-                return
             with table.writing:
+                upto = self._reached(table, windows, found.high)
+                if upto is None:
+                    return
                 done, moved = self._put_right(table, windows, found, upto)
             read, changed = read + found.count, changed + done
             if not moved:
@@ -193,7 +193,6 @@ class Repairing:
 
         Return how many rows that changed, and the keys of those that are left, because they had another key before.
         """
-        table.look_up()  # somebody else may have changed the lake
         at = self._standing(table, upto)
         schema = table.base.schema
         later = read_tail(self._spark, self._log, schema, found.low, upto)
@@ -210,6 +209,7 @@ class Repairing:
             net = put_right(tail, of_keys(right, changed, schema), changed, schema)
             table.base.merge(net.net, upto, net.contents)
             table.look_up()
+            _require_commit(table, upto)
         if failed:  # it took in all that the log holds
             table.revive()
         return count, self._left(moved, found.keys, left, schema)
@@ -223,6 +223,13 @@ class Repairing:
         if keys is None or not moved:
             return moved
         return {key_of(row, schema.key) for row in of_keys(left, keys, schema).toArrow().to_pylist()}
+
+    def _reached(self, table: FollowedTable, windows: Windows, high: Lsn) -> Lsn | None:
+        """Wait until the log is at the end of a window, and beyond where the table stands: a commit has to move it."""
+        table.look_up()  # somebody else may have changed the lake, and apply has gone on
+        if table.at is not None and table.at.position >= high:
+            high = windows.keyed([]).high
+        return reached(self._log, high, self._stop)
 
     def _standing(self, table: FollowedTable, upto: Lsn) -> State:
         """Say where the table stands, with the columns that it has at `upto`."""
@@ -268,3 +275,10 @@ class Repairing:
         finally:
             with suppress(TransientError), closing(self._log.reader()) as log:
                 log.pin(f"repair {repair.id}", None)
+
+
+def _require_commit(table: FollowedTable, upto: Lsn) -> None:
+    """Delta passes over a commit that does not move a table: nothing was put right then."""
+    if table.at is None or table.at.position < upto:
+        message = f"the repair of {table.record.upstream} was not committed"
+        raise TransientError(message)

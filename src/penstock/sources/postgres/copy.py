@@ -78,7 +78,7 @@ class PageRange:
 
 
 def copy_ranges(connection: psycopg.Connection[Any], table: TableName, tasks: int) -> list[PageRange]:
-    """Divide a table for so many tasks: all get the same number of ranges, unless it is small, and none is too large."""
+    """Divide a table for so many tasks: the same number of ranges for all, unless it is small, and none too large."""
     _, size = _pages_and_bytes(connection, table)
     rounds = -(-size // (_MOST_BYTES * tasks))
     return page_ranges(connection, table, min(rounds * tasks, size // _LEAST_BYTES))
