@@ -77,7 +77,7 @@ class Churn:
 
     def _choose(self) -> Callable[[psycopg.Connection[Any]], None]:
         weights = {self._insert: 5, self._touch: 8, self._rewrite: 3, self._delete: 4, self._move: 6}
-        if self._truncates and self._random.random() < 0.001:
+        if self._truncates and self._random.random() < 0.002:
             return self._truncate
         return self._random.choices(list(weights), list(weights.values()))[0]
 

@@ -157,7 +157,7 @@ def test_what_cannot_be_dropped_or_retried(shop: Callable[..., Made]) -> None:
             ask(made.catalog, "shops", "public.orders")
     with pytest.raises(UsageError, match=r"no table public\.user") as caught:
         made.home.drop_table("shop", "public.user")
-    assert caught.value.remedy == "Did you mean public.users?"
+    assert caught.value.remedy == "Did you mean public.users? Its tables are: public.orders, public.users."
 
 
 def test_who_does_not_know_of_a_wish_cannot_undo_it(shop: Callable[..., Made]) -> None:

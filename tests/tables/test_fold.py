@@ -117,7 +117,8 @@ def test_a_row_that_comes_back_to_its_key_is_its_own_source(spark: SparkSession)
     history.update(one, {"a.key": "a", "n": 9}, [0, 4])
     history.commit()
     found = net(spark, history, base)
-    assert (found["a"]["_from"], found["a"]["_unchanged"], found["a"]["n"]) == (None, [0, 4], 9)
+    source = found["a"]["_from"]
+    assert (source["a.key"], found["a"]["_unchanged"], found["a"]["n"]) == ("a", [0, 4], 9)
     assert found["b"]["_gone"]
 
 

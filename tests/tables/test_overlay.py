@@ -86,7 +86,7 @@ def test_a_left_out_value_without_its_row_is_an_error(spark: SparkSession, moved
     images = history.frame(spark, base, end)
     contents = survey(images)
     live = overlay(history.base(spark, base).limit(0), fold(images, KEYED, contents), KEYED, contents)
-    with pytest.raises(TableError, match="capture it again"), absent_rows_told(KEYED, Lsn(1)):
+    with pytest.raises(TableError, match="capture it anew"), absent_rows_told(KEYED, Lsn(1)):
         live.collect()
 
 
@@ -98,7 +98,7 @@ def test_a_bag_that_loses_a_row_it_does_not_have_is_an_error(spark: SparkSession
     history.commit()
     images = history.frame(spark, base)
     live = overlay(history.base(spark, base).limit(0), fold(images, KEYLESS), KEYLESS)
-    with pytest.raises(TableError, match="capture it again"), absent_rows_told(KEYLESS, Lsn(1)):
+    with pytest.raises(TableError, match="capture it anew"), absent_rows_told(KEYLESS, Lsn(1)):
         live.collect()
 
 

@@ -31,7 +31,7 @@ def named_table(catalog: Catalog, source: str, name: str) -> TableRecord:
         known = ", ".join(str(record.upstream) for record in records) or "none"
         message = f"source {source} has no table {name}"
         names = [text for record in records for text in (str(record.upstream), record.local)]
-        raise UsageError(message, nearest(name, names) or f"Its tables are: {known}.")
+        raise UsageError(message, f"{nearest(name, names) or ''} Its tables are: {known}.".strip())
     return found
 
 

@@ -47,8 +47,8 @@ def fold(images: DataFrame, schema: TableSchema, contents: Contents = _NOTHING) 
     """Return one row per key that `images` touch: ``_gone``, ``_unchanged``, ``_from`` and the table's columns.
 
     ``_unchanged`` lists the columns (by index) whose value is that of the base row with key ``_from``, or with the
-    row's own key where ``_from`` is null. Columns outside the key are null where ``_gone``. For a table without a key,
-    one row per distinct row: ``_count`` (how many more or fewer of it) and its columns.
+    row's own key where ``_from`` is null: it never had another. Columns outside the key are null where ``_gone``. For a
+    table without a key, one row per distinct row: ``_count`` (how many more or fewer of it) and its columns.
 
     Lazy, but for one case: where `contents` allow both left-out values and changed keys, jobs run here.
     """
