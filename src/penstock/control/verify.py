@@ -30,10 +30,10 @@ from penstock.control.lifecycle import instance_of, spec_of
 from penstock.control.live import Live
 from penstock.control.named import named_source, named_tables
 from penstock.errors import DefiniteError, PenstockError, TransientError
-from penstock.model import TableName
+from penstock.model import Image, TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
-from penstock.sources.postgres.connection import connection_error
+from penstock.sources.postgres.connection import connect, connection_error
 from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot
 from penstock.sources.postgres.spec import PostgresInstanceConfig
 from penstock.spark.boundary import brief, delivering
@@ -43,6 +43,11 @@ from penstock.tables.initial_copy import upstream_rows
 __all__ = ["Verdict", "verify_source", "wait_for"]
 
 _PATIENCE_SECONDS = 120.0
+_NOW = """
+SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text
+"""
+_ATTEMPTS = 5
+"""How often a table is compared again that was truncated meanwhile."""
 _WAITING = {
     TableState.ADDING: "it is being added",
     TableState.DROPPING: "it is being dropped",
@@ -83,6 +88,20 @@ class _Sides:
     live: Live
 
 
+@dataclass(frozen=True)
+class _How:
+    """How to compare."""
+
+    home: Path
+    catalog: Catalog
+    spark: SparkSession
+    source: str
+    live_at: Callable[[Lsn], Live]
+    limit: int
+    exact: bool
+    progress: Callable[[str], None]
+
+
 def verify_source(
     home: Path,
     catalog: Catalog,
@@ -96,23 +115,52 @@ def verify_source(
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Verdict]:
     """Compare tables, all unless some are named, at one exported snapshot; `progress` gets each name."""
-    record, chosen = named_source(catalog, source), named_tables(catalog, source, tables)
+    chosen = named_tables(catalog, source, tables)
+    how = _How(home, catalog, spark, source, live_at, limit, exact, progress)
+    verdicts = {verdict.table: verdict for verdict in _compare(how, chosen)}
+    for _ in range(_ATTEMPTS):
+        emptied = [t for t in chosen if _truncated_since(how, verdicts[str(t.upstream)])]
+        if not emptied:
+            break
+        verdicts |= {verdict.table: verdict for verdict in _compare(how, emptied)}
+    return [verdicts[str(table.upstream)] for table in chosen]
+
+
+def _compare(how: _How, chosen: Sequence[TableRecord]) -> list[Verdict]:
+    """Compare tables once, at one snapshot."""
+    catalog, spark, source = how.catalog, how.spark, how.source
+    record = named_source(catalog, source)
     spec, instance = spec_of(record), instance_of(record)
     try:
-        _note_newest(home, catalog, spark, instance, chosen)
+        _note_newest(how.home, catalog, spark, instance, chosen)
         with export_snapshot(instance.connection) as snapshot, delivering():
             wait_for(catalog.log(source), source, snapshot.lsn)
-            sides = _Sides(spark, snapshot, instance, spec.tables_at(snapshot.name), live_at(snapshot.lsn))
+            sides = _Sides(spark, snapshot, instance, spec.tables_at(snapshot.name), how.live_at(snapshot.lsn))
             verdicts = []
             for table in chosen:
-                progress(f"{source}.{table.local}")
-                verdicts.append(_verdict(sides, table, limit, exact))
+                how.progress(f"{source}.{table.local}")
+                verdicts.append(_verdict(sides, table, how.limit, how.exact))
     except psycopg.Error as error:
         raise connection_error(error, instance.connection) from error
     except (PySparkException, Py4JError) as error:
         message = f"the comparison broke off: {brief(error)}"
         raise TransientError(message, "Try again.") from error
     return verdicts
+
+
+def _truncated_since(how: _How, verdict: Verdict) -> bool:
+    """Whether a difference may be none: a table that is truncated after a snapshot appears empty in that snapshot.
+
+    (TRUNCATE is the one change that Postgres does not hide from older snapshots.)
+    """
+    if verdict.differences is None or verdict.equal:
+        return False
+    log = how.catalog.log(how.source)
+    with connect(instance_of(named_source(how.catalog, how.source)).connection) as connection:
+        now = Lsn.parse(connection.execute(_NOW).fetchall()[0][0])
+    wait_for(log, how.source, now)
+    with closing(log.reader()) as reader:
+        return reader.extent(TableName.parse(verdict.table), verdict.position, now).has(Image.TRUNCATE)
 
 
 def _note_newest(
