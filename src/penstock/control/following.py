@@ -53,6 +53,7 @@ _REST = 3.0
 _RETRY_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
 _LET_GO_SECONDS = 5.0
+_LAST_BREATH_SECONDS = 10.0
 _ERRORS_SECONDS = 2.0
 """Tables can end without a transaction."""
 
@@ -143,8 +144,16 @@ class Follower:
                     self._progress(f"{self._source}: {error.message}; trying again")
                     self._stop.wait(_RETRY_SECONDS)
                     continue
-                self.failure = error if is_alive() else _dead_spark()
+                self.failure = _dead_spark() if self._lost_spark(error) else error
                 return
+
+    def _lost_spark(self, error: BaseException) -> bool:
+        """Whether Spark is gone: its connection breaks a moment before its process has ended."""
+        broken = isinstance(error, Py4JError | OSError | EOFError)
+        give_up = time.monotonic() + (_LAST_BREATH_SECONDS if broken else 0.0)
+        while is_alive() and time.monotonic() < give_up:
+            time.sleep(_LOOK_SECONDS)
+        return not is_alive()
 
     # -- the first copy ---------------------------------------------------------------------------------------------
 
