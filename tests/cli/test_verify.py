@@ -144,7 +144,7 @@ def test_wrong_names(database: Database, tmp_path: Path) -> None:
     try:
         assert "no source shops" in penstock("verify", "shops", "--home", home.path).is_an_error(USAGE).said
         wrong = penstock("verify", "shop", "public.order", "--home", home.path).is_an_error(USAGE)
-        assert wrong.remedy == "Did you mean public.orders?"
+        assert wrong.remedy == "Did you mean public.orders? Its tables are: public.orders."
         assert "no table x" in penstock("sql", "VERIFY shop.x", "--home", home.path).is_an_error(USAGE).said
     finally:
         home.drop("shop")
