@@ -51,7 +51,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
 _REST = 3.0
 """Pauses are this many times as long as a round of merges: live views need no hurry, queries need the cores."""
 _RETRY_SECONDS = 5.0
-_LOOK_SECONDS = 0.2
+_LOOK_SECONDS = 0.5
 _LET_GO_SECONDS = 5.0
 _LAST_BREATH_SECONDS = 10.0
 _ERRORS_SECONDS = 2.0
