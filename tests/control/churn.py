@@ -123,6 +123,7 @@ class Churn:
     def _truncate(self, connection: psycopg.Connection[Any]) -> None:
         connection.execute(self._random.choice(["TRUNCATE things", "TRUNCATE pairs"]))
         connection.execute(
-            "INSERT INTO things SELECT n, 'again', repeat('z', 2500) FROM generate_series(1, 50) n"
-            " ON CONFLICT DO NOTHING"
+            "INSERT INTO things SELECT n, 'again', repeat('z', 2500) FROM generate_series(1, %s) n"
+            " ON CONFLICT DO NOTHING",
+            (self._rows // 3,),
         )
