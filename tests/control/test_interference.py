@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.conftest import Database
+from tests.control.shop import until
 
 from penstock.catalog.store import Catalog
 from penstock.control.home import Home, open_home
@@ -19,13 +18,6 @@ from penstock.layout import catalog_path
 from penstock.model import TableName
 
 PATIENCE = 60.0
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, f"in vain: {what}"
-        time.sleep(0.05)
 
 
 @pytest.fixture

@@ -16,35 +16,31 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-import psycopg
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import TableState
 from penstock.changelog.interface import ChangeLog, LoggedTable
+from penstock.control.breaking_off import breaking_off
 from penstock.control.copying import wait_until_captured
 from penstock.control.followed import FollowedTable, Progress
 from penstock.control.key_ranges import KeyRanges, frame
 from penstock.control.reaching import reached
 from penstock.control.side_by_side import side_by_side
 from penstock.durations import parse_duration
-from penstock.errors import TableError, TransientError
+from penstock.errors import TableError
 from penstock.model import TableSchema
 from penstock.positions import Lsn
-from penstock.sources.postgres.connection import connection_error
 from penstock.sources.postgres.keys import Key, key_of
 from penstock.sources.postgres.spec import PostgresInstanceConfig
 from penstock.sources.postgres.windows import Windows
-from penstock.spark.boundary import brief, delivering
 from penstock.tables.base import State
 from penstock.tables.commits import Copied
 from penstock.tables.put_right import laid_over, of_keys, put_right, unresolved, without
@@ -81,7 +77,7 @@ class ChunkedCopy:
 
     def _copy(self, table: FollowedTable) -> None:
         try:
-            with table.writing, delivering(), self._told(table):
+            with table.writing, breaking_off(f"the copy of {table.record.upstream}", self._instance.connection):
                 if not table.gone:
                     _Chunks(self._spark, self._instance, self._log, table, self._tell, self._stop).copy()
                     table.look_up()
@@ -93,16 +89,6 @@ class ChunkedCopy:
 
     def _tell(self, text: str) -> None:
         self._progress(f"{self._instance.source}: {text}")
-
-    @contextmanager
-    def _told(self, table: FollowedTable) -> Iterator[None]:
-        try:
-            yield
-        except psycopg.Error as error:
-            raise connection_error(error, self._instance.connection) from error
-        except (PySparkException, Py4JError) as error:
-            message = f"the copy of {table.record.upstream} broke off: {brief(error)}"
-            raise TransientError(message) from error
 
 
 class _Chunks:

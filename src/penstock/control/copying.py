@@ -31,11 +31,11 @@ from penstock.catalog.progress import CopyProgress
 from penstock.changelog.interface import ChangeLog, LoggedTable
 from penstock.control.followed import FollowedTable, Progress
 from penstock.control.progress import CopyWatch
+from penstock.control.reaching import reached
 from penstock.control.side_by_side import side_by_side
 from penstock.durations import parse_duration
 from penstock.errors import TableError, TransientError
 from penstock.model import TableName
-from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connect, connection_error
 from penstock.sources.postgres.copy import copy_ranges, table_bytes
@@ -81,7 +81,7 @@ class ParallelCopy:
                 self._snapshot(tables) as snapshot,
                 ThreadPoolExecutor(_SIDE_BY_SIDE, f"penstock-copy-{self._source}") as pool,
             ):
-                if not self._reached(snapshot.lsn):
+                if reached(self._log, snapshot.lsn, self._stop) is None:  # a promoted standby may not have that much
                     return
                 found = self._spec.tables_at(snapshot.name)
                 side_by_side(pool, lambda table: self._copy(table, snapshot, found), tables)
@@ -108,14 +108,6 @@ class ParallelCopy:
             for table in tables:
                 table.catalog.forget_progress(self._source, table.record.local)
             yield snapshot
-
-    def _reached(self, position: Lsn) -> bool:
-        """Wait until the log is at the snapshot: a server that is promoted meanwhile may not have that much of it."""
-        with closing(self._log.reader()) as log:
-            while not self._stop.is_set():
-                if log.wait(Lsn(position - 1), _LOOK_SECONDS).durable >= position:
-                    return True
-        return False
 
     def _copy(self, table: FollowedTable, snapshot: ExportedSnapshot, found: Mapping[TableName, CapturedTable]) -> None:
         if self._stop.is_set():

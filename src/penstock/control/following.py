@@ -160,15 +160,21 @@ class Follower:
     def _copy_until_stopped(self) -> None:
         looked_up: list[FollowedTable] = []
         while not self._stop.is_set():
-            if any(table.state() is TableState.PENDING for table in self._tables):
+            if self._pending():
                 self.renew()
             tables = self._tables
             side_by_side(self._pool, self._look_up, [table for table in tables if table not in looked_up])
             looked_up = tables
-            pending = [table for table in tables if table.state() is TableState.PENDING]
+            pending = self._pending()
             if pending:
                 self._copy(pending)
             self._stop.wait(_LOOK_SECONDS)
+
+    def _pending(self) -> list[FollowedTable]:
+        """Return the tables that have no whole copy yet."""
+        states = {record.upstream: record.state for record in self._catalog.tables(self._source)}
+        waiting = [name for name, state in states.items() if state is TableState.PENDING]
+        return [table for table in self._tables if table.record.upstream in waiting and not table.gone]
 
     def _look_up(self, table: FollowedTable) -> None:
         with table.writing:

@@ -23,9 +23,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
 import pyarrow as pa
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -33,6 +31,7 @@ from penstock.catalog.repairs import Repair, Repairs
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog
 from penstock.changelog.interface import ChangeLog
+from penstock.control.breaking_off import breaking_off
 from penstock.control.followed import FollowedTable
 from penstock.control.key_ranges import KeyRanges, frame
 from penstock.control.reaching import reached
@@ -41,11 +40,10 @@ from penstock.layout import repair_path
 from penstock.model import TableSchema
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
-from penstock.sources.postgres.connection import connection_error
 from penstock.sources.postgres.keys import Key, key_of
 from penstock.sources.postgres.spec import PostgresInstanceConfig
 from penstock.sources.postgres.windows import Windows
-from penstock.spark.boundary import brief, delivering
+from penstock.spark.boundary import brief
 from penstock.tables.base import BaseTable, State
 from penstock.tables.changed import changed_keys
 from penstock.tables.columns import column
@@ -92,7 +90,7 @@ class Repairing:
     def run(self, repair: Repair, table: FollowedTable) -> None:
         """Do one repair; where it cannot be done, note why."""
         try:
-            with self._told(), delivering(), self._history_kept(repair):
+            with breaking_off("the repair", self._instance.connection), self._history_kept(repair):
                 self._repair(repair, table)
         except (DefiniteError, UsageError, HistoryGone) as error:
             self._repairs.failed(repair, error.message, error.remedy)
@@ -253,16 +251,6 @@ class Repairing:
         return live_table(self._spark, self._log, path, at, table.base.schema, upto, damaged=True)
 
     # -- around it --------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except psycopg.Error as error:
-            raise connection_error(error, self._instance.connection) from error
-        except (PySparkException, Py4JError) as error:
-            message = f"the repair broke off: {brief(error)}"
-            raise TransientError(message) from error
 
     def _keep_history(self, repair: Repair, low: Lsn) -> None:
         with closing(self._log.reader()) as log:

@@ -20,13 +20,11 @@ from penstock.errors import HistoryGone, PenstockError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect, place
+from penstock.sources.postgres.wal import flushed
 
 __all__ = ["DebtStatus", "HomeStatus", "ReaderStatus", "SourceStatus", "TableStatus", "home_status"]
 
 _VERSION = 1
-_FLUSHED = """
-SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text
-"""
 
 
 @dataclass(frozen=True)
@@ -184,10 +182,9 @@ def _lag_bytes(conninfo: str, frontiers: Frontiers | None) -> int | None:
         return None
     try:
         with connect(conninfo, connect_timeout=2) as connection:
-            row = connection.execute(_FLUSHED).fetchone()
+            return max(0, flushed(connection) - frontiers.durable)
     except (PenstockError, psycopg.Error):
         return None
-    return max(0, Lsn.parse(row[0]) - frontiers.durable) if row else None
 
 
 def _moment(moment: datetime | None) -> str | None:

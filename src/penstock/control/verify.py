@@ -36,6 +36,7 @@ from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connect, connection_error
 from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot
 from penstock.sources.postgres.spec import PostgresInstanceConfig
+from penstock.sources.postgres.wal import flushed
 from penstock.spark.boundary import brief, delivering
 from penstock.tables.compare import Differences, differences
 from penstock.tables.initial_copy import upstream_rows
@@ -43,9 +44,6 @@ from penstock.tables.initial_copy import upstream_rows
 __all__ = ["Verdict", "verify_source", "wait_for"]
 
 _PATIENCE_SECONDS = 120.0
-_NOW = """
-SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text
-"""
 _ATTEMPTS = 5
 """How often a table is compared again that was truncated meanwhile."""
 _WAITING = {
@@ -157,7 +155,7 @@ def _truncated_since(how: _How, verdict: Verdict) -> bool:
         return False
     log = how.catalog.log(how.source)
     with connect(instance_of(named_source(how.catalog, how.source)).connection) as connection:
-        now = Lsn.parse(connection.execute(_NOW).fetchall()[0][0])
+        now = flushed(connection)
     wait_for(log, how.source, now)
     with closing(log.reader()) as reader:
         return reader.extent(TableName.parse(verdict.table), verdict.position, now).has(Image.TRUNCATE)

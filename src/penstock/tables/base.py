@@ -76,6 +76,14 @@ class State(NamedTuple):
     """Of a table that is being copied in chunks: the id of its windows. It shows no position until that has ended."""
 
 
+class _Mark(NamedTuple):
+    """What a commit is known by: the position that it leads to, for whom that counts, and what it says of itself."""
+
+    position: Lsn
+    application: str
+    told: str
+
+
 class BaseTable:
     """The Delta table at `path` that follows `schema`'s table."""
 
@@ -84,8 +92,6 @@ class BaseTable:
         self.schema = schema
         self._spark = spark
         self._session = spark.newSession()
-        self._copied: Copied | None = None
-        """Of the merge in hand: the copy that goes on after it."""
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
@@ -167,7 +173,7 @@ class BaseTable:
 
     def append(self, rows: DataFrame, position: Lsn) -> None:
         """Add `rows`, none of whose keys is in the table, and stand at `position`."""
-        self._write(rows, position, "append")
+        self._write(rows, self._mark(position), "append")
 
     def merge(self, net: DataFrame, position: Lsn, contents: Contents = _NOTHING, copied: Copied | None = None) -> None:
         """Put the net effect of a range in, which `fold` made of images with these `contents`; stand at `position`.
@@ -175,12 +181,8 @@ class BaseTable:
         With `copied`, a copy in chunks goes on after it, as it was: the table still shows no position. A `TableError`
         says that the table does not hold a row that it must hold.
         """
-        self._copied = copied
-        try:
-            with absent_rows_told(self.schema, position):
-                self._merge(net, position, contents)
-        finally:
-            self._copied = None
+        with absent_rows_told(self.schema, position):
+            self._merge(net, self._mark(position, copied), contents)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -240,17 +242,17 @@ class BaseTable:
 
     # -- how --------------------------------------------------------------------------------------------------------
 
-    def _merge(self, net: DataFrame, position: Lsn, contents: Contents) -> None:
+    def _merge(self, net: DataFrame, mark: _Mark, contents: Contents) -> None:
         if not self.schema.key:
-            self._merge_bag(net, position, contents)
+            self._merge_bag(net, mark, contents)
         elif contents.truncated is not None:
-            self._write(self._without_base(net, contents), position, "overwrite")
+            self._write(self._without_base(net, contents), mark, "overwrite")
         elif contents.inserts_only:
-            self.append(net, position)
+            self._write(net, mark, "append")
         else:
-            self._merge_keys(net, position, contents)
+            self._merge_keys(net, mark, contents)
 
-    def _merge_keys(self, net: DataFrame, position: Lsn, contents: Contents) -> None:
+    def _merge_keys(self, net: DataFrame, mark: _Mark, contents: Contents) -> None:
         kept = contents.unchanged and not contents.moved
         source = self._filled(net, contents) if contents.unchanged and contents.moved else net
         names = self.schema.columns.names
@@ -263,11 +265,11 @@ class BaseTable:
         for name in self.schema.key:
             match &= column(name, "target") == column(name, "source")
         gone = F.col("source._gone")
-        merge = self._target(position).merge(source.alias("source"), match)
+        merge = self._target(mark).merge(source.alias("source"), match)
         merge = merge.whenMatchedDelete(gone).whenMatchedUpdate(set=updated)
         merge.whenNotMatchedInsert(~gone, values=inserted).execute()
 
-    def _merge_bag(self, net: DataFrame, position: Lsn, contents: Contents) -> None:
+    def _merge_bag(self, net: DataFrame, mark: _Mark, contents: Contents) -> None:
         """Take out all copies of rows that become fewer, and put in as many as there are to be."""
         base = self.current()
         if contents.truncated is not None:
@@ -275,12 +277,12 @@ class BaseTable:
         repeat = F.explode(F.array_repeat(F.lit(True), F.col("_count").cast("int")))
         new = replaced_rows(base, net, self.schema).withColumn(own("new"), repeat)
         if contents.truncated is not None or contents.inserts_only:
-            self._write(new, position, "append" if contents.inserts_only else "overwrite")
+            self._write(new, mark, "append" if contents.inserts_only else "overwrite")
             return
         old = net.filter(F.col("_count") < 0).withColumn(own("new"), F.lit(False))
         match = ~F.col(f"source.{own('new')}") & same_row(base, self.schema, "target", "source")
         values: dict[str, str | Column] = {quoted(name): column(name, "source") for name in self.schema.columns.names}
-        merge = self._target(position).merge(old.unionByName(new).alias("source"), match).whenMatchedDelete()
+        merge = self._target(mark).merge(old.unionByName(new).alias("source"), match).whenMatchedDelete()
         merge.whenNotMatchedInsert(F.col(f"source.{own('new')}"), values=values).execute()
 
     def _add_columns(self, added: Sequence[pa.Field]) -> None:
@@ -299,26 +301,23 @@ class BaseTable:
         told = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         self._spark.sql(f"ALTER TABLE delta.{quoted(self.path)} SET TBLPROPERTIES ({told})")
 
-    def _write(self, rows: DataFrame, position: Lsn, mode: str) -> None:
-        application, told = self._mark(position)
+    def _write(self, rows: DataFrame, mark: _Mark, mode: str) -> None:
         writer: DataFrameWriter = rows.select(*map(column, self.schema.columns.names)).write.format("delta").mode(mode)
-        writer = writer.option("txnAppId", application).option("txnVersion", int(position))
-        writer.option("userMetadata", told).save(self.path)
+        writer = writer.option("txnAppId", mark.application).option("txnVersion", int(mark.position))
+        writer.option("userMetadata", mark.told).save(self.path)
 
-    def _mark(self, position: Lsn) -> tuple[str, str]:
-        """Return by which name a commit at `position` is marked, and what it says of itself."""
+    def _mark(self, position: Lsn, copied: Copied | None = None) -> _Mark:
         incarnation = self._incarnation()
-        if self._copied is not None:
-            return f"{incarnation} {_COPYING}", of_chunk(incarnation, self._copied)
-        return incarnation, of_position(incarnation, position)
+        if copied is not None:
+            return _Mark(position, f"{incarnation} {_COPYING}", of_chunk(incarnation, copied))
+        return _Mark(position, incarnation, of_position(incarnation, position))
 
-    def _target(self, position: Lsn) -> DeltaTable:
+    def _target(self, mark: _Mark) -> DeltaTable:
         """Return the table as a MERGE sees it, in a session set to mark the commit with `position`."""
-        application, told = self._mark(position)
         settings = self._session.conf
-        settings.set("spark.databricks.delta.write.txnAppId", application)
-        settings.set("spark.databricks.delta.write.txnVersion", str(int(position)))
-        settings.set("spark.databricks.delta.commitInfo.userMetadata", told)
+        settings.set("spark.databricks.delta.write.txnAppId", mark.application)
+        settings.set("spark.databricks.delta.write.txnVersion", str(int(mark.position)))
+        settings.set("spark.databricks.delta.commitInfo.userMetadata", mark.told)
         return DeltaTable.forPath(self._session, self.path).alias("target")
 
     def _filled(self, net: DataFrame, contents: Contents) -> DataFrame:

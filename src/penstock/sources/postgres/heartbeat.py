@@ -19,6 +19,7 @@ from penstock.errors import DefiniteError
 from penstock.positions import Lsn
 from penstock.sources.postgres.options import Heartbeat
 from penstock.sources.postgres.tokens import MalformedToken, check_fields, read_token, write_token
+from penstock.sources.postgres.wal import written
 
 __all__ = ["Beat", "Pulse"]
 
@@ -93,8 +94,7 @@ class Pulse:
     def _miss(self, connection: psycopg.Connection[Any], durable: Lsn) -> None:
         """The stream tells who removed the row. If it has come this far without a word, it never will."""
         if self._missed is None:
-            (lsn,) = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone() or ("",)
-            self._missed = Lsn.parse(lsn)
+            self._missed = written(connection)
         elif durable >= self._missed:
             message = "the row of dblog_meta.heartbeats is gone, or Penstock may not update it any more"
             raise DefiniteError(message, "Find out who did that; then drop the source and capture it again.")

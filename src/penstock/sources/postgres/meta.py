@@ -26,6 +26,7 @@ from penstock.positions import Lsn
 from penstock.sources.postgres.options import Heartbeat, Watermarks
 from penstock.sources.postgres.signs import Subject
 from penstock.sources.postgres.tokens import MalformedToken, read_token, write_token
+from penstock.sources.postgres.wal import written
 
 __all__ = [
     "META_TABLES",
@@ -122,7 +123,7 @@ def make_meta(connection: psycopg.Connection[Any], tables: Sequence[TableName], 
     with connection.transaction():
         for table in tables:
             _make(connection, table, identity)
-    return _position(connection)
+    return written(connection)
 
 
 def restore_meta(connection: psycopg.Connection[Any], tables: Sequence[TableName], identity: str) -> Lsn:
@@ -135,12 +136,7 @@ def restore_meta(connection: psycopg.Connection[Any], tables: Sequence[TableName
                 raise DefiniteError(message, "Drop the source and capture it again.")
             connection.execute(sql.SQL("DELETE FROM {} WHERE id <> 1").format(_named(table)))
             _claim(connection, table, write_token({"source": identity}))
-    return _position(connection)
-
-
-def _position(connection: psycopg.Connection[Any]) -> Lsn:
-    (lsn,) = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone() or ("",)
-    return Lsn.parse(lsn)
+    return written(connection)
 
 
 def _make(connection: psycopg.Connection[Any], table: TableName, identity: str) -> None:

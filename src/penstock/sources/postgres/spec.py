@@ -35,13 +35,11 @@ from penstock.sources.postgres.slot import (
     slot_problem,
     take_snapshot,
 )
+from penstock.sources.postgres.wal import written
 
 __all__ = ["PostgresInstanceConfig", "PostgresSource", "source_name"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
-_POSITION = """
-SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END)::text
-"""
 _RELEASE_SECONDS = 10.0
 _SETTLE_SECONDS = 3
 
@@ -275,7 +273,7 @@ class PostgresInstanceConfig(InstanceConfig):
         with connect(self.connection) as connection:
             if self._owns_publication:
                 repair_publication(connection, self.publication, self.tables, self.rules, self.meta_tables())
-            return Lsn.parse(connection.execute(_POSITION).fetchall()[0][0])
+            return written(connection)
 
     def cleanup(self) -> list[str]:
         """Drop slot, publication and tables that are ours; a capture that was just stopped gets a moment to let go."""

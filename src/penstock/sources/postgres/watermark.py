@@ -21,6 +21,7 @@ from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.options import Watermarks
 from penstock.sources.postgres.tokens import MalformedToken, check_fields, read_token, write_token
+from penstock.sources.postgres.wal import written
 
 __all__ = ["Mark", "Watermark", "write_watermark"]
 
@@ -76,8 +77,7 @@ def write_watermark(connection: psycopg.Connection[Any], kind: Watermarks, water
         connection.execute(_MESSAGE, (watermark.token(),))
     else:
         _update(connection, watermark.token())
-    (lsn,) = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone() or ("",)
-    return Lsn.parse(lsn)
+    return written(connection)
 
 
 def _update(connection: psycopg.Connection[Any], token: str) -> None:

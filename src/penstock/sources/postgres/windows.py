@@ -32,11 +32,11 @@ from penstock.sources.postgres.copy import copy_rows, from_table, selected, tabl
 from penstock.sources.postgres.keys import Key, key_type
 from penstock.sources.postgres.old_transactions import next_transaction, wait_for_transactions_before
 from penstock.sources.postgres.spec import PostgresInstanceConfig
+from penstock.sources.postgres.wal import written
 from penstock.sources.postgres.watermark import Mark, Watermark, write_watermark
 
 __all__ = ["Window", "Windows"]
 
-_NOW = "SELECT pg_current_wal_insert_lsn()::text"
 _UNLIMITED = ("statement_timeout", "idle_in_transaction_session_timeout", "lock_timeout")
 _KEYS_AT_ONCE = 5_000
 
@@ -80,7 +80,7 @@ class Windows:
 
     def begin(self, tell: Callable[[str], None], stop: threading.Event) -> Lsn:
         """Return the position A, after which everything counts; wait for transactions that began before it."""
-        position = Lsn.parse(self._ask(_NOW))
+        position = written(self._connection)
         following = next_transaction(self._connection)
         wait_for_transactions_before(
             self._connection, following, parse_duration(self._config.snapshot_wait), tell, stop
