@@ -37,11 +37,12 @@ def fill(rows: int) -> str:
 class Churn:
     """Writes in a thread of its own while a ``with`` block lasts."""
 
-    def __init__(self, url: str, rows: int, seed: int = 0, *, truncates: bool = True) -> None:
+    def __init__(self, url: str, rows: int, seed: int = 0, *, truncates: bool = True, moves: bool = True) -> None:
         self._url = url
         self._rows = rows
         self._random = random.Random(seed)
         self._truncates = truncates
+        self._moves = moves
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.transactions = 0
@@ -76,8 +77,8 @@ class Churn:
         self.transactions += 1
 
     def _choose(self) -> Callable[[psycopg.Connection[Any]], None]:
-        weights = {self._insert: 5, self._touch: 8, self._rewrite: 3, self._delete: 4, self._move: 6}
-        if self._truncates and self._random.random() < 0.002:
+        weights = {self._insert: 5, self._touch: 8, self._rewrite: 3, self._delete: 4, self._move: 6 * self._moves}
+        if self._truncates and self._random.random() < 0.001:
             return self._truncate
         return self._random.choices(list(weights), list(weights.values()))[0]
 

@@ -24,14 +24,14 @@ from tests.end_to_end.test_kill import wait_for_copy
 
 RUNS = int(os.environ.get("PENSTOCK_KILL_RUNS", "2"))
 KILLS = 2
-ROWS = 3000
+ROWS = 1500
 
 
 @pytest.fixture
 def chunked_run(tmp_path: Path, database: Database) -> Iterator[Penstock]:
     database.execute(fill(ROWS))
     penstock.open(tmp_path / "home").create(
-        database.url, "demo", snapshot="chunked", chunk_rows=200, chunk_pause="300 ms"
+        database.url, "demo", snapshot="chunked", chunk_rows=100, chunk_pause="300 ms"
     )
     running = Penstock(tmp_path / "home", database.url)
     yield running
@@ -72,7 +72,7 @@ def test_a_copy_in_chunks_goes_on_where_it_was(
 ) -> None:
     dice = random.Random(seed)
     database.execute("SELECT pg_create_logical_replication_slot('witness', 'test_decoding')")
-    with Churn(database.url, ROWS, seed=seed, truncates=seed % 2 == 1):
+    with Churn(database.url, ROWS, seed=seed, truncates=seed % 2 == 1, moves=seed % 4 < 1):
         for _ in range(KILLS):
             before = len(chunks(chunked_run.home))
             chunked_run.start()
