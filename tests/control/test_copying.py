@@ -18,6 +18,7 @@ from penstock.control import copying, progress
 from penstock.control.home import Home
 from penstock.control.running import Running
 from penstock.layout import catalog_path
+from penstock.positions import Lsn
 from penstock.sources.postgres import copy as postgres_copy
 from penstock.tables import initial_copy
 
@@ -143,6 +144,11 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], tuple[thre
         opened.set()
 
 
+def written(database: Any) -> Lsn:
+    ((position,),) = database.execute("SELECT pg_current_wal_insert_lsn()::text")
+    return Lsn.parse(position)
+
+
 TWO = "CREATE TABLE {0} (id int PRIMARY KEY, body text); INSERT INTO {0} SELECT n, n FROM generate_series(1, 500) n"
 EXPORTER = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'penstock snapshot'"
 
@@ -212,6 +218,45 @@ def test_a_table_that_is_dropped_meanwhile_ends_alone(
     assert "RETRY TABLE" in made.table("dropped").remedy
     database.execute("INSERT INTO kept VALUES (1000, 'x')")
     until(lambda: made.home.live(made.spark).table("shop.kept").count() == 501, "the others to run on")
+
+
+@pytest.mark.parametrize("column", ["body", "odd name"])  # Delta renames the second one: its copy is written otherwise
+def test_a_table_that_is_truncated_after_the_snapshot_begins_after_that(
+    database: Any, start: Callable[..., Copying], gate: Callable[..., Any], column: str
+) -> None:
+    """To the snapshot it looks empty, though it was not: no position before the TRUNCATE may show that."""
+    database.execute(TWO.format("t").replace("body", f'"{column}"'))
+    reached, go_on = gate("t")
+    made = start()
+    assert reached.wait(PATIENCE)
+    database.execute(f"INSERT INTO t VALUES (1000, 'x'); ALTER TABLE t ADD COLUMN \"{column} 2\" int DEFAULT 7")
+    before = written(database)
+    database.execute("BEGIN; TRUNCATE t; INSERT INTO t VALUES (1, 'a'), (2, 'b'); COMMIT; DELETE FROM t WHERE id = 2")
+    go_on.set()
+    made.live()
+    assert Catalog(catalog_path(made.home.path)).newest_base("shop", "t", before) is None
+    assert [tuple(row) for row in made.home.live(made.spark).table("shop.t").collect()] == [(1, "a", 7)]
+    assert made.unequal() == []
+
+
+def test_a_table_that_is_rewritten_after_the_snapshot_is_copied_again(
+    database: Any, start: Callable[..., Copying], gate: Callable[..., Any]
+) -> None:
+    """Partitions are looked at as well; here one of them looks empty to the snapshot."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, body text) PARTITION BY RANGE (id)")
+    for number in range(2):
+        bounds = f"FROM ({number * 100}) TO ({number * 100 + 100})"
+        database.execute(f"CREATE TABLE t_{number} PARTITION OF t FOR VALUES {bounds}")
+    database.execute("INSERT INTO t SELECT n, n FROM generate_series(0, 199) n")
+    reached, go_on = gate("t")
+    made = start(partitions="root")
+    assert reached.wait(PATIENCE)
+    database.execute("ALTER TABLE t_1 SET UNLOGGED; ALTER TABLE t_1 SET LOGGED")
+    go_on.set()
+    made.live()
+    assert any("rewritten" in line and "trying again" in line for line in made.said)
+    assert made.home.live(made.spark).table("shop.t").count() == 200
+    assert made.unequal() == []
 
 
 def test_a_copy_that_waits_says_for_whom_and_tries_again(database: Any, start: Callable[..., Copying]) -> None:

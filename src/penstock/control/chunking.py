@@ -27,9 +27,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import TableState
-from penstock.changelog.interface import ChangeLog, LoggedTable
+from penstock.changelog.interface import ChangeLog
 from penstock.control.breaking_off import breaking_off
-from penstock.control.copying import wait_until_captured
+from penstock.control.copying import logged_table, wait_until_captured
 from penstock.control.followed import FollowedTable, Progress
 from penstock.control.key_ranges import KeyRanges, frame
 from penstock.control.reaching import reached
@@ -126,7 +126,7 @@ class _Chunks:
             ranges = KeyRanges(self._spark, windows, self._base, self._instance.chunk_rows)
             total = windows.table_bytes()
             while last is None or last.upto is not None:
-                self._logged()
+                logged_table(self._log, self._name)
                 last = ranges.copy_next(last)
                 self._note(CopyProgress(last.rows, last.size, captured.estimated_rows, total))
                 if self._stop.wait(self._pause) or self._table.state() is not TableState.PENDING:
@@ -218,18 +218,10 @@ class _Chunks:
 
     def _tail(self, after: Lsn, upto: Lsn, known: TableSchema) -> Tail | None:
         """Read what happened, and give the table the columns that it has by then."""
-        schema = self._logged().schema_within(after, upto) or known
+        schema = logged_table(self._log, self._name).schema_within(after, upto) or known
         if len(schema.columns) > len(self._base.schema.columns):
             self._base.evolve(schema)
         return read_tail(self._spark, self._log, self._base.schema, after, upto)
-
-    def _logged(self) -> LoggedTable:
-        """Return what the log says of the table; its error ends the copy."""
-        with closing(self._log.reader()) as log:
-            logged = log.tables()[self._name]
-        if logged.error is not None:
-            raise logged.error
-        return logged
 
     def _keys(self, found: list[dict[str, Any]]) -> set[Key]:
         return {key_of(row, self._base.schema.key) for row in found}

@@ -10,6 +10,10 @@ The server exports a snapshot when all transactions have ended that were running
 the source's `snapshot_wait` the attempt is given up, and made again later.
 
 If the exporter dies, the tables whose copy is whole are kept, and the others are copied at another snapshot.
+
+A table that was truncated after S looks empty to the snapshot, so what was read of it is worth nothing. What counts is
+what came after, and that is in the log: such a table is made empty and becomes live where the log has passed the
+TRUNCATE. One that was rewritten otherwise is copied again.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,11 +30,12 @@ from typing import Any
 import psycopg
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog.progress import CopyProgress
 from penstock.changelog.interface import ChangeLog, LoggedTable
 from penstock.control.followed import FollowedTable, Progress
+from penstock.control.key_ranges import frame
 from penstock.control.progress import CopyWatch
 from penstock.control.reaching import reached
 from penstock.control.side_by_side import side_by_side
@@ -39,16 +45,30 @@ from penstock.model import TableName
 from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connect, connection_error
 from penstock.sources.postgres.copy import copy_ranges, table_bytes
-from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot
+from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot, take_snapshot
 from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
+from penstock.sources.postgres.table_files import TableFiles, table_files
+from penstock.sources.postgres.wal import written
 from penstock.spark.boundary import brief, delivering
 from penstock.tables.initial_copy import files_of_ranges, rows_of_ranges
 from penstock.tables.parquet_files import adopt_files
+from penstock.tables.tail import read_tail
 
-__all__ = ["ParallelCopy", "wait_until_captured"]
+__all__ = ["ParallelCopy", "logged_table", "wait_until_captured"]
 
 _SIDE_BY_SIDE = 2
 _LOOK_SECONDS = 0.05
+_NOT_WHOLE = "parallel"
+"""Marks a base table that shows no position before its next commit."""
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A snapshot, and what it shows of the tables."""
+
+    snapshot: ExportedSnapshot
+    tables: Mapping[TableName, CapturedTable]
+    files: Mapping[int, TableFiles]
 
 
 class ParallelCopy:
@@ -83,8 +103,8 @@ class ParallelCopy:
             ):
                 if reached(self._log, snapshot.lsn, self._stop) is None:  # a promoted standby may not have that much
                     return
-                found = self._spec.tables_at(snapshot.name)
-                side_by_side(pool, lambda table: self._copy(table, snapshot, found), tables)
+                shown = self._shown(snapshot)
+                side_by_side(pool, lambda table: self._copy(table, shown), tables)
         except psycopg.Error as error:
             raise connection_error(error, self._instance.connection) from error
         except TransientError:
@@ -109,27 +129,33 @@ class ParallelCopy:
                 table.catalog.forget_progress(self._source, table.record.local)
             yield snapshot
 
-    def _copy(self, table: FollowedTable, snapshot: ExportedSnapshot, found: Mapping[TableName, CapturedTable]) -> None:
+    def _shown(self, snapshot: ExportedSnapshot) -> _Shown:
+        tables = self._spec.tables_at(snapshot.name)
+        with connect(self._instance.connection) as connection:
+            take_snapshot(connection, snapshot.name)
+            return _Shown(snapshot, tables, table_files(connection, [table.oid for table in tables.values()]))
+
+    def _copy(self, table: FollowedTable, shown: _Shown) -> None:
         if self._stop.is_set():
             return
-        captured = table.captured.as_found(found.get(table.captured.name))
+        captured = table.captured.as_found(shown.tables.get(table.captured.name))
         if isinstance(captured, str):
             why = f"{table.record.upstream} cannot be copied: {captured}"
             remedy = f"Capture it anew: ALTER SOURCES {self._source} RETRY TABLE {table.record.upstream};"
-            self._fail(table, TableError(str(table.record.upstream), snapshot.lsn, why, remedy))
+            self._fail(table, TableError(str(table.record.upstream), shown.snapshot.lsn, why, remedy))
             return
         self._progress(f"{self._source}: copying {table.record.upstream}")
         try:
             with table.writing, delivering():
                 if not table.gone:
-                    self._create(table, captured, snapshot)
+                    self._create(table, captured, shown)
         except TableError as error:
             self._fail(table, error)
         except (PySparkException, Py4JError) as error:
             message = f"the copy of {table.record.upstream} broke off: {brief(error)}"
             raise TransientError(message) from error
 
-    def _create(self, table: FollowedTable, captured: CapturedTable, snapshot: ExportedSnapshot) -> None:
+    def _create(self, table: FollowedTable, captured: CapturedTable, shown: _Shown) -> None:
         table.base.schema = captured.table_schema()
         conninfo, folder = self._instance.connection, Path(table.base.path)
         tasks = max(1, self._spark.sparkContext.defaultParallelism)
@@ -137,7 +163,7 @@ class ParallelCopy:
             ranges = copy_ranges(connection, captured.name, tasks)
             size = table_bytes(connection, captured.name)
         described: dict[str, Any] = {
-            "position": snapshot.lsn,
+            "position": shown.snapshot.lsn,
             "properties": {"penstock.source": self._source},
             "comment": captured.comment or "",
             "comments": captured.comments(),
@@ -145,14 +171,46 @@ class ParallelCopy:
         }
         note = partial(table.catalog.note_progress, self._source, table.record.local)
         with CopyWatch(conninfo, captured, size, folder, note) as watch:
-            copying = (self._spark, conninfo, snapshot, captured, ranges)
+            copying = (self._spark, conninfo, shown.snapshot, captured, ranges)
             if table.base.takes_files():
                 files = files_of_ranges(*copying, watch.notes, watch.notes)
-                adopt_files(files, watch.notes, folder)
-                table.base.create_of_files(files, **described)
+                whole = self._is_whole(captured, shown)
+                if whole:
+                    adopt_files(files, watch.notes, folder)
+                    table.base.create_of_files(files, **described)
             else:
-                table.base.create(rows_of_ranges(*copying, watch.notes), **described)
+                table.base.create(rows_of_ranges(*copying, watch.notes), **described, window=_NOT_WHOLE)
+                whole = self._is_whole(captured, shown)
+                if whole:
+                    table.base.append(self._no_rows(table), shown.snapshot.lsn)
+        if not whole:
+            self._begin_after_truncate(table, described)
         table.look_up()
+
+    def _is_whole(self, captured: CapturedTable, shown: _Shown) -> bool:
+        """Whether all was there when it was read."""
+        with connect(self._instance.connection) as connection:
+            return shown.files[captured.oid] <= table_files(connection, [captured.oid])[captured.oid]
+
+    def _begin_after_truncate(self, table: FollowedTable, described: dict[str, Any]) -> None:
+        """Make a table that was truncated of the log alone, as far as that is by now."""
+        with connect(self._instance.connection) as connection:
+            upto = reached(self._log, written(connection), self._stop)
+        if upto is None:
+            return
+        base, after = table.base, described["position"]
+        schema = logged_table(self._log, table.record.upstream).schema_within(after, upto) or base.schema
+        tail = read_tail(self._spark, self._log, schema, after, upto)
+        if tail is None or tail.contents.truncated is None:
+            message = f"{table.record.upstream} was rewritten while it was copied"
+            raise TransientError(message, "It will be copied again.")
+        base.create(self._no_rows(table), **described, window=_NOT_WHOLE)
+        if len(schema.columns) > len(base.schema.columns):
+            base.evolve(schema)
+        base.merge(tail.net, upto, tail.contents)
+
+    def _no_rows(self, table: FollowedTable) -> DataFrame:
+        return frame(self._spark, table.base.schema.columns.empty_table())
 
     def _fail(self, table: FollowedTable, error: TableError) -> None:
         table.fail(error)
@@ -168,6 +226,15 @@ def wait_until_captured(log: ChangeLog, tables: Sequence[FollowedTable], stop: t
                 return True
             stop.wait(_LOOK_SECONDS)
     return False
+
+
+def logged_table(log: ChangeLog, name: TableName) -> LoggedTable:
+    """Return what the log says of a table that is being copied; its error ends that."""
+    with closing(log.reader()) as reader:
+        logged = reader.tables()[name]
+    if logged.error is not None:
+        raise logged.error
+    return logged
 
 
 def _has_begun(table: CapturedTable, logged: LoggedTable | None) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any
 
@@ -157,3 +159,20 @@ def test_timeouts_of_the_role_do_not_end_a_window(windows: Callable[..., Windows
         settings="-c statement_timeout=20ms -c idle_in_transaction_session_timeout=20ms",
     )
     assert made.range(None, 300_001).rows.num_rows == 300_000
+
+
+def test_a_window_that_waits_for_a_rewrite_sees_what_it_left(database: Any, windows: Callable[..., Windows]) -> None:
+    """To a moment before the rewrite the table would look empty, and nothing in the stream would say so."""
+    made = windows("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 5)")
+    waiting = (
+        "SELECT 1 FROM pg_stat_activity WHERE application_name LIKE 'penstock window %' AND wait_event_type = 'Lock'"
+    )
+    with ThreadPoolExecutor() as pool, database.connect() as other:
+        other.execute("BEGIN")
+        other.execute("ALTER TABLE t ALTER id TYPE int USING id + 0")
+        reading = pool.submit(made.range, None, 10)
+        while not database.execute(waiting):
+            assert not reading.done()
+            time.sleep(0.01)
+        other.execute("COMMIT")
+        assert reading.result().rows.num_rows == 5

@@ -155,12 +155,17 @@ class Windows:
 
     @contextmanager
     def _moment(self) -> Iterator[None]:
-        """Show all queries within one moment, for as long as they take, and write nothing."""
+        """Show all queries within one moment, for as long as they take, and write nothing.
+
+        The table is locked before that moment, as any query locks it: to a moment before an ALTER TABLE that rewrites
+        it, for whose end a query would wait, it would look empty afterwards.
+        """
         connection = self._connection
         for setting in _UNLIMITED:
             connection.execute(sql.SQL("SET {} = 0").format(sql.Identifier(setting)))
         connection.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
+            connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(from_table(self._table)))
             yield
         except BaseException:
             if not connection.broken:
