@@ -19,10 +19,9 @@ TRUNCATE. One that was rewritten otherwise is copied again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from penstock.control.followed import FollowedTable, Progress
 from penstock.control.key_ranges import frame
 from penstock.control.progress import CopyWatch
 from penstock.control.reaching import reached
+from penstock.control.shown import Shown
 from penstock.control.side_by_side import side_by_side
 from penstock.durations import parse_duration
 from penstock.errors import TableError, TransientError
@@ -45,9 +45,8 @@ from penstock.model import TableName
 from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connect, connection_error
 from penstock.sources.postgres.copy import copy_ranges, table_bytes
-from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot, take_snapshot
+from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot
 from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
-from penstock.sources.postgres.table_files import TableFiles, table_files
 from penstock.sources.postgres.wal import written
 from penstock.spark.boundary import brief, delivering
 from penstock.tables.initial_copy import files_of_ranges, rows_of_ranges
@@ -60,15 +59,6 @@ _SIDE_BY_SIDE = 2
 _LOOK_SECONDS = 0.05
 _NOT_WHOLE = "parallel"
 """Marks a base table that shows no position before its next commit."""
-
-
-@dataclass(frozen=True)
-class _Shown:
-    """A snapshot, and what it shows of the tables."""
-
-    snapshot: ExportedSnapshot
-    tables: Mapping[TableName, CapturedTable]
-    files: Mapping[int, TableFiles]
 
 
 class ParallelCopy:
@@ -103,7 +93,7 @@ class ParallelCopy:
             ):
                 if reached(self._log, snapshot.lsn, self._stop) is None:  # a promoted standby may not have that much
                     return
-                shown = self._shown(snapshot)
+                shown = Shown.by(snapshot, self._spec)
                 side_by_side(pool, lambda table: self._copy(table, shown), tables)
         except psycopg.Error as error:
             raise connection_error(error, self._instance.connection) from error
@@ -129,13 +119,7 @@ class ParallelCopy:
                 table.catalog.forget_progress(self._source, table.record.local)
             yield snapshot
 
-    def _shown(self, snapshot: ExportedSnapshot) -> _Shown:
-        tables = self._spec.tables_at(snapshot.name)
-        with connect(self._instance.connection) as connection:
-            take_snapshot(connection, snapshot.name)
-            return _Shown(snapshot, tables, table_files(connection, [table.oid for table in tables.values()]))
-
-    def _copy(self, table: FollowedTable, shown: _Shown) -> None:
+    def _copy(self, table: FollowedTable, shown: Shown) -> None:
         if self._stop.is_set():
             return
         captured = table.captured.as_found(shown.tables.get(table.captured.name))
@@ -155,7 +139,7 @@ class ParallelCopy:
             message = f"the copy of {table.record.upstream} broke off: {brief(error)}"
             raise TransientError(message) from error
 
-    def _create(self, table: FollowedTable, captured: CapturedTable, shown: _Shown) -> None:
+    def _create(self, table: FollowedTable, captured: CapturedTable, shown: Shown) -> None:
         table.base.schema = captured.table_schema()
         conninfo, folder = self._instance.connection, Path(table.base.path)
         tasks = max(1, self._spark.sparkContext.defaultParallelism)
@@ -174,23 +158,18 @@ class ParallelCopy:
             copying = (self._spark, conninfo, shown.snapshot, captured, ranges)
             if table.base.takes_files():
                 files = files_of_ranges(*copying, watch.notes, watch.notes)
-                whole = self._is_whole(captured, shown)
+                whole = shown.still_shows(captured.name)
                 if whole:
                     adopt_files(files, watch.notes, folder)
                     table.base.create_of_files(files, **described)
             else:
                 table.base.create(rows_of_ranges(*copying, watch.notes), **described, window=_NOT_WHOLE)
-                whole = self._is_whole(captured, shown)
+                whole = shown.still_shows(captured.name)
                 if whole:
                     table.base.append(self._no_rows(table), shown.snapshot.lsn)
         if not whole:
             self._begin_after_truncate(table, described)
         table.look_up()
-
-    def _is_whole(self, captured: CapturedTable, shown: _Shown) -> bool:
-        """Whether all was there when it was read."""
-        with connect(self._instance.connection) as connection:
-            return shown.files[captured.oid] <= table_files(connection, [captured.oid])[captured.oid]
 
     def _begin_after_truncate(self, table: FollowedTable, described: dict[str, Any]) -> None:
         """Make a table that was truncated of the log alone, as far as that is by now."""

@@ -29,14 +29,13 @@ from penstock.control.followed import FollowedTable
 from penstock.control.lifecycle import instance_of, spec_of
 from penstock.control.live import Live
 from penstock.control.named import named_source, named_tables
+from penstock.control.shown import Shown
 from penstock.errors import DefiniteError, PenstockError, TransientError
-from penstock.model import Image, TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
-from penstock.sources.postgres.connection import connect, connection_error
-from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot
+from penstock.sources.postgres.connection import connection_error
+from penstock.sources.postgres.slot import export_snapshot
 from penstock.sources.postgres.spec import PostgresInstanceConfig
-from penstock.sources.postgres.wal import flushed
 from penstock.spark.boundary import brief, delivering
 from penstock.tables.compare import Differences, differences
 from penstock.tables.initial_copy import upstream_rows
@@ -45,7 +44,7 @@ __all__ = ["Verdict", "verify_source", "wait_for"]
 
 _PATIENCE_SECONDS = 120.0
 _ATTEMPTS = 5
-"""How often a table is compared again that was truncated meanwhile."""
+"""How often a table is compared again that was truncated or rewritten meanwhile."""
 _WAITING = {
     TableState.ADDING: "it is being added",
     TableState.DROPPING: "it is being dropped",
@@ -80,9 +79,8 @@ class _Sides:
     """Both sides of the comparison, at one position."""
 
     spark: SparkSession
-    snapshot: ExportedSnapshot
     instance: PostgresInstanceConfig
-    found: dict[TableName, CapturedTable]
+    shown: Shown
     live: Live
 
 
@@ -115,17 +113,21 @@ def verify_source(
     """Compare tables, all unless some are named, at one exported snapshot; `progress` gets each name."""
     chosen = named_tables(catalog, source, tables)
     how = _How(home, catalog, spark, source, live_at, limit, exact, progress)
-    verdicts = {verdict.table: verdict for verdict in _compare(how, chosen)}
+    verdicts: dict[str, Verdict] = {}
+    asked = chosen
     for _ in range(_ATTEMPTS):
-        emptied = [t for t in chosen if _truncated_since(how, verdicts[str(t.upstream)])]
-        if not emptied:
+        found, asked = _compare(how, asked)
+        verdicts |= {verdict.table: verdict for verdict in found}
+        if not asked:
             break
-        verdicts |= {verdict.table: verdict for verdict in _compare(how, emptied)}
     return [verdicts[str(table.upstream)] for table in chosen]
 
 
-def _compare(how: _How, chosen: Sequence[TableRecord]) -> list[Verdict]:
-    """Compare tables once, at one snapshot."""
+def _compare(how: _How, chosen: Sequence[TableRecord]) -> tuple[list[Verdict], list[TableRecord]]:
+    """Compare tables once, at one snapshot; return the verdicts, and the tables whose difference may be none.
+
+    Those looked empty to the snapshot, because they were truncated or rewritten since.
+    """
     catalog, spark, source = how.catalog, how.spark, how.source
     record = named_source(catalog, source)
     spec, instance = spec_of(record), instance_of(record)
@@ -133,32 +135,20 @@ def _compare(how: _How, chosen: Sequence[TableRecord]) -> list[Verdict]:
         _note_newest(how.home, catalog, spark, instance, chosen)
         with export_snapshot(instance.connection) as snapshot, delivering():
             wait_for(catalog.log(source), source, snapshot.lsn)
-            sides = _Sides(spark, snapshot, instance, spec.tables_at(snapshot.name), how.live_at(snapshot.lsn))
-            verdicts = []
+            sides = _Sides(spark, instance, Shown.by(snapshot, spec), how.live_at(snapshot.lsn))
+            verdicts, again = [], []
             for table in chosen:
                 how.progress(f"{source}.{table.local}")
-                verdicts.append(_verdict(sides, table, how.limit, how.exact))
+                verdict = _verdict(sides, table, how.limit, how.exact)
+                verdicts.append(verdict)
+                if verdict.differences and not verdict.equal and not sides.shown.still_shows(table.upstream):
+                    again.append(table)
     except psycopg.Error as error:
         raise connection_error(error, instance.connection) from error
     except (PySparkException, Py4JError) as error:
         message = f"the comparison broke off: {brief(error)}"
         raise TransientError(message, "Try again.") from error
-    return verdicts
-
-
-def _truncated_since(how: _How, verdict: Verdict) -> bool:
-    """Whether a difference may be none: a table that is truncated after a snapshot appears empty in that snapshot.
-
-    (TRUNCATE is the one change that Postgres does not hide from older snapshots.)
-    """
-    if verdict.differences is None or verdict.equal:
-        return False
-    log = how.catalog.log(how.source)
-    with connect(instance_of(named_source(how.catalog, how.source)).connection) as connection:
-        now = flushed(connection)
-    wait_for(log, how.source, now)
-    with closing(log.reader()) as reader:
-        return reader.extent(TableName.parse(verdict.table), verdict.position, now).has(Image.TRUNCATE)
+    return verdicts, again
 
 
 def _note_newest(
@@ -172,7 +162,7 @@ def _note_newest(
 
 
 def _verdict(sides: _Sides, table: TableRecord, limit: int, exact: bool) -> Verdict:
-    name, position = str(table.upstream), sides.snapshot.lsn
+    name, position = str(table.upstream), sides.shown.snapshot.lsn
     try:
         captured = _captured(sides, table)
         live = sides.live.table(f"{table.source}.{table.local}")
@@ -180,7 +170,7 @@ def _verdict(sides: _Sides, table: TableRecord, limit: int, exact: bool) -> Verd
         return Verdict(name, table.local, position, error=error.message, remedy=error.remedy)
     captured = captured.model_copy(update={"columns": captured.columns[: len(live.columns)]})
     tasks = max(1, sides.spark.sparkContext.defaultParallelism)
-    rows = upstream_rows(sides.spark, sides.instance.connection, sides.snapshot, captured, tasks)
+    rows = upstream_rows(sides.spark, sides.shown.conninfo, sides.shown.snapshot, captured, tasks)
     found = differences(rows, live, captured.key, limit, exact=exact)
     return Verdict(name, table.local, position, captured.key, found)
 
@@ -193,7 +183,7 @@ def _captured(sides: _Sides, table: TableRecord) -> CapturedTable:
     if table.state in _WAITING or known is None:
         message = f"{table.upstream} cannot be compared: {_WAITING.get(table.state, 'it is not captured')}"
         raise TransientError(message, "Try again when `penstock status` shows it as live.")
-    now = known.as_found(sides.found.get(table.upstream))
+    now = known.as_found(sides.shown.tables.get(table.upstream))
     if isinstance(now, str):
         message = f"{table.upstream} cannot be compared: {now}"
         raise DefiniteError(message, f"Capture it anew: ALTER SOURCES {table.source} RETRY TABLE {table.upstream};")
