@@ -8,7 +8,7 @@ from penstock.errors import HistoryGone
 from penstock.model import TableName
 from penstock.positions import Lsn
 
-__all__ = ["history_gone", "microseconds", "moment"]
+__all__ = ["exactly", "history_gone", "microseconds", "moment"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -18,9 +18,14 @@ def microseconds(at: datetime) -> int:
     return (at - _EPOCH) // timedelta(microseconds=1)
 
 
+def exactly(at: int) -> datetime:
+    """Return the moment of so many microseconds since 1970."""
+    return _EPOCH + timedelta(microseconds=at)
+
+
 def moment(at: int | None) -> datetime | None:
-    """Return the moment of so many microseconds since 1970, exactly."""
-    return None if at is None else _EPOCH + timedelta(microseconds=at)
+    """Do the same where there is one."""
+    return None if at is None else exactly(at)
 
 
 def history_gone(what: TableName | str, after: Lsn | datetime, valid: Lsn) -> HistoryGone:
