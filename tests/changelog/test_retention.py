@@ -124,11 +124,6 @@ def test_what_a_new_writer_finds_is_no_part_of_earlier_moments(log: ChangeLog, r
     assert [reader.position_at(moment(later(s))) for s in (19, 49)] == [START, 30]
 
 
-def test_a_clock_and_transactions_in_one_step(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
-    writer.publish([dated(20, (20, later(20)))], Lsn(20), committed_at=later(20), passed=later(30))
-    assert [reader.position_at(moment(later(s))) for s in (19, 20, 29)] == [START, 20, 20]
-
-
 def test_clocks_of_an_idle_log_are_not_kept(log: ChangeLog, history: ChangeLogWriter, reader: ChangeLogReader) -> None:
     reader.pin("tables", Lsn(29))
     for at in range(30, 80):

@@ -49,7 +49,7 @@ def catalog(tmp_path: Path) -> Catalog:
 
 
 def live_at(home: Path, catalog: Catalog, **positions: Lsn) -> Live:
-    return Live(home, catalog, NO_SPARK, positions, None, lambda: live_at(home, catalog, **positions))
+    return Live(home, catalog, NO_SPARK, positions, None, lambda _: live_at(home, catalog, **positions))
 
 
 @pytest.fixture

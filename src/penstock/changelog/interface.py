@@ -278,7 +278,8 @@ class ChangeLogWriter(ABC):
         """Make everything up to `durable` visible and durable; `staged` says how staged transactions ended.
 
         `committed_at` is the commit time of the last transaction, in microseconds since 1970, if there was one.
-        `passed` is a clock of the server: what had committed before it lies at or before `durable`.
+        `passed`, in a step without transactions, is a clock of the server: what had committed before it lies at or
+        before `durable`.
         """
 
     @abstractmethod

@@ -183,8 +183,7 @@ class SqliteLogWriter(ChangeLogWriter):
         before = load_frontier(self._db, self._path)
         newest = store_moment(self._db, before, durable, commits)
         if passed is not None and not self._told_clock:
-            known = int(durable) if len(commits) else before.durable
-            newest = store_clock(self._db, before._replace(newest_at=newest, durable=known), durable, passed)
+            newest = store_clock(self._db, before, durable, passed)
             self._told_clock = True
         settled = max(before.passed, newest, passed or 0)
         after = before._replace(durable=int(durable), newest_at=newest, passed=settled)
