@@ -168,6 +168,10 @@ class LoggedTable:
         """The current schema."""
         return [schema for schema, since in zip(self.schemas, self.since, strict=True) if since is not None][-1]
 
+    def schema_at(self, position: Lsn) -> TableSchema:
+        """Return the schema that held at a position; before the first one, that."""
+        return self.schema_within(Lsn.ZERO, position) or self.schemas[0]
+
     def schema_within(self, after: Lsn, upto: Lsn) -> TableSchema | None:
         """Return the last schema that came up in (after, upto]; None where the one before still holds."""
         found = [s for s, since in zip(self.schemas, self.since, strict=True) if since and after < since <= upto]

@@ -19,8 +19,9 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from penstock.changelog.interface import ChangeLog, ChangeLogReader, Frontiers
-from penstock.errors import HistoryGone, TransientError, UsageError
+from penstock.changelog.as_of import not_yet, position_as_of
+from penstock.changelog.interface import ChangeLog, Frontiers
+from penstock.errors import UsageError
 from penstock.positions import Lsn, parse_as_of
 
 __all__ = ["AsOf", "Chosen", "asked_of", "choose_positions", "seconds"]
@@ -73,47 +74,11 @@ def choose_positions(
         give_up = time.monotonic() + wait
         while True:
             stands = {source: reader.frontiers() for source, reader in readers.items()}
-            behind = [source for source, want in asked.items() if want is not None and not stands[source].reach(want)]
+            wanted = {source: (stands[source], want) for source, want in asked.items() if want is not None}
+            behind = {source: told for source, told in wanted.items() if not told[0].reach(told[1])}
             if not behind:
-                return {s: Chosen(_position(s, readers[s], stands[s], want), stands[s]) for s, want in asked.items()}
+                chosen = {s: position_as_of(s, readers[s], *told) for s, told in wanted.items()}
+                return {source: Chosen(chosen.get(source, found.durable), found) for source, found in stands.items()}
             if time.monotonic() >= give_up:
-                raise _not_yet(behind, stands, asked)
+                raise not_yet(behind)
             time.sleep(_LOOK_SECONDS)
-
-
-def _position(source: str, reader: ChangeLogReader, stands: Frontiers, asked: _Asked) -> Lsn:
-    if asked is None:
-        return stands.durable
-    if isinstance(asked, Lsn) and asked >= stands.valid:
-        return asked
-    if isinstance(asked, Lsn):
-        raise _begins_later(source, asked, stands)
-    try:
-        return reader.position_at(asked)
-    except HistoryGone as gone:
-        raise _begins_later(source, asked, reader.frontiers()) from gone
-
-
-def _begins_later(source: str, asked: Lsn | datetime, frontiers: Frontiers) -> HistoryGone:
-    """Say from when on a source can be read."""
-    message = (
-        f"source {source} cannot be read as of {_told(asked)}: its history begins at {frontiers.valid},"
-        f" {_told(frontiers.valid_at)}"
-    )
-    return HistoryGone(message, "Ask for that or a later one. To keep more from now on, raise its `retain history`.")
-
-
-def _not_yet(behind: list[str], stands: Mapping[str, Frontiers], asked: Mapping[str, _Asked]) -> TransientError:
-    told = [_how_far(source, stands[source], asked[source]) for source in behind]
-    message = "that is not known yet: " + "; ".join(told)
-    return TransientError(message, "Wait for it (in Python `wait`), ask for an earlier one, or see `penstock status`.")
-
-
-def _how_far(source: str, stands: Frontiers, asked: _Asked) -> str:
-    if isinstance(asked, Lsn):
-        return f"source {source} has come to {stands.durable}, not to {asked}"
-    return f"source {source} has come to {_told(stands.passed)}, not to {_told(asked)}"
-
-
-def _told(asked: _Asked) -> str:
-    return asked.isoformat(sep=" ") if isinstance(asked, datetime) else str(asked)

@@ -94,9 +94,10 @@ def newest_upto(db: sqlite3.Connection, path: Path, frontier: Frontier, lsn: int
     )
     found = frontier.valid_at
     for row in db.execute(query, (found,)):
-        newest, upto, *_ = check(row, "a commit time", path)
+        newest, upto, _, _, packed = check(row, "a commit time", path)
         if upto > lsn:
-            break
+            commits = np.frombuffer(packed, "<i8").reshape(-1, 2)
+            return int(commits[commits[:, 0] <= lsn, 1].max(initial=found))
         found = newest
         if upto == lsn:
             break
