@@ -148,7 +148,7 @@ def test_two_sources_at_one_moment(database: Database, another: Database, tmp_pa
             two.execute("INSERT INTO told VALUES (%s)", [number])
             written.append(server_time(database))
             time.sleep(0.05)
-        with pytest.raises(TransientError, match="source first has come to .*; source second has come to "):
+        with pytest.raises(TransientError, match=r"source first has come to .*; source second has come to "):
             home.live(spark, as_of=server_time(database) + timedelta(hours=1))
         with pytest.raises(UsageError, match="several sources"):
             home.live(spark, as_of=Lsn(1))
