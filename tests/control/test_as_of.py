@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 from tests.conftest import Database, made_database
 from tests.control.shop import PATIENCE, Shop, until
 
+from penstock.cli.sql import OutputFormat, _answer
 from penstock.control.home import Home
 from penstock.control.live import Live
 from penstock.embedded.postgres import EmbeddedPostgres
@@ -23,6 +25,8 @@ from penstock.positions import Lsn
 pytestmark = pytest.mark.timeout(1200)
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, body text); INSERT INTO items VALUES (1, 'a'), (2, 'b')"
+ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, status text); INSERT INTO orders VALUES (1, 'new')"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "read-the-past.md"
 Rows = list[tuple[Any, ...]]
 
 
@@ -53,9 +57,12 @@ def applied(shop: Shop, upto: Lsn, table: str = "items") -> Callable[[], bool]:
     return stands
 
 
-def test_what_was_seen_then_is_what_is_read_of_then(shop: Callable[..., Shop]) -> None:
+def test_what_was_seen_then_is_what_is_read_of_then(
+    shop: Callable[..., Shop], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One source: recordings at known positions, against views of the past; before and after applies and retention."""
-    here = shop(ITEMS, retain_history="1 second")
+    here = shop(f"{ITEMS}; {ORDERS}", retain_history="1 second")
+    _page_can_be_typed(here, monkeypatch)
     recorded = dict(
         seen(here, statement)
         for statement in (
@@ -71,12 +78,29 @@ def test_what_was_seen_then_is_what_is_read_of_then(shop: Callable[..., Shop]) -
     joined = sorted((tuple(row) for row in held.refresh().sql(query).collect()), key=str)
     assert joined == [(1, None), (2, 2), (3, None), (None, 9)]
     assert rows(here.home.live(here.spark, as_of=Lsn(middle - 1)), "shop.items") == recorded[first], "not half of it"
+    capsys.readouterr()
+    ids = "SELECT id FROM shop.items ORDER BY id"
+    _answer(here.home, lambda: here.spark, ids, OutputFormat.JSON, first)
+    assert capsys.readouterr().out.splitlines() == ['{"id":1}', '{"id":2}', '{"id":3}']
     until(applied(here, last), "all of it in the base")
     for position, found in recorded.items():
         assert rows(here.home.live(here.spark, as_of=position), "shop.items") == found
     assert here.home.frontiers("shop").valid <= first, "the view keeps it"
     assert rows(held, "shop.items") == recorded[first]
     _failed_and_added_tables(here)
+
+
+def _page_can_be_typed(here: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run what the page shows, in a folder with a home whose history does not move meanwhile."""
+    held = here.home.live(here.spark)
+    lease = here.home._views._keeper._leases["shop"]
+    until(lambda: here.home.frontiers("shop").valid == lease.at, "history as short as the view lets it be")
+    monkeypatch.chdir(here.home.path.parent)
+    Path(".penstock").symlink_to(here.home.path)
+    names: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        exec(block, names)
+    assert [tuple(row) for row in names["orders"].collect()] == rows(held, "shop.orders") == [(1, "new")]
 
 
 def _failed_and_added_tables(here: Shop) -> None:
