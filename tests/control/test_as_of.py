@@ -58,11 +58,11 @@ def applied(shop: Shop, upto: Lsn, table: str = "items") -> Callable[[], bool]:
 
 
 def test_what_was_seen_then_is_what_is_read_of_then(
-    shop: Callable[..., Shop], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    shop: Callable[..., Shop], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One source: recordings at known positions, against views of the past; before and after applies and retention."""
     here = shop(f"{ITEMS}; {ORDERS}", retain_history="1 second")
-    _page_can_be_typed(here, monkeypatch)
+    _page_can_be_typed(here)
     recorded = dict(
         seen(here, statement)
         for statement in (
@@ -90,16 +90,14 @@ def test_what_was_seen_then_is_what_is_read_of_then(
     _failed_and_added_tables(here)
 
 
-def _page_can_be_typed(here: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run what the page shows, in a folder with a home whose history does not move meanwhile."""
+def _page_can_be_typed(here: Shop) -> None:
+    """Run what the page shows, of a home whose history does not move meanwhile."""
     held = here.home.live(here.spark)
     lease = here.home._views._keeper._leases["shop"]
     until(lambda: here.home.frontiers("shop").valid == lease.at, "history as short as the view lets it be")
-    monkeypatch.chdir(here.home.path.parent)
-    Path(".penstock").symlink_to(here.home.path)
     names: dict[str, Any] = {}
     for block in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
-        exec(block, names)
+        exec(block.replace(".penstock", str(here.home.path)), names)
     assert [tuple(row) for row in names["orders"].collect()] == rows(held, "shop.orders") == [(1, "new")]
 
 

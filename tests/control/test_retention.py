@@ -18,7 +18,7 @@ from penstock.catalog.store import BaseVersion, Catalog, SourceRecord, TableReco
 from penstock.changelog.interface import ChangeLogWriter
 from penstock.control.home import Home
 from penstock.control.lifecycle import TABLES
-from penstock.control.retention import release_history
+from penstock.control.retention import oldest_base, release_history
 from penstock.errors import TableError, UsageError
 from penstock.layout import catalog_path, log_path
 from penstock.model import TableSchema
@@ -137,6 +137,18 @@ def test_a_failed_table_keeps_a_base_until_its_error_and_no_longer(tables: Table
     assert tables.newest(ITEMS, 34) == (1, 30)
     tables.base(ORDERS, 2, 50)
     assert release_history(tables.catalog, "shop") == 50
+
+
+def test_a_view_needs_the_bases_of_tables_that_it_can_show(tables: Tables) -> None:
+    tables.base(ORDERS, 0, 10)
+    tables.base(ITEMS, 0, 10)
+    tables.change(ORDERS, 30)
+    tables.base(ORDERS, 1, 30)
+    tables.base(ITEMS, 1, 25)
+    assert [oldest_base(tables.catalog, "shop", Lsn(at)) for at in (20, 28, 40)] == [10, 10, 25]
+    tables.writer.publish([], Lsn(40), errors=[TableError("public.items", 35, "over", "mend it")])
+    tables.catalog.set_table("shop", ITEMS.table, TableState.FAILED, error="over")
+    assert [oldest_base(tables.catalog, "shop", Lsn(at)) for at in (20, 34, 40)] == [10, 25, 30]
 
 
 def test_history_that_is_younger_than_asked_for_stays(tmp_path: Path) -> None:

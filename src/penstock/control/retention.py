@@ -50,9 +50,20 @@ def release_history(catalog: Catalog, source: str) -> Lsn | None:
 
 
 def oldest_base(catalog: Catalog, source: str, upto: Lsn) -> Lsn:
-    """Return the position after which the log is needed to show all tables at `upto`."""
-    bases = [catalog.newest_base(source, table.local, upto) for table in catalog.tables(source)]
-    return min((base.position for base in bases if base is not None), default=upto)
+    """Return the position after which the log is needed to show all tables that can be read at `upto`."""
+    ended = _ended(catalog, source, upto)
+    bases = catalog.base_positions(source, upto)
+    return min((position for local, position in bases.items() if local not in ended), default=upto)
+
+
+def _ended(catalog: Catalog, source: str, upto: Lsn) -> set[str]:
+    """Return the tables that cannot be read at a position: nobody who looks again and again holds them for ever."""
+    failed = [table for table in catalog.tables(source) if table.state is TableState.FAILED]
+    if not failed:
+        return set()
+    with closing(catalog.log(source).reader()) as log:
+        errors = {name: table.error for name, table in log.tables().items() if table.error is not None}
+    return {table.local for table in failed if table.upstream not in errors or errors[table.upstream].lsn <= upto}
 
 
 def _oldest_wanted(log: ChangeLogReader, since: datetime) -> Lsn | None:
