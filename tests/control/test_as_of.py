@@ -42,7 +42,7 @@ def server_time(database: Database) -> datetime:
 def seen(shop: Shop, statement: str) -> tuple[Lsn, Rows]:
     """Change the items; return what a view of then showed, and where that was."""
     shop.database.execute(statement)
-    at = Lsn.parse(shop.database.execute("SELECT pg_current_wal_insert_lsn()::text")[0][0])
+    at = Lsn.parse(shop.database.execute("SELECT pg_current_wal_flush_lsn()::text")[0][0])
     live = shop.home.live(shop.spark, as_of=at, wait=PATIENCE)
     return live.position, rows(live, "shop.items")
 

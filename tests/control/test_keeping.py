@@ -90,8 +90,20 @@ def test_what_a_view_needed_is_kept_a_while_longer(log: SqliteLog, monkeypatch: 
 
 
 def test_what_is_gone_cannot_be_held(log: SqliteLog) -> None:
-    keeper, view = Keeper("live"), View()
+    keeper, view, other = Keeper("live"), View(), View()
+    keeper.hold(other, {"shop": Lsn(20)}, {"shop": log})
     with pytest.raises(HistoryGone):
         keeper.hold(view, {"shop": Lsn(5)}, {"shop": log})
+    assert pinned(log) == [20]
     keeper.hold(view, {"shop": Lsn(10)}, {"shop": log})
     assert pinned(log) == [10]
+
+
+def test_a_source_that_was_dropped_is_not_held_for(log: SqliteLog) -> None:
+    keeper, view, later = Keeper("live"), View(), View()
+    keeper.hold(view, {"shop": Lsn(20)}, {"shop": log})
+    log.remove()
+    log.create(Lsn(100))
+    keeper.forget("shop")
+    keeper.hold(later, {"shop": Lsn(100)}, {"shop": log})
+    assert pinned(log) == [100]

@@ -107,6 +107,7 @@ class Home:
         """Remove a source and what it made, also upstream; return what is left to do there by hand."""
         with hold_home(self.path):
             left = drop_source(self.path, self._catalog, name, force=force)
+            self._views.forget(name)
             if not left:  # Postgres is there: an older debt may be settled, too
                 recover(self.path, self._catalog)
             return left

@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 from penstock.changelog.interface import ChangeLog
-from penstock.errors import PenstockError
+from penstock.errors import HistoryGone, PenstockError
 from penstock.positions import Lsn
 
 __all__ = ["Keeper"]
@@ -58,13 +58,20 @@ class _Lease:
         return any(need.views for need in self.needs.values())
 
     def renew(self) -> None:
-        """Pin the oldest position that is needed, unless that is so for long enough already."""
-        oldest = min(self.needs)
-        held = self.at is not None and self.at <= oldest and time.monotonic() < self.until - _LEASE_SECONDS / 2
-        if not held:
-            with closing(self.log.reader()) as reader:
-                reader.pin(self.name, oldest, _LEASE_SECONDS)
-            self.at, self.until = oldest, time.monotonic() + _LEASE_SECONDS
+        """Pin the oldest position that is needed and still there, unless that is so for long enough already."""
+        held = self.at is not None and self.at <= min(self.needs)
+        if held and time.monotonic() < self.until - _LEASE_SECONDS / 2:
+            return
+        with closing(self.log.reader()) as reader:
+            valid = reader.frontiers().valid
+            self.needs = {at: need for at, need in self.needs.items() if at >= valid}
+            self.at = min(self.needs, default=None)
+            reader.pin(self.name, self.at, _LEASE_SECONDS)
+        self.until = time.monotonic() + _LEASE_SECONDS
+
+    def holds(self, at: Lsn) -> bool:
+        """Say whether the log is kept after a position."""
+        return self.at is not None and self.at <= at
 
 
 class Keeper:
@@ -84,17 +91,20 @@ class Keeper:
                 need, number = lease.need(at), next(_NUMBERS)
                 need.views.add(number)
                 # What ends a view may run in any thread, at any point: it takes no lock.
-                gone = weakref.finalize(view, need.views.discard, number)
+                weakref.finalize(view, need.views.discard, number)
                 lease.is_used()
-                try:
-                    lease.renew()
-                except PenstockError:
-                    gone()
-                    lease.needs.pop(at)
-                    raise
+                lease.renew()
+                if not lease.holds(at):
+                    message = f"source {source} no longer has the history after {at}"
+                    raise HistoryGone(message, "Ask for a later position: see `penstock status` for where it begins.")
             if self._thread is None and needed:
                 self._thread = threading.Thread(target=self._keep, name="penstock-keep", daemon=True)
                 self._thread.start()
+
+    def forget(self, source: str) -> None:
+        """Keep nothing more of a source: it was dropped, and another may get its name."""
+        with self._changing:
+            self._leases.pop(source, None)
 
     def _keep(self) -> None:
         while True:

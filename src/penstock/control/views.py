@@ -58,6 +58,10 @@ class Views:
             return self.live(spark, as_of, wait, attempts - 1)
         return view
 
+    def forget(self, source: str) -> None:
+        """Keep nothing more for views of a source that was dropped."""
+        self._keeper.forget(source)
+
     def _needed(self, chosen: Mapping[str, Chosen]) -> dict[str, Lsn]:
         """Return the positions after which the logs are needed; a table that failed may have a base before `valid`."""
         oldest = {source: oldest_base(self._catalog, source, found.position) for source, found in chosen.items()}
