@@ -230,7 +230,7 @@ changes = (
             "The columns of the table, then these. An update is two rows, the old one (-1) and the new one (+1).",
             _table(["column", "Spark type", "meaning"], added),
             "## Rows: live",
-            "The columns of the table, and nothing else. Batch only.",
+            "The columns of the table, and nothing else: as they are now, or were `asOf`. Batch only.",
             "## Offsets and progress",
             "An offset is the commit end LSN of a transaction. A micro-batch ends between two transactions, never "
             "inside one, and a batch that Spark runs again has the same rows. `latestOffset` in the query's progress "

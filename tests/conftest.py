@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +65,14 @@ def postgres_server() -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture
 def database(postgres_server: EmbeddedPostgres) -> Iterator[Database]:
-    """An empty database; dropped afterwards, with the replication slots that were left in it."""
+    """An empty database."""
+    with made_database(postgres_server) as made:
+        yield made
+
+
+@contextmanager
+def made_database(postgres_server: EmbeddedPostgres) -> Iterator[Database]:
+    """Make a database; drop it afterwards, with the replication slots that were left in it."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     postgres_server.create_database(name)
     yield Database(postgres_server, name)

@@ -161,7 +161,7 @@ def test_make_targets_exist(path: Path) -> None:
 
 def test_a_command_that_does_not_exist_is_seen() -> None:
     assert unknown_words(["mend", "shop"]) == ["mend"]
-    assert unknown_words(["sql", "SELECT 1", "--as-of", "x"]) == ["--as-of", "x"]
+    assert unknown_words(["sql", "SELECT 1", "--as-if", "x"]) == ["--as-if", "x"]
     assert unknown_words(["run", "postgresql://u@h/d", "--name", "shop"]) == []
 
 

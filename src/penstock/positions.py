@@ -2,13 +2,18 @@
 
 A *position* is the end LSN of a commit record. Transactions become visible in that order, so the position of a
 transaction, unlike the LSN of a row, is monotone. Within a transaction the *ordinal* counts its changes from 0.
+
+The past is asked for by a position or by a *moment*, a time with its zone: what had committed by then.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Self
 
-__all__ = ["Lsn"]
+from penstock.errors import UsageError
+
+__all__ = ["Lsn", "parse_as_of"]
 
 
 class Lsn(int):
@@ -51,3 +56,27 @@ class Lsn(int):
 
 
 Lsn.ZERO = Lsn(0)
+
+
+def parse_as_of(asked: Lsn | datetime | str) -> Lsn | datetime:
+    """Read a position or a moment, in whichever form; refuse a time that does not say its zone."""
+    found = _read(asked) if isinstance(asked, str) else asked
+    if isinstance(found, datetime) and found.utcoffset() is None:
+        message = f"the time {found.isoformat(sep=' ')} does not say its time zone"
+        raise UsageError(message, f"Write it with one: {found.isoformat()}Z for UTC, or {found.isoformat()}+02:00.")
+    if not isinstance(found, Lsn | datetime):
+        message = f"a {type(found).__name__} is neither a position nor a moment"
+        raise UsageError(message, "Give an Lsn, a datetime with its zone, or the text of one.")
+    return found
+
+
+def _read(text: str) -> Lsn | datetime:
+    try:
+        return Lsn.parse(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text.strip())
+    except ValueError as error:
+        message = f"{text!r} is neither an LSN nor a time"
+        raise UsageError(message, "Give an LSN like 16/B374D848, or a time like 2026-11-15T12:00:00Z.") from error

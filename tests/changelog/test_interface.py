@@ -33,6 +33,7 @@ from penstock.positions import Lsn
 def test_a_new_log_is_empty(reader: ChangeLogReader) -> None:
     found = reader.frontiers()
     assert (found.valid, found.durable, found.committed_at, found.published_at) == (START, START, None, None)
+    assert found.passed == found.valid_at, "nothing is known of any moment"
     assert reader.tables() == {}
     assert reader.extent(ORDERS.table, START, Lsn(100)) == Extent(ORDERS.table, START, Lsn(100))
     assert read(reader, ORDERS) == []

@@ -21,6 +21,7 @@ from tests.changelog.test_retention import FOREVER, later, moment, publish
 
 from penstock.changelog.interface import Chunk, Frontiers, Prepared, StagedCommit
 from penstock.changelog.kafka import payloads, tail, topics
+from penstock.changelog.kafka import writer as writing
 from penstock.changelog.kafka.log import KafkaLog
 from penstock.changelog.kafka.reader import KafkaLogReader
 from penstock.changelog.kafka.writer import KafkaLogWriter
@@ -346,6 +347,20 @@ def test_a_cut_shortens_both_topics_and_all_readers_agree(log: KafkaLog, writer:
             assert everything(lagging) == agreed
             assert fresh.frontiers().valid == 29
         assert writer.define(WIDER) == version
+
+
+def test_clocks_of_an_idle_source_are_cut(
+    log: KafkaLog, writer: KafkaLogWriter, reader: KafkaLogReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "_CLOCKS", 10)
+    publish(writer, (20, later(20)))
+    for at in range(30, 70):
+        writer.publish([], Lsn(20), passed=later(at))
+        writer.retain(FOREVER)
+    begin, end = bounds(log, "index")
+    assert end - begin < 40
+    assert (reader.frontiers().valid_at, reader.frontiers().passed) == (moment(later(20)), moment(later(69)))
+    assert {reader.position_at(moment(later(at))) for at in (20, 45, 68)} == {20}
 
 
 def test_data_is_cut_to_what_is_needed(log: KafkaLog, writer: KafkaLogWriter, reader: KafkaLogReader) -> None:

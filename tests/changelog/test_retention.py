@@ -89,6 +89,54 @@ def test_commit_times_out_of_order(log: ChangeLog, commits: list[list[int]], ask
         assert [at for at, _ in flat if at <= found] == [at for at, _ in flat if not late or at < late[0]]
 
 
+def test_a_clock_settles_what_lies_before_it(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    assert reader.frontiers().passed == moment(later(29))
+    history.publish([], Lsn(40), passed=later(50))
+    found = reader.frontiers()
+    assert (found.durable, found.passed, found.committed_at) == (40, moment(later(50)), moment(later(29)))
+    assert [found.reach(moment(later(s))) for s in (49.9, 50)] == [True, False]
+    assert [found.reach(Lsn(at)) for at in (40, 41)] == [True, False]
+    settled = {s: reader.position_at(moment(later(s))) for s in (28, 29, 40, 49.9)}
+    publish(history, (60, later(45)), (61, later(70)))
+    assert {s: reader.position_at(moment(later(s))) for s in settled} == settled, "a commit that was dated back"
+    assert [reader.position_at(moment(later(s))) for s in (50, 69, 70)] == [60, 60, 61]
+    history.publish([], Lsn(61), passed=later(65))
+    assert reader.frontiers().passed == moment(later(70)), "it never goes back"
+
+
+def test_moments_while_nothing_happens_show_all_that_did(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    for at in range(40, 60):
+        history.publish([], Lsn(at), passed=later(at))
+        for asked in (29, 39.5, at - 0.5):
+            assert 29 <= reader.position_at(moment(later(asked))) <= at
+        assert reader.position_at(moment(later(28.5))) == 28
+    publish(history, (70, later(70)))
+    assert all(29 <= reader.position_at(moment(later(asked))) <= 59 for asked in (30, 45, 59.5, 69))
+
+
+def test_what_a_new_writer_finds_is_no_part_of_earlier_moments(log: ChangeLog, reader: ChangeLogReader) -> None:
+    """A table may be added while nobody writes: the moments before must not show positions after."""
+    for lsn in (20, 50):
+        with closing(log.writer()) as writer:
+            writer.define(ORDERS, START)
+            writer.publish([], Lsn(lsn), passed=later(lsn))
+            writer.publish([], Lsn(lsn + 10), passed=later(lsn + 10))
+    assert [reader.position_at(moment(later(s))) for s in (19, 49)] == [START, 30]
+
+
+def test_clocks_of_an_idle_log_are_not_kept(log: ChangeLog, history: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    reader.pin("tables", Lsn(29))
+    for at in range(30, 80):
+        history.publish([], Lsn(29), passed=later(at))
+    found = history.retain(moment(later(70)))
+    assert (found.valid, found.valid_at, found.passed) == (29, moment(later(29)), moment(later(79)))
+    with closing(log.reader()) as fresh:
+        for each in (reader, fresh):
+            assert {each.position_at(moment(later(s))) for s in (29, 50, 78, 99)} == {29}
+            with pytest.raises(HistoryGone):
+                each.position_at(moment(later(28.9)))
+
+
 def test_staged_transactions_have_their_time(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
     publish(writer, (20, later(20)))
     writer.stage(7, [part((7, 0, 10))])

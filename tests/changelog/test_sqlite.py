@@ -217,7 +217,7 @@ def test_a_newer_format_is_refused(path: Path, opened: type[SqliteLogReader] | t
     with pytest.raises(DefiniteError, match="format 99"):
         opened(path)
     with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA user_version = 4")
+        db.execute("PRAGMA user_version = 5")
     opened(path).close()  # the refused writer has let go of the lock
 
 

@@ -388,6 +388,8 @@ def test_wrong_usage(arguments: list[str]) -> None:
         (["sql", " ; "], "there is no query"),
         (["sql", "SELECT 1", "-f", "query.sql"], "two queries"),
         (["sql", "-f", "no such file.sql"], "no such file.sql"),
+        (["sql", "SELECT 1", "--as-of", "noon"], "'noon' is neither an LSN nor a time"),
+        (["sql", "SELECT 1", "--as-of", "2026-11-15 12:00"], "does not say its time zone"),
     ],
 )
 def test_no_query(home: Path, arguments: list[str], said: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.catalog.states import SourceState, TableState
-from penstock.catalog.store import Catalog, SourceRecord, TableRecord
+from penstock.catalog.store import BaseVersion, Catalog, SourceRecord, TableRecord
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.control.live import Live
 from penstock.errors import DefiniteError, TransientError, UsageError
@@ -49,7 +49,7 @@ def catalog(tmp_path: Path) -> Catalog:
 
 
 def live_at(home: Path, catalog: Catalog, **positions: Lsn) -> Live:
-    return Live(home, catalog, NO_SPARK, positions, None, lambda: live_at(home, catalog, **positions))
+    return Live(home, catalog, NO_SPARK, positions, None, lambda _: live_at(home, catalog, **positions))
 
 
 @pytest.fixture
@@ -87,6 +87,15 @@ def test_names_of_no_table_or_of_two(found: Live, name: str) -> None:
 def test_a_table_that_is_not_copied_yet(tmp_path: Path, catalog: Catalog) -> None:
     with pytest.raises(TransientError, match=r"public\.orders is still being copied"):
         live_at(tmp_path, catalog, shop=Lsn(10)).table("shop.orders")
+
+
+def test_a_table_before_its_copy(tmp_path: Path, catalog: Catalog) -> None:
+    schema = captured(TableName("public", "orders")).table_schema()
+    for version, position in ((0, 50), (1, 60)):
+        catalog.record_base("shop", "orders", BaseVersion(version, Lsn(position), schema))
+    with pytest.raises(DefiniteError, match=r"public\.orders was copied at 0/32: what it was at 0/28") as caught:
+        live_at(tmp_path, catalog, shop=Lsn(40)).table("shop.orders")
+    assert "0/32" in caught.value.remedy
 
 
 def test_a_table_that_was_refused(tmp_path: Path, catalog: Catalog) -> None:

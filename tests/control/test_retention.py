@@ -18,8 +18,8 @@ from penstock.catalog.store import BaseVersion, Catalog, SourceRecord, TableReco
 from penstock.changelog.interface import ChangeLogWriter
 from penstock.control.home import Home
 from penstock.control.lifecycle import TABLES
-from penstock.control.retention import release_history
-from penstock.errors import UsageError
+from penstock.control.retention import oldest_base, release_history
+from penstock.errors import TableError, UsageError
 from penstock.layout import catalog_path, log_path
 from penstock.model import TableSchema
 from penstock.positions import Lsn
@@ -119,6 +119,36 @@ def test_a_table_that_has_not_been_applied_holds_its_changes(tables: Tables) -> 
     tables.base(ITEMS, 1, 30)
     assert release_history(tables.catalog, "shop") is None
     assert tables.writer.retain(FAR).valid == 10
+
+
+def test_a_failed_table_keeps_a_base_until_its_error_and_no_longer(tables: Tables) -> None:
+    tables.base(ORDERS, 0, 10)
+    tables.base(ITEMS, 0, 10)
+    tables.change(ITEMS, 20)
+    tables.change(ORDERS, 30)
+    tables.base(ORDERS, 1, 30)
+    tables.writer.publish([], Lsn(40), errors=[TableError("public.items", 35, "over", "mend it")])
+    tables.catalog.set_table("shop", ITEMS.table, TableState.FAILED, error="over")
+    tables.change(ORDERS, 50)
+    assert release_history(tables.catalog, "shop") is None, "orders have a base at 30 alone, items none there"
+    tables.base(ITEMS, 1, 30)
+    assert release_history(tables.catalog, "shop") == 30
+    assert tables.writer.retain(FAR).valid == 30
+    assert tables.newest(ITEMS, 34) == (1, 30)
+    tables.base(ORDERS, 2, 50)
+    assert release_history(tables.catalog, "shop") == 50
+
+
+def test_a_view_needs_the_bases_of_tables_that_it_can_show(tables: Tables) -> None:
+    tables.base(ORDERS, 0, 10)
+    tables.base(ITEMS, 0, 10)
+    tables.change(ORDERS, 30)
+    tables.base(ORDERS, 1, 30)
+    tables.base(ITEMS, 1, 25)
+    assert [oldest_base(tables.catalog, "shop", Lsn(at)) for at in (20, 28, 40)] == [10, 10, 25]
+    tables.writer.publish([], Lsn(40), errors=[TableError("public.items", 35, "over", "mend it")])
+    tables.catalog.set_table("shop", ITEMS.table, TableState.FAILED, error="over")
+    assert [oldest_base(tables.catalog, "shop", Lsn(at)) for at in (20, 34, 40)] == [10, 25, 30]
 
 
 def test_history_that_is_younger_than_asked_for_stays(tmp_path: Path) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from tests.changelog.chunks import Row, inserted
+from tests.changelog.chunks import ORDERS, Row, chunk, inserted
+from tests.changelog.test_retention import later, moment
 from tests.spark.shop import START, Shop, broken, ids, read
 
-from penstock.errors import UsageError
+from penstock.errors import PenstockError, UsageError
 from penstock.model import Image
 from penstock.positions import Lsn
 from penstock.spark import pieces as spark_pieces
@@ -65,11 +68,42 @@ def test_ranges(spark: SparkSession, shop: Shop) -> None:
     assert between(40, 40) == between(45, 49) == between(50, None) == []
 
 
+def test_the_audit_trail_of_a_row_between_two_moments(spark: SparkSession, shop: Shop) -> None:
+    """Every change of a row, from when to when: by position and by time alike."""
+    trail = [
+        Row(20, 0, Image.INSERTED, (1, "new")),
+        Row(30, 0, Image.BEFORE, (1, "new")),
+        Row(30, 0, Image.UPDATED, (1, "paid")),
+        Row(40, 0, Image.DELETED, (1, "paid")),
+    ]
+    for lsn in (20, 30, 40):
+        made = chunk(ORDERS, [row for row in trail if row.lsn == lsn])
+        at = pa.array([later(lsn)]).cast(pa.timestamp("us", "UTC"))
+        dated = pa.RecordBatch.from_arrays([*made.transactions.columns[:2], at], schema=made.transactions.schema)
+        shop.writer.publish([replace(made, transactions=dated)], Lsn(lsn), committed_at=later(lsn))
+
+    def between(start: str, end: str) -> list[tuple[Any, ...]]:
+        found = read(spark, shop.options(startingPosition=start, endingPosition=end)).where("_xid > 0").collect()
+        return [
+            (r._op, r.before and r.before.name, r.after and r.after.name) for r in sorted(found, key=lambda r: r._xid)
+        ]
+
+    whole = [("insert", None, "new"), ("update", "new", "paid"), ("delete", "paid", None)]
+    assert between("0/A", "latest") == whole
+    begun = moment(later(0)).isoformat()
+    assert between(begun, str(Lsn(40))) == whole
+    assert between(begun, moment(later(39.9)).isoformat()) == whole[:2]
+    assert between(moment(later(20)).isoformat(), str(Lsn(30))) == whole[1:2]
+    for options in ({"startingPosition": "1999-01-01"}, {"startingPosition": "0/A", "endingPosition": "1999-01-01"}):
+        with pytest.raises(PySparkException, match=r"history.* begins at 0/A"):
+            read(spark, shop.options(**options)).collect()
+
+
 def test_a_range_that_the_log_does_not_have(spark: SparkSession, shop: Shop) -> None:
     shop.orders(inserted(20))
     with pytest.raises(PySparkException, match="begins at 0/A"):
         read(spark, shop.options(startingPosition="0/9")).collect()
-    with pytest.raises(PySparkException, match="the log ends at 0/14"):
+    with pytest.raises(PySparkException, match="source shop has come to 0/14, not to 0/15"):
         read(spark, shop.options(startingPosition="0/A", endingPosition="0/15")).collect()
 
 
@@ -93,9 +127,19 @@ def test_several_tasks_give_every_row_once_and_in_order(shop: Shop, monkeypatch:
         ({"startingPositon": "0/1"}, "'startingPositon'.*Did you mean startingPosition"),
         (
             {"colour": "red"},
-            "'colour'.*Known are: home, source, table, rows, startingPosition, endingPosition, maxRows",
+            "'colour'.*Known are: home, source, table, rows, startingPosition, endingPosition, asOf, maxRows",
         ),
         ({"rows": "rainbow"}, "option rows of format penstock.*'changes'"),
+        ({"rows": "live", "startingPosition": "0/A"}, "a live table has no startingPosition.*asOf"),
+        ({"rows": "live", "endingPosition": "0/A"}, "a live table has no endingPosition.*asOf"),
+        ({"asOf": "0/A"}, "rows=changes has no option asOf.*startingPosition"),
+        ({"rows": "updates", "asOf": "0/A"}, "rows=updates has no option asOf"),
+        ({"rows": "live", "asOf": "noon"}, "'noon' is neither an LSN nor a time"),
+        ({"rows": "live", "asOf": "2026-11-15 12:00"}, "does not say its time zone.*2026-11-15T12:00:00Z"),
+        ({"rows": "live", "asOf": "0/9"}, "cannot be read as of 0/9: its history begins at 0/A"),
+        ({"rows": "live", "asOf": "0/B"}, "source shop has come to 0/A, not to 0/B"),
+        ({"rows": "live", "asOf": "2199-01-01T00:00Z"}, "has come to .*, not to 2199-01-01 00:00:00"),
+        ({"endingPosition": "2199-01-01T00:00Z"}, "has come to .*, not to 2199-01-01 00:00:00"),
         ({"startingPosition": "yesterday"}, "'yesterday' is not a position.*0?latest"),
         ({"table": "orders"}, "schema.table, not 'orders'.*public.orders"),
         ({"table": "public.order"}, "no table public.order.*It has: public.items, public.orders"),
@@ -103,7 +147,7 @@ def test_several_tasks_give_every_row_once_and_in_order(shop: Shop, monkeypatch:
     ],
 )
 def test_wrong_options_without_spark(shop: Shop, options: dict[str, str], said: str) -> None:
-    with pytest.raises(UsageError, match=f"(?s){said}"):
+    with pytest.raises(PenstockError, match=f"(?s){said}"):
         source = PenstockDataSource(shop.options(**options))
         source.reader(source.schema()).partitions()
 

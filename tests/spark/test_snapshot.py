@@ -9,6 +9,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from tests.changelog.chunks import ITEMS, Row, chunk, inserted
+from tests.changelog.test_interface import WIDER
+from tests.changelog.test_retention import later, moment, publish
 from tests.spark.shop import Following, Shop, broken, ids, read
 
 from penstock.errors import TransientError
@@ -35,8 +37,8 @@ def test_a_live_table_is_its_base_and_what_came_after(spark: SparkSession, shop:
         Row(40, 0, Image.UPDATED, (5, None), (1,)),
     )
     assert rows(spark, shop) == [(1, "A"), (4, "d"), (5, "c")]
-    assert rows(spark, shop, endingPosition=str(Lsn(31))) == [(1, "A"), (3, "c"), (4, "d")]
-    assert rows(spark, shop, endingPosition=str(Lsn(29))) == [(1, "a"), (2, "b"), (3, "c")]
+    assert rows(spark, shop, asOf=str(Lsn(31))) == [(1, "A"), (3, "c"), (4, "d")]
+    assert rows(spark, shop, asOf=str(Lsn(29))) == [(1, "a"), (2, "b"), (3, "c")]
     shop.orders(Row(50, 0, Image.TRUNCATE, None), Row(50, 1, Image.INSERTED, (9, "z")))
     assert rows(spark, shop) == [(9, "z")]
 
@@ -52,7 +54,7 @@ def test_merged_bases_and_their_deleted_rows(spark: SparkSession, shop: Shop) ->
     shop.orders(durable=40)
     found = rows(spark, shop)
     assert len(found) == 75
-    assert rows(spark, shop, endingPosition=str(Lsn(29))) == [(n, "old") for n in range(100)]
+    assert rows(spark, shop, asOf=str(Lsn(29))) == [(n, "old") for n in range(100)]
     assert found == sorted(tuple(row) for row in table.at(table.version() or 0).select("id", "name").collect())
 
 
@@ -134,9 +136,30 @@ def test_a_table_that_is_being_copied(shop: Shop) -> None:
 def test_a_failed_table_is_live_before_its_error(spark: SparkSession, shop: Shop) -> None:
     shop.base(spark, [(1, "a")], at=20)
     shop.orders(durable=30, errors=(broken(30),))
-    assert rows(spark, shop, endingPosition=str(Lsn(29))) == [(1, "a")]
+    assert rows(spark, shop, asOf=str(Lsn(29))) == [(1, "a")]
     with pytest.raises(PySparkException, match="column name was dropped"):
         rows(spark, shop)
+
+
+def test_a_table_as_of_a_time_before_it_gained_columns(spark: SparkSession, shop: Shop) -> None:
+    publish(shop.writer, (20, later(20)))
+    shop.base(spark, [(1, "a")], at=20)
+    shop.orders(durable=29)
+    version = shop.writer.define(WIDER)
+    wide = chunk(WIDER, [Row(30, 0, Image.INSERTED, (2, "b", "c", 7))], version)
+    shop.writer.publish([wide], Lsn(30), committed_at=later(30))
+    then = read(spark, shop.options(rows="live", asOf=moment(later(29.9)).isoformat()))
+    assert (then.columns, [tuple(row) for row in then.collect()]) == (["id", "name"], [(1, "a")])
+    now = read(spark, shop.options(rows="live", asOf="0/1E"))
+    assert now.columns == ["id", "name", "note", "size"]
+    assert sorted(tuple(row) for row in now.collect()) == [(1, "a", "?", None), (2, "b", "c", 7)]
+
+
+def test_a_table_before_its_first_copy(spark: SparkSession, shop: Shop) -> None:
+    shop.base(spark, [(1, "a")], at=20)
+    shop.orders(durable=30)
+    with pytest.raises(PySparkException, match=r"public\.orders was copied at 0/14: what it was at 0/13"):
+        rows(spark, shop, asOf=str(Lsn(19)))
 
 
 def test_history_that_is_gone(spark: SparkSession, shop: Shop) -> None:
@@ -149,4 +172,4 @@ def test_history_that_is_gone(spark: SparkSession, shop: Shop) -> None:
     shop.writer.retain(FAR)
     assert rows(spark, shop) == [(1, "a"), (30000, "x"), (40000, "x")]
     with pytest.raises(PySparkException, match="begins at 0/1E"):
-        rows(spark, shop, endingPosition=str(Lsn(25)))
+        rows(spark, shop, asOf=str(Lsn(25)))

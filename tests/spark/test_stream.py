@@ -213,7 +213,12 @@ def test_updates_add_up(spark: SparkSession, shop: Shop) -> None:
 
 
 def test_what_a_stream_cannot(spark: SparkSession, shop: Shop) -> None:
-    for options, said in (({"rows": "live"}, "no rows=live"), ({"endingPosition": "0/20"}, "no endingPosition")):
+    wrong = {
+        "rows": ("live", "no rows=live"),
+        "endingPosition": ("0/20", "no endingPosition"),
+        "asOf": ("0/20", "rows=changes has no option asOf"),
+    }
+    for options, said in (({name: value}, said) for name, (value, said) in wrong.items()):
         with pytest.raises(PySparkException, match=said):
             query = spark.readStream.format("penstock").options(**shop.options(**options)).load()
             query.writeStream.format("noop").start().processAllAvailable()

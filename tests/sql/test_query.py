@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from penstock.errors import UsageError
-from penstock.sql.query import resolve
+from penstock.positions import Lsn
+from penstock.sql.query import Wanted, resolve
 
 TABLES = {
     ("shop", "orders"): "shop.orders",
@@ -124,8 +127,64 @@ def test_what_is_not_ours_stays(query: str) -> None:
 
 def test_each_table_has_one_view() -> None:
     found = resolve("SELECT * FROM shop.orders a, shop.items, shop.public.orders b", TABLES, "p_")
-    assert found.views == {"p_1": "shop.orders", "p_2": "shop.items"}
+    assert found.views == {"p_1": Wanted("shop.orders"), "p_2": Wanted("shop.items")}
     assert found.text == "SELECT * FROM p_1 a, p_2 AS `items`, p_1 b"
+
+
+NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
+LATE = "TIMESTAMP '2026-11-15T12:00:00Z'"
+
+AS_OF = [
+    (f"SELECT * FROM shop.orders AS OF {LATE}", f"SELECT * FROM {O}", NOON),
+    (f"SELECT * FROM shop.orders AS OF {LATE} o", "SELECT * FROM v1 o", NOON),
+    (
+        f"SELECT * FROM shop.orders as of {LATE.replace('TIMESTAMP', 'timestamp')} AS o WHERE 1",
+        "SELECT * FROM v1 AS o WHERE 1",
+        NOON,
+    ),
+    ("SELECT * FROM shop.orders AS OF LSN '0/1F' WHERE shop.orders.id > 1", None, Lsn(31)),
+    ("SELECT * FROM (SELECT * FROM shop.orders\n AS OF\n LSN '0/1F') s", None, Lsn(31)),
+    ("SELECT * FROM shop.orders AS OF TIMESTAMP '2026-11-15 13:00:00+01:00'", f"SELECT * FROM {O}", NOON),
+    ("SELECT * FROM shop.orders AS of JOIN x ON of.id = x.id", "SELECT * FROM v1 AS of JOIN x ON of.id = x.id", None),
+    ("SELECT * FROM shop.orders AS OF", "SELECT * FROM v1 AS OF", None),
+]
+
+
+@pytest.mark.parametrize(("query", "wanted", "as_of"), AS_OF)
+def test_a_name_can_ask_for_another_moment(query: str, wanted: str | None, as_of: datetime | Lsn | None) -> None:
+    found = resolve(query, TABLES, "v")
+    assert found.views == {"v1": Wanted("shop.orders", as_of)}
+    assert wanted is None or found.text == wanted
+    assert "LSN" not in found.text
+
+
+def test_a_table_at_two_moments_has_two_views() -> None:
+    query = "SELECT * FROM shop.orders AS OF LSN '0/1' a JOIN shop.orders b, shop.orders AS OF LSN '0/2', shop.items"
+    found = resolve(query, TABLES, "v")
+    assert found.text == "SELECT * FROM v1 a JOIN v2 b, v3 AS `orders`, v4 AS `items`"
+    assert [wanted.as_of for wanted in found.views.values()] == [1, None, 2, None]
+
+
+def test_an_as_of_of_tables_that_are_not_ours_stays() -> None:
+    query = "SELECT * FROM lake.orders AS OF TIMESTAMP 'x'"
+    assert resolve(query, TABLES, "v").text == query
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELECT * FROM shop.orders AS OF '2026-11-15'", "line 1, column 33: AS OF is followed by"),
+        ("SELECT *\nFROM shop.orders AS OF TIMESTAMP x", "line 2, column 24: AS OF is followed by"),
+        ("SELECT * FROM shop.orders AS OF VERSION 3", "line 1, column 33: AS OF is followed by"),
+        ("SELECT * FROM shop.orders AS OF LSN '2026-11-15T12:00Z'", "column 37: .* is no LSN"),
+        ("SELECT * FROM shop.orders AS OF TIMESTAMP '0/1'", "column 43: '0/1' is no time"),
+        ("SELECT * FROM shop.orders AS OF TIMESTAMP 'noon'", "column 43: 'noon' is neither"),
+        ("SELECT * FROM shop.orders AS OF TIMESTAMP '2026-11-15 12:00'", "(?s)does not say its time zone.*12:00:00Z"),
+    ],
+)
+def test_an_as_of_that_is_wrong_is_refused_at_its_place(query: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        resolve(query, TABLES, "v")
 
 
 @pytest.mark.parametrize("query", ["SELECT 'open", "SELECT `open", "SELECT /* open"])

@@ -268,6 +268,19 @@ class Catalog:
             row = db.execute(query, (source, local, upto)).fetchone()
         return None if row is None else BaseVersion(row[0], Lsn(row[1]), TableSchema.from_bytes(row[2]))
 
+    def base_positions(self, source: str, upto: Lsn) -> dict[str, Lsn]:
+        """Return where the newest base of each table up to a position stands, by local name."""
+        query = "SELECT local, max(position) FROM base_version WHERE source=? AND position <= ? GROUP BY local"
+        with self.connected() as db:
+            return {local: Lsn(position) for local, position in db.execute(query, (source, upto))}
+
+    def first_base(self, source: str, local: str) -> Lsn | None:
+        """Return the first position that a base table is known to have shown; None before its copy is whole."""
+        query = "SELECT min(position) FROM base_version WHERE source=? AND local=?"
+        with self.connected() as db:
+            (found,) = db.execute(query, (source, local)).fetchone()
+        return None if found is None else Lsn(found)
+
     def base_version(self, source: str, local: str, version: int, position: Lsn) -> BaseVersion | None:
         """Return a version of a base table, if it is known to show this position."""
         query = "SELECT columns FROM base_version WHERE source=? AND local=? AND version=? AND position=?"

@@ -35,6 +35,9 @@ Contract, for every implementation:
   earlier rows have in it; a reader that names the columns it wants gets earlier images with those values.
 * **Retention.** `valid` moves in `retain` alone, and never beyond a pin that was there when that began, nor beyond
   `durable`. A pin is a lease that expires, or the mark of a registered reader, which stays until it is taken away.
+* **Moments.** A transaction counts as committed at its commit time; or, where a later time was told before it (the
+  commit time of another one, or a clock of the server: `passed`), at that. So a moment that was passed has one
+  answer, however often it is asked for.
 * **Whole.** What comes back is what was written: damage is found by checksums and is `LogCorrupt`, never data.
 """
 
@@ -127,6 +130,14 @@ class Frontiers:
     """Commit time of the last transaction at or before `durable`."""
     published_at: datetime | None
     """When that transaction became readable here."""
+    valid_at: datetime
+    """The first moment that can be asked for: what had committed by then is in `valid`."""
+    passed: datetime
+    """Every moment before this is settled: what comes after `durable` counts as committed then or later."""
+
+    def reach(self, asked: Lsn | datetime) -> bool:
+        """Say whether all is known of a position or a moment."""
+        return asked <= self.durable if isinstance(asked, Lsn) else asked < self.passed
 
 
 @dataclass(frozen=True)
@@ -156,6 +167,10 @@ class LoggedTable:
     def schema(self) -> TableSchema:
         """The current schema."""
         return [schema for schema, since in zip(self.schemas, self.since, strict=True) if since is not None][-1]
+
+    def schema_at(self, position: Lsn) -> TableSchema:
+        """Return the schema that held at a position; before the first one, that."""
+        return self.schema_within(Lsn.ZERO, position) or self.schemas[0]
 
     def schema_within(self, after: Lsn, upto: Lsn) -> TableSchema | None:
         """Return the last schema that came up in (after, upto]; None where the one before still holds."""
@@ -262,10 +277,13 @@ class ChangeLogWriter(ABC):
         committed_at: int | None = None,
         staged: Mapping[int, StagedCommit] | None = None,
         errors: Sequence[TableError] = (),
+        passed: int | None = None,
     ) -> None:
         """Make everything up to `durable` visible and durable; `staged` says how staged transactions ended.
 
         `committed_at` is the commit time of the last transaction, in microseconds since 1970, if there was one.
+        `passed`, in a step without transactions, is a clock of the server: what had committed before it lies at or
+        before `durable`.
         """
 
     @abstractmethod
@@ -296,8 +314,8 @@ class ChangeLogReader(ABC):
     def position_at(self, moment: datetime) -> Lsn:
         """Return the last position at which every transaction had committed at or before `moment`.
 
-        Commit times need not rise with positions: what lies after this begins with a transaction that is later than
-        `moment`. `HistoryGone` where the log no longer knows.
+        What lies after this begins with a transaction that counts as later than `moment`; see the contract. While there
+        is none, that is `durable`, and may move on over nothing. `HistoryGone` where the log no longer knows.
         """
 
     @abstractmethod

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,7 @@ from penstock.cli.options import DebugOption, HomeOption
 from penstock.cli.starting import spark_when_needed
 from penstock.control.home import Home, open_existing
 from penstock.errors import DefiniteError, PenstockError, UsageError
+from penstock.positions import Lsn, parse_as_of
 
 __all__ = ["OutputFormat", "sql"]
 
@@ -43,6 +45,10 @@ def sql(
     query: Annotated[str | None, typer.Argument(help="A query; without one, a prompt.")] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the query from a file.")] = None,
     output: Annotated[OutputFormat, typer.Option("--format", help="How to print rows.")] = OutputFormat.TABLE,
+    as_of: Annotated[
+        str | None,
+        typer.Option("--as-of", metavar="LSN|TIMESTAMP", help="Read all tables as they were; AS OF in a query wins."),
+    ] = None,
     home: HomeOption = Path(".penstock"),
     debug: DebugOption = False,
 ) -> None:
@@ -55,16 +61,19 @@ def sql(
 
     VERIFY source or VERIFY source.table compares live tables with Postgres.
 
+    Behind a table, AS OF TIMESTAMP '2026-11-15T12:00:00Z' or AS OF LSN '16/B374D848' asks for it as it was then.
+
     Example: penstock sql "SELECT status, count(*) FROM shop.orders GROUP BY status"
     """
     opened = open_existing(home)
     text = _text(query, file)
+    moment = None if as_of is None else parse_as_of(as_of)
     with spark_when_needed() as spark:
         if text is not None:
-            _answer(opened, spark, text, output)
+            _answer(opened, spark, text, output, moment)
         else:
             spark()
-            _prompt(opened, spark, output)
+            _prompt(opened, spark, output, moment)
 
 
 def _text(query: str | None, file: Path | None) -> str | None:
@@ -106,13 +115,20 @@ def _obey(home: Home, spark: Callable[[], SparkSession], text: str, output: Outp
     return True
 
 
-def _answer(home: Home, spark: Callable[[], SparkSession], text: str, output: OutputFormat) -> None:
-    """Run a query as of now and print its rows; what is wrong with it may show only while it runs."""
+def _answer(
+    home: Home,
+    spark: Callable[[], SparkSession],
+    text: str,
+    output: OutputFormat,
+    as_of: Lsn | datetime | None = None,
+) -> None:
+    """Run a query and print its rows; what is wrong with it may show only while it runs."""
     statement = _statement(text)
     if _obey(home, spark, statement, output):
         return
     try:
-        _print(home.live(spark()).sql(statement), output)
+        live = home.live(spark(), as_of)
+        _print(live.sql(statement), output)
     except (AnalysisException, ParseException) as error:
         raise UsageError(_said(error), "Tables are named source.table; see them with: penstock status") from error
     except (PySparkException, Py4JJavaError) as error:  # the latter when it fails while rows are being fetched
@@ -126,8 +142,10 @@ def _said(error: Exception) -> str:
     return causes[-1] if causes else _PLAN.sub(r"\1", str(error).split("JVM stacktrace")[0].strip())
 
 
-def _prompt(home: Home, spark: Callable[[], SparkSession], output: OutputFormat) -> None:
-    """Read queries line by line until the end of input; each sees the moment at which it was asked."""
+def _prompt(
+    home: Home, spark: Callable[[], SparkSession], output: OutputFormat, as_of: Lsn | datetime | None = None
+) -> None:
+    """Read queries line by line until the end of input; each sees the moment at which it was asked, or `as_of`."""
     import readline  # noqa: F401 - gives input() editing and history
 
     sys.stderr.write("Spark SQL over live tables; each query ends with ;  Ctrl-D leaves.\n")
@@ -142,7 +160,7 @@ def _prompt(home: Home, spark: Callable[[], SparkSession], output: OutputFormat)
             continue
         if lines[-1].rstrip().endswith(";"):
             try:
-                _answer(home, spark, "\n".join(lines), output)
+                _answer(home, spark, "\n".join(lines), output, as_of)
             except PenstockError as error:
                 sys.stderr.write(f"{error}\n")
             lines.clear()

@@ -6,11 +6,9 @@ What needs Spark is imported where it is used: `penstock status` should not wait
 from __future__ import annotations
 
 import threading
-import time
-import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from datetime import datetime
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +16,15 @@ from penstock.catalog.progress import CopyProgress
 from penstock.catalog.repairs import Repair, Repairs
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
-from penstock.changelog.interface import ChangeLog, ChangeLogReader, Frontiers
+from penstock.changelog.interface import ChangeLog, Frontiers
 from penstock.control.answer import Answer
 from penstock.control.check import CheckReport, check_database, check_source
 from penstock.control.lifecycle import TABLES, create_source, drop_source, instance_of, recover, spec_of, upstream
 from penstock.control.lock import hold_home, holder
-from penstock.control.named import named_source, named_tables
-from penstock.control.retention import oldest_base
+from penstock.control.moment import AsOf
+from penstock.control.named import named_source, named_tables, runnable_sources
 from penstock.control.status import HomeStatus, home_status
+from penstock.control.views import Views
 from penstock.errors import PenstockError, UsageError
 from penstock.layout import catalog_path
 from penstock.positions import Lsn
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["URL_SCHEMES", "Home", "check_target", "open_existing", "open_home", "start_session"]
 
 URL_SCHEMES = ("postgresql://", "postgres://")
-_LEASE_SECONDS = 600.0
 
 
 def open_home(path: str | Path = ".penstock") -> Home:
@@ -85,8 +83,7 @@ class Home:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._catalog = Catalog(catalog_path(path))
-        self._id = uuid.uuid4().hex[:12]
-        self._held_until: dict[str, float] = {}
+        self._views = Views(path, self._catalog)
 
     def create(self, url: str, name: str | None = None, **options: Any) -> str:
         """Make a source that captures a Postgres database; return its name.
@@ -110,6 +107,7 @@ class Home:
         """Remove a source and what it made, also upstream; return what is left to do there by hand."""
         with hold_home(self.path):
             left = drop_source(self.path, self._catalog, name, force=force)
+            self._views.forget(name)
             if not left:  # Postgres is there: an older debt may be settled, too
                 recover(self.path, self._catalog)
             return left
@@ -171,7 +169,7 @@ class Home:
 
     def runnable(self) -> list[str]:
         """Return the names of the sources that can run: not those that are being made or dropped."""
-        return [r.name for r in self._catalog.sources() if r.state in (SourceState.READY, SourceState.FAILED)]
+        return runnable_sources(self._catalog)
 
     def captures(self, url: str, **options: Any) -> str | None:
         """Return the name of the source that captures this database, if there is one; refuse other options."""
@@ -212,9 +210,14 @@ class Home:
         with self.run(spark, progress):
             yield
 
-    def live(self, spark: SparkSession) -> Live:
-        """Return all tables at one moment: now."""
-        return self._live(spark, {})
+    def live(self, spark: SparkSession, as_of: AsOf | None = None, wait: float | timedelta | None = None) -> Live:
+        """Return all tables at one moment: now, or as of an earlier one that the sources retain.
+
+        `as_of` is a moment (a datetime with its zone, or its text), an LSN where the home has one source, or a mapping
+        from sources to these: the others are then as they are now. What a source has not come to yet is an error,
+        unless that is so within `wait` (seconds). As long as the view is referenced, what it needs is kept.
+        """
+        return self._views.live(spark, as_of, wait)
 
     def frontiers(self, source: str) -> Frontiers:
         """Return how far a source's log can be read."""
@@ -289,7 +292,7 @@ class Home:
         from penstock.control.verify import verify_source
 
         return verify_source(
-            *(self.path, self._catalog, spark, source, lambda lsn: self._live(spark, {source: lsn}), tables),
+            *(self.path, self._catalog, spark, source, lambda lsn: self.live(spark, {source: lsn}), tables),
             limit=limit,
             exact=exact,
             progress=progress or (lambda _: None),
@@ -352,32 +355,6 @@ class Home:
         """Return all repairs that were asked for, the newest first: who, when, where in the stream, what changed."""
         return Repairs(self._catalog).all()
 
-    def _live(self, spark: SparkSession, chosen: dict[str, Lsn]) -> Live:
-        from penstock.control.live import Live
-
-        positions, moments = dict(chosen), []
-        for record in self._catalog.sources():
-            if record.state not in (SourceState.READY, SourceState.FAILED):
-                continue
-            with closing(self._catalog.log(record.name).reader()) as log:
-                frontiers = log.frontiers()
-                self._hold(record.name, log, frontiers)
-            positions.setdefault(record.name, frontiers.durable)
-            moments.append(frontiers.committed_at)
-        return Live(self.path, self._catalog, spark, positions, _latest(moments), lambda: self.live(spark))
-
-    def _hold(self, source: str, log: ChangeLogReader, frontiers: Frontiers) -> None:
-        """Keep what views need beside their bases: for at least half a lease from the moment at which one is made."""
-        if time.monotonic() >= self._held_until.get(source, 0.0):
-            needed = oldest_base(self._catalog, source, frontiers.durable)
-            log.pin(f"live {self._id}", Lsn(max(needed, frontiers.valid)), _LEASE_SECONDS)
-            self._held_until[source] = time.monotonic() + _LEASE_SECONDS / 2
-
     def _log(self, source: str) -> ChangeLog:
         """Return the log of a source that is there."""
         return self._catalog.log(named_source(self._catalog, source).name)
-
-
-def _latest(moments: list[datetime | None]) -> datetime | None:
-    known = [moment for moment in moments if moment is not None]
-    return max(known) if known else None

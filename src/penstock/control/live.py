@@ -13,13 +13,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
+from penstock.changelog.history import not_copied
 from penstock.changelog.interface import LoggedTable
 from penstock.control.lifecycle import instance_of
+from penstock.control.moment import AsOf
 from penstock.control.wishes import dropped
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.layout import base_path
 from penstock.positions import Lsn
-from penstock.sql.query import resolve
+from penstock.sql.query import Wanted, resolve
 from penstock.tables.base import State
 from penstock.tables.live import live_table
 
@@ -39,18 +41,20 @@ class Live:
         spark: SparkSession,
         positions: Mapping[str, Lsn],
         timestamp: datetime | None,
-        renew: Callable[[], Live],
+        look: Callable[[AsOf | None], Live],
     ) -> None:
+        """Show each source at its position; `look` makes a view of another moment."""
         self._home = home
         self._catalog = catalog
         self._spark = spark
-        self._renew = renew
+        self._look = look
         self._tables = {record.source + "." + record.local: record for record in catalog.tables()}
         self._made: dict[str, DataFrame] = {}
+        self._others: dict[tuple[str, Lsn | datetime], Live] = {}
         self.positions = dict(positions)
         """The position of each source."""
         self.timestamp = timestamp
-        """Commit time of the last transaction that is visible."""
+        """The moment that was asked for; of a view of now, the commit time of the last transaction that is visible."""
 
     @property
     def position(self) -> Lsn:
@@ -75,19 +79,33 @@ class Live:
         return self._made[known]
 
     def sql(self, query: str) -> DataFrame:
-        """Run Spark SQL over the live tables, named ``source.table``."""
+        """Run Spark SQL over the live tables, named ``source.table``.
+
+        A name with ``AS OF TIMESTAMP '…'`` or ``AS OF LSN '…'`` behind it is that table at another moment.
+        """
         resolved = resolve(query, self._names(), f"penstock_{uuid.uuid4().hex[:8]}_")
-        for view, table in resolved.views.items():
-            self.table(table).createTempView(view)
+        frames = {view: self._wanted(wanted) for view, wanted in resolved.views.items()}
+        for view, frame in frames.items():
+            frame.createTempView(view)
         try:
             return self._spark.sql(resolved.text)
         finally:
-            for view in resolved.views:
+            for view in frames:
                 self._spark.catalog.dropTempView(view)
 
     def refresh(self) -> Live:
-        """Return a view of a later moment."""
-        return self._renew()
+        """Return a view of now."""
+        return self._look(None)
+
+    def _wanted(self, wanted: Wanted) -> DataFrame:
+        """Return a table at this moment or at that which the query names; such a view is kept with this one."""
+        if wanted.as_of is None:
+            return self.table(wanted.table)
+        source = self._tables[wanted.table].source
+        asked = (source, wanted.as_of)
+        if asked not in self._others:
+            self._others[asked] = self._look({source: wanted.as_of})
+        return self._others[asked].table(wanted.table)
 
     def _names(self) -> dict[tuple[str, ...], str]:
         """Name each table by its local name, and by its upstream name unless another one differs from it by case."""
@@ -104,8 +122,7 @@ class Live:
         logged = self._readable(record, upto)
         base = self._catalog.newest_base(record.source, record.local, upto)
         if base is None:
-            message = f"{record.upstream} is still being copied"
-            raise TransientError(message, "It can be read when its first copy is whole.")
+            raise not_copied(record.upstream, self._catalog.first_base(record.source, record.local), upto)
         path = base_path(self._home, record.source, record.local).absolute()
         log = self._catalog.log(record.source)
         at = State(base.version, base.position, base.schema)

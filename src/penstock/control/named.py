@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.errors import UsageError
 from penstock.sources.postgres.names import nearest
 
-__all__ = ["named_source", "named_table", "named_tables"]
+__all__ = ["named_source", "named_table", "named_tables", "runnable_sources"]
 
 
 def named_source(catalog: Catalog, name: str) -> SourceRecord:
@@ -19,6 +20,11 @@ def named_source(catalog: Catalog, name: str) -> SourceRecord:
         message = f"there is no source {name}"
         raise UsageError(message, f"Known are: {known}")
     return record
+
+
+def runnable_sources(catalog: Catalog) -> list[str]:
+    """Return the names of the sources that can run: not those that are being made or dropped."""
+    return [r.name for r in catalog.sources() if r.state in (SourceState.READY, SourceState.FAILED)]
 
 
 def named_table(catalog: Catalog, source: str, name: str) -> TableRecord:

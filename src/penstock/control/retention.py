@@ -1,19 +1,21 @@
 """What the base tables still need of a log.
 
-A table at a position T is read as ``base@L ⊕ log (L, T]``. Whatever `valid` is, every live table must have a base that
-stands exactly there, or older history would have to be read, which is gone. So the mark of the tables (the pin of the
-reader `TABLES`) is set to a position F at which each of them has a base:
+A table at a position T is read as ``base@L ⊕ log (L, T]``. Whatever `valid` is, every table that can be read there must
+have a base that stands exactly there, or older history would have to be read, which is gone. So the mark of the tables
+(the pin of the reader `TABLES`) is set to a position F at which each of them has a base:
 
 - its newest base at or before F stands at F; or
 - nothing happened to it between that base and F: then that base *is* the table at F, and the catalog notes it.
 
 F is sought from the oldest position that `retain history` asks for, downwards. All tables that changed are applied to
 the same position in one round, so it is found in a step or two. Nothing is released while a table waits for its first
-copy. A failed table holds nothing back: it would for ever.
+copy. A table that failed at E can be read before E, and counts for as long as F lies before that; it holds nothing back
+for longer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 
@@ -26,6 +28,7 @@ from penstock.positions import Lsn
 
 __all__ = ["oldest_base", "release_history"]
 
+_NEVER = Lsn((1 << 63) - 1)
 _WAITING = (TableState.PENDING, TableState.RETRYING)
 
 
@@ -35,22 +38,32 @@ def release_history(catalog: Catalog, source: str) -> Lsn | None:
     tables = catalog.tables(source)
     if record is None or any(table.state in _WAITING for table in tables):
         return None
-    live = [table for table in tables if table.state is TableState.LIVE]
     with closing(catalog.log(source).reader()) as log:
         catalog.forget_older_bases(source, log.frontiers().valid)
         oldest = _oldest_wanted(log, datetime.now(UTC) - instance_of(record).retained())
         if oldest is None:
             return None
-        mark = _common_base(catalog, log, live, oldest)
+        mark = _common_base(catalog, log, [*_readable(catalog, tables, log)], oldest)
         if mark is not None:
             log.pin(TABLES, mark)
         return mark
 
 
 def oldest_base(catalog: Catalog, source: str, upto: Lsn) -> Lsn:
-    """Return the position after which the log is needed to show all tables at `upto`."""
-    bases = [catalog.newest_base(source, table.local, upto) for table in catalog.tables(source)]
-    return min((base.position for base in bases if base is not None), default=upto)
+    """Return the position after which the log is needed to show all tables that can be read at `upto`."""
+    ended = _ended(catalog, source, upto)
+    bases = catalog.base_positions(source, upto)
+    return min((position for local, position in bases.items() if local not in ended), default=upto)
+
+
+def _ended(catalog: Catalog, source: str, upto: Lsn) -> set[str]:
+    """Return the tables that cannot be read at a position: nobody who looks again and again holds them for ever."""
+    failed = [table for table in catalog.tables(source) if table.state is TableState.FAILED]
+    if not failed:
+        return set()
+    with closing(catalog.log(source).reader()) as log:
+        errors = {name: table.error for name, table in log.tables().items() if table.error is not None}
+    return {table.local for table in failed if table.upstream not in errors or errors[table.upstream].lsn <= upto}
 
 
 def _oldest_wanted(log: ChangeLogReader, since: datetime) -> Lsn | None:
@@ -60,10 +73,25 @@ def _oldest_wanted(log: ChangeLogReader, since: datetime) -> Lsn | None:
         return None
 
 
-def _common_base(catalog: Catalog, log: ChangeLogReader, tables: list[TableRecord], upto: Lsn) -> Lsn | None:
+def _readable(catalog: Catalog, tables: list[TableRecord], log: ChangeLogReader) -> Iterator[tuple[TableRecord, Lsn]]:
+    """Yield the tables that can be read somewhere, each with the position before which it can."""
+    logged = log.tables()
+    for table in tables:
+        known = logged.get(table.upstream)
+        if table.state is TableState.LIVE:
+            yield table, _NEVER
+        elif table.state is TableState.FAILED and known is not None and known.error is not None:
+            base = catalog.newest_base(table.source, table.local, Lsn(known.error.lsn - 1))
+            if base is not None and base.position >= known.valid:
+                yield table, Lsn(known.error.lsn)
+
+
+def _common_base(
+    catalog: Catalog, log: ChangeLogReader, tables: list[tuple[TableRecord, Lsn]], upto: Lsn
+) -> Lsn | None:
     """Return the last position up to `upto` at which each of these tables has a base; None where there is none."""
     while True:
-        stands = [_stands_at(catalog, log, table, upto) for table in tables]
+        stands = [_stands_at(catalog, log, table, upto) for table, end in tables if upto < end]
         lowest = min((at for at in stands if at is not None), default=upto)
         if lowest >= upto:
             return upto

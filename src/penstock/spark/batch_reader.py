@@ -19,7 +19,7 @@ from penstock.positions import Lsn
 from penstock.spark.chosen import Chosen
 from penstock.spark.pieces import Nothing, Piece, log_pieces, read_piece
 from penstock.spark.snapshot import Snapshot
-from penstock.spark.source_options import EARLIEST, PenstockOptions, Rows
+from penstock.spark.source_options import EARLIEST, LATEST, PenstockOptions, Rows
 
 __all__ = ["PenstockBatchReader"]
 
@@ -41,7 +41,7 @@ class PenstockBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Choose the position, hold it for a while, and divide the work."""
         chosen = Chosen(self._options)
-        upto = chosen.position(self._options.ending_position)
+        upto = chosen.upto()
         chosen.refuse_past(upto)
         pieces = self._table(chosen, upto) if self._reads_tables() else self._range(chosen, upto)
         return pieces or [Nothing()]
@@ -127,6 +127,11 @@ def _refuse_stream_options(options: PenstockOptions) -> None:
         if getattr(options, name) is not None:
             message = f"a batch has no option {fields[name].alias or name}"
             raise UsageError(message, "Leave it out, or read a stream (spark.readStream).")
-    if options.rows is Rows.LIVE and options.starting_position is not None:
-        message = "a live table has no startingPosition"
-        raise UsageError(message, "Leave it out. The position at which the table is read is endingPosition.")
+    ranged = {
+        "startingPosition": options.starting_position is not None,
+        "endingPosition": options.ending_position != LATEST,
+    }
+    for name, given in ranged.items():
+        if given and options.rows is Rows.LIVE:
+            message = f"a live table has no {name}"
+            raise UsageError(message, "Leave it out. The position or time at which the table is read is asOf.")

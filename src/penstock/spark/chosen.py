@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.catalog.store import Catalog
+from penstock.changelog.as_of import not_yet, position_as_of
 from penstock.changelog.interface import ChangeLog, ChangeLogReader, LoggedTable
 from penstock.changelog.json_rows import multi_changes, multi_changes_schema
 from penstock.changelog.shapes import changes, changes_schema
@@ -16,7 +17,7 @@ from penstock.changelog.updates import updates, updates_schema
 from penstock.errors import TableError, TransientError, UsageError
 from penstock.layout import catalog_path
 from penstock.model import TableName, TableSchema
-from penstock.positions import Lsn
+from penstock.positions import Lsn, parse_as_of
 from penstock.spark.source_options import PenstockOptions, Rows, parse_position
 
 __all__ = ["Chosen", "Shape"]
@@ -80,7 +81,8 @@ class Chosen:
     def schema(self) -> pa.Schema:
         """Return the schema of the rows that the query gives."""
         first = next(iter(self.tables().values()))
-        return self.shape.schema(first.schema.columns)
+        schema = first.schema if self.options.as_of is None else first.schema_at(self.upto())
+        return self.shape.schema(schema.columns)
 
     def columns(self, names: Sequence[str]) -> dict[TableName, TableSchema | None]:
         """Return the columns to read of each table: those that the query began with; None where rows are JSON."""
@@ -95,6 +97,17 @@ class Chosen:
         if wanted is None:
             return self.reader().frontiers().durable
         return wanted if isinstance(wanted, Lsn) else self.reader().position_at(wanted)
+
+    def upto(self) -> Lsn:
+        """Return the position at which a batch ends, or at which a table is read: one that the log has come to."""
+        options = self.options
+        asked = parse_position(options.ending_position) if options.as_of is None else parse_as_of(options.as_of)
+        stands = self.reader().frontiers()
+        if asked is None:
+            return stands.durable
+        if not stands.reach(asked):
+            raise not_yet({options.source: (stands, asked)})
+        return position_as_of(options.source, self.reader(), stands, asked)
 
     def error(self) -> TableError | None:
         """Return the first definite error among the chosen tables."""

@@ -22,8 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.catalog.store import BaseVersion, TableRecord
+from penstock.changelog.history import not_copied
 from penstock.changelog.interface import ChangeLog, Extent
-from penstock.errors import DefiniteError, TransientError
+from penstock.errors import DefiniteError
 from penstock.layout import base_path
 from penstock.model import TableName, TableSchema, copied_images, image_schema
 from penstock.positions import Lsn
@@ -202,8 +203,8 @@ def _key_filter(schema: TableSchema, equal: Mapping[str, set[Any]]) -> pc.Expres
 def _newest_base(chosen: Chosen, record: TableRecord | None, name: TableName, at: Lsn) -> BaseVersion:
     base = None if record is None else chosen.catalog.newest_base(record.source, record.local, at)
     if base is None:
-        message = f"{name} is still being copied"
-        raise TransientError(message, "It can be read when its first copy is whole: see `penstock status`.")
+        first = None if record is None else chosen.catalog.first_base(record.source, record.local)
+        raise not_copied(name, first, at)
     return base
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from penstock.errors import UsageError
 from penstock.model import TableName
-from penstock.positions import Lsn
+from penstock.positions import Lsn, parse_as_of
 
 __all__ = ["EARLIEST", "LATEST", "PenstockOptions", "Rows", "parse_position"]
 
@@ -48,6 +48,12 @@ class PenstockOptions(BaseModel):
     ending_position: str = Field(
         LATEST, alias="endingPosition", description="Batch only: up to this LSN or time, or up to now: latest"
     )
+    as_of: str | None = Field(
+        None,
+        alias="asOf",
+        description="With rows=live: the table as it was at this LSN or time, which names its zone; without, as it is"
+        " now",
+    )
     max_rows: int | None = Field(
         None,
         alias="maxRowsPerTrigger",
@@ -75,17 +81,29 @@ class PenstockOptions(BaseModel):
                 message = f"format penstock has no option {name!r}"
                 raise UsageError(message, hint)
         try:
-            return cls.model_validate({names[name.lower()]: value for name, value in given.items()})
+            options = cls.model_validate({names[name.lower()]: value for name, value in given.items()})
         except ValidationError as error:
             first = error.errors()[0]
             message = f"option {first['loc'][0]} of format penstock: {first['msg']}"
             raise UsageError(message, "See the reference of the Spark source.") from error
+        if options.as_of is not None and options.rows is not Rows.LIVE:
+            message = f"rows={options.rows} has no option asOf"
+            remedy = "Read the table with rows=live, or a range with startingPosition and endingPosition."
+            raise UsageError(message, remedy)
+        return options
 
     @field_validator("starting_position", "ending_position")
     @classmethod
     def _is_a_position(cls, text: str | None, info: object) -> str | None:
         if text is not None and text != EARLIEST:
             parse_position(text)
+        return text
+
+    @field_validator("as_of")
+    @classmethod
+    def _is_an_as_of(cls, text: str | None) -> str | None:
+        if text is not None:
+            parse_as_of(text)
         return text
 
     def table_names(self) -> tuple[TableName, ...]:

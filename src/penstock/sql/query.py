@@ -1,14 +1,15 @@
 """Queries over live tables: names of ours are found in the text and replaced; nothing else of it is touched.
 
-``shop.orders`` in table position becomes a view's name with the alias ``orders`` (unless it has one of its own), and
-``shop.orders.id`` elsewhere becomes ``orders.id``. Strings, comments and everything that is not a captured table
-stay as they are.
+``shop.orders`` in table position becomes a view's name with the alias ``orders`` (unless it has one of its own), also
+with an ``AS OF`` behind it, and ``shop.orders.id`` elsewhere becomes ``orders.id``. Strings, comments and everything
+that is not a captured table stay as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 import sqlglot
 from sqlglot.dialects.spark import Spark
@@ -16,8 +17,10 @@ from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.errors import UsageError
+from penstock.positions import Lsn
+from penstock.sql.as_of import clause_at
 
-__all__ = ["Resolved", "resolve"]
+__all__ = ["Resolved", "Wanted", "resolve"]
 
 _NAMES = {TokenType.VAR, TokenType.IDENTIFIER}
 _TABLES_FOLLOW = {TokenType.FROM, TokenType.JOIN}
@@ -35,11 +38,19 @@ _ALIASED = _ALIASES | {TokenType.ALIAS, TokenType.TABLE_SAMPLE}  # an alias stan
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """A table, as the mapping named it, and the position or moment that its name asks for."""
+
+    table: str
+    as_of: Lsn | datetime | None = None
+
+
+@dataclass(frozen=True)
 class Resolved:
-    """The query's new text, and the views that it needs: view name → table, as the mapping named it."""
+    """The query's new text, and the views that it needs, by name."""
 
     text: str
-    views: dict[str, str]
+    views: dict[str, Wanted]
 
 
 @dataclass(frozen=True)
@@ -50,24 +61,29 @@ class _Name:
     ends: tuple[int, ...]
     start: int
     is_table: bool
-    aliased: bool
+    following: int
+    """The place of the token behind it."""
 
 
 def resolve(query: str, tables: Mapping[tuple[str, ...], str], prefix: str) -> Resolved:
     """Replace the names of `tables` (by their parts, lower case) with views called `prefix` and a number."""
-    views: dict[str, str] = {}
+    views: dict[str, Wanted] = {}
+    tokens = _tokens(query)
     pieces, at = [], 0
-    for name in _dotted_names(query):
+    for name in _dotted_names(tokens):
         known = _longest_known(name, tables)
         if known is None:
             continue
         table, parts = known
-        view = next((v for v, t in views.items() if t == table), f"{prefix}{len(views) + 1}")
         end = name.ends[parts - 1] + 1
         alias = name.parts[parts - 1]
         if name.is_table and len(name.parts) == parts:
-            views[view] = table
-            new = view if name.aliased else f"{view} AS `{alias}`"
+            clause = clause_at(tokens, name.following, query)
+            wanted = Wanted(table, clause.as_of if clause else None)
+            view = next((view for view, known in views.items() if known == wanted), f"{prefix}{len(views) + 1}")
+            views[view] = wanted
+            new = view if _has_alias(tokens, clause.last + 1 if clause else name.following) else f"{view} AS `{alias}`"
+            end = tokens[clause.last].end + 1 if clause else end
         elif len(name.parts) > parts:  # a column, also behind the FROM of EXTRACT or IS DISTINCT FROM
             new = f"`{alias}`"
         else:
@@ -85,8 +101,7 @@ def _longest_known(name: _Name, tables: Mapping[tuple[str, ...], str]) -> tuple[
     return None
 
 
-def _dotted_names(query: str) -> Iterator[_Name]:
-    tokens = _tokens(query)
+def _dotted_names(tokens: list[Token]) -> Iterator[_Name]:
     expects_table = [False]
     at = 0
     while at < len(tokens):
@@ -121,9 +136,12 @@ def _name_at(tokens: list[Token], at: int, expects_table: bool) -> _Name | None:
     if len(parts) < 2:
         return None
     is_table = expects_table and at > 0 and tokens[at - 1].token_type in _BEFORE_TABLES
-    after = tokens[end + 1].token_type if end + 1 < len(tokens) else None
     texts, ends = tuple(t.text for t in parts), tuple(t.end for t in parts)
-    return _Name(texts, ends, parts[0].start, is_table, after in _ALIASED)
+    return _Name(texts, ends, parts[0].start, is_table, end + 1)
+
+
+def _has_alias(tokens: list[Token], at: int) -> bool:
+    return at < len(tokens) and tokens[at].token_type in _ALIASED
 
 
 def _is_name(tokens: list[Token], at: int) -> bool:

@@ -81,8 +81,12 @@ class Publications:
         self.peak.append(peak)
         self.offset.append(offset)
 
-    def drop(self, upto: int) -> None:
+    def upto(self, position: int) -> int:
+        """Return how many end at or before a position."""
+        return bisect_right(self.durable, position)
+
+    def drop(self, position: int) -> None:
         """Forget those that end at or before a position."""
-        end = bisect_right(self.durable, upto)
+        end = self.upto(position)
         for column in (self.durable, self.peak, self.offset):
             del column[:end]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from penstock.changelog.history import history_gone, moment
+from penstock.changelog.history import exactly, history_gone, moment
 from penstock.changelog.interface import ChunkRef, Extent, Frontiers, LoggedTable, Pin
 from penstock.changelog.kafka.columns import ChunkColumns, Publications
 from penstock.changelog.kafka.records import (
@@ -176,8 +176,8 @@ class Index:
 
     def frontiers(self) -> Frontiers:
         """Return how far the log can be read."""
-        at = moment(self.committed_at), moment(self.published_at)
-        return Frontiers(Lsn(self.valid), Lsn(self.durable), *at)
+        last, begun, passed = moment(self.committed_at), exactly(self.valid_at), exactly(self.peak)
+        return Frontiers(Lsn(self.valid), Lsn(self.durable), last, moment(self.published_at), begun, passed)
 
     def table(self, name: TableName) -> KnownTable | None:
         """Return what is known of a table."""

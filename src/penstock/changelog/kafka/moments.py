@@ -2,13 +2,13 @@
 
 Commit times do not always rise with positions: Postgres takes the time before it takes the place in the WAL. What is
 looked for is the longest beginning of history in which nothing is later than the time asked for. Each publication has
-the newest commit time up to there, its peak, which does rise. The first publication whose peak is too late holds the
-transaction that is, and its chunks tell which.
+the newest commit time or clock up to there, its peak, which does rise. The first publication whose peak is too late
+holds the transaction that is, and its chunks tell which; or it only told a clock.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 import numpy as np
 import numpy.typing as npt
@@ -38,14 +38,16 @@ def position_at(index: Index, payloads: Payloads, moment: int) -> Lsn | None:
 
 
 def peak_at(index: Index, payloads: Payloads, position: int) -> int:
-    """Return the newest commit time up to a position."""
-    cut = bisect_right(index.publications.durable, position)
+    """Return the time from which on a position is reached."""
+    if position <= index.valid:
+        return index.valid_at
+    cut = bisect_left(index.publications.durable, position)
     peak = index.publications.peak[cut - 1] if cut else index.valid_at
     if cut == len(index.publications.durable):
         return peak
     before, upto = _bounds(index, cut)
-    if before == position:
-        return peak
+    if upto == position:
+        return index.publications.peak[cut]
     lsns, times = _transactions(index, payloads, before, upto)
     return int(times[lsns <= position].max(initial=peak))
 

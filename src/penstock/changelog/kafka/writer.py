@@ -37,6 +37,9 @@ from penstock.positions import Lsn
 
 __all__ = ["KafkaLogWriter"]
 
+_CLOCKS = 1000
+"""How many publications without a transaction, behind the last one, are kept before they are cut."""
+
 
 class KafkaLogWriter(ChangeLogWriter):
     """The writer of the log at `place`; those that were before it are fenced."""
@@ -94,11 +97,12 @@ class KafkaLogWriter(ChangeLogWriter):
         committed_at: int | None = None,
         staged: Mapping[int, StagedCommit] | None = None,
         errors: Sequence[TableError] = (),
+        passed: int | None = None,
     ) -> None:
         """Make everything up to `durable` visible, in one Kafka transaction."""
         self._check_forward(durable)
         commits = staged or {}
-        times = [committed_at, *(commit.committed_at for commit in commits.values()), *map(_newest, chunks)]
+        times = [committed_at, passed, *(commit.committed_at for commit in commits.values()), *map(_newest, chunks)]
         peak = max(self._tail.index.peak, *(at for at in times if at is not None), 0)
         packed = [StoredChunk.pack(chunk) for chunk in chunks]
         failed = tuple(Failed(*error.args) for error in errors)
@@ -123,7 +127,7 @@ class KafkaLogWriter(ChangeLogWriter):
             valid_at = peak_at(index, self._payloads, valid)
         except DataGone:
             raise data_lost(self._place, "a publication that is still kept") from None
-        if valid > index.valid:
+        if valid > index.valid or index.publications.upto(valid) > _CLOCKS:
             self._steps.take((), lambda serial, _: self._tail.index.state(serial, valid, valid_at, covered, now))
         self._cutter.cut(*self._tail.index.needed())
         return self.frontiers()

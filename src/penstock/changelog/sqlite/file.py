@@ -16,11 +16,12 @@ from penstock.errors import DefiniteError, PenstockError, TransientError
 
 __all__ = ["FILES", "SCHEMA", "SOURCE", "connect", "disk", "lock", "writing"]
 
-_FORMAT = 4
+_FORMAT = 5
 SCHEMA = f"""
 CREATE TABLE frontier (
     one INTEGER PRIMARY KEY CHECK (one = 1), valid INTEGER NOT NULL, valid_at INTEGER NOT NULL,
-    durable INTEGER NOT NULL, newest_at INTEGER NOT NULL, committed_at INTEGER, published_at INTEGER,
+    durable INTEGER NOT NULL, newest_at INTEGER NOT NULL, passed INTEGER NOT NULL, committed_at INTEGER,
+    published_at INTEGER,
     edition INTEGER NOT NULL, roster INTEGER NOT NULL, pins INTEGER NOT NULL, prepared INTEGER NOT NULL,
     seal INTEGER NOT NULL);
 CREATE TABLE moment (

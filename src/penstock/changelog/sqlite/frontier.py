@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.changelog.history import moment
+from penstock.changelog.history import exactly, moment
 from penstock.changelog.interface import Frontiers
 from penstock.changelog.sqlite.seals import check, damaged, seal
 from penstock.positions import Lsn
@@ -24,7 +24,9 @@ class Frontier(NamedTuple):
     """The newest commit time up to `valid`."""
     durable: int
     newest_at: int
-    """The newest commit time up to `durable`."""
+    """The newest time that a `moment` has: that of a commit, up to `durable`, or a clock."""
+    passed: int
+    """The newest time that was told; a clock is written here alone, so that an idle log does not grow."""
     committed_at: int | None
     published_at: int | None
     edition: int
@@ -38,7 +40,8 @@ class Frontier(NamedTuple):
 
     def told(self) -> Frontiers:
         """Return what of it the contract knows."""
-        return Frontiers(Lsn(self.valid), Lsn(self.durable), moment(self.committed_at), moment(self.published_at))
+        last, begun, passed = moment(self.committed_at), exactly(self.valid_at), exactly(self.passed)
+        return Frontiers(Lsn(self.valid), Lsn(self.durable), last, moment(self.published_at), begun, passed)
 
 
 _COLUMNS = ", ".join(Frontier._fields)
@@ -70,7 +73,7 @@ def store_frontier(db: sqlite3.Connection, frontier: Frontier) -> None:
 
 def create_frontier(db: sqlite3.Connection, start: Lsn, now: int) -> None:
     """Write the row of a log whose history begins after `start`."""
-    frontier = Frontier(start, now, start, now, None, None, 0, 0, 0, 0)
+    frontier = Frontier(start, now, start, now, now, None, None, 0, 0, 0, 0)
     db.execute(_CREATE, (*frontier, seal(*frontier)))
 
 

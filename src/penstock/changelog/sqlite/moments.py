@@ -5,6 +5,9 @@ looked for is the longest beginning of history in which nothing is later than th
 for each publication that brought a commit time newer than all before: where `durable` was before it and what the
 newest was then, and the transactions in it. The first row that is too new holds the transaction that is. It is the
 first if what it says of before is not too new.
+
+A clock that was told counts as a commit time does: transactions after it have at least that time in their row. The
+clock itself has a row only when it is the first of a writer: tables may have been added while there was none.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from penstock.changelog.sqlite.frontier import Frontier
 from penstock.changelog.sqlite.seals import check, damaged, seal
 from penstock.positions import Lsn
 
-__all__ = ["Commits", "commits_of", "forget_moments", "newest_upto", "position_at", "store_moment"]
+__all__ = ["Commits", "commits_of", "forget_moments", "newest_upto", "position_at", "store_clock", "store_moment"]
 
 Commits = npt.NDArray[np.int64]
 
@@ -46,13 +49,26 @@ def commits_of(chunks: Iterable[Chunk], staged: Iterable[StagedCommit], last: tu
 
 def store_moment(db: sqlite3.Connection, before: Frontier, durable: Lsn, commits: Commits) -> int:
     """Write down a publication if a commit time in it is the newest so far; return the newest."""
-    newest = int(commits[:, 1].max()) if len(commits) else before.newest_at
-    if newest <= before.newest_at:
+    if not len(commits):
         return before.newest_at
+    counting = np.column_stack([commits[:, 0], np.maximum(commits[:, 1], before.passed)]).astype("<i8")
+    newest = int(counting[:, 1].max())
+    if newest > before.newest_at:
+        _insert(db, before, durable, newest, counting)
+    return max(newest, before.newest_at)
+
+
+def store_clock(db: sqlite3.Connection, before: Frontier, durable: Lsn, clock: int) -> int:
+    """Write a clock down as a transaction would be that touches nothing; return the newest time."""
+    if clock > before.newest_at:
+        _insert(db, before, durable, clock, np.empty((0, 2), "<i8"))
+    return max(clock, before.newest_at)
+
+
+def _insert(db: sqlite3.Connection, before: Frontier, durable: Lsn, newest: int, commits: Commits) -> None:
     values = (newest, int(durable), before.newest_at, before.durable, commits.tobytes())
     *told, packed = values
     db.execute("INSERT INTO moment VALUES (?, ?, ?, ?, ?, ?)", (*told, seal(*values), packed))
-    return newest
 
 
 def position_at(db: sqlite3.Connection, path: Path, frontier: Frontier, moment: int) -> Lsn | None:
@@ -72,16 +88,19 @@ def position_at(db: sqlite3.Connection, path: Path, frontier: Frontier, moment: 
 
 
 def newest_upto(db: sqlite3.Connection, path: Path, frontier: Frontier, lsn: int) -> int:
-    """Return the newest commit time of the publications up to a position that is not below `valid`."""
+    """Return the time from which on a position that is not below `valid` is reached."""
     query = (
         "SELECT newest_at, lsn, prior_at, prior_lsn, commits, seal FROM moment WHERE newest_at > ? ORDER BY newest_at"
     )
     found = frontier.valid_at
     for row in db.execute(query, (found,)):
-        newest, upto, *_ = check(row, "a commit time", path)
+        newest, upto, _, _, packed = check(row, "a commit time", path)
         if upto > lsn:
-            break
+            commits = np.frombuffer(packed, "<i8").reshape(-1, 2)
+            return int(commits[commits[:, 0] <= lsn, 1].max(initial=found))
         found = newest
+        if upto == lsn:
+            break
     return found
 
 
@@ -93,5 +112,5 @@ def forget_moments(db: sqlite3.Connection, upto: int, limit: int) -> None:
 
 def _last_before(commits: np.ndarray, prior_lsn: int, moment: int) -> int:
     """Look at the transactions of one publication: the last one before the first that is too late."""
-    first_late = int(np.argmax(commits[:, 1] > moment))
-    return int(commits[first_late - 1, 0]) if first_late else prior_lsn
+    late = np.flatnonzero(commits[:, 1] > moment)
+    return int(commits[late[0] - 1, 0]) if len(late) and late[0] else prior_lsn

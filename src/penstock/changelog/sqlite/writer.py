@@ -17,7 +17,7 @@ from penstock.changelog.interface import ChangeLogWriter, Chunk, Discarded, Fron
 from penstock.changelog.sqlite.chain import ChunkRow, begin_chain, linked
 from penstock.changelog.sqlite.file import connect, disk, lock, writing
 from penstock.changelog.sqlite.frontier import load_frontier, store_frontier, tallied
-from penstock.changelog.sqlite.moments import Commits, commits_of, position_at, store_moment
+from penstock.changelog.sqlite.moments import Commits, commits_of, position_at, store_clock, store_moment
 from penstock.changelog.sqlite.pins import remove_expired_pins
 from penstock.changelog.sqlite.retention import free_pages, move_valid, remove_old_chunks
 from penstock.changelog.sqlite.roster import (
@@ -45,6 +45,7 @@ class SqliteLogWriter(ChangeLogWriter):
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = lock(path)
+        self._told_clock = False
         with ExitStack() as undo:
             undo.callback(os.close, self._lock)
             self._db = undo.enter_context(closing(connect(path)))
@@ -84,6 +85,7 @@ class SqliteLogWriter(ChangeLogWriter):
         committed_at: int | None = None,
         staged: Mapping[int, StagedCommit] | None = None,
         errors: Sequence[TableError] = (),
+        passed: int | None = None,
     ) -> None:
         """Commit everything up to `durable` in one SQLite transaction."""
         commits = staged or {}
@@ -94,7 +96,7 @@ class SqliteLogWriter(ChangeLogWriter):
             for error in errors:
                 store_failure(self._db, self._path, error)
             last = None if committed_at is None else (durable, committed_at)
-            self._advance(durable, committed_at, commits_of(chunks, commits.values(), last))
+            self._advance(durable, committed_at, commits_of(chunks, commits.values(), last), passed)
 
     def retain(self, since: datetime) -> Frontiers:
         """Move `valid` first; then remove what lies before it, a step at a time, for a moment."""
@@ -177,10 +179,14 @@ class SqliteLogWriter(ChangeLogWriter):
             message = f"the change log was asked to move its frontier back to {durable}"
             raise DefiniteError(message, "This is a defect in Penstock: please report it. Nothing was written.")
 
-    def _advance(self, durable: Lsn, committed_at: int | None, commits: Commits) -> None:
+    def _advance(self, durable: Lsn, committed_at: int | None, commits: Commits, passed: int | None) -> None:
         before = load_frontier(self._db, self._path)
         newest = store_moment(self._db, before, durable, commits)
-        after = before._replace(durable=int(durable), newest_at=newest)
+        if passed is not None and not self._told_clock:
+            newest = store_clock(self._db, before, durable, passed)
+            self._told_clock = True
+        settled = max(before.passed, newest, passed or 0)
+        after = before._replace(durable=int(durable), newest_at=newest, passed=settled)
         if committed_at is not None:
             after = after._replace(committed_at=committed_at, published_at=time.time_ns() // 1000)
         store_frontier(self._db, after)

@@ -6,7 +6,8 @@
 
 Whole transactions are published in one step, and the slot is confirmed only up to what that made durable. A transaction
 that outgrows the buffer is staged in parts. When nothing is in flight, the server's keepalives move the
-frontier on, so that an idle table on a busy server holds back no WAL.
+frontier on, so that an idle table on a busy server holds back no WAL; and the server's clock tells which moments have
+passed.
 
 Where somebody interferes with our watermarks or heartbeats, what committed before that is published, and capture stops.
 """
@@ -29,6 +30,7 @@ from penstock.errors import DefiniteError, PenstockError, TableError, TransientE
 from penstock.positions import Lsn
 from penstock.sources.family import Instance, InstanceConfig, InstanceFactory
 from penstock.sources.postgres.additions import current_files, describe_additions
+from penstock.sources.postgres.clock import ServerClock
 from penstock.sources.postgres.connection import connect, connect_replication, connection_error
 from penstock.sources.postgres.continuity import continued, require_same_server
 from penstock.sources.postgres.decoded import Decoded
@@ -74,6 +76,8 @@ class PostgresInstance(Instance):
         self._pulse = Pulse(config.heartbeat, config.heartbeat_interval, config.identity)
         self._watch = PublicationWatch(config, Lsn.ZERO)
         self._retain_next = 0.0
+        self._newest = 0
+        """The newest commit time of this run: a clock before it is no news."""
         self._asking: psycopg.Connection[Any] | None = None
 
     def config(self) -> PostgresInstanceConfig:
@@ -214,7 +218,7 @@ class PostgresInstance(Instance):
     def _capture(
         self, stream: ReplicationStream, decoder: Decoder, writer: ChangeLogWriter, stop: threading.Event
     ) -> None:
-        rest, idle = _Rest(), _IdleFrontier()
+        rest, idle, clock = _Rest(), _IdleFrontier(), ServerClock()
         while not stop.is_set():
             page = stream.next_page(_IDLE_SECONDS)
             if page is not None:
@@ -224,6 +228,7 @@ class PostgresInstance(Instance):
                 stream.give_back(page)
             if idle.due():
                 self._publish(writer, Decoded(durable=idle.take()))
+            self._tell_clock(writer, clock)
             if self._watch.due():
                 decoder.end_tables(self._check_published(self._side(), writer))
                 self._look_at_files(self._side(), decoder)
@@ -231,6 +236,14 @@ class PostgresInstance(Instance):
                 self._pulse.beat(self._side(), self._durable)
             if time.monotonic() >= self._retain_next:
                 self._retain(writer)
+
+    def _tell_clock(self, writer: ChangeLogWriter, clock: ServerClock) -> None:
+        """Let the log know which moments have passed, while no transaction says so."""
+        passed = clock.passed(self._durable)
+        if passed is not None and passed > self._newest:
+            writer.publish([], self._durable, passed=passed)
+        if clock.due():
+            clock.ask(self._side())
 
     def _retain(self, writer: ChangeLogWriter) -> None:
         """Let go of history that is old enough, and that no reader needs."""
@@ -289,6 +302,7 @@ class PostgresInstance(Instance):
             found.chunks, found.durable, committed_at=found.committed_at, staged=found.staged, errors=found.errors
         )
         self._durable = found.durable
+        self._newest = max(self._newest, found.committed_at or 0)
 
 
 class _Rest:

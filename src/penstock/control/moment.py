@@ -1,0 +1,84 @@
+"""Which position each source is read at, for a view of the past.
+
+::
+
+    asked: a moment ──────────────▶ for each source the last transaction at or before it
+           an LSN ────────────────▶ of the one source: all transactions that ended at or before it
+           source → LSN or moment ▶ each its own; a source that is not named is read as it is now
+
+A moment is answered only when every source is known to have passed it, so the answer stays. A transaction counts as
+committed no later than the moment at which somebody could first see it (see `changelog.interface`): who saw one in the
+first source and then wrote into the second is never found there without what was seen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from penstock.changelog.as_of import not_yet, position_as_of
+from penstock.changelog.interface import ChangeLog, Frontiers
+from penstock.errors import UsageError
+from penstock.positions import Lsn, parse_as_of
+
+__all__ = ["AsOf", "Chosen", "asked_of", "choose_positions", "seconds"]
+
+AsOf = Lsn | datetime | str | Mapping[str, Lsn | datetime | str]
+"""What a user may ask for: a position, a moment, the text of one; or one of these per source."""
+
+_LOOK_SECONDS = 0.1
+
+_Asked = Lsn | datetime | None
+
+
+def seconds(wait: float | timedelta | None) -> float:
+    """Return how long to wait."""
+    return wait.total_seconds() if isinstance(wait, timedelta) else wait or 0.0
+
+
+def asked_of(as_of: AsOf | None, sources: list[str]) -> dict[str, _Asked]:
+    """Return what is asked of each source; None: as it is now."""
+    if isinstance(as_of, Mapping):
+        unknown = sorted(set(as_of) - set(sources))
+        if unknown:
+            message = f"there is no source {unknown[0]} to be read as of another moment"
+            raise UsageError(message, f"Known are: {', '.join(sources) or 'none'}")
+        return {source: parse_as_of(as_of[source]) if source in as_of else None for source in sources}
+    asked = None if as_of is None else parse_as_of(as_of)
+    if isinstance(asked, Lsn) and len(sources) > 1:
+        message = f"this home has several sources, and {asked} is a position in one of them"
+        remedy = (
+            f"Name the source, in Python as_of={{'{sources[0]}': '{asked}'}}, in SQL behind a table; or give a time."
+        )
+        raise UsageError(message, remedy)
+    return dict.fromkeys(sources, asked)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The position at which a source is read, and how far its log could be read then."""
+
+    position: Lsn
+    frontiers: Frontiers
+
+
+def choose_positions(
+    logs: Mapping[str, ChangeLog], asked: Mapping[str, _Asked], wait: float = 0.0
+) -> dict[str, Chosen]:
+    """Choose a position for each source; wait so many seconds for those that are not that far."""
+    with ExitStack() as opened:
+        readers = {source: opened.enter_context(closing(logs[source].reader())) for source in asked}
+        give_up = time.monotonic() + wait
+        while True:
+            stands = {source: reader.frontiers() for source, reader in readers.items()}
+            wanted = {source: (stands[source], want) for source, want in asked.items() if want is not None}
+            behind = {source: told for source, told in wanted.items() if not told[0].reach(told[1])}
+            if not behind:
+                chosen = {s: position_as_of(s, readers[s], *told) for s, told in wanted.items()}
+                return {source: Chosen(chosen.get(source, found.durable), found) for source, found in stands.items()}
+            if time.monotonic() >= give_up:
+                raise not_yet(behind)
+            time.sleep(_LOOK_SECONDS)
