@@ -9,12 +9,12 @@ from penstock.changelog.interface import ChangeLogReader, Frontiers
 from penstock.errors import HistoryGone, TransientError
 from penstock.positions import Lsn
 
-__all__ = ["AsOf", "not_yet", "position_as_of"]
+__all__ = ["Asked", "not_yet", "position_as_of"]
 
-AsOf = Lsn | datetime
+Asked = Lsn | datetime
 
 
-def position_as_of(source: str, reader: ChangeLogReader, stands: Frontiers, asked: AsOf) -> Lsn:
+def position_as_of(source: str, reader: ChangeLogReader, stands: Frontiers, asked: Asked) -> Lsn:
     """Return the position that is meant, of a log that has come that far; `HistoryGone` where it begins later."""
     if isinstance(asked, Lsn):
         if asked < stands.valid:
@@ -26,7 +26,7 @@ def position_as_of(source: str, reader: ChangeLogReader, stands: Frontiers, aske
         raise _begins_later(source, asked, reader.frontiers()) from gone
 
 
-def not_yet(behind: Mapping[str, tuple[Frontiers, AsOf]]) -> TransientError:
+def not_yet(behind: Mapping[str, tuple[Frontiers, Asked]]) -> TransientError:
     """Say how far each of these sources has come, and what was asked of it."""
     told = (
         f"source {source} has come to {_told(stands.durable if isinstance(asked, Lsn) else stands.passed)},"
@@ -37,11 +37,11 @@ def not_yet(behind: Mapping[str, tuple[Frontiers, AsOf]]) -> TransientError:
     return TransientError(message, "Wait for it (in Python `wait`), ask for an earlier one, or see `penstock status`.")
 
 
-def _begins_later(source: str, asked: AsOf, stands: Frontiers) -> HistoryGone:
+def _begins_later(source: str, asked: Asked, stands: Frontiers) -> HistoryGone:
     begun = f"{stands.valid} ({_told(stands.valid_at)})"
     message = f"source {source} cannot be read as of {_told(asked)}: its history begins at {begun}"
     return HistoryGone(message, "Ask for that or a later one. To keep more from now on, retain more history.")
 
 
-def _told(asked: AsOf) -> str:
+def _told(asked: Asked) -> str:
     return asked.isoformat(sep=" ") if isinstance(asked, datetime) else str(asked)

@@ -19,7 +19,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from penstock.changelog.as_of import not_yet, position_as_of
+from penstock.changelog.as_of import Asked, not_yet, position_as_of
 from penstock.changelog.interface import ChangeLog, Frontiers
 from penstock.errors import UsageError
 from penstock.positions import Lsn, parse_as_of
@@ -31,15 +31,13 @@ AsOf = Lsn | datetime | str | Mapping[str, Lsn | datetime | str]
 
 _LOOK_SECONDS = 0.1
 
-_Asked = Lsn | datetime | None
-
 
 def seconds(wait: float | timedelta | None) -> float:
     """Return how long to wait."""
     return wait.total_seconds() if isinstance(wait, timedelta) else wait or 0.0
 
 
-def asked_of(as_of: AsOf | None, sources: list[str]) -> dict[str, _Asked]:
+def asked_of(as_of: AsOf | None, sources: list[str]) -> dict[str, Asked | None]:
     """Return what is asked of each source; None: as it is now."""
     if isinstance(as_of, Mapping):
         unknown = sorted(set(as_of) - set(sources))
@@ -66,7 +64,7 @@ class Chosen:
 
 
 def choose_positions(
-    logs: Mapping[str, ChangeLog], asked: Mapping[str, _Asked], wait: float = 0.0
+    logs: Mapping[str, ChangeLog], asked: Mapping[str, Asked | None], wait: float = 0.0
 ) -> dict[str, Chosen]:
     """Choose a position for each source; wait so many seconds for those that are not that far."""
     with ExitStack() as opened:

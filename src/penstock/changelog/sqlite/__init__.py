@@ -7,7 +7,7 @@ writer, and a torn write leaves the last commit. Publishing is one SQLite transa
              of a staged one also xid and commit time, and which of its subtransactions were rolled back
     payload  its bytes, apart, so that giving a staged chunk its LSN rewrites a few bytes and not the data
     reach    one row per table: how many chunks it ever had published, and where the last of them ends
-    frontier one row: valid, durable, the newest commit time at each of them, and tallies of the small tables
+    frontier one row: valid, durable, the newest commit time at each of them, the last clock, tallies of small tables
     moment   one row per publication that brought a newer commit time; how a time becomes a position
     relation the versions of each table's schema
     restart  where the history of a table begins that was captured anew
