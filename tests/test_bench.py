@@ -54,6 +54,14 @@ def test_latency_ends_with_its_median(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "synchronous_commit=on" in done.stdout
 
 
+def test_live_ends_with_its_ratio() -> None:
+    done = bench("live", "--quick", rows=20_000)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"ratio live \d+\.\d\d", done.stdout.splitlines()[-1])
+    for query in ("aggregate", "one key", "join of two", "commit to a live view that shows it: p50"):
+        assert query in done.stdout
+
+
 def test_without_a_name_the_benchmarks_are_listed() -> None:
     done = bench()
     assert done.returncode == 0

@@ -16,7 +16,9 @@ row with *that* image's key. Pointers are followed by doubling: each step takes 
 
 A row has all its base values in one base row: one chain, one end.
 
-`penstock.tables.fold` does the same for DataFrames; both are held to the same reference model in the tests.
+Nothing here is Spark's: Spark's tasks fold so, and so does whoever gives Spark a small range (`small_fold` in
+`penstock.tables`). `penstock.tables.fold` does the same for DataFrames of any size; all are held to the same reference
+model in the tests.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ from penstock.changelog.updates import whole_rows
 from penstock.model import Image, TableSchema
 from penstock.spark.distinct import Distinct, Numbers
 
-__all__ = ["BagNet", "KeyedNet", "fold_net"]
+__all__ = ["BagNet", "Flags", "KeyedNet", "fold_net"]
 
-_Flags = npt.NDArray[np.bool_]
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,16 @@ class KeyedNet:
     """Whether nothing of the base is left."""
     touched: Distinct
     """The keys that the range touches."""
+    keys: pa.Table
+    """The same keys, by their number."""
     rows: pa.Table
     """The rows that are there after it; values that are those of a base row are null."""
+    present: Numbers
+    """For each row, the number of its key."""
     sources: Numbers
     """For each row, which of the touched keys the base row has that it takes values from; -1: it takes none."""
+    moved: Flags
+    """For each row that takes values, whether it changed its key meanwhile; it may be back at the one it had."""
     left_out: dict[str, Numbers]
     """The columns in which values are to be taken, and in which rows."""
 
@@ -92,23 +100,27 @@ def _fold_keys(images: pa.RecordBatch, schema: TableSchema, lsn: int, truncated:
     columns = dict(zip(schema.columns.names, images.column("row").flatten(), strict=True))
     kinds = images.column("_image").to_numpy()
     touched, keys = Distinct.of([columns[name] for name in schema.key], keys=True)
-    last = _last(keys, len(touched))
-    last = last[kinds[last] >= Image.UPDATED]
+    of_key = _last(keys, len(touched))
+    present = np.flatnonzero(kinds[of_key] >= Image.UPDATED)
+    last = of_key[present]
     earlier = _earlier(kinds, keys)
     unknown = _unknown(images)
-    sources, left_out, rows = np.full(len(last), -1), {}, []
+    sources, moved, left_out, rows = np.full(len(last), -1), np.zeros(len(last), np.bool_), {}, []
     for index, (name, values) in enumerate(columns.items()):
         if index not in unknown:
             rows.append(values.take(pa.array(last)))
             continue
         lacks = unknown[index] | (kinds == Image.BEFORE_KEY)
-        found = _newest(earlier, lacks)[last]
+        newest, travelled = _newest(earlier, lacks, keys)
+        found = newest[last]
         at_base = lacks[found]
         rows.append(values.take(pa.array(found, mask=at_base)))
         left_out[name] = np.flatnonzero(at_base)
         sources[at_base] = keys[found[at_base]]
+        moved[at_base] = travelled[last[at_base]]
     table = pa.Table.from_arrays(rows, schema=schema.columns)
-    return KeyedNet(schema, lsn, truncated, touched, table, sources, left_out)
+    named = pa.table({name: columns[name].take(pa.array(of_key)) for name in schema.key})
+    return KeyedNet(schema, lsn, truncated, touched, named, table, present, sources, moved, left_out)
 
 
 def _last(keys: Numbers, count: int) -> Numbers:
@@ -129,7 +141,7 @@ def _earlier(kinds: npt.NDArray[np.int8], keys: Numbers) -> Numbers:
     return earlier
 
 
-def _unknown(images: pa.RecordBatch) -> dict[int, _Flags]:
+def _unknown(images: pa.RecordBatch) -> dict[int, Flags]:
     """Return, per column of which values were left out, in which images."""
     unchanged = images.column("_unchanged")
     if unchanged.null_count == len(unchanged):
@@ -146,12 +158,17 @@ def _unknown(images: pa.RecordBatch) -> dict[int, _Flags]:
     return found
 
 
-def _newest(earlier: Numbers, lacks: _Flags) -> Numbers:
-    """Follow the pointers from images that lack a value, to the first that has it or to the end."""
+def _newest(earlier: Numbers, lacks: Flags, keys: Numbers) -> tuple[Numbers, Flags]:
+    """Follow the pointers from images that lack a value, to the first that has it or to the end.
+
+    Return where they end, and whether there was another key on the way.
+    """
     at = np.where(lacks, earlier, np.arange(len(earlier)))
+    moved = keys[at] != keys
     while not np.array_equal(further := at[at], at):
+        moved |= moved[at]
         at = further
-    return at
+    return at, moved
 
 
 # -- tables without one ---------------------------------------------------------------------------------------------

@@ -58,6 +58,8 @@ _LOCAL = {
     "spark.sql.shuffle.partitions": "2",
     # Re-planning at run time costs a fifth of a small query, and Delta runs one per scan to list its files.
     "spark.sql.adaptive.enabled": "false",
+    # A live table is a union: with this, base rows go from it straight into what follows, without a copy of each.
+    "spark.sql.codegen.wholeStage.union.enabled": "true",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
     # The default manager starts a process or two per micro-batch.

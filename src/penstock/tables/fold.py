@@ -38,7 +38,7 @@ from penstock.tables.contents import Contents
 from penstock.tables.moves import fold_moves
 from penstock.tables.timeline import after_truncate, flat, known_values, last_image
 
-__all__ = ["fold"]
+__all__ = ["fold", "refuse_reserved"]
 
 _NOTHING = Contents()
 
@@ -52,7 +52,7 @@ def fold(images: DataFrame, schema: TableSchema, contents: Contents = _NOTHING) 
 
     Lazy, but for one case: where `contents` allow both left-out values and changed keys, jobs run here.
     """
-    _refuse_reserved(schema)
+    refuse_reserved(schema)
     images = after_truncate(images, contents)
     if not schema.key:
         return fold_bag(images, schema, contents)
@@ -70,7 +70,8 @@ def _fold_keys(images: DataFrame, schema: TableSchema, left_out: Sequence[tuple[
     return flat(grouped, schema, values)
 
 
-def _refuse_reserved(schema: TableSchema) -> None:
+def refuse_reserved(schema: TableSchema) -> None:
+    """Raise a `UsageError` where a column has a name that stands beside the table's columns in a net effect."""
     taken = RESERVED & {name.lower() for name in schema.columns.names}
     if taken:
         message = f"table {schema.table} has a column {sorted(taken)[0]!r}, a name that Penstock uses itself"

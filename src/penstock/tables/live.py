@@ -15,7 +15,7 @@ from penstock.tables.overlay import overlay
 from penstock.tables.tail import read_tail
 from penstock.tables.widen import widened
 
-__all__ = ["live_table"]
+__all__ = ["live_rows", "live_table"]
 
 
 def live_table(
@@ -31,6 +31,20 @@ def live_table(
     """Return the table at `upto` with the columns of `schema`, from a version of its base, which may be `damaged`."""
     rows = spark.read.format("delta").option("versionAsOf", at.version).load(str(base))
     rows = rows.select(*map(column, at.schema.columns.names))
+    return live_rows(spark, log, rows, at, schema, upto, damaged=damaged)
+
+
+def live_rows(
+    spark: SparkSession,
+    log: ChangeLog,
+    rows: DataFrame,
+    at: State,
+    schema: TableSchema,
+    upto: Lsn,
+    *,
+    damaged: bool = False,
+) -> DataFrame:
+    """Return what the `rows` of a table at one position are at a later one."""
     rows = widened(spark, rows, schema.added_to(at.schema))
     tail = read_tail(spark, log, schema, at.position, upto)
     return rows if tail is None else overlay(rows, tail.net, schema, tail.contents, damaged=damaged)

@@ -15,7 +15,7 @@ from penstock.positions import Lsn
 from penstock.spark.ranges import images, spark_schema
 from penstock.tables.contents import Contents
 from penstock.tables.fold import fold
-from penstock.tables.small_fold import can_fold_small, fold_small
+from penstock.tables.small_fold import fold_small
 
 __all__ = ["Tail", "read_tail"]
 
@@ -37,18 +37,18 @@ def read_tail(spark: SparkSession, log: ChangeLog, schema: TableSchema, after: L
         if not extent.chunks:
             return None
         contents = _contents(reader, extent)
-        if extent.size <= _SMALL_BYTES and can_fold_small(schema, contents):
-            return Tail(_small_net(spark, reader, schema, extent, contents), contents)
+        if extent.size <= _SMALL_BYTES:
+            return _small_tail(spark, reader, schema, extent, contents)
     found = images(spark, log, schema, extent)
     return Tail(fold(found, schema, contents), contents)
 
 
-def _small_net(
+def _small_tail(
     spark: SparkSession, reader: ChangeLogReader, schema: TableSchema, extent: Extent, contents: Contents
-) -> DataFrame:
+) -> Tail:
     found = pa.Table.from_batches(reader.read(extent, schema.columns), schema=image_schema(schema.columns))
-    net = fold_small(found, schema, contents)
-    return spark.createDataFrame(net, spark_schema(net.schema))
+    net, known = fold_small(found, schema, contents)
+    return Tail(spark.createDataFrame(net, spark_schema(net.schema)), known)
 
 
 def _contents(reader: ChangeLogReader, extent: Extent) -> Contents:

@@ -1,0 +1,196 @@
+"""Base and live tables are what the model says, at every position of any history.
+
+A plan of `tests.tables.histories` holds twenty short histories. ``PENSTOCK_HISTORIES`` says how many of them live
+tables are held to (240): each from one position to every later one. Base tables are followed through about half as
+many, in real Delta tables, which take seconds each. A plan that fails is printed whole, after Hypothesis has made it
+small.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.tables.histories import BAG, GROUPS, KEYED, NAMES, History, Plan, Row, plans
+
+from penstock.changelog.interface import ChangeLog
+from penstock.changelog.sqlite.log import SqliteLog
+from penstock.model import TableSchema, image_schema, missing_value
+from penstock.positions import Lsn
+from penstock.spark import overlay_arrow
+from penstock.spark.net import fold_net
+from penstock.spark.ranges import spark_schema
+from penstock.tables import tail
+from penstock.tables.base import BaseTable, State
+from penstock.tables.columns import column
+from penstock.tables.live import live_rows
+from penstock.tables.tail import read_tail
+
+HISTORIES = int(os.environ.get("PENSTOCK_HISTORIES", "240"))
+POSITION = st.integers(0, 6)
+CUTS = st.lists(st.integers(0, 6), min_size=2, max_size=3, unique=True).map(sorted)
+Bag = Counter[tuple[Any, ...]]
+
+
+def examples(part: float) -> Any:
+    """Settings for a test that checks this part of all histories."""
+    every = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+    count = max(1, round(HISTORIES * part / GROUPS))
+    return settings(deadline=None, max_examples=count, suppress_health_check=every, print_blob=True)
+
+
+@pytest.mark.timeout(1800)
+@examples(1.0)
+@given(plan=plans(*KEYED, *KEYED, BAG, BAG), low=POSITION, in_spark=st.booleans())
+def test_live(spark: SparkSession, plan: Plan, low: int, in_spark: bool) -> None:
+    check_live(spark, plan, low, in_spark)
+
+
+@pytest.mark.timeout(1800)
+@examples(0.25)
+@given(plan=plans(*KEYED, BAG, widened=True), low=POSITION, in_spark=st.booleans())
+def test_live_with_columns_that_are_added(spark: SparkSession, plan: Plan, low: int, in_spark: bool) -> None:
+    check_live(spark, plan, low, in_spark)
+
+
+@pytest.mark.timeout(1800)
+@examples(0.25)
+@given(plan=plans(*KEYED), cuts=CUTS, in_spark=st.booleans())
+def test_base(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool) -> None:
+    check_base(spark, plan, cuts, in_spark)
+
+
+@pytest.mark.timeout(1800)
+@examples(0.15)
+@given(plan=plans(BAG), cuts=CUTS, in_spark=st.booleans())
+def test_base_without_a_key(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool) -> None:
+    check_base(spark, plan, cuts, in_spark)
+
+
+@pytest.mark.timeout(1800)
+@examples(0.15)
+@given(plan=plans(*KEYED, BAG, widened=True), cuts=CUTS, in_spark=st.booleans())
+def test_base_with_columns_that_are_added(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool) -> None:
+    check_base(spark, plan, cuts, in_spark)
+
+
+@contextmanager
+def logged(history: History, in_spark: bool) -> Iterator[ChangeLog]:
+    """Write a log of it. `in_spark`: ranges are folded by Spark, as large ones are."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        if in_spark:
+            patch.setattr(tail, "_SMALL_BYTES", -1)
+        log = SqliteLog(Path(folder) / "log.db")
+        history.write(log)
+        yield log
+
+
+def check_live(spark: SparkSession, plan: Plan, low: int, in_spark: bool) -> None:
+    """From rows at one position, look at every later one; in Arrow, without Spark, from every position."""
+    history = History(plan)
+    with logged(history, in_spark) as log:
+        for first, last in itertools.combinations_with_replacement(history.positions, 2):
+            assert in_arrow(log, history, first, last) == expected(history, last), f"{last} from {first}, in Arrow"
+        start = history.positions[low % len(history.positions)]
+        base, at = frame(spark, history, start), State(0, start, history.schemas[start])
+        later = [position for position in history.positions if position >= start]
+        wanted = later[-2:] if in_spark else later  # Spark runs jobs to fold rows that move
+        live = [live_rows(spark, log, base, at, schema_at(log, at, upto), upto) for upto in wanted]
+        for upto, found in zip(wanted, collected(live), strict=True):
+            assert found == expected(history, upto), f"{upto} from {start}"
+
+
+def in_arrow(log: ChangeLog, history: History, first: Lsn, last: Lsn) -> Bag:
+    at = State(0, first, history.schemas[first])
+    schema = schema_at(log, at, last)
+    with closing(log.reader()) as reader:
+        images = reader.read(reader.extent(schema.table, first, last), schema.columns)
+        net = fold_net(pa.Table.from_batches(images, image_schema(schema.columns)), schema)
+    added = {field.name: missing_value(field)[0].as_py() for field in schema.added_to(at.schema)}
+    base = pa.Table.from_pylist([added | row for row in history.at(first).to_pylist()], schema.columns)
+    return bag(row for batch in overlay_arrow.live_rows(base.to_batches(), net) for row in batch.to_pylist())
+
+
+def check_base(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool) -> None:
+    """Make a base table at the first cut, follow to the others, and look at each of its versions."""
+    history = History(plan)
+    first, *others = sorted({history.positions[cut % len(history.positions)] for cut in cuts})
+    with logged(history, in_spark) as log, tempfile.TemporaryDirectory() as folder:
+        table = BaseTable(spark, folder, history.schemas[first])
+        table.create(frame(spark, history, first), first)
+        states = [state_of(table), *(follow(spark, table, log, upto) for upto in others)]
+        versions = [table.at(state.version) for state in states]
+        for upto, found in zip((first, *others), collected(versions), strict=True):
+            assert found == expected(history, upto), f"base at {upto}"
+
+
+def follow(spark: SparkSession, table: BaseTable, log: ChangeLog, upto: Lsn) -> State:
+    """Bring the table to a position as apply does, twice: the second time changes nothing."""
+    before = state_of(table)
+    schema = schema_at(log, before, upto)
+    if schema.added_to(before.schema):
+        table.evolve(schema)
+    found = read_tail(spark, log, schema, before.position, upto)
+    if found is not None:
+        table.merge(found.net, upto, found.contents)
+        after = state_of(table)
+        assert after.position == upto
+        again = BaseTable(spark, table.path, schema)
+        again.merge(found.net, upto, found.contents)
+        assert again.state() == after
+    return state_of(table)
+
+
+def state_of(table: BaseTable) -> State:
+    state = table.state()
+    assert state is not None
+    return state
+
+
+def schema_at(log: ChangeLog, base: State, upto: Lsn) -> TableSchema:
+    """The columns at a position, as a live view finds them."""
+    with closing(log.reader()) as reader:
+        logged = reader.tables()[base.schema.table]
+    return logged.schema_within(base.position, upto) or base.schema
+
+
+def frame(spark: SparkSession, history: History, at: Lsn) -> DataFrame:
+    rows = history.at(at)
+    return spark.createDataFrame(rows, spark_schema(rows.schema)).coalesce(1)
+
+
+def expected(history: History, at: Lsn) -> Bag:
+    """The rows of the model: with null for columns that the log does not tell yet."""
+    return bag(history.at(at).to_pylist())
+
+
+def bag(rows: Iterable[Row]) -> Bag:
+    return Counter(tuple(row.get(name) for name in NAMES) for row in rows)
+
+
+def collected(frames: list[DataFrame]) -> list[Bag]:
+    """The rows of each, by one job for all."""
+    tagged = [
+        frame.select(
+            F.lit(tag).alias("tag"),
+            *((column(name) if name in frame.columns else F.lit(None)).alias(name) for name in NAMES),
+        )
+        for tag, frame in enumerate(frames)
+    ]
+    bags: list[Bag] = [Counter() for _ in frames]
+    for tag, *values in zip(*functools.reduce(DataFrame.union, tagged).toArrow().to_pydict().values(), strict=True):
+        bags[tag][tuple(values)] += 1
+    return bags
