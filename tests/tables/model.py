@@ -44,12 +44,12 @@ def key_of(values: Row) -> Key:
     return values["grp"], values["a.key"]
 
 
-def plain(rows: Iterable[Any], names: Iterable[str] = tuple(COLUMNS.names)) -> Counter[tuple[Any, ...]]:
+def plain(rows: Iterable[Any]) -> Counter[tuple[Any, ...]]:
     """Rows of Spark or of the model, as a bag of tuples in the order of the columns."""
     found: Counter[tuple[Any, ...]] = Counter()
     for one in rows:
         values = one.asDict() if hasattr(one, "asDict") else one
-        found[tuple(_plain(values[name]) for name in names)] += 1
+        found[tuple(_plain(values[name]) for name in COLUMNS.names)] += 1
     return found
 
 
