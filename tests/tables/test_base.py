@@ -211,7 +211,7 @@ def test_columns_are_added(
     before, position = rows(table), table.position()
     wider = TableSchema(KEYED.table, pa.schema([*KEYED.columns, *added]), KEYED.key)
     with monkeypatch.context() as crash, pytest.raises(InterruptedError):
-        crash.setattr(table, "_set_properties", fail_for("penstock.schema"))
+        crash.setattr(table, "set_properties", fail_for("penstock.schema"))
         table.evolve(wider)
     state = BaseTable(spark, table.path, KEYED).state()
     assert state is not None

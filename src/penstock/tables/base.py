@@ -29,6 +29,7 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -42,17 +43,18 @@ from penstock.positions import Lsn
 from penstock.spark.ranges import spark_schema
 from penstock.tables.absent import absent_row, absent_rows_told
 from penstock.tables.bags import replaced_rows, same_row
+from penstock.tables.bounds import within_keys
 from penstock.tables.columns import column, own, quoted, toastable
 from penstock.tables.commits import Copied, chunk_in, of_chunk, of_position, position_in
 from penstock.tables.contents import Contents
-from penstock.tables.file_commit import commit_files
+from penstock.tables.file_commit import commit_files, snapshot_of
 from penstock.tables.overlay import filled
 from penstock.tables.widen import widened
 
 __all__ = ["BaseTable", "State"]
 
 _INCARNATION = "penstock.incarnation"
-_POSITION = "penstock.position"
+_CREATED = "penstock.created"
 _SCHEMA = "penstock.schema"
 _GENERATION = "penstock.generation"
 _MAPPING = "delta.columnMapping.mode"
@@ -156,17 +158,17 @@ class BaseTable:
             return
         added = schema.added_to(state.schema)
         if _needs_mapping(schema):
-            self._set_properties({"delta.columnMapping.mode": "name"})
+            self.set_properties({"delta.columnMapping.mode": "name"})
         if all(missing_value(field)[0].is_valid is False for field in added):
             self._add_columns(added)
         else:
             self._rewrite(state, added)
-        self._set_properties({_SCHEMA: _encoded(schema)})
+        self.set_properties({_SCHEMA: _encoded(schema)})
         self.schema = schema
 
     def add_chunk(self, rows: DataFrame, chunk: Copied) -> None:
         """Add a chunk of a copy: once, however often this is called for its number."""
-        incarnation = self._incarnation()
+        incarnation = self.incarnation()
         writer = rows.select(*map(column, self.schema.columns.names)).write.format("delta").mode("append")
         writer = writer.option("txnAppId", f"{incarnation} {_WINDOW}").option("txnVersion", chunk.number)
         writer.option("userMetadata", of_chunk(incarnation, chunk)).save(self.path)
@@ -193,7 +195,7 @@ class BaseTable:
         if incarnation is None:
             return None
         properties = snapshot.metadata().configuration()
-        created, generation = (int(_option(properties.get(name))) for name in (_POSITION, _GENERATION))
+        created, generation = (int(_option(properties.get(name))) for name in (_CREATED, _GENERATION))
         schema = _decoded(str(_option(properties.get(_SCHEMA))))
         marked = _marked(snapshot, incarnation)
         window = None if marked else _option(properties.get(_WINDOW))
@@ -202,7 +204,7 @@ class BaseTable:
     def copied(self) -> Copied | None:
         """Return the last chunk of a copy in chunks; None before the first."""
         history = DeltaTable.forPath(self._spark, self.path).history(_RECENT).select("version", "userMetadata")
-        incarnation = self._incarnation()
+        incarnation = self.incarnation()
         found = (chunk_in(text, incarnation) for _, text in history.orderBy(F.desc("version")).collect())
         return next((chunk for chunk in found if chunk is not None), None)
 
@@ -218,7 +220,7 @@ class BaseTable:
 
     def versions(self, limit: int | None = None) -> list[tuple[int, Lsn]]:
         """Return the versions that are whole positions, newest first, of the newest `limit` commits."""
-        incarnation = self._incarnation()
+        incarnation = self.incarnation()
         table = DeltaTable.forPath(self._spark, self.path)
         history = (table.history(limit) if limit else table.history()).select("version", "userMetadata")
         found = []
@@ -250,7 +252,8 @@ class BaseTable:
         elif contents.inserts_only:
             self._write(net, mark, "append")
         else:
-            self._merge_keys(net, mark, contents)
+            with _at_hand(net) as read_once:
+                self._merge_keys(read_once, mark, contents)
 
     def _merge_keys(self, net: DataFrame, mark: _Mark, contents: Contents) -> None:
         kept = contents.unchanged and not contents.moved
@@ -261,7 +264,7 @@ class BaseTable:
         inserted: dict[str, str | Column] = {
             quoted(name): _inserted(name, left_out.get(name), self.schema) for name in names
         }
-        match = F.lit(True)
+        match = within_keys(net, self.schema, "target")
         for name in self.schema.key:
             match &= column(name, "target") == column(name, "source")
         gone = F.col("source._gone")
@@ -295,9 +298,10 @@ class BaseTable:
     def _rewrite(self, state: State, added: Sequence[pa.Field]) -> None:
         rows = widened(self._spark, self.at(state.version).select(*map(column, state.schema.columns.names)), added)
         writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-        writer.option("userMetadata", of_position(self._incarnation(), state.position)).save(self.path)
+        writer.option("userMetadata", of_position(self.incarnation(), state.position)).save(self.path)
 
-    def _set_properties(self, properties: Mapping[str, str]) -> None:
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Set properties of the Delta table; the position stays."""
         told = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         self._spark.sql(f"ALTER TABLE delta.{quoted(self.path)} SET TBLPROPERTIES ({told})")
 
@@ -307,7 +311,7 @@ class BaseTable:
         writer.option("userMetadata", mark.told).save(self.path)
 
     def _mark(self, position: Lsn, copied: Copied | None = None) -> _Mark:
-        incarnation = self._incarnation()
+        incarnation = self.incarnation()
         if copied is not None:
             return _Mark(position, f"{incarnation} {_COPYING}", of_chunk(incarnation, copied))
         return _Mark(position, incarnation, of_position(incarnation, position))
@@ -318,6 +322,7 @@ class BaseTable:
         settings.set("spark.databricks.delta.write.txnAppId", mark.application)
         settings.set("spark.databricks.delta.write.txnVersion", str(int(mark.position)))
         settings.set("spark.databricks.delta.commitInfo.userMetadata", mark.told)
+        settings.set("spark.databricks.delta.merge.materializeSource", "none")  # it is at hand, and always the same
         return DeltaTable.forPath(self._session, self.path).alias("target")
 
     def _filled(self, net: DataFrame, contents: Contents) -> DataFrame:
@@ -327,7 +332,8 @@ class BaseTable:
         present = net.filter(~F.col("_gone"))
         return filled(self.current().limit(0), present, self.schema, contents) if contents.unchanged else present
 
-    def _incarnation(self) -> str:
+    def incarnation(self) -> str:
+        """Return the random id of the table that lies at the path now."""
         incarnation = _option(self._snapshot().metadata().configuration().get(_INCARNATION))
         if incarnation is None:
             message = f"there is no base table of {self.schema.table} at {self.path}"
@@ -335,10 +341,7 @@ class BaseTable:
         return str(incarnation)
 
     def _snapshot(self) -> Any:
-        jvm: Any = self._spark._jvm
-        none = jvm.scala.Option.empty()
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self.path)
-        return log.update(False, none, none)
+        return snapshot_of(self._spark, self.path)
 
     def _commented(self, comments: Mapping[str, str]) -> list[Column]:
         names = self.schema.columns.names
@@ -349,7 +352,7 @@ class BaseTable:
     ) -> dict[str, str]:
         mine = {
             _INCARNATION: incarnation,
-            _POSITION: str(int(position)),
+            _CREATED: str(int(position)),
             _SCHEMA: _encoded(self.schema),
             _GENERATION: str(generation),
             "penstock.table": str(self.schema.table),
@@ -361,6 +364,23 @@ class BaseTable:
         if _needs_mapping(self.schema):
             properties[_MAPPING] = "name"
         return properties
+
+
+@contextmanager
+def _at_hand(net: DataFrame) -> Iterator[DataFrame]:
+    """Keep a net effect while it is needed: it is read for its bounds, and twice by a MERGE.
+
+    Delta would do the same for itself alone, and refuses a source that is only cached.
+    """
+    if net.isLocal():
+        yield net
+        return
+    kept = net.localCheckpoint()
+    try:
+        yield kept
+    finally:
+        plan: Any = kept._jdf.queryExecution().analyzed()
+        plan.rdd().unpersist(False)
 
 
 def _updated(name: str, left_out: int | None) -> Column:
