@@ -26,6 +26,7 @@ from penstock.spark.ranges import spark_schema
 from penstock.tables.base import BaseTable
 from penstock.tables.bounds import has_bounds, intervals
 from penstock.tables.contents import Contents
+from penstock.tables.parquet_files import indexed_columns, write_file
 
 KEYS = [
     (pa.int16(), [1, 2], [100, 101]),
@@ -96,6 +97,20 @@ def test_a_few_old_keys_do_not_span_the_table(spark: SparkSession, tmp_path: Pat
         table.merge(net_of(spark, table, [1, 8999, 9000]), Lsn(3), EXACT)
         with pytest.raises((PySparkException, Py4JError)):
             table.merge(net_of(spark, table, [1, 1500, 9000]), Lsn(4), EXACT)
+
+
+def test_a_key_behind_many_columns_has_statistics(spark: SparkSession, tmp_path: Path) -> None:
+    columns = [(f"c{n}", pa.struct([("a", pa.int64()), ("b", pa.int64())])) for n in range(20)]
+    schema = TableSchema(TableName("s", "t"), pa.schema([*columns, ("k", pa.int64())]), ("k",))
+    table = BaseTable(spark, str(tmp_path / "base"), schema)
+    table.create(frame(spark, schema, [{"k": 7}]).coalesce(1), Lsn(1))
+    commit = (tmp_path / "base" / "_delta_log" / f"{0:020}.json").read_text().splitlines()
+    (stats,) = [json.loads(action["add"]["stats"]) for action in map(json.loads, commit) if "add" in action]
+    assert (stats["minValues"]["k"], stats["maxValues"]["k"]) == (7, 7)
+    batch = pa.RecordBatch.from_pylist([{"k": 7}], schema.columns)
+    written = write_file(tmp_path, schema.columns, [batch], indexed_columns(schema.columns, schema.key))
+    assert written.add is not None
+    assert json.loads(json.loads(written.add)["add"]["stats"])["maxValues"] == {"k": 7}
 
 
 @pytest.mark.parametrize("kind", [pa.float64(), pa.binary(), pa.bool_(), pa.list_(pa.int64())], ids=str)

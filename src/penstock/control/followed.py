@@ -35,6 +35,8 @@ class FollowedTable:
         self.base = BaseTable(spark, str(path), captured.table_schema())
         self.at: State | None = None
         """What its Delta log said last; None while there is no whole copy."""
+        self.applied: Lsn | None = None
+        """Up to where apply has taken it in, or nothing has happened to it; None before its first look."""
         self.writing = threading.Lock()
         self.gone = False
         """Whether it was let go, because it is dropped or captured anew: nothing may be done or noted for it any more.

@@ -49,6 +49,7 @@ from penstock.tables.commits import Copied, chunk_in, of_chunk, of_position, pos
 from penstock.tables.contents import Contents
 from penstock.tables.file_commit import commit_files, snapshot_of
 from penstock.tables.overlay import filled
+from penstock.tables.parquet_files import INDEXED_COLUMNS, indexed_columns
 from penstock.tables.widen import widened
 
 __all__ = ["BaseTable", "State"]
@@ -363,6 +364,9 @@ class BaseTable:
         properties = {"delta.enableDeletionVectors": "true"}
         if _needs_mapping(self.schema):
             properties[_MAPPING] = "name"
+        indexed = indexed_columns(self.schema.columns, self.schema.key)
+        if indexed > INDEXED_COLUMNS:
+            properties["delta.dataSkippingNumIndexedCols"] = str(indexed)
         return properties
 
 

@@ -53,10 +53,10 @@ def rewrite_files(
     rows = DataFrame(log.createDataFrame(transaction.snapshot(), jvm.PythonUtils.toSeq(old), False, none), spark)
     if order:
         rows = rows.repartitionByRange(parts, *order).sortWithinPartitions(*order)
-    written = transaction.writeFiles((rows if order else rows.coalesce(parts))._jdf)
+    nothing = jvm.PythonUtils.toSeq([])
+    written = transaction.writeFiles((rows if order else rows.coalesce(parts))._jdf, none, True, nothing)
     new = [_action(jvm, _moved(written.apply(place).json())) for place in range(written.size())]
     removed = [file.removeWithTimestamp(round(time.time() * 1000), False) for file in old]
-    nothing = jvm.PythonUtils.toSeq([])
     optimize = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Optimize")(nothing, nothing, True, none, False)
     transaction.commit(jvm.PythonUtils.toSeq([*new, *removed]), optimize)
 
