@@ -17,11 +17,13 @@ from penstock.layout import base_path
 from penstock.positions import Lsn
 from penstock.tables import worn_files
 from penstock.tables.base import State
+from penstock.tables.tail import read_tail
 from penstock.tables.upkeep import Upkeep
 
 MADE = """
 CREATE TABLE orders (id bigint PRIMARY KEY, n bigint);
 CREATE TABLE items (id bigint PRIMARY KEY, n bigint);
+CREATE TABLE quiet (id bigint PRIMARY KEY);
 INSERT INTO orders SELECT n, n FROM generate_series(1, 1000) n;
 """
 
@@ -69,7 +71,14 @@ def test_beside_apply(tmp_path: Path, database: Any, spark: SparkSession, monkey
             go_on.wait()
         return rewrite(keeping, at)
 
+    reads = list[str]()
+
+    def counted(*arguments: Any) -> Any:
+        reads.append(arguments[2].table.name)
+        return read_tail(*arguments)
+
     monkeypatch.setattr(Upkeep, "rewrite", obstructed)
+    monkeypatch.setattr(following, "read_tail", counted)
     with running_shop(tmp_path / "home", database, spark, MADE) as shop:
         change = "UPDATE orders SET n = %s WHERE id = 7", "INSERT INTO items VALUES (%s, 1)"
         try:
@@ -83,6 +92,7 @@ def test_beside_apply(tmp_path: Path, database: Any, spark: SparkSession, monkey
         assert any("public.orders could not be put in order, trying later: no space left" in said for said in shop.said)
         assert shop.state("orders") == "live"
         assert shop.equal()
+    assert reads.count("quiet") <= 1 < reads.count("items"), "apply touches only tables that have changed"
 
 
 def version(shop: Shop, table: str) -> int:

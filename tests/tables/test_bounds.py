@@ -99,6 +99,18 @@ def test_a_few_old_keys_do_not_span_the_table(spark: SparkSession, tmp_path: Pat
             table.merge(net_of(spark, table, [1, 1500, 9000]), Lsn(4), EXACT)
 
 
+def test_a_table_without_a_key(spark: SparkSession, tmp_path: Path) -> None:
+    """A null lies within no bounds, and is found all the same."""
+    schema = TableSchema(TableName("s", "t"), pa.schema([("k", pa.int64()), ("n", pa.int64())]), ())
+    table = BaseTable(spark, str(tmp_path / "base"), schema)
+    table.create(frame(spark, schema, [{"k": 1, "n": 0}, {"k": 2, "n": 0}]).coalesce(1), Lsn(1))
+    table.append(frame(spark, schema, [{"k": 8, "n": 0}, {"k": 9, "n": 0}, {"n": 0}]).coalesce(1), Lsn(2))
+    fewer = frame(spark, schema, [{"k": 9, "n": 0}, {"n": 0}]).withColumn("_count", F.lit(-1))
+    with first_file_gone(table):
+        table.merge(fewer, Lsn(3), EXACT)
+    assert sorted(row.k for row in table.current().collect()) == [1, 2, 8]
+
+
 def test_a_key_behind_many_columns_has_statistics(spark: SparkSession, tmp_path: Path) -> None:
     columns = [(f"c{n}", pa.struct([("a", pa.int64()), ("b", pa.int64())])) for n in range(20)]
     schema = TableSchema(TableName("s", "t"), pa.schema([*columns, ("k", pa.int64())]), ("k",))

@@ -14,12 +14,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.control.followed import FollowedTable, Progress
-from penstock.errors import PenstockError
 from penstock.spark.boundary import brief
 from penstock.tables.upkeep import Upkeep
 
@@ -79,7 +76,7 @@ class Upkeeping:
             return
         try:
             self._do(table, schedule)
-        except (PySparkException, Py4JError, PenstockError) as error:
+        except Exception as error:
             self._tell(f"the files of {table.record.upstream} could not be put in order, trying later: {brief(error)}")
         finally:
             table.writing.release()

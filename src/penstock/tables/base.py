@@ -26,7 +26,6 @@ A `BaseTable` has one writer at a time; readers may be many.
 
 from __future__ import annotations
 
-import base64
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,40 +42,32 @@ from penstock.positions import Lsn
 from penstock.spark.ranges import spark_schema
 from penstock.tables.absent import absent_row, absent_rows_told
 from penstock.tables.bags import replaced_rows, same_row
-from penstock.tables.bounds import within_keys
+from penstock.tables.base_state import (
+    MAPPED,
+    SCHEMA,
+    WINDOW,
+    State,
+    described_by,
+    encoded,
+    incarnation_of,
+    is_mapped,
+    needs_mapping,
+    state_of,
+)
+from penstock.tables.bounds import within_keys, within_rows
 from penstock.tables.columns import column, own, quoted, toastable
 from penstock.tables.commits import Copied, chunk_in, of_chunk, of_position, position_in
 from penstock.tables.contents import Contents
 from penstock.tables.file_commit import commit_files, snapshot_of
 from penstock.tables.overlay import filled
-from penstock.tables.parquet_files import INDEXED_COLUMNS, indexed_columns
 from penstock.tables.widen import widened
 
 __all__ = ["BaseTable", "State"]
 
-_INCARNATION = "penstock.incarnation"
-_CREATED = "penstock.created"
-_SCHEMA = "penstock.schema"
-_GENERATION = "penstock.generation"
-_MAPPING = "delta.columnMapping.mode"
-_WINDOW = "penstock.window"
 _COPYING = "copying"
-_NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
 _RECENT = 10
 """Commits to look at for the last chunk of a copy: little else is committed while it lasts."""
 _NOTHING = Contents()
-
-
-class State(NamedTuple):
-    """A Delta version, the position that it stands at, and the columns that it has."""
-
-    version: int
-    position: Lsn
-    schema: TableSchema
-    generation: int = 0
-    """How often the table had been captured anew when it was copied."""
-    window: str | None = None
-    """Of a table that is being copied in chunks: the id of its windows. It shows no position until that has ended."""
 
 
 class _Mark(NamedTuple):
@@ -113,9 +104,9 @@ class BaseTable:
         With a `window`, it is to be copied in chunks (`add_chunk`); the first `merge` or `append` ends that.
         """
         incarnation = uuid.uuid4().hex
-        described = self._described(incarnation, position, properties or {}, generation)
+        described = described_by(self.schema, incarnation, position, properties or {}, generation)
         if window is not None:
-            described[_WINDOW] = window
+            described[WINDOW] = window
         writer = rows.select(*self._commented(comments or {})).writeTo(f"delta.{quoted(self.path)}").using("delta")
         writer = writer.option("userMetadata", of_position(incarnation, position))
         for name, value in described.items():
@@ -135,7 +126,7 @@ class BaseTable:
     ) -> None:
         """As `create`, of files that `parquet_files` has written under the path: their actions, as JSON."""
         incarnation = uuid.uuid4().hex
-        described = self._described(incarnation, position, properties or {}, generation)
+        described = described_by(self.schema, incarnation, position, properties or {}, generation)
         columns = spark_schema(self.schema.columns.remove_metadata())
         for field in columns:
             if field.name in (comments or {}):
@@ -145,8 +136,7 @@ class BaseTable:
 
     def takes_files(self) -> bool:
         """Whether `create_of_files` can make it: Delta chooses no other names for its columns, now or before."""
-        configuration = self._snapshot().metadata().configuration()
-        return not _needs_mapping(self.schema) and _option(configuration.get(_MAPPING)) in (None, "none")
+        return not needs_mapping(self.schema) and not is_mapped(self._snapshot())
 
     def evolve(self, schema: TableSchema) -> None:
         """Give the table the columns that were added to it upstream, filled with what older rows hold in them there.
@@ -158,20 +148,20 @@ class BaseTable:
         if state is None:
             return
         added = schema.added_to(state.schema)
-        if _needs_mapping(schema):
-            self.set_properties({"delta.columnMapping.mode": "name"})
+        if needs_mapping(schema):
+            self.set_properties(MAPPED)
         if all(missing_value(field)[0].is_valid is False for field in added):
             self._add_columns(added)
         else:
             self._rewrite(state, added)
-        self.set_properties({_SCHEMA: _encoded(schema)})
+        self.set_properties({SCHEMA: encoded(schema)})
         self.schema = schema
 
     def add_chunk(self, rows: DataFrame, chunk: Copied) -> None:
         """Add a chunk of a copy: once, however often this is called for its number."""
         incarnation = self.incarnation()
         writer = rows.select(*map(column, self.schema.columns.names)).write.format("delta").mode("append")
-        writer = writer.option("txnAppId", f"{incarnation} {_WINDOW}").option("txnVersion", chunk.number)
+        writer = writer.option("txnAppId", f"{incarnation} {WINDOW}").option("txnVersion", chunk.number)
         writer.option("userMetadata", of_chunk(incarnation, chunk)).save(self.path)
 
     def append(self, rows: DataFrame, position: Lsn) -> None:
@@ -191,16 +181,7 @@ class BaseTable:
 
     def state(self) -> State | None:
         """Return version and position, read together from the newest state of the Delta log; None: no table yet."""
-        snapshot = self._snapshot()
-        incarnation = _option(snapshot.metadata().configuration().get(_INCARNATION))
-        if incarnation is None:
-            return None
-        properties = snapshot.metadata().configuration()
-        created, generation = (int(_option(properties.get(name))) for name in (_CREATED, _GENERATION))
-        schema = _decoded(str(_option(properties.get(_SCHEMA))))
-        marked = _marked(snapshot, incarnation)
-        window = None if marked else _option(properties.get(_WINDOW))
-        return State(snapshot.version(), Lsn(max(created, marked)), schema, generation, window)
+        return state_of(self._snapshot())
 
     def copied(self) -> Copied | None:
         """Return the last chunk of a copy in chunks; None before the first."""
@@ -246,26 +227,30 @@ class BaseTable:
     # -- how --------------------------------------------------------------------------------------------------------
 
     def _merge(self, net: DataFrame, mark: _Mark, contents: Contents) -> None:
-        if not self.schema.key:
-            self._merge_bag(net, mark, contents)
-        elif contents.truncated is not None:
+        if self.schema.key and contents.truncated is not None:
             self._write(self._without_base(net, contents), mark, "overwrite")
-        elif contents.inserts_only:
+        elif self.schema.key and contents.inserts_only:
             self._write(net, mark, "append")
         else:
             with _at_hand(net) as read_once:
-                self._merge_keys(read_once, mark, contents)
+                (self._merge_keys if self.schema.key else self._merge_bag)(read_once, mark, contents)
 
     def _merge_keys(self, net: DataFrame, mark: _Mark, contents: Contents) -> None:
-        kept = contents.unchanged and not contents.moved
-        source = self._filled(net, contents) if contents.unchanged and contents.moved else net
+        if contents.unchanged and contents.moved:
+            with _at_hand(self._filled(net, contents)) as filled_once:
+                self._merge_rows(filled_once, mark, kept=False)
+        else:
+            self._merge_rows(net, mark, kept=contents.unchanged)
+
+    def _merge_rows(self, source: DataFrame, mark: _Mark, *, kept: bool) -> None:
+        """Merge rows by key; `kept`: values that are left out stay those of the target."""
         names = self.schema.columns.names
         left_out = {name: index for index, name in toastable(self.schema)} if kept else {}
         updated: dict[str, str | Column] = {quoted(name): _updated(name, left_out.get(name)) for name in names}
         inserted: dict[str, str | Column] = {
             quoted(name): _inserted(name, left_out.get(name), self.schema) for name in names
         }
-        match = within_keys(net, self.schema, "target")
+        match = within_keys(source, self.schema, "target")
         for name in self.schema.key:
             match &= column(name, "target") == column(name, "source")
         gone = F.col("source._gone")
@@ -275,7 +260,9 @@ class BaseTable:
 
     def _merge_bag(self, net: DataFrame, mark: _Mark, contents: Contents) -> None:
         """Take out all copies of rows that become fewer, and put in as many as there are to be."""
-        base = self.current()
+        fewer = net.filter(F.col("_count") < 0)
+        reach = within_rows(fewer, self.schema, "target")
+        base = self.current().alias("target").filter(reach)
         if contents.truncated is not None:
             base = base.limit(0)
         repeat = F.explode(F.array_repeat(F.lit(True), F.col("_count").cast("int")))
@@ -283,11 +270,11 @@ class BaseTable:
         if contents.truncated is not None or contents.inserts_only:
             self._write(new, mark, "append" if contents.inserts_only else "overwrite")
             return
-        old = net.filter(F.col("_count") < 0).withColumn(own("new"), F.lit(False))
-        match = ~F.col(f"source.{own('new')}") & same_row(base, self.schema, "target", "source")
+        match = reach & ~F.col(f"source.{own('new')}") & same_row(base, self.schema, "target", "source")
         values: dict[str, str | Column] = {quoted(name): column(name, "source") for name in self.schema.columns.names}
-        merge = self._target(mark).merge(old.unionByName(new).alias("source"), match).whenMatchedDelete()
-        merge.whenNotMatchedInsert(F.col(f"source.{own('new')}"), values=values).execute()
+        with _at_hand(fewer.withColumn(own("new"), F.lit(False)).unionByName(new)) as source:
+            merge = self._target(mark).merge(source.alias("source"), match).whenMatchedDelete()
+            merge.whenNotMatchedInsert(F.col(f"source.{own('new')}"), values=values).execute()
 
     def _add_columns(self, added: Sequence[pa.Field]) -> None:
         there = self.current().columns
@@ -335,11 +322,11 @@ class BaseTable:
 
     def incarnation(self) -> str:
         """Return the random id of the table that lies at the path now."""
-        incarnation = _option(self._snapshot().metadata().configuration().get(_INCARNATION))
+        incarnation = incarnation_of(self._snapshot())
         if incarnation is None:
             message = f"there is no base table of {self.schema.table} at {self.path}"
             raise DefiniteError(message, "Drop the source and capture it again: its tables are then copied afresh.")
-        return str(incarnation)
+        return incarnation
 
     def _snapshot(self) -> Any:
         return snapshot_of(self._spark, self.path)
@@ -347,27 +334,6 @@ class BaseTable:
     def _commented(self, comments: Mapping[str, str]) -> list[Column]:
         names = self.schema.columns.names
         return [column(n).alias(n, metadata={"comment": comments[n]}) if n in comments else column(n) for n in names]
-
-    def _described(
-        self, incarnation: str, position: Lsn, properties: Mapping[str, str], generation: int
-    ) -> dict[str, str]:
-        mine = {
-            _INCARNATION: incarnation,
-            _CREATED: str(int(position)),
-            _SCHEMA: _encoded(self.schema),
-            _GENERATION: str(generation),
-            "penstock.table": str(self.schema.table),
-        }
-        return {**self._delta_properties(), **properties, **mine}
-
-    def _delta_properties(self) -> dict[str, str]:
-        properties = {"delta.enableDeletionVectors": "true"}
-        if _needs_mapping(self.schema):
-            properties[_MAPPING] = "name"
-        indexed = indexed_columns(self.schema.columns, self.schema.key)
-        if indexed > INDEXED_COLUMNS:
-            properties["delta.dataSkippingNumIndexedCols"] = str(indexed)
-        return properties
 
 
 @contextmanager
@@ -399,42 +365,3 @@ def _inserted(name: str, left_out: int | None, schema: TableSchema) -> Column:
     if left_out is None:
         return value
     return F.when(F.array_contains("source._unchanged", left_out), absent_row(schema)).otherwise(value)
-
-
-def _needs_mapping(schema: TableSchema) -> bool:
-    return any(_NEEDS_MAPPING & set(name) for field in schema.columns for name in _names(field))
-
-
-def _names(field: pa.Field) -> Iterator[str]:
-    """Yield the name of a column, and those of the fields in it."""
-    yield field.name
-    for i in range(field.type.num_fields):
-        yield from _names(field.type.field(i))
-
-
-def _encoded(schema: TableSchema) -> str:
-    return base64.b64encode(schema.to_bytes()).decode("ascii")
-
-
-def _decoded(text: str) -> TableSchema:
-    return TableSchema.from_bytes(base64.b64decode(text))
-
-
-def _marked(snapshot: Any, incarnation: str) -> int:
-    """Return the highest position that a commit is marked with; 0 for none.
-
-    Delta repeats all marks in the checksum file of a version, which is read at once. Where a crash came between the
-    commit and that file, they are found by a job over the whole log.
-    """
-    checksum = _option(snapshot.checksumOpt())
-    known = _option(checksum.setTransactions()) if checksum else None
-    if known is None:
-        found = _option(snapshot.transactions().get(incarnation))
-        return int(found or 0)
-    marks = (known.apply(i) for i in range(known.size()))
-    return max((int(mark.version()) for mark in marks if mark.appId() == incarnation), default=0)
-
-
-def _option(value: Any) -> Any:
-    """Unwrap a Scala Option."""
-    return value.get() if value.isDefined() else None

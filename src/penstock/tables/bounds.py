@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 from penstock.model import TableSchema
 from penstock.tables.columns import column, own
 
-__all__ = ["Interval", "has_bounds", "intervals", "within_keys"]
+__all__ = ["Interval", "has_bounds", "intervals", "within_keys", "within_rows"]
 
 Interval = tuple[pa.Scalar, pa.Scalar]
 
@@ -40,15 +40,29 @@ _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """Of the years 1 to 9999, in days since 1970: what can be written as a constant."""
 _DAY = 86_400_000_000
 _PREFIX = 6
+_MOST_COLUMNS = 4
 
 
 def within_keys(net: DataFrame, schema: TableSchema, of: str) -> Column:
     """Return a condition on the alias `of` that holds for every row with a key in `net`, which is read."""
-    names = [name for name in schema.key if has_bounds(schema.columns.field(name).type)]
-    found = _bounds(net, schema, names) if names else {}
+    return _condition(net, schema, schema.key, of)
+
+
+def within_rows(rows: DataFrame, schema: TableSchema, of: str) -> Column:
+    """Return a condition on the alias `of` that holds for every row that is the same as one of `rows`, which are read.
+
+    Its columns are the first that have bounds; a null has none.
+    """
+    return _condition(rows, schema, schema.columns.names, of)
+
+
+def _condition(rows: DataFrame, schema: TableSchema, names: Sequence[str], of: str) -> Column:
+    ordered = [name for name in names if has_bounds(schema.columns.field(name).type)][:_MOST_COLUMNS]
+    found = _bounds(rows, schema, ordered) if ordered else {}
     condition = F.lit(True)
     for name, bounds in found.items():
-        condition &= _within(column(name, of), bounds)
+        within = _within(column(name, of), bounds)
+        condition &= within if name in schema.key else within | column(name, of).isNull()
     return condition
 
 
