@@ -16,7 +16,7 @@ from penstock.errors import TransientError
 from penstock.layout import base_path
 from penstock.positions import Lsn
 from penstock.tables import worn_files
-from penstock.tables.base import State
+from penstock.tables.base_state import State
 from penstock.tables.tail import read_tail
 from penstock.tables.upkeep import Upkeep
 

@@ -15,7 +15,8 @@ from tests.tables.model import COLUMNS, KEYED, KEYLESS, History, plain, random_b
 from penstock.errors import DefiniteError, TableError
 from penstock.model import TableName, TableSchema, with_missing
 from penstock.positions import Lsn
-from penstock.tables.base import BaseTable, State
+from penstock.tables.base import BaseTable
+from penstock.tables.base_state import State
 from penstock.tables.columns import column
 from penstock.tables.contents import Contents, survey
 from penstock.tables.fold import fold

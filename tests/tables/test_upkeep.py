@@ -14,7 +14,8 @@ from tests.tables.test_base import follow, rows, small
 from penstock.positions import Lsn
 from penstock.spark.base_files import BaseFiles, read_base_file
 from penstock.tables import upkeep, worn_files
-from penstock.tables.base import BaseTable, State
+from penstock.tables.base import BaseTable
+from penstock.tables.base_state import State
 from penstock.tables.upkeep import GRACE_SECONDS, Upkeep, log_days, vacuum_before
 
 DAY = 86_400.0

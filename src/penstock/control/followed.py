@@ -14,7 +14,8 @@ from penstock.errors import PenstockError
 from penstock.layout import base_path
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
-from penstock.tables.base import BaseTable, State
+from penstock.tables.base import BaseTable
+from penstock.tables.base_state import State
 
 __all__ = ["FollowedTable", "Progress"]
 

@@ -44,7 +44,7 @@ from penstock.positions import Lsn
 from penstock.sources.postgres.options import Snapshot
 from penstock.spark.boundary import brief
 from penstock.spark.session import is_alive
-from penstock.tables.base import State
+from penstock.tables.base_state import State
 from penstock.tables.tail import read_tail
 
 __all__ = ["Follower"]

@@ -20,7 +20,7 @@ from penstock.control.followed import FollowedTable, Progress
 from penstock.spark.boundary import brief
 from penstock.tables.upkeep import Upkeep
 
-__all__ = ["Schedule", "Upkeeping"]
+__all__ = ["COMMITS", "FIRST_VACUUM_SECONDS", "VACUUM_SECONDS", "Schedule", "Upkeeping"]
 
 COMMITS = 20
 """So many commits come between two looks."""

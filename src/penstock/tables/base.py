@@ -62,7 +62,7 @@ from penstock.tables.file_commit import commit_files, snapshot_of
 from penstock.tables.overlay import filled
 from penstock.tables.widen import widened
 
-__all__ = ["BaseTable", "State"]
+__all__ = ["BaseTable"]
 
 _COPYING = "copying"
 _RECENT = 10

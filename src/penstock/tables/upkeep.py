@@ -25,14 +25,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
-from penstock.tables.base import BaseTable, State
+from penstock.tables.base import BaseTable
+from penstock.tables.base_state import State
 from penstock.tables.bounds import has_bounds
 from penstock.tables.columns import column
 from penstock.tables.commits import of_position
 from penstock.tables.file_commit import committed_at, files_of, remove_files, rewrite_files, snapshot_of
 from penstock.tables.worn_files import TARGET_BYTES, FileState, worn_files
 
-__all__ = ["Upkeep", "log_days", "vacuum_before"]
+__all__ = ["GRACE_SECONDS", "Upkeep", "log_days", "vacuum_before"]
 
 GRACE_SECONDS = 3600.0
 """How long a plain reader may go on reading a version that is no longer the newest."""
