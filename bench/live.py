@@ -37,7 +37,8 @@ from penstock.embedded.postgres import start_postgres
 from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.spark.session import session
-from penstock.tables.base import BaseTable, State
+from penstock.tables.base import BaseTable
+from penstock.tables.base_state import State
 from penstock.tables.live import live_table
 
 __all__ = ["run"]

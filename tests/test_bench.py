@@ -40,6 +40,14 @@ def test_snapshot_ends_with_its_ratio() -> None:
         assert contestant in done.stdout
 
 
+def test_apply_ends_with_its_ratio() -> None:
+    done = bench("apply", "--quick", rows=2000)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"ratio apply \d+\.\d\d", done.stdout.splitlines()[-1])
+    for keys in ("recent", "random"):
+        assert f"{keys} keys: " in done.stdout
+
+
 def test_read_ends_with_its_rows_per_second() -> None:
     done = bench("read", "--quick", rows=20_000)
     assert done.returncode == 0, done.stderr

@@ -80,7 +80,7 @@ def positions(made: Copying) -> dict[str, int]:
     found = {}
     for table in made.states():
         frame = made.spark.sql(f"SHOW TBLPROPERTIES delta.`{made.home.path.absolute() / 'lake' / 'shop' / table}`")
-        found[table] = int({row.key: row.value for row in frame.collect()}["penstock.position"])
+        found[table] = int({row.key: row.value for row in frame.collect()}["penstock.created"])
     return found
 
 

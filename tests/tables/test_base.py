@@ -15,7 +15,8 @@ from tests.tables.model import COLUMNS, KEYED, KEYLESS, History, plain, random_b
 from penstock.errors import DefiniteError, TableError
 from penstock.model import TableName, TableSchema, with_missing
 from penstock.positions import Lsn
-from penstock.tables.base import BaseTable, State
+from penstock.tables.base import BaseTable
+from penstock.tables.base_state import State
 from penstock.tables.columns import column
 from penstock.tables.contents import Contents, survey
 from penstock.tables.fold import fold
@@ -211,7 +212,7 @@ def test_columns_are_added(
     before, position = rows(table), table.position()
     wider = TableSchema(KEYED.table, pa.schema([*KEYED.columns, *added]), KEYED.key)
     with monkeypatch.context() as crash, pytest.raises(InterruptedError):
-        crash.setattr(table, "_set_properties", fail_for("penstock.schema"))
+        crash.setattr(table, "set_properties", fail_for("penstock.schema"))
         table.evolve(wider)
     state = BaseTable(spark, table.path, KEYED).state()
     assert state is not None

@@ -34,7 +34,8 @@ from penstock.spark import overlay_arrow
 from penstock.spark.net import fold_net
 from penstock.spark.ranges import spark_schema
 from penstock.tables import tail
-from penstock.tables.base import BaseTable, State
+from penstock.tables.base import BaseTable
+from penstock.tables.base_state import State
 from penstock.tables.columns import column
 from penstock.tables.live import live_rows
 from penstock.tables.tail import read_tail

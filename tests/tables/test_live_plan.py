@@ -17,7 +17,8 @@ from penstock.changelog.sqlite.log import SqliteLog
 from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.spark.ranges import spark_schema
-from penstock.tables.base import BaseTable, State
+from penstock.tables.base import BaseTable
+from penstock.tables.base_state import State
 from penstock.tables.live import live_table
 
 COLUMNS = pa.schema([("id", pa.int64()), ("status", pa.string()), ("note", pa.string()), ("n", pa.int32())])

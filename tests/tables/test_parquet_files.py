@@ -76,9 +76,23 @@ def test_rows_and_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "2026-01-02T03:04:05.678Z",
         "2026-01-02T03:04:05.679Z",
     )
+    assert (stats["minValues"]["body"], stats["maxValues"]["body"]) == ("b", "b")
     assert stats["maxValues"]["local"] == "2026-01-02T03:04:05.679"
-    assert {"f", "body", "ok", "tags", "pair", "none"}.isdisjoint(stats["minValues"])
+    assert {"f", "ok", "tags", "pair", "none"}.isdisjoint(stats["minValues"])
     assert stats["nullCount"] == {"id": 2, "none": 5, **dict.fromkeys(["body", "day", "at", "local", "f", "ok"], 0)}
+
+
+@pytest.mark.parametrize(("last", "kept"), [("z" * 33, 33), ("\U0010ffff" * 40, 40)], ids=["usual", "no greater one"])
+def test_long_texts_are_cut_off_in_statistics(tmp_path: Path, last: str, kept: int) -> None:
+    """No text lies outside of its bounds, in the order of bytes."""
+    schema = pa.schema([("body", pa.string())])
+    texts = ["b" * 40, "c", last]
+    written = write_file(tmp_path, schema, [pa.RecordBatch.from_pydict({"body": texts}, schema)])
+    assert written.add is not None
+    stats = json.loads(json.loads(written.add)["add"]["stats"])
+    low, high = stats["minValues"]["body"], stats["maxValues"]["body"]
+    assert (len(low), len(high)) == (32, kept)
+    assert all(low.encode() <= text.encode() <= high.encode() for text in texts)
 
 
 def test_no_rows_no_file(tmp_path: Path) -> None:

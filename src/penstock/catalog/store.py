@@ -288,6 +288,13 @@ class Catalog:
             row = db.execute(query, (source, local, version, position)).fetchone()
         return None if row is None else BaseVersion(version, position, TableSchema.from_bytes(row[0]))
 
+    def oldest_version(self, source: str, local: str) -> int | None:
+        """Return the oldest Delta version of a base table that somebody may still read."""
+        with self.connected() as db:
+            found = db.execute("SELECT min(version) FROM base_version WHERE source=? AND local=?", (source, local))
+            oldest = found.fetchone()[0]
+        return None if oldest is None else int(oldest)
+
     def forget_older_bases(self, source: str, valid: Lsn) -> None:
         """Forget the versions that no position from `valid` on needs."""
         query = (

@@ -41,7 +41,7 @@ from penstock.positions import Lsn
 from penstock.sources.postgres.keys import Key, key_of
 from penstock.sources.postgres.spec import PostgresInstanceConfig
 from penstock.sources.postgres.windows import Windows
-from penstock.tables.base import State
+from penstock.tables.base_state import State
 from penstock.tables.commits import Copied
 from penstock.tables.put_right import laid_over, of_keys, put_right, unresolved, without
 from penstock.tables.tail import Tail, read_tail

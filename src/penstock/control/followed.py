@@ -14,7 +14,8 @@ from penstock.errors import PenstockError
 from penstock.layout import base_path
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
-from penstock.tables.base import BaseTable, State
+from penstock.tables.base import BaseTable
+from penstock.tables.base_state import State
 
 __all__ = ["FollowedTable", "Progress"]
 
@@ -35,6 +36,8 @@ class FollowedTable:
         self.base = BaseTable(spark, str(path), captured.table_schema())
         self.at: State | None = None
         """What its Delta log said last; None while there is no whole copy."""
+        self.applied: Lsn | None = None
+        """Up to where apply has taken it in, or nothing has happened to it; None before its first look."""
         self.writing = threading.Lock()
         self.gone = False
         """Whether it was let go, because it is dropped or captured anew: nothing may be done or noted for it any more.

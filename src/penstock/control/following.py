@@ -4,8 +4,10 @@
 
     pending tables ─▶ copied (see `copying`, `chunking`) ─▶ live
     live tables ─▶ (position, durable] of the log ─▶ folded, merged, position in the same commit ─▶ again
+    their files ─▶ put in order from time to time (see `upkeeping`)
 
-Both go on side by side, each in a thread of its own: tables that are live do not wait for those that are copied.
+All go on side by side, each in a thread of its own: tables that are live do not wait for those that are copied, nor
+for one that somebody else has in hand. A table that nothing has happened to costs apply one question to the log.
 
 The position of a table is in its own Delta commits. The catalog only notes which version shows which position, for
 live views to choose from; those notes are facts that do not change, and are made good after a crash.
@@ -17,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -28,20 +30,21 @@ from pyspark.sql import SparkSession
 from penstock.catalog.repairs import Repairs
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord
-from penstock.changelog.interface import LoggedTable
+from penstock.changelog.interface import ChangeLogReader, LoggedTable
 from penstock.control.chunking import ChunkedCopy
 from penstock.control.copying import ParallelCopy
 from penstock.control.followed import FollowedTable, Progress
 from penstock.control.lifecycle import instance_of, spec_of
 from penstock.control.repairing import Repairing
 from penstock.control.side_by_side import side_by_side
-from penstock.errors import DefiniteError, TableError, TransientError
+from penstock.control.upkeeping import Upkeeping
+from penstock.errors import DefiniteError, HistoryGone, TableError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.options import Snapshot
 from penstock.spark.boundary import brief
 from penstock.spark.session import is_alive
-from penstock.tables.base import State
+from penstock.tables.base_state import State
 from penstock.tables.tail import read_tail
 
 __all__ = ["Follower"]
@@ -54,6 +57,7 @@ _RETRY_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 _LET_GO_SECONDS = 5.0
 _LAST_BREATH_SECONDS = 10.0
+_KEEP_SECONDS = 5.0
 _ERRORS_SECONDS = 2.0
 """Tables can end without a transaction."""
 
@@ -82,6 +86,7 @@ class Follower:
                 ("copy", self._copy_until_stopped),
                 ("apply", self._apply_until_stopped),
                 ("repair", self._repair_until_stopped),
+                ("upkeep", self._keep_until_stopped),
             )
         ]
         for thread in self._threads:
@@ -208,6 +213,17 @@ class Follower:
     def _tell(self, text: str) -> None:
         self._progress(f"{self._source}: {text}")
 
+    # -- upkeep -----------------------------------------------------------------------------------------------------
+
+    def _keep_until_stopped(self) -> None:
+        upkeeping = Upkeeping(self._spark, self._tell)
+        while not self._stop.wait(_KEEP_SECONDS):
+            tables = self._tables
+            upkeeping.forget_all_but(tables)
+            for table in tables:
+                if not self._stop.is_set():
+                    upkeeping.look_after(table)
+
     # -- apply ------------------------------------------------------------------------------------------------------
 
     def _apply_until_stopped(self) -> None:
@@ -218,10 +234,26 @@ class Follower:
                 if durable <= seen and time.monotonic() < looked + _ERRORS_SECONDS:
                     continue
                 started = looked = time.monotonic()
-                side_by_side(self._pool, partial(self._apply, durable=durable, logged=log.tables()), self._tables)
+                logged = log.tables()
+                behind = [table for table in self._tables if self._is_behind(table, log, logged, durable)]
+                side_by_side(self._pool, partial(self._apply, durable=durable, logged=logged), behind)
                 seen = durable
                 cost = time.monotonic() - started
                 self._stop.wait(min(max(_REST * cost, _SHORTEST_PAUSE), _LONGEST_PAUSE))
+
+    def _is_behind(
+        self, table: FollowedTable, log: ChangeLogReader, logged: dict[TableName, LoggedTable], durable: Lsn
+    ) -> bool:
+        """Whether there may be something to do for a table: changes, an error; or nobody has looked at it yet."""
+        known = logged.get(table.record.upstream)
+        if table.at is None or known is None:
+            return False
+        if table.applied is None or known.error is not None:
+            return True
+        with suppress(HistoryGone):  # only of one that failed, which holds no history
+            if durable > table.applied and not log.extent(table.record.upstream, table.applied, durable).chunks:
+                table.applied = durable
+        return durable > table.applied
 
     def _apply(self, table: FollowedTable, durable: Lsn, logged: dict[TableName, LoggedTable]) -> None:
         """Bring one table to the durable frontier, or to just before its error."""
@@ -232,10 +264,12 @@ class Follower:
         if error is None and table.state() is TableState.FAILED:  # it waits to be repaired, or captured anew
             return
         upto = durable if error is None else Lsn(min(durable, error.lsn - 1))
+        if not table.writing.acquire(blocking=False):  # its turn comes in the next round
+            return
         try:
-            with table.writing:
-                if not table.gone:
-                    self._merge(table, table.stands(table.at, durable), upto, known)
+            if not table.gone:
+                self._merge(table, table.stands(table.at, durable), upto, known)
+                table.applied = upto
         except TableError as absent:
             self._fail(table, absent)
             return
@@ -243,6 +277,8 @@ class Follower:
             if not self._stop.is_set():
                 message = f"applying {table.record.upstream} broke off: {brief(broken)}"
                 raise TransientError(message) from broken
+        finally:
+            table.writing.release()
         if error is not None and table.state() is not TableState.FAILED:
             self._fail(table, error)
 

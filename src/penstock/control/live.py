@@ -22,7 +22,7 @@ from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.layout import base_path
 from penstock.positions import Lsn
 from penstock.sql.query import Wanted, resolve
-from penstock.tables.base import State
+from penstock.tables.base_state import State
 from penstock.tables.live import live_table
 
 __all__ = ["Live"]

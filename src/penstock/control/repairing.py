@@ -44,7 +44,8 @@ from penstock.sources.postgres.keys import Key, key_of
 from penstock.sources.postgres.spec import PostgresInstanceConfig
 from penstock.sources.postgres.windows import Windows
 from penstock.spark.boundary import brief
-from penstock.tables.base import BaseTable, State
+from penstock.tables.base import BaseTable
+from penstock.tables.base_state import State
 from penstock.tables.changed import changed_keys
 from penstock.tables.columns import column
 from penstock.tables.live import live_table

@@ -26,9 +26,9 @@ A `BaseTable` has one writer at a time; readers may be many.
 
 from __future__ import annotations
 
-import base64
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -42,38 +42,32 @@ from penstock.positions import Lsn
 from penstock.spark.ranges import spark_schema
 from penstock.tables.absent import absent_row, absent_rows_told
 from penstock.tables.bags import replaced_rows, same_row
+from penstock.tables.base_state import (
+    MAPPED,
+    SCHEMA,
+    WINDOW,
+    State,
+    described_by,
+    encoded,
+    incarnation_of,
+    is_mapped,
+    needs_mapping,
+    state_of,
+)
+from penstock.tables.bounds import within_keys, within_rows
 from penstock.tables.columns import column, own, quoted, toastable
 from penstock.tables.commits import Copied, chunk_in, of_chunk, of_position, position_in
 from penstock.tables.contents import Contents
-from penstock.tables.file_commit import commit_files
+from penstock.tables.file_commit import commit_files, snapshot_of
 from penstock.tables.overlay import filled
 from penstock.tables.widen import widened
 
-__all__ = ["BaseTable", "State"]
+__all__ = ["BaseTable"]
 
-_INCARNATION = "penstock.incarnation"
-_POSITION = "penstock.position"
-_SCHEMA = "penstock.schema"
-_GENERATION = "penstock.generation"
-_MAPPING = "delta.columnMapping.mode"
-_WINDOW = "penstock.window"
 _COPYING = "copying"
-_NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
 _RECENT = 10
 """Commits to look at for the last chunk of a copy: little else is committed while it lasts."""
 _NOTHING = Contents()
-
-
-class State(NamedTuple):
-    """A Delta version, the position that it stands at, and the columns that it has."""
-
-    version: int
-    position: Lsn
-    schema: TableSchema
-    generation: int = 0
-    """How often the table had been captured anew when it was copied."""
-    window: str | None = None
-    """Of a table that is being copied in chunks: the id of its windows. It shows no position until that has ended."""
 
 
 class _Mark(NamedTuple):
@@ -110,9 +104,9 @@ class BaseTable:
         With a `window`, it is to be copied in chunks (`add_chunk`); the first `merge` or `append` ends that.
         """
         incarnation = uuid.uuid4().hex
-        described = self._described(incarnation, position, properties or {}, generation)
+        described = described_by(self.schema, incarnation, position, properties or {}, generation)
         if window is not None:
-            described[_WINDOW] = window
+            described[WINDOW] = window
         writer = rows.select(*self._commented(comments or {})).writeTo(f"delta.{quoted(self.path)}").using("delta")
         writer = writer.option("userMetadata", of_position(incarnation, position))
         for name, value in described.items():
@@ -132,7 +126,7 @@ class BaseTable:
     ) -> None:
         """As `create`, of files that `parquet_files` has written under the path: their actions, as JSON."""
         incarnation = uuid.uuid4().hex
-        described = self._described(incarnation, position, properties or {}, generation)
+        described = described_by(self.schema, incarnation, position, properties or {}, generation)
         columns = spark_schema(self.schema.columns.remove_metadata())
         for field in columns:
             if field.name in (comments or {}):
@@ -142,8 +136,7 @@ class BaseTable:
 
     def takes_files(self) -> bool:
         """Whether `create_of_files` can make it: Delta chooses no other names for its columns, now or before."""
-        configuration = self._snapshot().metadata().configuration()
-        return not _needs_mapping(self.schema) and _option(configuration.get(_MAPPING)) in (None, "none")
+        return not needs_mapping(self.schema) and not is_mapped(self._snapshot())
 
     def evolve(self, schema: TableSchema) -> None:
         """Give the table the columns that were added to it upstream, filled with what older rows hold in them there.
@@ -155,20 +148,20 @@ class BaseTable:
         if state is None:
             return
         added = schema.added_to(state.schema)
-        if _needs_mapping(schema):
-            self._set_properties({"delta.columnMapping.mode": "name"})
+        if needs_mapping(schema):
+            self.set_properties(MAPPED)
         if all(missing_value(field)[0].is_valid is False for field in added):
             self._add_columns(added)
         else:
             self._rewrite(state, added)
-        self._set_properties({_SCHEMA: _encoded(schema)})
+        self.set_properties({SCHEMA: encoded(schema)})
         self.schema = schema
 
     def add_chunk(self, rows: DataFrame, chunk: Copied) -> None:
         """Add a chunk of a copy: once, however often this is called for its number."""
-        incarnation = self._incarnation()
+        incarnation = self.incarnation()
         writer = rows.select(*map(column, self.schema.columns.names)).write.format("delta").mode("append")
-        writer = writer.option("txnAppId", f"{incarnation} {_WINDOW}").option("txnVersion", chunk.number)
+        writer = writer.option("txnAppId", f"{incarnation} {WINDOW}").option("txnVersion", chunk.number)
         writer.option("userMetadata", of_chunk(incarnation, chunk)).save(self.path)
 
     def append(self, rows: DataFrame, position: Lsn) -> None:
@@ -188,21 +181,12 @@ class BaseTable:
 
     def state(self) -> State | None:
         """Return version and position, read together from the newest state of the Delta log; None: no table yet."""
-        snapshot = self._snapshot()
-        incarnation = _option(snapshot.metadata().configuration().get(_INCARNATION))
-        if incarnation is None:
-            return None
-        properties = snapshot.metadata().configuration()
-        created, generation = (int(_option(properties.get(name))) for name in (_POSITION, _GENERATION))
-        schema = _decoded(str(_option(properties.get(_SCHEMA))))
-        marked = _marked(snapshot, incarnation)
-        window = None if marked else _option(properties.get(_WINDOW))
-        return State(snapshot.version(), Lsn(max(created, marked)), schema, generation, window)
+        return state_of(self._snapshot())
 
     def copied(self) -> Copied | None:
         """Return the last chunk of a copy in chunks; None before the first."""
         history = DeltaTable.forPath(self._spark, self.path).history(_RECENT).select("version", "userMetadata")
-        incarnation = self._incarnation()
+        incarnation = self.incarnation()
         found = (chunk_in(text, incarnation) for _, text in history.orderBy(F.desc("version")).collect())
         return next((chunk for chunk in found if chunk is not None), None)
 
@@ -218,7 +202,7 @@ class BaseTable:
 
     def versions(self, limit: int | None = None) -> list[tuple[int, Lsn]]:
         """Return the versions that are whole positions, newest first, of the newest `limit` commits."""
-        incarnation = self._incarnation()
+        incarnation = self.incarnation()
         table = DeltaTable.forPath(self._spark, self.path)
         history = (table.history(limit) if limit else table.history()).select("version", "userMetadata")
         found = []
@@ -243,25 +227,30 @@ class BaseTable:
     # -- how --------------------------------------------------------------------------------------------------------
 
     def _merge(self, net: DataFrame, mark: _Mark, contents: Contents) -> None:
-        if not self.schema.key:
-            self._merge_bag(net, mark, contents)
-        elif contents.truncated is not None:
+        if self.schema.key and contents.truncated is not None:
             self._write(self._without_base(net, contents), mark, "overwrite")
-        elif contents.inserts_only:
+        elif self.schema.key and contents.inserts_only:
             self._write(net, mark, "append")
         else:
-            self._merge_keys(net, mark, contents)
+            with _at_hand(net) as read_once:
+                (self._merge_keys if self.schema.key else self._merge_bag)(read_once, mark, contents)
 
     def _merge_keys(self, net: DataFrame, mark: _Mark, contents: Contents) -> None:
-        kept = contents.unchanged and not contents.moved
-        source = self._filled(net, contents) if contents.unchanged and contents.moved else net
+        if contents.unchanged and contents.moved:
+            with _at_hand(self._filled(net, contents)) as filled_once:
+                self._merge_rows(filled_once, mark, kept=False)
+        else:
+            self._merge_rows(net, mark, kept=contents.unchanged)
+
+    def _merge_rows(self, source: DataFrame, mark: _Mark, *, kept: bool) -> None:
+        """Merge rows by key; `kept`: values that are left out stay those of the target."""
         names = self.schema.columns.names
         left_out = {name: index for index, name in toastable(self.schema)} if kept else {}
         updated: dict[str, str | Column] = {quoted(name): _updated(name, left_out.get(name)) for name in names}
         inserted: dict[str, str | Column] = {
             quoted(name): _inserted(name, left_out.get(name), self.schema) for name in names
         }
-        match = F.lit(True)
+        match = within_keys(source, self.schema, "target")
         for name in self.schema.key:
             match &= column(name, "target") == column(name, "source")
         gone = F.col("source._gone")
@@ -271,7 +260,9 @@ class BaseTable:
 
     def _merge_bag(self, net: DataFrame, mark: _Mark, contents: Contents) -> None:
         """Take out all copies of rows that become fewer, and put in as many as there are to be."""
-        base = self.current()
+        fewer = net.filter(F.col("_count") < 0)
+        reach = within_rows(fewer, self.schema, "target")
+        base = self.current().alias("target").filter(reach)
         if contents.truncated is not None:
             base = base.limit(0)
         repeat = F.explode(F.array_repeat(F.lit(True), F.col("_count").cast("int")))
@@ -279,11 +270,11 @@ class BaseTable:
         if contents.truncated is not None or contents.inserts_only:
             self._write(new, mark, "append" if contents.inserts_only else "overwrite")
             return
-        old = net.filter(F.col("_count") < 0).withColumn(own("new"), F.lit(False))
-        match = ~F.col(f"source.{own('new')}") & same_row(base, self.schema, "target", "source")
+        match = reach & ~F.col(f"source.{own('new')}") & same_row(base, self.schema, "target", "source")
         values: dict[str, str | Column] = {quoted(name): column(name, "source") for name in self.schema.columns.names}
-        merge = self._target(mark).merge(old.unionByName(new).alias("source"), match).whenMatchedDelete()
-        merge.whenNotMatchedInsert(F.col(f"source.{own('new')}"), values=values).execute()
+        with _at_hand(fewer.withColumn(own("new"), F.lit(False)).unionByName(new)) as source:
+            merge = self._target(mark).merge(source.alias("source"), match).whenMatchedDelete()
+            merge.whenNotMatchedInsert(F.col(f"source.{own('new')}"), values=values).execute()
 
     def _add_columns(self, added: Sequence[pa.Field]) -> None:
         there = self.current().columns
@@ -295,9 +286,10 @@ class BaseTable:
     def _rewrite(self, state: State, added: Sequence[pa.Field]) -> None:
         rows = widened(self._spark, self.at(state.version).select(*map(column, state.schema.columns.names)), added)
         writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-        writer.option("userMetadata", of_position(self._incarnation(), state.position)).save(self.path)
+        writer.option("userMetadata", of_position(self.incarnation(), state.position)).save(self.path)
 
-    def _set_properties(self, properties: Mapping[str, str]) -> None:
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Set properties of the Delta table; the position stays."""
         told = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         self._spark.sql(f"ALTER TABLE delta.{quoted(self.path)} SET TBLPROPERTIES ({told})")
 
@@ -307,7 +299,7 @@ class BaseTable:
         writer.option("userMetadata", mark.told).save(self.path)
 
     def _mark(self, position: Lsn, copied: Copied | None = None) -> _Mark:
-        incarnation = self._incarnation()
+        incarnation = self.incarnation()
         if copied is not None:
             return _Mark(position, f"{incarnation} {_COPYING}", of_chunk(incarnation, copied))
         return _Mark(position, incarnation, of_position(incarnation, position))
@@ -318,6 +310,7 @@ class BaseTable:
         settings.set("spark.databricks.delta.write.txnAppId", mark.application)
         settings.set("spark.databricks.delta.write.txnVersion", str(int(mark.position)))
         settings.set("spark.databricks.delta.commitInfo.userMetadata", mark.told)
+        settings.set("spark.databricks.delta.merge.materializeSource", "none")  # it is at hand, and always the same
         return DeltaTable.forPath(self._session, self.path).alias("target")
 
     def _filled(self, net: DataFrame, contents: Contents) -> DataFrame:
@@ -327,40 +320,37 @@ class BaseTable:
         present = net.filter(~F.col("_gone"))
         return filled(self.current().limit(0), present, self.schema, contents) if contents.unchanged else present
 
-    def _incarnation(self) -> str:
-        incarnation = _option(self._snapshot().metadata().configuration().get(_INCARNATION))
+    def incarnation(self) -> str:
+        """Return the random id of the table that lies at the path now."""
+        incarnation = incarnation_of(self._snapshot())
         if incarnation is None:
             message = f"there is no base table of {self.schema.table} at {self.path}"
             raise DefiniteError(message, "Drop the source and capture it again: its tables are then copied afresh.")
-        return str(incarnation)
+        return incarnation
 
     def _snapshot(self) -> Any:
-        jvm: Any = self._spark._jvm
-        none = jvm.scala.Option.empty()
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self.path)
-        return log.update(False, none, none)
+        return snapshot_of(self._spark, self.path)
 
     def _commented(self, comments: Mapping[str, str]) -> list[Column]:
         names = self.schema.columns.names
         return [column(n).alias(n, metadata={"comment": comments[n]}) if n in comments else column(n) for n in names]
 
-    def _described(
-        self, incarnation: str, position: Lsn, properties: Mapping[str, str], generation: int
-    ) -> dict[str, str]:
-        mine = {
-            _INCARNATION: incarnation,
-            _POSITION: str(int(position)),
-            _SCHEMA: _encoded(self.schema),
-            _GENERATION: str(generation),
-            "penstock.table": str(self.schema.table),
-        }
-        return {**self._delta_properties(), **properties, **mine}
 
-    def _delta_properties(self) -> dict[str, str]:
-        properties = {"delta.enableDeletionVectors": "true"}
-        if _needs_mapping(self.schema):
-            properties[_MAPPING] = "name"
-        return properties
+@contextmanager
+def _at_hand(net: DataFrame) -> Iterator[DataFrame]:
+    """Keep a net effect while it is needed: it is read for its bounds, and twice by a MERGE.
+
+    Delta would do the same for itself alone, and refuses a source that is only cached.
+    """
+    if net.isLocal():
+        yield net
+        return
+    kept = net.localCheckpoint()
+    try:
+        yield kept
+    finally:
+        plan: Any = kept._jdf.queryExecution().analyzed()
+        plan.rdd().unpersist(False)
 
 
 def _updated(name: str, left_out: int | None) -> Column:
@@ -375,42 +365,3 @@ def _inserted(name: str, left_out: int | None, schema: TableSchema) -> Column:
     if left_out is None:
         return value
     return F.when(F.array_contains("source._unchanged", left_out), absent_row(schema)).otherwise(value)
-
-
-def _needs_mapping(schema: TableSchema) -> bool:
-    return any(_NEEDS_MAPPING & set(name) for field in schema.columns for name in _names(field))
-
-
-def _names(field: pa.Field) -> Iterator[str]:
-    """Yield the name of a column, and those of the fields in it."""
-    yield field.name
-    for i in range(field.type.num_fields):
-        yield from _names(field.type.field(i))
-
-
-def _encoded(schema: TableSchema) -> str:
-    return base64.b64encode(schema.to_bytes()).decode("ascii")
-
-
-def _decoded(text: str) -> TableSchema:
-    return TableSchema.from_bytes(base64.b64decode(text))
-
-
-def _marked(snapshot: Any, incarnation: str) -> int:
-    """Return the highest position that a commit is marked with; 0 for none.
-
-    Delta repeats all marks in the checksum file of a version, which is read at once. Where a crash came between the
-    commit and that file, they are found by a job over the whole log.
-    """
-    checksum = _option(snapshot.checksumOpt())
-    known = _option(checksum.setTransactions()) if checksum else None
-    if known is None:
-        found = _option(snapshot.transactions().get(incarnation))
-        return int(found or 0)
-    marks = (known.apply(i) for i in range(known.size()))
-    return max((int(mark.version()) for mark in marks if mark.appId() == incarnation), default=0)
-
-
-def _option(value: Any) -> Any:
-    """Unwrap a Scala Option."""
-    return value.get() if value.isDefined() else None

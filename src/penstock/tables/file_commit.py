@@ -1,4 +1,4 @@
-"""One Delta commit that makes a table of files which are there already.
+"""Delta's own interface, below that of DataFrames: what a table's log says, and commits of files.
 
 Delta's own writer would do the same at the end of a Spark job: start a transaction, set the metadata, add files,
 remove those that the table had. Its actions are handed over as the JSON in which they stand in the log.
@@ -12,10 +12,90 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-__all__ = ["commit_files"]
+__all__ = ["commit_files", "committed_at", "files_of", "remove_files", "rewrite_files", "snapshot_of"]
+
+
+def snapshot_of(spark: SparkSession, path: str) -> Any:
+    """Return Delta's newest snapshot of the table at `path`."""
+    jvm: Any = spark._jvm
+    none = jvm.scala.Option.empty()
+    return _log(spark, path).update(False, none, none)
+
+
+def files_of(spark: SparkSession, path: str) -> DataFrame:
+    """Return the files of the newest snapshot, as Delta's actions describe them, a column for each of their fields."""
+    return DataFrame(snapshot_of(spark, path).allFiles().toDF(), spark)
+
+
+def committed_at(spark: SparkSession, path: str, version: int) -> float | None:
+    """Return when a version was committed, in seconds since 1970; None where the log no longer tells."""
+    jvm: Any = spark._jvm
+    file = jvm.org.apache.hadoop.fs.Path(f"{path}/_delta_log/{version:020}.json")
+    system = file.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    return float(system.getFileStatus(file).getModificationTime()) / 1000 if system.exists(file) else None
+
+
+def rewrite_files(
+    spark: SparkSession, path: str, paths: Sequence[str], parts: int, order: Sequence[Column], told: str
+) -> None:
+    """Write the rows of some files into others, in one commit that changes no row: in `parts`, in this order."""
+    jvm: Any = spark._jvm
+    none = jvm.scala.Option.empty()
+    jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
+    spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", told)
+    log = _log(spark, path)
+    transaction = log.startTransaction(none, none)
+    old = [_action(jvm, text) for text in _added(spark, path, paths)]
+    rows = DataFrame(log.createDataFrame(transaction.snapshot(), jvm.PythonUtils.toSeq(old), False, none), spark)
+    if order:
+        rows = rows.repartitionByRange(parts, *order).sortWithinPartitions(*order)
+    nothing = jvm.PythonUtils.toSeq([])
+    written = transaction.writeFiles((rows if order else rows.coalesce(parts))._jdf, none, True, nothing)
+    new = [_action(jvm, _moved(written.apply(place).json())) for place in range(written.size())]
+    removed = [file.removeWithTimestamp(round(time.time() * 1000), False) for file in old]
+    optimize = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Optimize")(nothing, nothing, True, none, False)
+    transaction.commit(jvm.PythonUtils.toSeq([*new, *removed]), optimize)
+
+
+def remove_files(spark: SparkSession, path: str, before: float) -> None:
+    """Remove all files that are not part of the table, and were not since `before`, in seconds since 1970.
+
+    Delta reckons back from a clock. It is given one that stands still, so that no pause can move that moment.
+    """
+    jvm: Any = spark._jvm
+    none, nothing = jvm.scala.Option.empty(), jvm.PythonUtils.toScalaMap({})
+    delta = jvm.org.apache.spark.sql.delta
+    table = delta.catalog.DeltaTableV2.apply(
+        spark._jsparkSession, jvm.org.apache.hadoop.fs.Path(path), nothing, "VACUUM"
+    )
+    clock = jvm.org.apache.spark.util.ManualClock(round(before * 1000))
+    now = jvm.scala.Option.apply(0.0)
+    delta.commands.VacuumCommand.gc(spark._jsparkSession, table, False, now, none, none, nothing, clock)
+
+
+def _added(spark: SparkSession, path: str, paths: Sequence[str]) -> list[str]:
+    found = files_of(spark, path).filter(F.col("path").isin(list(paths)))
+    return [row[0] for row in found.select(F.to_json(F.struct(F.struct("*").alias("add")))).collect()]
+
+
+def _moved(action: str) -> str:
+    """Say of a file that its rows were in the table before."""
+    described = json.loads(action)
+    described["add"]["dataChange"] = False
+    return json.dumps(described)
+
+
+def _action(jvm: Any, text: str) -> Any:
+    return jvm.org.apache.spark.sql.delta.actions.Action.fromJson(text)
+
+
+def _log(spark: SparkSession, path: str) -> Any:
+    jvm: Any = spark._jvm
+    return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
 
 
 def commit_files(
@@ -32,14 +112,13 @@ def commit_files(
     none = jvm.scala.Option.empty()
     jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
     spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", told)
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
-    transaction = log.startTransaction(none, none)
-    metadata = jvm.org.apache.spark.sql.delta.actions.Action.fromJson(_metadata(schema, properties, comment))
+    transaction = _log(spark, path).startTransaction(none, none)
+    metadata = _action(jvm, _metadata(schema, properties, comment))
     if transaction.readVersion() < 0:
         transaction.updateMetadataForNewTable(metadata)
     else:
         transaction.updateMetadataForTableOverwrite(metadata)
-    actions = [jvm.org.apache.spark.sql.delta.actions.Action.fromJson(file) for file in files]
+    actions = [_action(jvm, file) for file in files]
     transaction.commit(jvm.PythonUtils.toSeq([*actions, *_removals(transaction)]), _operation(jvm))
 
 

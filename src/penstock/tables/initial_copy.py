@@ -35,7 +35,7 @@ from penstock.sources.postgres.slot import ExportedSnapshot
 from penstock.spark.boundary import carrying
 from penstock.spark.planner_noise import hush
 from penstock.spark.ranges import spark_schema
-from penstock.tables.parquet_files import write_file
+from penstock.tables.parquet_files import indexed_columns, write_file
 
 __all__ = ["CopySource", "files_of_ranges", "finished_ranges", "rows_of_ranges", "upstream_rows"]
 
@@ -106,8 +106,9 @@ class _Request:
             yield from batches
         else:
             self.folder.mkdir(parents=True, exist_ok=True)
-            schema = self.table.table_schema().columns.remove_metadata()
-            action = write_file(self.folder, schema, batches).add
+            schema = self.table.table_schema()
+            columns = schema.columns.remove_metadata()
+            action = write_file(self.folder, columns, batches, indexed_columns(columns, schema.key)).add
             yield pa.RecordBatch.from_pydict({"action": pa.array([action] if action else [], pa.string())})
         if self.notes is not None:
             self._note(self.notes, number, tally)

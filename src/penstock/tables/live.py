@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.changelog.interface import ChangeLog
 from penstock.model import TableSchema
 from penstock.positions import Lsn
-from penstock.tables.base import State
+from penstock.tables.base_state import State
 from penstock.tables.columns import column
 from penstock.tables.overlay import overlay
 from penstock.tables.tail import read_tail

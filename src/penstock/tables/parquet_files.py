@@ -10,7 +10,8 @@ into rows, and those into columns again, one value at a time. Memory is that of 
 that is larger. The lightest zstd costs no more than snappy and gives files of half the size.
 
 Statistics are those that are exact in Parquet's footer and mean the same to Delta: counts, and bounds of integers,
-dates and timestamps. Bounds of floats (NaN) and texts (cut off) are left out; without them, no file is passed by.
+dates, timestamps and texts, which Delta cuts off. Bounds of floats (NaN) are left out; without them, no file is passed
+by. As Delta does, they are kept of the first 32 columns, and of more where the key comes later.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["WrittenFile", "adopt_files", "write_file"]
+__all__ = ["INDEXED_COLUMNS", "WrittenFile", "adopt_files", "indexed_columns", "write_file"]
 
 _GROUP_BYTES = 64 << 20
-_INDEXED_COLUMNS = 32
+INDEXED_COLUMNS = 32
 """As many columns as Delta itself keeps statistics of."""
+_TEXT_BOUND = 32
+"""As many characters of a text as Delta keeps."""
+_BEYOND_ALL = "\U0010ffff"
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,19 @@ class WrittenFile:
     """Delta's action, as it stands in a commit."""
 
 
-def write_file(folder: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> WrittenFile:
+def indexed_columns(columns: pa.Schema, key: Iterable[str]) -> int:
+    """Return of how many columns statistics have to be kept, those within others counted, to have them of the key."""
+    last = max((columns.get_field_index(name) for name in key), default=-1)
+    return max(INDEXED_COLUMNS, sum(_leaves(columns.field(place).type) for place in range(last + 1)))
+
+
+def _leaves(kind: pa.DataType) -> int:
+    return max(1, sum(_leaves(kind.field(place).type) for place in range(kind.num_fields)))
+
+
+def write_file(
+    folder: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], indexed: int = INDEXED_COLUMNS
+) -> WrittenFile:
     """Write all batches into one new file; what was begun is removed if they end in an error."""
     path = folder / f"part-{uuid.uuid4()}.zstd.parquet"
     writer: pq.ParquetWriter | None = None
@@ -54,7 +70,7 @@ def write_file(folder: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch
         if writer is None:
             return WrittenFile(0, None)
         writer.close()
-        return _described(path)
+        return _described(path, indexed)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -81,7 +97,7 @@ def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
         yield group
 
 
-def _described(path: Path) -> WrittenFile:
+def _described(path: Path, indexed: int) -> WrittenFile:
     metadata = pq.read_metadata(path)
     add = {
         "path": path.name,
@@ -89,16 +105,16 @@ def _described(path: Path) -> WrittenFile:
         "size": path.stat().st_size,
         "modificationTime": round(time.time() * 1000),
         "dataChange": True,
-        "stats": json.dumps(_statistics(metadata)),
+        "stats": json.dumps(_statistics(metadata, indexed)),
     }
     return WrittenFile(metadata.num_rows, json.dumps({"add": add}))
 
 
-def _statistics(metadata: pq.FileMetaData) -> dict[str, Any]:
+def _statistics(metadata: pq.FileMetaData, indexed: int) -> dict[str, Any]:
     """Return counts of rows and nulls, and the bounds that are exact, by column; those within others are left out."""
     found: dict[str, Any] = {"numRecords": metadata.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    for place in range(min(metadata.num_columns, _INDEXED_COLUMNS)):
+    for place in range(min(metadata.num_columns, indexed)):
         column = metadata.schema.column(place)
         known = [group.column(place).statistics for group in groups]
         if column.path != column.name or column.max_repetition_level or any(one is None for one in known):
@@ -120,6 +136,10 @@ def _add_bounds(found: dict[str, Any], name: str, low: Any, high: Any) -> None:
         found["minValues"][name], found["maxValues"][name] = _moment(low), _moment(high + timedelta(microseconds=999))
     elif isinstance(low, date):
         found["minValues"][name], found["maxValues"][name] = low.isoformat(), high.isoformat()
+    elif isinstance(low, str):
+        whole = len(high) <= _TEXT_BOUND or high[_TEXT_BOUND] == _BEYOND_ALL
+        cut = high if whole else high[:_TEXT_BOUND] + _BEYOND_ALL
+        found["minValues"][name], found["maxValues"][name] = low[:_TEXT_BOUND], cut
 
 
 def _moment(moment: datetime) -> str:

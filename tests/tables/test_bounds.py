@@ -1,0 +1,153 @@
+"""Bounds of keys: all keys lie within them, and files outside of them are not opened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from penstock.model import TableName, TableSchema
+from penstock.positions import Lsn
+from penstock.spark.ranges import spark_schema
+from penstock.tables.base import BaseTable
+from penstock.tables.bounds import has_bounds, intervals
+from penstock.tables.contents import Contents
+from penstock.tables.parquet_files import indexed_columns, write_file
+
+KEYS = [
+    (pa.int16(), [1, 2], [100, 101]),
+    (pa.int64(), [-(2**62), 5], [2**61, 2**62]),
+    (pa.decimal128(12, 2), [Decimal("-7.25"), Decimal("0.00")], [Decimal("99999.99"), Decimal("100000.00")]),
+    (pa.date32(), [date(1, 1, 1), date(1500, 2, 28)], [date(2026, 1, 1), date(9999, 12, 31)]),
+    (
+        pa.timestamp("us"),
+        [datetime.fromisoformat("0001-01-01"), datetime.fromisoformat("1582-10-10")],
+        [datetime.fromisoformat("2026-01-02T03:04:05.678901")],
+    ),
+    (
+        pa.timestamp("us", "UTC"),
+        [datetime(1900, 1, 1, tzinfo=UTC)],
+        [datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)],
+    ),
+    (pa.string(), ["", "a'b", "a\\b"], ["é", "zz", "\U0010ffff" * 40]),
+]
+EXACT = Contents(unchanged=False, moved=False)
+
+
+def frame(spark: SparkSession, schema: TableSchema, rows: list[dict[str, Any]]) -> Any:
+    table = pa.Table.from_pylist(rows, schema.columns)
+    return spark.createDataFrame(table, spark_schema(schema.columns))
+
+
+def two_files(spark: SparkSession, path: Path, kind: pa.DataType, low: list[Any], high: list[Any]) -> BaseTable:
+    """A table with a file of low keys and a file of high ones."""
+    schema = TableSchema(TableName("s", "t"), pa.schema([("k", kind), ("n", pa.int64())]), ("k",))
+    table = BaseTable(spark, str(path / "base"), schema)
+    table.create(frame(spark, schema, [{"k": key, "n": 0} for key in low]).coalesce(1), Lsn(1))
+    table.append(frame(spark, schema, [{"k": key, "n": 0} for key in high]).coalesce(1), Lsn(2))
+    return table
+
+
+@contextmanager
+def first_file_gone(table: BaseTable) -> Iterator[None]:
+    """Take the file of the first commit away for a while: who opens it, fails."""
+    commit = (Path(table.path) / "_delta_log" / f"{0:020}.json").read_text().splitlines()
+    (added,) = [action["add"]["path"] for action in map(json.loads, commit) if "add" in action]
+    path = Path(table.path) / added
+    path.rename(path.with_suffix(".gone"))
+    yield
+    path.with_suffix(".gone").rename(path)
+
+
+def net_of(spark: SparkSession, table: BaseTable, keys: list[Any]) -> Any:
+    """A net effect that updates the rows with these keys."""
+    return frame(spark, table.schema, [{"k": key, "n": 1} for key in keys]).withColumn("_gone", F.lit(False))
+
+
+@pytest.mark.parametrize(("kind", "low", "high"), KEYS, ids=[str(kind) for kind, _, _ in KEYS])
+def test_files_without_the_keys_are_not_opened(
+    spark: SparkSession, tmp_path: Path, kind: pa.DataType, low: list[Any], high: list[Any]
+) -> None:
+    table = two_files(spark, tmp_path, kind, low, high)
+    with first_file_gone(table):
+        table.merge(net_of(spark, table, high), Lsn(3), EXACT)
+        with pytest.raises((PySparkException, Py4JError)):
+            table.merge(net_of(spark, table, low), Lsn(4), EXACT)
+    assert table.position() == 3
+    assert sorted(row.n for row in table.current().collect()) == [0] * len(low) + [1] * len(high)
+
+
+def test_a_few_old_keys_do_not_span_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    table = two_files(spark, tmp_path, pa.int64(), [1000, 2000], [1, 9000])
+    with first_file_gone(table):
+        table.merge(net_of(spark, table, [1, 8999, 9000]), Lsn(3), EXACT)
+        with pytest.raises((PySparkException, Py4JError)):
+            table.merge(net_of(spark, table, [1, 1500, 9000]), Lsn(4), EXACT)
+
+
+def test_a_table_without_a_key(spark: SparkSession, tmp_path: Path) -> None:
+    """A null lies within no bounds, and is found all the same."""
+    schema = TableSchema(TableName("s", "t"), pa.schema([("k", pa.int64()), ("n", pa.int64())]), ())
+    table = BaseTable(spark, str(tmp_path / "base"), schema)
+    table.create(frame(spark, schema, [{"k": 1, "n": 0}, {"k": 2, "n": 0}]).coalesce(1), Lsn(1))
+    table.append(frame(spark, schema, [{"k": 8, "n": 0}, {"k": 9, "n": 0}, {"n": 0}]).coalesce(1), Lsn(2))
+    fewer = frame(spark, schema, [{"k": 9, "n": 0}, {"n": 0}]).withColumn("_count", F.lit(-1))
+    with first_file_gone(table):
+        table.merge(fewer, Lsn(3), EXACT)
+    assert sorted(row.k for row in table.current().collect()) == [1, 2, 8]
+
+
+def test_a_key_behind_many_columns_has_statistics(spark: SparkSession, tmp_path: Path) -> None:
+    columns = [(f"c{n}", pa.struct([("a", pa.int64()), ("b", pa.int64())])) for n in range(20)]
+    schema = TableSchema(TableName("s", "t"), pa.schema([*columns, ("k", pa.int64())]), ("k",))
+    table = BaseTable(spark, str(tmp_path / "base"), schema)
+    table.create(frame(spark, schema, [{"k": 7}]).coalesce(1), Lsn(1))
+    commit = (tmp_path / "base" / "_delta_log" / f"{0:020}.json").read_text().splitlines()
+    (stats,) = [json.loads(action["add"]["stats"]) for action in map(json.loads, commit) if "add" in action]
+    assert (stats["minValues"]["k"], stats["maxValues"]["k"]) == (7, 7)
+    batch = pa.RecordBatch.from_pylist([{"k": 7}], schema.columns)
+    written = write_file(tmp_path, schema.columns, [batch], indexed_columns(schema.columns, schema.key))
+    assert written.add is not None
+    assert json.loads(json.loads(written.add)["add"]["stats"])["maxValues"] == {"k": 7}
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.binary(), pa.bool_(), pa.list_(pa.int64())], ids=str)
+def test_types_without_bounds(kind: pa.DataType) -> None:
+    assert not has_bounds(kind)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_all_numbers_lie_within(values: list[int]) -> None:
+    holds(pa.chunked_array([pa.array(values, pa.int64())]), sorted(set(values)))
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20)))
+def test_all_texts_lie_within(values: list[str]) -> None:
+    holds(pa.chunked_array([pa.array(values, pa.string())]), sorted(set(values), key=lambda text: text.encode()))
+
+
+def holds(values: pa.ChunkedArray, ordered: list[Any]) -> None:
+    """Each interval begins and ends with a value; in order, none is left out."""
+    found = [(low.as_py(), high.as_py()) for low, high in intervals(values)]
+    places = [(ordered.index(low), ordered.index(high)) for low, high in found]
+    covered = [place for low, high in places for place in range(low, high + 1)]
+    assert covered == list(range(len(ordered)))
+    assert len(found) <= 16
+
+
+def test_keys_all_over_the_place_are_one_interval() -> None:
+    assert len(intervals(pa.chunked_array([np.random.default_rng(1).integers(0, 10**7, 10_000)]))) == 1
