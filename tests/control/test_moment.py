@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from penstock.errors import HistoryGone, TransientError, UsageError
 from penstock.positions import Lsn, parse_as_of
 
 NOON = moment(later(12))
+DAY = datetime(2026, 11, 15, 12, 30, tzinfo=UTC)
 
 
 class Two:
@@ -50,7 +51,7 @@ def two(tmp_path: Path) -> Iterator[Two]:
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("0/1F", Lsn(31)), (Lsn(31), Lsn(31)), (NOON, NOON), (NOON.isoformat(), NOON), (f" {NOON.isoformat()} ", NOON)],
+    [("0/1F", Lsn(31)), (Lsn(31), Lsn(31)), (DAY, DAY), (DAY.isoformat(), DAY), (f" {DAY.isoformat()} ", DAY)],
 )
 def test_positions_and_moments_as_they_are_written(text: Any, found: Any) -> None:
     assert parse_as_of(text) == found
