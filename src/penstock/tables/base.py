@@ -51,6 +51,7 @@ from penstock.tables.base_state import (
     encoded,
     incarnation_of,
     is_mapped,
+    marked,
     needs_mapping,
     state_of,
 )
@@ -174,8 +175,11 @@ class BaseTable:
         With `copied`, a copy in chunks goes on after it, as it was: the table still shows no position. A `TableError`
         says that the table does not hold a row that it must hold.
         """
+        mark = self._mark(position, copied)
+        if marked(self._snapshot(), mark.application) >= position:
+            return  # a replay: what the net effect needs of the table may have gone with its first run
         with absent_rows_told(self.schema, position):
-            self._merge(net, self._mark(position, copied), contents)
+            self._merge(net, mark, contents)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ __all__ = [
     "encoded",
     "incarnation_of",
     "is_mapped",
+    "marked",
     "needs_mapping",
     "state_of",
 ]
@@ -84,9 +85,9 @@ def state_of(snapshot: Any) -> State | None:
     properties = snapshot.metadata().configuration()
     created, generation = (int(_option(properties.get(name))) for name in (_CREATED, _GENERATION))
     schema = _decoded(str(_option(properties.get(SCHEMA))))
-    marked = _marked(snapshot, incarnation)
-    window = None if marked else _option(properties.get(WINDOW))
-    return State(snapshot.version(), Lsn(max(created, marked)), schema, generation, window)
+    highest = marked(snapshot, incarnation)
+    window = None if highest else _option(properties.get(WINDOW))
+    return State(snapshot.version(), Lsn(max(created, highest)), schema, generation, window)
 
 
 def is_mapped(snapshot: Any) -> bool:
@@ -115,8 +116,8 @@ def _decoded(text: str) -> TableSchema:
     return TableSchema.from_bytes(base64.b64decode(text))
 
 
-def _marked(snapshot: Any, incarnation: str) -> int:
-    """Return the highest position that a commit is marked with; 0 for none.
+def marked(snapshot: Any, application: str) -> int:
+    """Return the highest position that a commit of an application is marked with; 0 for none.
 
     Delta repeats all marks in the checksum file of a version, which is read at once. Where a crash came between the
     commit and that file, they are found by a job over the whole log.
@@ -124,10 +125,10 @@ def _marked(snapshot: Any, incarnation: str) -> int:
     checksum = _option(snapshot.checksumOpt())
     known = _option(checksum.setTransactions()) if checksum else None
     if known is None:
-        found = _option(snapshot.transactions().get(incarnation))
+        found = _option(snapshot.transactions().get(application))
         return int(found or 0)
     marks = (known.apply(i) for i in range(known.size()))
-    return max((int(mark.version()) for mark in marks if mark.appId() == incarnation), default=0)
+    return max((int(mark.version()) for mark in marks if mark.appId() == application), default=0)
 
 
 def _option(value: Any) -> Any:
