@@ -131,7 +131,8 @@ def test_ctrl_c_leaves_the_jvm_for_a_clean_stop(tmp_path: Path) -> None:
         import time
         try:
             print("ready", flush=True)
-            time.sleep(60)
+            for _ in range(300):  # a signal that another thread receives does not end a sleep
+                time.sleep(0.2)
         except KeyboardInterrupt:
             print("still counts:", spark.range(7).count())
             spark.stop()
