@@ -30,6 +30,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from bench.orders import COLUMNS
 from bench.rounds import Sample, Spread, alternate, median_ratio, print_table, size
 from penstock.changelog.frames import stored_schema
 from penstock.changelog.interface import ChangeLog, Chunk, transaction_schema
@@ -47,18 +48,6 @@ _BATCH = 10_000
 _UPDATES, _DELETES = 0.7, 0.15
 _RECENT, _RANDOM = "recent", "random"
 _FILE_ROWS = 500_000
-_COLUMNS = pa.schema(
-    [
-        pa.field("id", pa.int64(), nullable=False),
-        ("customer", pa.int64()),
-        ("status", pa.string()),
-        ("note", pa.string()),
-        ("amount", pa.decimal128(12, 2)),
-        ("weight", pa.float64()),
-        ("paid", pa.bool_()),
-        ("at", pa.timestamp("us", "UTC")),
-    ]
-)
 
 
 def run(quick: bool) -> float:
@@ -121,7 +110,7 @@ class _Table:
     @classmethod
     def made(cls, spark: SparkSession, folder: Path, rows: int, batch: int) -> _Table:
         """Make both tables of so many rows, and an empty log."""
-        schema = TableSchema(TableName("public", "orders"), _COLUMNS, ("id",))
+        schema = TableSchema(TableName("public", "orders"), COLUMNS, ("id",))
         folder.mkdir()
         log = SqliteLog(folder / "log.db")
         log.create(Lsn(1))
@@ -224,15 +213,15 @@ def _chunk(table: TableName, ids: npt.NDArray[np.int64], kinds: npt.NDArray[np.i
         pa.array(np.zeros(len(ids), np.int32)),
         pa.array(np.arange(len(ids))),
         pa.array(kinds),
-        pa.nulls(len(ids), stored_schema(_COLUMNS).field("_unchanged").type),
-        pa.StructArray.from_arrays(kept, fields=list(_COLUMNS)),
+        pa.nulls(len(ids), stored_schema(COLUMNS).field("_unchanged").type),
+        pa.StructArray.from_arrays(kept, fields=list(COLUMNS)),
     ]
     transaction = [{"lsn": int(lsn), "xid": 1, "committed_at": int(lsn)}]
     return Chunk(
         table,
         1,
         pa.RecordBatch.from_pylist(transaction, transaction_schema()),
-        pa.RecordBatch.from_arrays(stored, schema=stored_schema(_COLUMNS)),
+        pa.RecordBatch.from_arrays(stored, schema=stored_schema(COLUMNS)),
         sum(1 << int(kind) for kind in np.unique(kinds)),
         False,
     )
@@ -243,6 +232,6 @@ def _merge_by_hand(spark: SparkSession, changes: DataFrame, path: str) -> None:
     latest = changes.withColumn("_place", F.row_number().over(newest)).filter("_place = 1")
     source = latest.select((F.col("_image") < int(Image.UPDATED)).alias("_gone"), "row.*").alias("s")
     merge = DeltaTable.forPath(spark, path).alias("t").merge(source, "t.id = s.id")
-    columns = {name: f"s.{name}" for name in _COLUMNS.names}
+    columns = {name: f"s.{name}" for name in COLUMNS.names}
     merge = merge.whenMatchedDelete("s._gone").whenMatchedUpdate(set=dict(columns))
     merge.whenNotMatchedInsert("NOT s._gone", values=dict(columns)).execute()

@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from bench.orders import COLUMNS
 from bench.rounds import Sample, Spread, alternate, median_ratio, print_environment, print_table, size
 from penstock.changelog.frames import stored_schema
 from penstock.changelog.interface import Chunk, transaction_schema
@@ -43,18 +44,6 @@ from penstock.tables.live import live_table
 
 __all__ = ["run"]
 
-_COLUMNS = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("customer", pa.int64()),
-        ("status", pa.string()),
-        ("note", pa.string()),
-        ("amount", pa.decimal128(12, 2)),
-        ("weight", pa.float64()),
-        ("paid", pa.bool_()),
-        ("at", pa.timestamp("us", "UTC")),
-    ]
-)
 _START = Lsn(100)
 _CHANGES = 10_000
 _CHUNK = 1000
@@ -134,7 +123,7 @@ class _Table:
     @classmethod
     def filled(cls, spark: SparkSession, folder: Path, name: str, rows: int) -> _Table:
         """Make the base of so many rows, and a log of changes to a part of them."""
-        schema = TableSchema(TableName("public", name), _COLUMNS, ("id",))
+        schema = TableSchema(TableName("public", name), COLUMNS, ("id",))
         log = SqliteLog(folder / f"{name}.db")
         log.create(_START)
         with closing(log.writer()) as writer:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from bench.orders import COLUMNS
 from bench.rounds import Sample, Spread, alternate, print_table, size
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog, SourceRecord
@@ -33,19 +34,7 @@ from penstock.spark.session import session
 __all__ = ["UNIT", "run"]
 
 UNIT = "rows_per_second"
-_COLUMNS = pa.schema(
-    [
-        pa.field("id", pa.int64(), nullable=False),
-        ("customer", pa.int64()),
-        ("status", pa.string()),
-        ("note", pa.string()),
-        ("amount", pa.decimal128(12, 2)),
-        ("weight", pa.float64()),
-        ("paid", pa.bool_()),
-        ("at", pa.timestamp("us", "UTC")),
-    ]
-)
-_TABLE = TableSchema(TableName("public", "orders"), _COLUMNS, ("id",))
+_TABLE = TableSchema(TableName("public", "orders"), COLUMNS, ("id",))
 _CHUNK_ROWS = 8190
 
 
@@ -109,8 +98,8 @@ def _chunk(first: int, rows: int) -> Chunk:
         pa.array(n % 2 == 0),
         pa.array(1_700_000_000_000_000 + n).cast(pa.timestamp("us", "UTC")),
     ]
-    row = pa.StructArray.from_arrays(values, fields=list(_COLUMNS))
-    unchanged = pa.nulls(rows, stored_schema(_COLUMNS).field("_unchanged").type)
+    row = pa.StructArray.from_arrays(values, fields=list(COLUMNS))
+    unchanged = pa.nulls(rows, stored_schema(COLUMNS).field("_unchanged").type)
     images = [
         pa.array((n // 10 - first // 10).astype(np.int32)),
         pa.array(n % 10),
@@ -122,7 +111,7 @@ def _chunk(first: int, rows: int) -> Chunk:
         _TABLE.table,
         1,
         pa.RecordBatch.from_arrays(transactions, schema=transaction_schema()),
-        pa.RecordBatch.from_arrays(images, schema=stored_schema(_COLUMNS)),
+        pa.RecordBatch.from_arrays(images, schema=stored_schema(COLUMNS)),
         1 << Image.INSERTED,
         False,
     )

@@ -14,18 +14,18 @@ The clock in a keepalive would not do: a server that is behind with decoding sen
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 
+from penstock.changelog.history import microseconds
 from penstock.positions import Lsn
 
 __all__ = ["ServerClock"]
 
 _SECONDS = 2.0
 _MARGIN = timedelta(seconds=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ASK = """
 SELECT clock_timestamp(), pg_current_wal_insert_lsn()::text, current_setting('wal_block_size')::int
 WHERE NOT pg_is_in_recovery()
@@ -49,7 +49,7 @@ class ServerClock:
         """Ask the server where it is."""
         self._next = time.monotonic() + _SECONDS
         for clock, end, page in connection.execute(_ASK).fetchall():
-            self._asked = ((clock - _MARGIN - _EPOCH) // timedelta(microseconds=1), _end(Lsn.parse(end), page))
+            self._asked = (microseconds(clock - _MARGIN), _end(Lsn.parse(end), page))
 
     def passed(self, durable: Lsn) -> int | None:
         """Return the moment that is settled by a log which has come to `durable`, if that is news."""
