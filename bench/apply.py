@@ -14,7 +14,6 @@ Goals, with recent keys: ten times the rows cost at most 1.3 times as much; at m
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -31,9 +30,9 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from bench.orders import COLUMNS
-from bench.rounds import Sample, Spread, alternate, median_ratio, print_table, size
+from bench.rounds import Sample, Spread, alternate, median_ratio, print_table, size, timed
 from penstock.changelog.frames import stored_schema
-from penstock.changelog.interface import ChangeLog, Chunk, transaction_schema
+from penstock.changelog.interface import ChangeLog, Chunk, Extent, transaction_schema
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn
@@ -123,12 +122,13 @@ class _Table:
         """Apply one batch after the other to the base table."""
         for number in count(len(self.positions) - 1):
             after, upto = self._range(number, keys)
-            with closing(_Clock()) as clock:
-                tail = read_tail(self.spark, self.log, self.schema, after, upto)
-                assert tail is not None
-                self.base.merge(tail.net, upto, tail.contents)
-                self.base.state()
-            yield clock.sample()
+            yield timed(partial(self._apply, after, upto))
+
+    def _apply(self, after: Lsn, upto: Lsn) -> None:
+        tail = read_tail(self.spark, self.log, self.schema, after, upto)
+        assert tail is not None
+        self.base.merge(tail.net, upto, tail.contents)
+        self.base.state()
 
     def by_hand(self, keys: str) -> Iterator[Sample]:
         """Merge the same batches into the plain table."""
@@ -136,9 +136,10 @@ class _Table:
             after, upto = self._range(number, keys)
             with closing(self.log.reader()) as reader:
                 extent = reader.extent(self.schema.table, after, upto)
-            with closing(_Clock()) as clock:
-                _merge_by_hand(self.spark, images(self.spark, self.log, self.schema, extent), self.plain)
-            yield clock.sample()
+            yield timed(partial(self._merge_by_hand, extent))
+
+    def _merge_by_hand(self, extent: Extent) -> None:
+        _merge_by_hand(self.spark, images(self.spark, self.log, self.schema, extent), self.plain)
 
     def _range(self, number: int, keys: str) -> tuple[Lsn, Lsn]:
         if number + 1 == len(self.positions):
@@ -163,20 +164,6 @@ class _Table:
         new = self.rows + number * inserts + np.arange(inserts)
         kinds = np.repeat([Image.UPDATED, Image.DELETED_KEY, Image.INSERTED], [updates, deletes, inserts])
         return _chunk(self.schema.table, np.concatenate([old, new]), kinds.astype(np.int8), lsn)
-
-
-class _Clock:
-    """Takes the time from when it is made until it is closed."""
-
-    def __init__(self) -> None:
-        self._begun = time.perf_counter(), time.process_time()
-        self._ended = self._begun
-
-    def close(self) -> None:
-        self._ended = time.perf_counter(), time.process_time()
-
-    def sample(self) -> Sample:
-        return Sample(self._ended[0] - self._begun[0], self._ended[1] - self._begun[1])
 
 
 def _rows(spark: SparkSession, rows: int) -> DataFrame:

@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.orders import COLUMNS
-from bench.rounds import Sample, Spread, alternate, median_ratio, print_environment, print_table, size
+from bench.rounds import Sample, Spread, alternate, median_ratio, print_environment, print_table, size, timed
 from penstock.changelog.frames import stored_schema
 from penstock.changelog.interface import Chunk, transaction_schema
 from penstock.changelog.sqlite.log import SqliteLog
@@ -94,17 +94,11 @@ def _queries(rows: int) -> dict[str, _Query]:
 def _measured(query: _Query, orders: _Table, others: _Table, rounds: int) -> dict[str, list[Sample]]:
     """Run a query over the tables, bare and live, each made anew for it; once before that, to load classes."""
     contestants = {
-        "Delta": lambda _: _timed(lambda: query(orders.bare(), others.bare())),
-        "live": lambda _: _timed(lambda: query(orders.live(), others.live())),
+        "Delta": lambda _: timed(lambda: query(orders.bare(), others.bare()).collect()),
+        "live": lambda _: timed(lambda: query(orders.live(), others.live()).collect()),
     }
     alternate(contestants, 1)
     return alternate(contestants, rounds)
-
-
-def _timed(made: Callable[[], DataFrame]) -> Sample:
-    before, cpu = time.perf_counter(), time.process_time()
-    made().collect()
-    return Sample(time.perf_counter() - before, time.process_time() - cpu)
 
 
 # -- the tables -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ Goal: 500,000 rows per second.
 from __future__ import annotations
 
 import tempfile
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from bench.orders import COLUMNS
-from bench.rounds import Sample, Spread, alternate, print_table, size
+from bench.rounds import Spread, alternate, print_table, size, timed
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog, SourceRecord
 from penstock.changelog.frames import stored_schema
@@ -49,9 +48,9 @@ def run(quick: bool) -> float:
         numbered = iter(range(1000))
         found = alternate(
             {
-                "Arrow, no Spark": lambda _: _timed(lambda: _arrow(log)),
-                "batch": lambda _: _timed(lambda: _batch(spark, home)),
-                "stream": lambda _: _timed(lambda: _stream(spark, home, Path(folder) / f"checkpoint-{next(numbered)}")),
+                "Arrow, no Spark": lambda _: timed(lambda: _arrow(log)),
+                "batch": lambda _: timed(lambda: _batch(spark, home)),
+                "stream": lambda _: timed(lambda: _stream(spark, home, Path(folder) / f"checkpoint-{next(numbered)}")),
             },
             rounds,
         )
@@ -60,12 +59,6 @@ def run(quick: bool) -> float:
     shown = [[name, speed.show(",.0f")] for name, speed in speeds.items()]
     print_table(f"{rows:,} inserts, 8 columns", ("reader", "rows/s: least / median / most"), shown)
     return speeds["batch"].median
-
-
-def _timed(work: object) -> Sample:
-    before, cpu = time.perf_counter(), time.process_time()
-    work()  # type: ignore[operator]
-    return Sample(time.perf_counter() - before, time.process_time() - cpu)
 
 
 def _filled(home: Path, rows: int) -> ChangeLog:

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from penstock.embedded.postgres import EmbeddedPostgres
 
-__all__ = ["Sample", "Spread", "alternate", "median_ratio", "print_environment", "print_table", "size"]
+__all__ = ["Sample", "Spread", "alternate", "median_ratio", "print_environment", "print_table", "size", "timed"]
 
 _SIZE = "PENSTOCK_BENCH_ROWS"
 _SETTINGS = ("server_version", "synchronous_commit", "fsync", "wal_sender_timeout")
@@ -52,6 +52,13 @@ def size(rows: int, rounds: int) -> tuple[int, int]:
     """Return how many rows and rounds to use: these, unless a test asks for a glimpse by the environment."""
     wanted = os.environ.get(_SIZE)
     return (int(wanted), 1) if wanted else (rows, rounds)
+
+
+def timed(work: Callable[[], object]) -> Sample:
+    """Do it, and take the time and this process's CPU time."""
+    before, cpu = time.perf_counter(), time.process_time()
+    work()
+    return Sample(time.perf_counter() - before, time.process_time() - cpu)
 
 
 def alternate(contestants: Mapping[str, Callable[[int], Sample]], rounds: int) -> dict[str, list[Sample]]:

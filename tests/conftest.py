@@ -83,7 +83,7 @@ def made_database(postgres_server: EmbeddedPostgres) -> Iterator[Database]:
 
 def _drop_slots(connection: psycopg.Connection[tuple[Any, ...]], database: str) -> None:
     """Drop all slots of a database; a session that still uses one is ended."""
-    give_up = time.monotonic() + 10
+    give_up = time.monotonic() + 60
     query = "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s"
     while slots := connection.execute(query, [database]).fetchall():
         for slot, pid in slots:

@@ -84,7 +84,7 @@ def in_a_shell(*arguments: str | Path, env: Mapping[str, str] | None = None) -> 
     """Start the installed program."""
     program = Path(sys.executable).with_name("penstock")
     done = subprocess.run(
-        [program, *arguments], capture_output=True, text=True, env=_environment(env or {}), timeout=120, check=False
+        [program, *arguments], capture_output=True, text=True, env=_environment(env or {}), timeout=300, check=False
     )
     return Answer(done.returncode, done.stdout, done.stderr)
 

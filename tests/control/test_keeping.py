@@ -43,7 +43,7 @@ def pinned(log: SqliteLog) -> list[int]:
 
 
 def until_pinned(log: SqliteLog, *positions: int) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while pinned(log) != list(positions):
         assert time.monotonic() < deadline, pinned(log)
         time.sleep(0.05)

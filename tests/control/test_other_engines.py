@@ -17,6 +17,7 @@ from tests.control.shop import Shop, until
 
 from penstock.layout import base_path
 from penstock.positions import Lsn
+from penstock.sources.postgres.wal import written
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "read-the-lake-with-other-tools.md"
 MADE = """
@@ -49,8 +50,9 @@ INSERT INTO visits VALUES (NULL, NULL), (NULL, NULL);
 def test_delta_rs_reads_what_postgres_has(shop: Callable[..., Shop]) -> None:
     running = shop(MADE)
     running.database.execute(CHANGED)
-    end = running.home.live(running.spark)
-    until(lambda: applied(running, end.position), "the changes are in the base tables")
+    with running.database.connect() as connection:
+        end = written(connection)
+    until(lambda: applied(running, end), "the changes are in the base tables")
     columns = "id, status, amount, weight, ratio, small, paid, day, at, local_at, data, code::text, tags, details::text"
     with running.database.connect() as connection:
         connection.execute("SET timezone = 'UTC'")
@@ -78,9 +80,10 @@ def check_the_page(running: Shop) -> None:
 
 
 def applied(running: Shop, position: Lsn) -> bool:
-    """Whether both base tables show all up to a position that is the last of them."""
-    newest = [running.catalog.newest_base("shop", name, Lsn((1 << 63) - 1)) for name in ("orders", "visits")]
-    return all(base is not None and base.version > 0 and base.position >= position for base in newest)
+    """Whether the log holds everything up to a position, and the base tables everything that the log holds."""
+    (source,) = running.home.status().sources
+    read = source.durable is not None and Lsn.parse(source.durable) >= position
+    return read and all(table.behind == 0 for table in source.tables)
 
 
 def lake(running: Shop, table: str) -> str:

@@ -97,7 +97,7 @@ def test_rows_are_inserted_updated_and_deleted(upstream: Database) -> None:
         while load.transactions < 500 and load.running:
             time.sleep(0.01)
     changes = "SELECT n_tup_ins - {initial}, n_tup_upd, n_tup_del FROM pg_stat_user_tables WHERE relname = '{name}'"
-    give_up = time.monotonic() + 10
+    give_up = time.monotonic() + 60
     while True:
         orders = upstream.execute(changes.format(initial=400, name="orders"))[0]
         lines = upstream.execute(changes.format(initial=1000, name="order_lines"))[0]
@@ -139,7 +139,7 @@ def test_a_seed_decides_what_happens(upstream: Database) -> None:
 def test_an_error_in_a_worker_is_raised_on_stop(upstream: Database) -> None:
     upstream.execute("DROP FUNCTION bank.transfer")
     load = Load(upstream.url, rate=500).start()
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + 60
     while load.running and time.monotonic() < give_up:
         time.sleep(0.01)
     with pytest.raises(psycopg.errors.UndefinedFunction):

@@ -214,7 +214,7 @@ def test_a_standby_follows_and_can_be_promoted(server: EmbeddedPostgres) -> None
     server.execute("CREATE TABLE t (id int)")
     with server.standby("follower") as standby:
         server.execute("INSERT INTO t VALUES (1)")
-        give_up = time.monotonic() + 20
+        give_up = time.monotonic() + 60
         while standby.execute("SELECT id FROM t") != [(1,)]:
             assert time.monotonic() < give_up
             time.sleep(0.05)

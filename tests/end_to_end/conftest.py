@@ -91,7 +91,7 @@ def penstock_run(tmp_path: Path, shop_and_bank: Database) -> Iterator[Penstock]:
     yield running
     if running.process is not None and running.process.poll() is None:
         running.kill()
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + 60
     while running.capture_pid() is not None:
         assert time.monotonic() < give_up, "the capture process outlived the process that started it"
         time.sleep(0.1)

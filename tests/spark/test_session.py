@@ -139,7 +139,7 @@ def test_ctrl_c_leaves_the_jvm_for_a_clean_stop(tmp_path: Path) -> None:
     """
     process = started(body, tmp_path)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=200)
     assert (process.returncode, out, err) == (0, "still counts: 7\n", "")
 
 
@@ -161,5 +161,5 @@ def test_the_jvm_dies_with_python(tmp_path: Path) -> None:
     assert jvms
     process.kill()
     process.communicate()
-    _, alive = psutil.wait_procs(jvms, timeout=20)
+    _, alive = psutil.wait_procs(jvms, timeout=60)
     assert alive == []

@@ -41,7 +41,7 @@ def bouncer(server: EmbeddedPostgres, folder: Path, settings: str = "") -> Itera
         [str(BOUNCER), *account, str(folder / "bouncer.ini")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        give_up = time.monotonic() + 10
+        give_up = time.monotonic() + 60
         while process.poll() is None and time.monotonic() < give_up:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 break
