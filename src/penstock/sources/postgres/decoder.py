@@ -162,6 +162,7 @@ class Decoder:
             slot = self._slot_of(relation)
         except Undescribed as unknown:
             unknown.in_progress = self._state[scan.IN_TRANSACTION] != 1
+            unknown.xid = int(self._state[scan.XID])
             raise
         self._relations.describe(at, relation.id, slot)
         self._map_relations()

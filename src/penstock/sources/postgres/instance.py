@@ -41,6 +41,7 @@ from penstock.sources.postgres.options import Heartbeat, Rules, Watermarks
 from penstock.sources.postgres.shapes import Refused, Shape, Undescribed
 from penstock.sources.postgres.spec import PostgresInstanceConfig
 from penstock.sources.postgres.stream import Page, ReplicationStream, StreamEnded, StreamOptions
+from penstock.sources.postgres.visibility import wait_until_visible
 from penstock.sources.postgres.watch import PublicationWatch
 
 __all__ = ["PostgresInstance", "PostgresInstanceFactory"]
@@ -194,6 +195,8 @@ class PostgresInstance(Instance):
         In a transaction in progress they are nobody's to see. Then the stream is opened again without such
         transactions: Postgres sends them when they commit, and the catalog has the columns by then.
         """
+        if not unknown.in_progress:
+            wait_until_visible(self._side(), unknown.xid)
         found = describe_additions(self._side(), unknown.shape.table, unknown.relation)
         if isinstance(found, str) and unknown.in_progress and self._in_progress:
             self._in_progress = False

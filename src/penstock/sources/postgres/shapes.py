@@ -82,6 +82,8 @@ class Undescribed(Exception):
         self.shape, self.relation = shape, relation
         self.in_progress = False
         """Whether the transaction has not committed: then nobody else can see the columns yet."""
+        self.xid = 0
+        """Of the transaction, where it has committed."""
 
 
 @dataclass

@@ -1,0 +1,84 @@
+"""A transaction that is sent before anybody can see it: columns that it adds are learned all the same."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.sources.postgres.capturing import Capture, until
+
+from penstock.embedded.postgres import EmbeddedPostgres
+from penstock.errors import TransientError
+from penstock.sources.postgres import visibility
+from penstock.sources.postgres.connection import connect
+from penstock.sources.postgres.visibility import wait_until_visible
+from penstock.testing.postgres import start_postgres
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddedPostgres]:
+    """Whoever commits with ``synchronous_commit = on`` waits for a standby that never comes, until `release`."""
+    waiting = {"synchronous_standby_names": "nobody", "synchronous_commit": "local"}
+    with start_postgres(fsync=False, settings=waiting) as started:
+        yield started
+
+
+def release(server: EmbeddedPostgres) -> None:
+    server.execute("ALTER SYSTEM SET synchronous_standby_names = ''")
+    server.execute("SELECT pg_reload_conf()")
+
+
+def commit_unseen(server: EmbeddedPostgres) -> threading.Thread:
+    """Add a column and write to it, in a transaction that is on disk, and that nobody sees yet."""
+
+    def commit() -> None:
+        with psycopg.connect(server.url) as connection:
+            connection.execute("SET synchronous_commit = on")
+            connection.execute("ALTER TABLE orders ADD COLUMN extra text DEFAULT 'old'")
+            connection.execute("INSERT INTO orders VALUES (2, 'new')")
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    until(lambda: server.execute(waits) == [(1,)], "a commit that waits")
+    return thread
+
+
+def test_columns_of_a_transaction_that_nobody_sees_yet(server: EmbeddedPostgres, tmp_path: Path) -> None:
+    server.execute("CREATE TABLE orders (id int PRIMARY KEY); INSERT INTO orders VALUES (1)")
+    capture = Capture(server.url, tmp_path / "log.db", "shop")
+    capture.start()
+    thread = commit_unseen(server)
+    time.sleep(0.5)
+    assert (capture.error("orders"), capture.changes("orders")) == (None, [])
+    release(server)
+    thread.join()
+    server.execute("INSERT INTO orders VALUES (3, 'newer')")
+    until(lambda: len(capture.changes("orders")) == 2, "the changes")
+    assert [change["after"] for change in capture.changes("orders")] == [
+        {"id": 2, "extra": "new"},
+        {"id": 3, "extra": "newer"},
+    ]
+    assert capture.error("orders") is None
+    capture.stop()
+    assert capture.transient == []
+
+
+def test_a_transaction_that_stays_unseen_is_asked_for_again(
+    server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visibility, "_PATIENCE_SECONDS", 0.2)
+    server.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    thread = commit_unseen(server)
+    ((xid,),) = server.execute("SELECT backend_xid::text::bigint FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+    with connect(server.url) as connection:
+        with pytest.raises(TransientError, match=f"transaction {xid} has committed, and cannot be seen"):
+            wait_until_visible(connection, xid)
+        release(server)
+        thread.join()
+        wait_until_visible(connection, xid)
+        wait_until_visible(connection, 3)
