@@ -27,8 +27,8 @@ DELTA_ROUND_TRIP = """
 """
 
 
-def program(body: str) -> list[str]:
-    head = "import sys\nfrom penstock.spark.session import session\nspark = session()\n"
+def program(body: str, before: str = "") -> list[str]:
+    head = f"import sys\n{before}from penstock.spark.session import session\nspark = session()\n"
     return [sys.executable, "-c", head + textwrap.dedent(body)]
 
 
@@ -117,9 +117,13 @@ def jvms_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def started(body: str, folder: Path) -> subprocess.Popen[str]:
-    """Start `body` as a terminal would, in a process group of its own, and wait for its first line."""
+    """Start `body` as a terminal would, in a process group of its own, and wait for its first line.
+
+    Tests that run in the background ignore Ctrl-C, and so would all that they start.
+    """
+    heard = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
     process = subprocess.Popen(
-        program(body), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+        program(body, heard), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
