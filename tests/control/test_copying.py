@@ -18,8 +18,8 @@ from penstock.control import copying, progress
 from penstock.control.home import Home
 from penstock.control.running import Running
 from penstock.layout import catalog_path
-from penstock.positions import Lsn
 from penstock.sources.postgres import copy as postgres_copy
+from penstock.sources.postgres.wal import written
 from penstock.tables import initial_copy
 
 PATIENCE = 240.0
@@ -144,11 +144,6 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], tuple[thre
         opened.set()
 
 
-def written(database: Any) -> Lsn:
-    ((position,),) = database.execute("SELECT pg_current_wal_insert_lsn()::text")
-    return Lsn.parse(position)
-
-
 TWO = "CREATE TABLE {0} (id int PRIMARY KEY, body text); INSERT INTO {0} SELECT n, n FROM generate_series(1, 500) n"
 EXPORTER = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'penstock snapshot'"
 
@@ -230,7 +225,8 @@ def test_a_table_that_is_truncated_after_the_snapshot_begins_after_that(
     made = start()
     assert reached.wait(PATIENCE)
     database.execute(f"INSERT INTO t VALUES (1000, 'x'); ALTER TABLE t ADD COLUMN \"{column} 2\" int DEFAULT 7")
-    before = written(database)
+    with database.connect() as connection:
+        before = written(connection)
     database.execute("BEGIN; TRUNCATE t; INSERT INTO t VALUES (1, 'a'), (2, 'b'); COMMIT; DELETE FROM t WHERE id = 2")
     go_on.set()
     made.live()

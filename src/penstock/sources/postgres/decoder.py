@@ -161,8 +161,7 @@ class Decoder:
         try:
             slot = self._slot_of(relation)
         except Undescribed as unknown:
-            unknown.in_progress = self._state[scan.IN_TRANSACTION] != 1
-            unknown.xid = int(self._state[scan.XID])
+            unknown.xid = int(self._state[scan.XID]) if self._state[scan.IN_TRANSACTION] == 1 else None
             raise
         self._relations.describe(at, relation.id, slot)
         self._map_relations()

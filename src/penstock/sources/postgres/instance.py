@@ -195,10 +195,10 @@ class PostgresInstance(Instance):
         In a transaction in progress they are nobody's to see. Then the stream is opened again without such
         transactions: Postgres sends them when they commit, and the catalog has the columns by then.
         """
-        if not unknown.in_progress:
+        if unknown.xid is not None:
             wait_until_visible(self._side(), unknown.xid)
         found = describe_additions(self._side(), unknown.shape.table, unknown.relation)
-        if isinstance(found, str) and unknown.in_progress and self._in_progress:
+        if isinstance(found, str) and unknown.xid is None and self._in_progress:
             self._in_progress = False
             message = f"{unknown.shape.name} gains columns in a transaction that has not committed"
             raise TransientError(message, "The stream is opened again, to get that transaction when it has committed.")

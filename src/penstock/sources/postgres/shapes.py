@@ -80,10 +80,8 @@ class Undescribed(Exception):
     def __init__(self, shape: Shape, relation: Relation) -> None:
         super().__init__(shape, relation)
         self.shape, self.relation = shape, relation
-        self.in_progress = False
-        """Whether the transaction has not committed: then nobody else can see the columns yet."""
-        self.xid = 0
-        """Of the transaction, where it has committed."""
+        self.xid: int | None = None
+        """Of the transaction; None where it has not committed: then nobody else can see the columns yet."""
 
 
 @dataclass
