@@ -7,6 +7,7 @@ crash in between is always seen on the next start. Several processes may use it 
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from penstock.positions import Lsn
 
 __all__ = ["BaseVersion", "Catalog", "Debt", "SourceRecord", "TableRecord"]
 
-_VERSION = 5
+_VERSION = 6
+_WAL_SECONDS = 10.0
 _SCHEMA = """
 CREATE TABLE source (
     name TEXT PRIMARY KEY, kind TEXT NOT NULL, spec TEXT NOT NULL, instance TEXT NOT NULL, state TEXT NOT NULL,
@@ -56,7 +58,10 @@ CREATE TABLE repair (
     state TEXT NOT NULL DEFAULT 'asked', low INTEGER, high INTEGER, rows_read INTEGER, rows_changed INTEGER,
     error TEXT, remedy TEXT, ended_at TEXT)
 """
-_STEPS = {0: _SCHEMA, 1: _DEBT, 2: _LOGS, 3: _REPAIRS, 4: PROGRESS_TABLE}
+_KINDS = """
+ALTER TABLE debt ADD COLUMN kind TEXT NOT NULL DEFAULT 'POSTGRES'
+"""
+_STEPS = {0: _SCHEMA, 1: _DEBT, 2: _LOGS, 3: _REPAIRS, 4: PROGRESS_TABLE, 5: _KINDS}
 """What takes a catalog from one version to the next."""
 
 
@@ -105,6 +110,7 @@ class Debt:
 
     id: int
     source: str
+    kind: str
     instance: str
     durable: Lsn
     error: str | None
@@ -122,7 +128,7 @@ class Catalog:
             message = f"the home {path.parent} cannot be used: {error.strerror}"
             raise DefiniteError(message, "Use another one (--home).") from error
         with self.connected() as db:
-            db.execute("PRAGMA journal_mode = WAL")
+            _use_wal(db)
             self._migrate(db)
 
     def sources(self) -> list[SourceRecord]:
@@ -168,19 +174,21 @@ class Catalog:
         with self.transaction() as db:
             db.execute(query, (state, error or None, remedy or None, instance, name, *guarded))
 
-    def remove_source(self, name: str, debt: tuple[str, Lsn] | None = None) -> None:
+    def remove_source(self, name: str, debt: tuple[str, str, Lsn] | None = None) -> None:
         """Forget a source and everything about it; in the same step, remember the debt that it leaves upstream."""
         with self.transaction() as db:
             db.execute("DELETE FROM source WHERE name=?", (name,))
             db.execute("DELETE FROM repair WHERE source=? AND state='asked'", (name,))
             if debt is not None:
-                db.execute("INSERT INTO debt (source, instance, durable) VALUES (?, ?, ?)", (name, *debt))
+                db.execute("INSERT INTO debt (source, kind, instance, durable) VALUES (?, ?, ?, ?)", (name, *debt))
 
     def debts(self) -> list[Debt]:
         """Return what is still to be removed upstream, the oldest first."""
         with self.connected() as db:
-            rows = db.execute("SELECT id, source, instance, durable, error, since FROM debt ORDER BY id").fetchall()
-        return [Debt(r[0], r[1], r[2], Lsn(r[3]), r[4], r[5]) for r in rows]
+            rows = db.execute(
+                "SELECT id, source, kind, instance, durable, error, since FROM debt ORDER BY id"
+            ).fetchall()
+        return [Debt(r[0], r[1], r[2], r[3], Lsn(r[4]), r[5], r[6]) for r in rows]
 
     def settle(self, debt: Debt) -> None:
         """Forget a debt: nothing is left of it."""
@@ -375,6 +383,19 @@ class Catalog:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
+
+
+def _use_wal(db: sqlite3.Connection) -> None:
+    """Switch the file to WAL mode; SQLite does not wait for others who do the same at this moment."""
+    deadline = time.monotonic() + _WAL_SECONDS
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 def _translated(error: sqlite3.DatabaseError, path: Path) -> Exception:

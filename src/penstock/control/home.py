@@ -19,10 +19,11 @@ from penstock.catalog.store import Catalog
 from penstock.changelog.interface import ChangeLog, Frontiers
 from penstock.control.answer import Answer
 from penstock.control.check import CheckReport, check_database, check_source
-from penstock.control.lifecycle import TABLES, create_source, drop_source, instance_of, recover, spec_of, upstream
+from penstock.control.lifecycle import TABLES, create_source, drop_source, recover
 from penstock.control.lock import hold_home, holder
 from penstock.control.moment import AsOf
 from penstock.control.named import named_source, named_tables, runnable_sources
+from penstock.control.recorded import database_instance_of, instance_of, spec_of
 from penstock.control.status import HomeStatus, home_status
 from penstock.control.views import Views
 from penstock.errors import PenstockError, UsageError
@@ -134,8 +135,7 @@ class Home:
         """
         with hold_home(self.path):
             record = named_source(self._catalog, source)
-            with upstream(source, instance_of(record).connection):
-                accepted = instance_of(record).accept_interference()
+            accepted = database_instance_of(record).accept_interference()
             self._catalog.set_source(source, SourceState.READY, instance=accepted.model_dump_json())
 
     def drop_table(self, source: str, table: str) -> None:
@@ -176,7 +176,7 @@ class Home:
         wanted = PostgresSource.from_url(url).connection
         for record in self._catalog.sources():
             spec = spec_of(record)
-            if spec.connection == wanted:
+            if isinstance(spec, PostgresSource) and spec.connection == wanted:
                 asked = {"publication": spec.publication, "slot": spec.slot, "password": spec.password, **options}
                 if options and PostgresSource.from_url(url, record.name, **asked) != spec:
                     message = f"this home captures that database already, as source {record.name}, with other options"

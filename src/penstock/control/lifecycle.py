@@ -14,33 +14,27 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
-
-import psycopg
 
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog, Debt, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.place import log_at
-from penstock.errors import DefiniteError, PenstockError, TransientError
-from penstock.layout import lake_path
+from penstock.control.recorded import debt_of, instance_of
+from penstock.errors import DefiniteError, PenstockError, Taken, TransientError
+from penstock.layout import lake_path, state_path
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres.connection import connection_error
-from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
+from penstock.sources.family import InstanceConfig, Source
 
 __all__ = [
     "TABLES",
     "create_source",
-    "debt_of",
     "drop_source",
     "free_name",
-    "instance_of",
     "recover",
-    "spec_of",
-    "upstream",
 ]
 
 
@@ -50,14 +44,13 @@ TABLES = "tables"
 _NONE: Mapping[TableName, str] = {}
 
 
-def create_source(home: Path, catalog: Catalog, source: PostgresSource) -> SourceRecord:
+def create_source(home: Path, catalog: Catalog, source: Source) -> SourceRecord:
     """Make a source: everything it needs upstream and here, or nothing at all."""
     if catalog.source(source.name) is not None:
         message = f"there is a source {source.name} already"
         raise DefiniteError(message, f"Drop it first: penstock drop {source.name}")
     _refuse_foreign_log(home, source)
-    with upstream(source.name, source.conninfo()):
-        instance = source.create_instances(1)[0]
+    instance = source.create_instances(1)[0]
     record = SourceRecord(
         source.name,
         source.NAME,
@@ -68,8 +61,7 @@ def create_source(home: Path, catalog: Catalog, source: PostgresSource) -> Sourc
     )
     catalog.add_source(record, _tables(instance))
     try:
-        with upstream(source.name, source.conninfo()):
-            prepared = instance.prepare()
+        prepared = instance.prepare()
         _make_log(catalog.log(source.name), prepared.start())
     except BaseException as error:
         _undo(home, catalog, instance, error)
@@ -78,7 +70,7 @@ def create_source(home: Path, catalog: Catalog, source: PostgresSource) -> Sourc
     return record
 
 
-def _refuse_foreign_log(home: Path, source: PostgresSource) -> None:
+def _refuse_foreign_log(home: Path, source: Source) -> None:
     """A log in Kafka may be that of another home, whose writer would be fenced and whose history mixed with ours."""
     log = log_at(home, source.name, source.log)
     if log.exists():
@@ -88,13 +80,12 @@ def _refuse_foreign_log(home: Path, source: PostgresSource) -> None:
         )
 
 
-def _undo(home: Path, catalog: Catalog, instance: PostgresInstanceConfig, error: BaseException) -> None:
+def _undo(home: Path, catalog: Catalog, instance: InstanceConfig, error: BaseException) -> None:
     """Take back what a failed create made; while Postgres cannot be reached, the catalog keeps it for `recover`."""
-    taken = isinstance(error.__cause__, psycopg.errors.DuplicateObject)  # what is there is somebody else's
     try:
-        if not taken:
+        if not isinstance(error, Taken):
             instance.cleanup()
-    except (PenstockError, psycopg.Error):
+    except PenstockError:
         return
     _remove_files(home, catalog, instance.source)
     catalog.remove_source(instance.source)
@@ -110,7 +101,7 @@ def drop_source(home: Path, catalog: Catalog, name: str, *, force: bool = False)
     catalog.set_source(name, SourceState.DROPPING)
     instance = instance_of(record)
     left = _clean_upstream(instance, force)
-    debt = (instance.model_dump_json(), _durable(catalog, instance)) if left else None
+    debt = (record.kind, instance.model_dump_json(), _durable(catalog, instance)) if left else None
     _remove_files(home, catalog, name)
     catalog.remove_source(name, debt)
     return left
@@ -136,43 +127,25 @@ def recover(home: Path, catalog: Catalog) -> list[PenstockError]:
 def _settle(catalog: Catalog, debt: Debt) -> PenstockError | None:
     """Remove what a source dropped by force left upstream; where a new source has those names, they are its own."""
     instance = debt_of(debt)
-    names = [(other.connection, other.slot) for other in map(instance_of, catalog.sources())]
     try:
-        if (instance.connection, instance.slot) not in names:
+        if not any(instance.same_outside(other) for other in map(instance_of, catalog.sources())):
             instance.settle(debt.durable)
-    except (PenstockError, psycopg.Error) as error:
-        said = _said(error)
-        catalog.defer(debt, said)
-        message = f"what source {debt.source} left upstream could not be removed: {said}"
+    except PenstockError as error:
+        catalog.defer(debt, error.message)
+        message = f"what source {debt.source} left upstream could not be removed: {error.message}"
         return TransientError(message, "\n".join(["It will be tried again; or run by hand:", *instance.by_hand()]))
     catalog.settle(debt)
     return None
 
 
-def debt_of(debt: Debt) -> PostgresInstanceConfig:
-    """Read what a debt is about."""
-    return PostgresInstanceConfig.model_validate_json(debt.instance)
-
-
-def spec_of(record: SourceRecord) -> PostgresSource:
-    """Read what was asked for."""
-    return PostgresSource.model_validate_json(record.spec)
-
-
-def instance_of(record: SourceRecord) -> PostgresInstanceConfig:
-    """Read a source's instance config."""
-    return PostgresInstanceConfig.model_validate_json(record.instance)
-
-
-def _tables(instance: PostgresInstanceConfig) -> list[TableRecord]:
-    captured = [table.name for table in instance.tables]
-    refused = [TableName.parse(name) for name in instance.refused]
-    aliases = {table.name: table.alias for table in instance.tables if table.alias}
-    local = _local_names([*captured, *refused], aliases)
+def _tables(instance: InstanceConfig) -> list[TableRecord]:
+    captured = [table.name for table in instance.produced()]
+    left_out = instance.left_out()
+    aliases = {table.name: table.alias for table in instance.produced() if table.alias}
+    local = _local_names([*captured, *left_out], aliases)
     pending = [TableRecord(instance.source, name, local[name], TableState.PENDING) for name in captured]
     failed = [
-        TableRecord(instance.source, name, local[name], TableState.FAILED, *instance.refused[str(name)])
-        for name in refused
+        TableRecord(instance.source, name, local[name], TableState.FAILED, *why) for name, why in left_out.items()
     ]
     return pending + failed
 
@@ -211,44 +184,27 @@ def _folder_name(name: str) -> str:
     return name.replace("/", "_") if name.strip(".") else name.replace(".", "_")
 
 
-@contextmanager
-def upstream(source: str, conninfo: str) -> Iterator[None]:
-    """Tell in our words what Postgres says while a source is made or changed."""
-    try:
-        yield
-    except psycopg.Error as error:
-        said = " ".join(str(error).split())
-        if error.sqlstate is None or error.sqlstate.startswith(("08", "57")):
-            raise connection_error(error, conninfo) from error
-        message = f"Postgres refused to prepare source {source}: {said}"
-        raise DefiniteError(message, "Mend that upstream, then try again.") from error
-
-
-def _clean_upstream(instance: PostgresInstanceConfig, force: bool) -> list[str]:
+def _clean_upstream(instance: InstanceConfig, force: bool) -> list[str]:
     if not instance.by_hand():  # all of it is the user's
         return []
     try:
         instance.cleanup()
-    except (PenstockError, psycopg.Error) as error:
+    except PenstockError as error:
         if force:
             return instance.by_hand()
         message = (
-            f"source {instance.source} is not gone yet, because slot and publication could not be removed:"
-            f" {_said(error)}"
+            f"source {instance.source} is not gone yet, because what it made upstream could not be removed:"
+            f" {error.message}"
         )
         raise TransientError(
             message,
-            f"Try again when Postgres can be reached; or: penstock drop {instance.source} --force, and by hand there:\n"
+            f"Try again when that can be reached; or: penstock drop {instance.source} --force, and by hand there:\n"
             + "\n".join(instance.by_hand()),
         ) from error
     return []
 
 
-def _said(error: BaseException) -> str:
-    return error.message if isinstance(error, PenstockError) else " ".join(str(error).split())
-
-
-def _durable(catalog: Catalog, instance: PostgresInstanceConfig) -> Lsn:
+def _durable(catalog: Catalog, instance: InstanceConfig) -> Lsn:
     """How far the slot can have been confirmed by us."""
     log = catalog.log(instance.source)
     if not log.exists():
@@ -267,3 +223,4 @@ def _make_log(log: ChangeLog, start: Lsn) -> None:
 def _remove_files(home: Path, catalog: Catalog, name: str) -> None:
     catalog.log(name).remove()
     shutil.rmtree(lake_path(home, name), ignore_errors=True)
+    shutil.rmtree(state_path(home, name), ignore_errors=True)

@@ -16,11 +16,12 @@ from dataclasses import replace
 
 from penstock.catalog.states import WISHES, TableState
 from penstock.catalog.store import Catalog, TableRecord
-from penstock.control.lifecycle import free_name, instance_of, spec_of, upstream
+from penstock.control.lifecycle import free_name
 from penstock.control.named import named_source, named_table
+from penstock.control.recorded import database_instance_of, database_spec_of
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import TableName
-from penstock.sources.postgres.findings import Finding
+from penstock.sources.findings import Finding
 from penstock.sources.postgres.names import TableChoice, choice_text, parse_table
 from penstock.sources.postgres.spec import PostgresSource
 
@@ -43,11 +44,10 @@ def dropped(source: str, table: TableName) -> tuple[str, str]:
 def ask_add(catalog: Catalog, source: str, table: str) -> TableRecord:
     """Note that a table (``schema.table``, or ``schema.table AS name``) shall be captured, too."""
     record, choice = named_source(catalog, source), parse_table(table)
-    spec, known = spec_of(record), catalog.tables(source)
+    spec, known = database_spec_of(record), catalog.tables(source)
     _refuse_known(next((each for each in known if each.upstream == choice.table), None))
     _refuse_other_schema(spec, choice.table)
-    with upstream(source, spec.conninfo()):
-        found = spec.look_again([choice.table])[choice.table]
+    found = spec.look_again([choice.table])[choice.table]
     if isinstance(found, Finding):
         message = f"{choice.table} cannot be added to {source}: {found.why}"
         raise DefiniteError(message, found.remedy)
@@ -60,11 +60,11 @@ def ask_drop(catalog: Catalog, source: str, table: str) -> TableRecord:
     """Note that a table shall not be captured any more."""
     record, found = named_source(catalog, source), named_table(catalog, source, table)
     going = {each.upstream for each in catalog.tables(source) if each.state is TableState.DROPPING} | {found.upstream}
-    if all(captured.name in going for captured in instance_of(record).tables):
+    if all(captured.name in going for captured in database_instance_of(record).tables):
         message = f"{found.upstream} is the last table that source {source} captures"
         raise UsageError(message, f"Drop the source instead: penstock drop {source}")
     wish = replace(found, state=TableState.DROPPING, error=None, remedy=None)
-    catalog.wish(wish, (record.spec, _without_table(spec_of(record), found.upstream).model_dump_json()))
+    catalog.wish(wish, (record.spec, _without_table(database_spec_of(record), found.upstream).model_dump_json()))
     return wish
 
 
