@@ -7,14 +7,23 @@
       log/SOURCE.db      the change log of a source
       lake/SOURCE/TABLE  its base tables (Delta)
       state/SOURCE/      what its instance keeps beside the log
-      run/               lock and pid of a running instance
+      run/               locks, and what capture processes say
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["base_path", "catalog_path", "lake_path", "log_path", "repair_path", "run_path", "state_path"]
+__all__ = [
+    "base_path",
+    "capture_log_path",
+    "catalog_path",
+    "lake_path",
+    "log_path",
+    "repair_path",
+    "run_path",
+    "state_path",
+]
 
 
 def catalog_path(home: Path) -> Path:
@@ -50,3 +59,8 @@ def state_path(home: Path, source: str) -> Path:
 def run_path(home: Path) -> Path:
     """Return the folder that tells of a running instance."""
     return home / "run"
+
+
+def capture_log_path(home: Path, source: str) -> Path:
+    """Return the file into which the capture process of a source writes what it says."""
+    return run_path(home) / f"capture-{source}.log"

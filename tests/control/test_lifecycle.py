@@ -19,7 +19,7 @@ from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError, TransientError
 from penstock.layout import catalog_path, lake_path, log_path
 from penstock.model import TableName
-from penstock.sources.postgres import spec
+from penstock.sources.postgres import config
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.slot import create_slot
 from penstock.sources.postgres.spec import PostgresSource
@@ -96,9 +96,9 @@ def failing(error: BaseException) -> Callable[..., Any]:
 
 ERRORS = [Crash(), KeyboardInterrupt(), psycopg.OperationalError("lost"), DefiniteError("no")]
 PLACES = [
-    (spec, "identify"),
-    (spec, "create_publication"),
-    (spec, "create_slot"),
+    (config, "identify"),
+    (config, "create_publication"),
+    (config, "create_slot"),
     (lifecycle, "_make_log"),
 ]
 
@@ -134,7 +134,7 @@ def test_the_slot_was_made_but_its_answer_was_lost(
         raise psycopg.OperationalError("the connection was lost")
 
     with monkeypatch.context() as patched:
-        patched.setattr(spec, "create_slot", make_and_lose)
+        patched.setattr(config, "create_slot", make_and_lose)
         with pytest.raises(TransientError, match="connection was lost"):
             create_source(tmp_path, catalog, source)
     assert (upstream(database), catalog.sources()) == (set(), [])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from penstock.positions import Lsn
 
 __all__ = ["BaseVersion", "Catalog", "Debt", "SourceRecord", "TableRecord"]
 
-_VERSION = 6
+_VERSION = 7
 _WAL_SECONDS = 10.0
 _SCHEMA = """
 CREATE TABLE source (
@@ -61,7 +61,11 @@ CREATE TABLE repair (
 _KINDS = """
 ALTER TABLE debt ADD COLUMN kind TEXT NOT NULL DEFAULT 'POSTGRES'
 """
-_STEPS = {0: _SCHEMA, 1: _DEBT, 2: _LOGS, 3: _REPAIRS, 4: PROGRESS_TABLE, 5: _KINDS}
+_KEEPING = """
+ALTER TABLE source ADD COLUMN keep_tables INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE source ADD COLUMN durable INTEGER NOT NULL DEFAULT 0
+"""
+_STEPS = {0: _SCHEMA, 1: _DEBT, 2: _LOGS, 3: _REPAIRS, 4: PROGRESS_TABLE, 5: _KINDS, 6: _KEEPING}
 """What takes a catalog from one version to the next."""
 
 
@@ -78,6 +82,10 @@ class SourceRecord:
     remedy: str | None = None
     log: str | None = None
     """Where its change log is, as a URL; None for the embedded one, in the home."""
+    keep_tables: bool = False
+    """Of one that is being dropped, whether its base tables stay."""
+    durable: Lsn = Lsn.ZERO
+    """Of one that is being dropped by force, where its log ended."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +142,11 @@ class Catalog:
     def sources(self) -> list[SourceRecord]:
         """Return all sources, by name."""
         with self.connected() as db:
-            rows = db.execute("SELECT name, kind, spec, instance, state, error, remedy, log FROM source ORDER BY name")
-            return [SourceRecord(r[0], r[1], r[2], r[3], SourceState(r[4]), *r[5:]) for r in rows]
+            columns = "name, kind, spec, instance, state, error, remedy, log, keep_tables, durable"
+            rows = db.execute(f"SELECT {columns} FROM source ORDER BY name")
+            return [
+                SourceRecord(*r[:4], SourceState(r[4]), *r[5:8], keep_tables=bool(r[8]), durable=Lsn(r[9])) for r in rows
+            ]
 
     def source(self, name: str) -> SourceRecord | None:
         """Look a source up."""
@@ -173,6 +184,23 @@ class Catalog:
         guarded = (SourceState.CREATING, SourceState.DROPPING)
         with self.transaction() as db:
             db.execute(query, (state, error or None, remedy or None, instance, name, *guarded))
+
+    def dropping(self, names: Sequence[str], *, keep_tables: bool = False) -> None:
+        """Note in one step that these sources are to go; their base tables stay where that was ever asked for."""
+        query = "UPDATE source SET state=?, error=NULL, remedy=NULL, keep_tables=max(keep_tables, ?) WHERE name=?"
+        with self.transaction() as db:
+            db.executemany(query, [(SourceState.DROPPING, keep_tables, name) for name in names])
+
+    def note_durable(self, name: str, durable: Lsn) -> None:
+        """Note where the log of a source ended, before it is removed while something of the source stays upstream."""
+        with self.transaction() as db:
+            db.execute("UPDATE source SET durable=? WHERE name=?", (durable, name))
+
+    def alter(self, specs: Mapping[str, tuple[str, str]]) -> None:
+        """Note in one step what is asked of sources from now on: their specs, before and after."""
+        with self.transaction() as db:
+            for name, spec in specs.items():
+                _change_spec(db, name, spec)
 
     def remove_source(self, name: str, debt: tuple[str, str, Lsn] | None = None) -> None:
         """Forget a source and everything about it; in the same step, remember the debt that it leaves upstream."""
@@ -235,12 +263,8 @@ class Catalog:
                 " DO UPDATE SET state=excluded.state, error=excluded.error, remedy=excluded.remedy",
                 (*row, table.remedy),
             )
-            if spec is None:
-                return
-            query = "UPDATE source SET spec=?2 WHERE spec=?1 AND name=?3"
-            if not db.execute(query, (*spec, table.source)).rowcount:
-                message = f"source {table.source} was changed by somebody else at this moment"
-                raise TransientError(message, "Nothing was done: try again.")
+            if spec is not None:
+                _change_spec(db, table.source, spec)
 
     def grant(self, table: TableRecord, state: TableState | None, *, error: str = "", remedy: str = "") -> None:
         """Move a table on from a wish that was carried out, or could not be; None: forget the table.
@@ -383,6 +407,14 @@ class Catalog:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
+
+
+def _change_spec(db: sqlite3.Connection, source: str, spec: tuple[str, str]) -> None:
+    """Replace what is asked of a source, unless that is not what it was before."""
+    query = "UPDATE source SET spec=?2 WHERE spec=?1 AND name=?3 AND state NOT IN (?4, ?5)"
+    if not db.execute(query, (*spec, source, SourceState.CREATING, SourceState.DROPPING)).rowcount:
+        message = f"source {source} was changed by somebody else at this moment"
+        raise TransientError(message, "Nothing was done: try again.")
 
 
 def _use_wal(db: sqlite3.Connection) -> None:

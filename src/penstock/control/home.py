@@ -20,7 +20,7 @@ from penstock.changelog.interface import ChangeLog, Frontiers
 from penstock.control.answer import Answer
 from penstock.control.check import CheckReport, check_database, check_source
 from penstock.control.lifecycle import TABLES, create_source, drop_source, recover
-from penstock.control.lock import hold_home, holder
+from penstock.control.lock import hold_home, holder, making, making_if_free
 from penstock.control.moment import AsOf
 from penstock.control.named import named_source, named_tables, runnable_sources
 from penstock.control.recorded import database_instance_of, instance_of, spec_of
@@ -92,22 +92,39 @@ class Home:
         All tables, unless the options say otherwise: they are the fields of `PostgresOptions`.
         """
         source = PostgresSource.from_url(url, name, **options)
-        with hold_home(self.path):
+        with making(self.path):
             recover(self.path, self._catalog)
             return create_source(self.path, self._catalog, source).name
 
+    def alter(self, source: str, **options: Any) -> None:
+        """Give options of a source other values: at once where the home runs, else when it runs next.
+
+        Not all can be changed: `Source.ALTERABLE` of its kind has those that can, others are refused with the reason.
+        """
+        from penstock.control.setting import ask_set
+
+        ask_set(self._catalog, source, options)
+
     def recover(self) -> list[PenstockError]:
-        """Finish or undo what a process that died left half done; refuse while another one has this home.
+        """Finish or undo what a process that died left half done; refuse while another one runs this home.
 
         Return what has to wait, because its upstream cannot be reached.
         """
         with hold_home(self.path):
-            return recover(self.path, self._catalog)
+            return self._recover()
 
-    def drop(self, name: str, *, force: bool = False) -> list[str]:
-        """Remove a source and what it made, also upstream; return what is left to do there by hand."""
-        with hold_home(self.path):
-            left = drop_source(self.path, self._catalog, name, force=force)
+    def _recover(self) -> list[PenstockError]:
+        """The same; while somebody makes or drops a source, that is left to whoever runs the home."""
+        with making_if_free(self.path) as free:
+            return recover(self.path, self._catalog) if free else []
+
+    def drop(self, name: str, *, force: bool = False, keep_tables: bool = False) -> list[str]:
+        """Remove a source and what it made, also upstream; return what is left to do there by hand.
+
+        Whoever runs the home lets go of it first. With `keep_tables`, its base tables stay, as plain Delta tables.
+        """
+        with making(self.path):
+            left = drop_source(self.path, self._catalog, name, force=force, keep_tables=keep_tables)
             self._views.forget(name)
             if not left:  # Postgres is there: an older debt may be settled, too
                 recover(self.path, self._catalog)
@@ -194,7 +211,7 @@ class Home:
         from penstock.control.running import Running
 
         with hold_home(self.path):
-            recover(self.path, self._catalog)
+            self._recover()
             running = Running(self.path, self._catalog, spark or start_session(print), progress or (lambda _: None))
             try:
                 yield running

@@ -2,12 +2,18 @@
 
 ::
 
-    create:  catalog (creating) ─▶ publication ─▶ slot ─▶ log ─▶ catalog (ready)
-    drop:    catalog (dropping) ─▶ slot ─▶ publication ─▶ log, lake ─▶ catalog (gone)
+    create:  catalog (creating) ─▶ publication ─▶ slot ─▶ log ─▶ catalog (ready) ─▶ taken by whoever runs the home
+    drop:    catalog (dropping) ─▶ let go by whoever runs it ─▶ slot ─▶ publication ─▶ log, lake ─▶ catalog (gone)
 
-The catalog is written first and cleared last. A source found half-made at the next start is undone, one found
-half-dropped is finished. While Postgres cannot be reached, such a source waits, and the others run; dropped by force,
-it goes at once, and what it left upstream stays in the catalog as a debt, which each later start tries to settle.
+The catalog is written first and cleared last. A source found half-made is undone, one found half-dropped is finished:
+by whoever runs the home, or at the next start. All of this is done by one process at a time (see `lock.making`), so
+that nobody takes what is in progress for what was left; and nothing is removed of a source that somebody has in hand.
+
+While Postgres cannot be reached, such a source waits, and the others run; dropped by force, it goes at once, and what
+it left upstream stays in the catalog as a debt, which each later start tries to settle.
+
+Base tables may stay (``KEEP TABLES``): those that are whole, as plain Delta tables. That is in the catalog, too, from
+the first step on.
 """
 
 from __future__ import annotations
@@ -22,14 +28,16 @@ from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog, Debt, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.place import log_at
+from penstock.control.lock import source_holder, take_source
 from penstock.control.recorded import debt_of, instance_of
-from penstock.errors import DefiniteError, PenstockError, Taken, TransientError
-from penstock.layout import lake_path, state_path
+from penstock.errors import DefiniteError, NoSource, PenstockError, SourceExists, Taken, TransientError
+from penstock.layout import capture_log_path, lake_path, state_path
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.family import InstanceConfig, Source
 
 __all__ = [
+    "HALF",
     "TABLES",
     "create_source",
     "drop_source",
@@ -40,16 +48,23 @@ __all__ = [
 
 TABLES = "tables"
 """The reader that stands for the base tables: it needs what they have not taken in."""
+HALF = (SourceState.CREATING, SourceState.DROPPING)
+"""States of a source that is not whole: somebody is at it, or has died over it."""
+
+_LET_GO_SECONDS = 60.0
+_LEFT_ALONE_SECONDS = 1.0
 
 _NONE: Mapping[TableName, str] = {}
 
 
 def create_source(home: Path, catalog: Catalog, source: Source) -> SourceRecord:
     """Make a source: everything it needs upstream and here, or nothing at all."""
-    if catalog.source(source.name) is not None:
-        message = f"there is a source {source.name} already"
-        raise DefiniteError(message, f"Drop it first: penstock drop {source.name}")
+    known = catalog.source(source.name)
+    if known is not None:
+        message = f"there is a source {source.name} already: it is {known.state}"
+        raise SourceExists(message, f"Drop it first: penstock drop {source.name}")
     _refuse_foreign_log(home, source)
+    _refuse_kept_tables(home, source)
     instance = source.create_instances(1)[0]
     record = SourceRecord(
         source.name,
@@ -80,29 +95,66 @@ def _refuse_foreign_log(home: Path, source: Source) -> None:
         )
 
 
+def _refuse_kept_tables(home: Path, source: Source) -> None:
+    """Tables of an earlier source of this name may have been kept: they are the user's now."""
+    lake = lake_path(home, source.name)
+    if lake.exists() and any(lake.iterdir()):
+        message = f"tables of an earlier source {source.name} are in {lake}"
+        raise DefiniteError(message, "Move that folder away, or remove it; or name the source otherwise.")
+
+
 def _undo(home: Path, catalog: Catalog, instance: InstanceConfig, error: BaseException) -> None:
     """Take back what a failed create made; while Postgres cannot be reached, the catalog keeps it for `recover`."""
     try:
         if not isinstance(error, Taken):
             instance.cleanup()
+        _remove_files(home, catalog, instance.source)
     except PenstockError:
         return
-    _remove_files(home, catalog, instance.source)
     catalog.remove_source(instance.source)
 
 
-def drop_source(home: Path, catalog: Catalog, name: str, *, force: bool = False) -> list[str]:
+def drop_source(
+    home: Path, catalog: Catalog, name: str, *, force: bool = False, keep_tables: bool = False
+) -> list[str]:
     """Remove a source and all that it made; return what is left upstream, as statements to run by hand."""
     record = catalog.source(name)
     if record is None:
         known = ", ".join(source.name for source in catalog.sources()) or "none"
         message = f"there is no source {name}"
-        raise DefiniteError(message, f"The sources of this home: {known}.")
-    catalog.set_source(name, SourceState.DROPPING)
+        raise NoSource(message, f"The sources of this home: {known}.")
+    catalog.dropping([name], keep_tables=keep_tables)
+    return _drop(home, catalog, name, _LET_GO_SECONDS, force)
+
+
+def _drop(home: Path, catalog: Catalog, name: str, seconds: float, force: bool = False) -> list[str]:
+    """Remove a source that is marked so, when nobody has it in hand any more."""
+    lock = take_source(home, name, seconds)
+    if lock is None:
+        raise _still_in_hand(home, name)
+    try:
+        left = _remove(home, catalog, name, force)
+    except BaseException:
+        lock.let_go()
+        raise
+    lock.remove()
+    return left
+
+
+def _still_in_hand(home: Path, name: str) -> TransientError:
+    pid = source_holder(home, name)
+    message = f"source {name} is not gone yet: the Penstock that runs it (pid {pid}) has it in hand"
+    return TransientError(message, "It goes as soon as that is done; see `penstock status`.")
+
+
+def _remove(home: Path, catalog: Catalog, name: str, force: bool) -> list[str]:
+    record = catalog.source(name)
+    if record is None:  # somebody else has removed it meanwhile
+        return []
     instance = instance_of(record)
     left = _clean_upstream(instance, force)
-    debt = (record.kind, instance.model_dump_json(), _durable(catalog, instance)) if left else None
-    _remove_files(home, catalog, name)
+    debt = (record.kind, instance.model_dump_json(), _noted_durable(catalog, record, instance)) if left else None
+    _remove_files(home, catalog, name, keep_tables=record.keep_tables)
     catalog.remove_source(name, debt)
     return left
 
@@ -110,13 +162,14 @@ def drop_source(home: Path, catalog: Catalog, name: str, *, force: bool = False)
 def recover(home: Path, catalog: Catalog) -> list[PenstockError]:
     """Undo what was half made, finish what was half dropped, settle debts; return what has to wait, and why.
 
-    Upstreams that cannot be reached keep nothing else from running. The home must be held.
+    Upstreams that cannot be reached keep nothing else from running. Nobody else may be making anything meanwhile.
     """
     waiting: list[PenstockError] = []
     for record in catalog.sources():
-        if record.state in (SourceState.CREATING, SourceState.DROPPING):
+        if record.state in HALF:
+            catalog.dropping([record.name])
             try:
-                drop_source(home, catalog, record.name)
+                _drop(home, catalog, record.name, _LEFT_ALONE_SECONDS)
             except TransientError as error:
                 catalog.set_source(record.name, SourceState.DROPPING, error=error.message, remedy=error.remedy)
                 waiting.append(error)
@@ -204,13 +257,15 @@ def _clean_upstream(instance: InstanceConfig, force: bool) -> list[str]:
     return []
 
 
-def _durable(catalog: Catalog, instance: InstanceConfig) -> Lsn:
-    """How far the slot can have been confirmed by us."""
-    log = catalog.log(instance.source)
+def _noted_durable(catalog: Catalog, record: SourceRecord, instance: InstanceConfig) -> Lsn:
+    """Return how far the slot can have been confirmed by us; noted while there is a log that tells it."""
+    log = catalog.log(record.name)
     if not log.exists():
-        return instance.start()
+        return record.durable or instance.start()
     with closing(log.reader()) as reader:
-        return reader.frontiers().durable
+        durable = reader.frontiers().durable
+    catalog.note_durable(record.name, durable)
+    return durable
 
 
 def _make_log(log: ChangeLog, start: Lsn) -> None:
@@ -220,7 +275,24 @@ def _make_log(log: ChangeLog, start: Lsn) -> None:
         reader.pin(TABLES, start)
 
 
-def _remove_files(home: Path, catalog: Catalog, name: str) -> None:
+def _remove_files(home: Path, catalog: Catalog, name: str, *, keep_tables: bool = False) -> None:
     catalog.log(name).remove()
-    shutil.rmtree(lake_path(home, name), ignore_errors=True)
-    shutil.rmtree(state_path(home, name), ignore_errors=True)
+    whole = {table.local for table in catalog.tables(name) if catalog.first_base(name, table.local) is not None}
+    kept = whole if keep_tables else set[str]()
+    lake = lake_path(home, name)
+    for path in [path for path in lake.glob("*") if path.name not in kept] if kept else [lake]:
+        _remove_tree(path)
+    _remove_tree(state_path(home, name))
+    capture_log_path(home, name).unlink(missing_ok=True)
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove a folder, whether or not it is there; a half of it must not stay unnoticed."""
+    while path.exists():
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:  # somebody else removes it, too
+            continue
+        except OSError as error:
+            message = f"{path} cannot be removed: {error.strerror}"
+            raise TransientError(message, "Mend that: it will be tried again.") from error
