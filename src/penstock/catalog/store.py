@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from penstock.catalog.progress import PROGRESS_TABLE, CopyProgress
 from penstock.catalog.states import WISHES, SourceState, TableState
@@ -144,9 +145,7 @@ class Catalog:
         with self.connected() as db:
             columns = "name, kind, spec, instance, state, error, remedy, log, keep_tables, durable"
             rows = db.execute(f"SELECT {columns} FROM source ORDER BY name")
-            return [
-                SourceRecord(*r[:4], SourceState(r[4]), *r[5:8], keep_tables=bool(r[8]), durable=Lsn(r[9])) for r in rows
-            ]
+            return [_source_record(row) for row in rows]
 
     def source(self, name: str) -> SourceRecord | None:
         """Look a source up."""
@@ -407,6 +406,12 @@ class Catalog:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
+
+
+def _source_record(row: Sequence[Any]) -> SourceRecord:
+    *first, state, error, remedy, log, keep_tables, durable = row
+    last = {"keep_tables": bool(keep_tables), "durable": Lsn(durable)}
+    return SourceRecord(*first, SourceState(state), error, remedy, log, **last)
 
 
 def _change_spec(db: sqlite3.Connection, source: str, spec: tuple[str, str]) -> None:
