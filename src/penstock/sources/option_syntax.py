@@ -64,15 +64,15 @@ class Kind(Protocol):
     """A kind of source, as far as the grammar goes: its name behind FROM, and its two models of options."""
 
     @property
-    def NAME(self) -> str:
+    def NAME(self) -> str:  # noqa: N802 - a constant of the class
         """Return the words behind FROM."""
 
     @property
-    def SqlOptions(self) -> type[BaseModel]:
+    def SqlOptions(self) -> type[BaseModel]:  # noqa: N802 - a type
         """Return the model of the clauses."""
 
     @property
-    def WithOptions(self) -> type[BaseModel]:
+    def WithOptions(self) -> type[BaseModel]:  # noqa: N802 - a type
         """Return the model of the settings in WITH."""
 
 

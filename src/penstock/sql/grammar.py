@@ -53,48 +53,11 @@ _SINKS = ("SINK", "SINKS")
 _VERBS = ("CREATE", "ALTER", "DROP", "SHOW", "EXPLAIN")
 _OF_ONE_WORD = ("VERIFY", "REPAIR")
 _SPARKS = frozenset(
-    [
-        "ADD",
-        "ANALYZE",
-        "CACHE",
-        "CALL",
-        "CLEAR",
-        "COMMENT",
-        "COMMIT",
-        "DECLARE",
-        "DELETE",
-        "DESC",
-        "DESCRIBE",
-        "EXECUTE",
-        "FROM",
-        "INSERT",
-        "LIST",
-        "LOAD",
-        "MAP",
-        "MERGE",
-        "MSCK",
-        "OPTIMIZE",
-        "REDUCE",
-        "REFRESH",
-        "REPLACE",
-        "RESET",
-        "REVOKE",
-        "ROLLBACK",
-        "SELECT",
-        "SET",
-        "TABLE",
-        "TRUNCATE",
-        "UNCACHE",
-        "UPDATE",
-        "USE",
-        "VACUUM",
-        "VALUES",
-        "WITH",
-    ]
+    "ADD ANALYZE CACHE CALL CLEAR COMMENT COMMIT DECLARE DELETE DESC DESCRIBE EXECUTE FROM INSERT LIST LOAD MAP MERGE"
+    " MSCK OPTIMIZE REDUCE REFRESH REPLACE RESET REVOKE ROLLBACK SELECT SET TABLE TRUNCATE UNCACHE UPDATE USE VACUUM"
+    " VALUES WITH".split()
 )
-_SPARKS_NOUNS = frozenset(
-    ["SCHEMA", "SCHEMAS", "DATABASE", "DATABASES", "TABLE", "VIEW", "VIEWS", "FUNCTION", "FUNCTIONS", "NAMESPACE"]
-)
+_SPARKS_NOUNS = frozenset("SCHEMA SCHEMAS DATABASE DATABASES TABLE VIEW VIEWS FUNCTION FUNCTIONS NAMESPACE".split())
 
 
 def parse(text: str, kinds: Mapping[str, Kind], begins: Beginning | None = None) -> Statement | None:
