@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import psycopg
@@ -12,7 +12,7 @@ import psycopg
 from penstock.catalog.store import SourceRecord
 from penstock.changelog.interface import ChangeLog
 from penstock.control.lifecycle import instance_of, spec_of
-from penstock.errors import DefiniteError
+from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect, connection_error, place
@@ -21,7 +21,7 @@ from penstock.sources.postgres.preflight import Preflight
 from penstock.sources.postgres.slot import SlotInUse, check_slot, find_slot
 from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
 
-__all__ = ["CheckFinding", "CheckReport", "CheckTable", "check_database", "check_source"]
+__all__ = ["CheckFinding", "CheckReport", "CheckTable", "check_database", "check_sources"]
 
 _VERSION = 1
 
@@ -72,8 +72,33 @@ def check_database(url: str, **options: Any) -> CheckReport:
         return _refused(at, None, refused)
 
 
-def check_source(log: ChangeLog, record: SourceRecord) -> CheckReport:
-    """Look at a source that is there: whether all that it needs upstream is still as it should be."""
+def check_sources(sources: Sequence[tuple[ChangeLog, SourceRecord]]) -> CheckReport:
+    """Look at a source that is there, or at its shards: whether all that it needs upstream is as it should be."""
+    if len(sources) == 1:
+        return _check_source(*sources[0])
+    reports = {record.shard or record.name: _check_shard(log, record) for log, record in sources}
+    tables = {table.name: table.capturable for report in reports.values() for table in report.tables}
+    for report in reports.values():
+        tables |= {table.name: False for table in report.tables if not table.capturable}
+    return CheckReport(
+        _VERSION,
+        ", ".join(report.at for report in reports.values()),
+        sources[0][1].known_as,
+        all(report.ready for report in reports.values()),
+        [CheckTable(name, capturable) for name, capturable in tables.items()],
+        [replace(f, object=f"shard {shard}: {f.object}") for shard, r in reports.items() for f in r.findings],
+    )
+
+
+def _check_shard(log: ChangeLog, record: SourceRecord) -> CheckReport:
+    """Look at one of several: that it cannot be reached keeps nothing from being said of the others."""
+    try:
+        return _check_source(log, record)
+    except TransientError as error:
+        return _refused(place(spec_of(record).connection), record.name, error)
+
+
+def _check_source(log: ChangeLog, record: SourceRecord) -> CheckReport:
     source, instance = spec_of(record), instance_of(record)
     at = place(source.connection)
     captured = frozenset(table.name for table in instance.tables)
@@ -123,6 +148,6 @@ def _report(at: str, source: str | None, found: Preflight, more: list[Finding]) 
     return CheckReport(_VERSION, at, source, ready, tables, shown)
 
 
-def _refused(at: str, source: str | None, refused: DefiniteError) -> CheckReport:
+def _refused(at: str, source: str | None, refused: PenstockError) -> CheckReport:
     finding = CheckFinding("error", "connection", refused.message, refused.remedy, [])
     return CheckReport(_VERSION, at, source, False, [], [finding])

@@ -24,6 +24,7 @@ from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog, Debt, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.place import log_at
+from penstock.control.shards import refuse_shard, refuse_taken, refuse_unlike
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.layout import lake_path
 from penstock.model import TableName
@@ -50,32 +51,50 @@ TABLES = "tables"
 _NONE: Mapping[TableName, str] = {}
 
 
-def create_source(home: Path, catalog: Catalog, source: PostgresSource) -> SourceRecord:
-    """Make a source: everything it needs upstream and here, or nothing at all."""
-    if catalog.source(source.name) is not None:
-        message = f"there is a source {source.name} already"
-        raise DefiniteError(message, f"Drop it first: penstock drop {source.name}")
-    _refuse_foreign_log(home, source)
+def create_source(home: Path, catalog: Catalog, source: PostgresSource) -> None:
+    """Make a source, of one database or of several shards: everything it needs upstream and here, or nothing at all."""
+    shards = source.shards()
+    refuse_taken(catalog, source, shards)
+    for shard in shards:
+        _refuse_foreign_log(home, shard)
+    instances = [_looked_at(shard) for shard in shards]
+    refuse_unlike({shard.shard or shard.name: each for shard, each in zip(shards, instances, strict=True)})
+    records = [_record(shard, instance) for shard, instance in zip(shards, instances, strict=True)]
+    catalog.add_sources(list(zip(records, map(_tables, instances), strict=True)))
+    prepared: list[PostgresInstanceConfig] = []
+    for shard, instance in zip(shards, instances, strict=True):
+        try:
+            prepared.append(_prepared(catalog, shard, instance))
+        except BaseException as error:
+            taken = isinstance(error.__cause__, psycopg.errors.DuplicateObject)  # what is there is somebody else's
+            _undo(home, catalog, instances, prepared if taken else [*prepared, instance])
+            raise
+    catalog.made({instance.source: instance.model_dump_json() for instance in prepared})
+
+
+def _looked_at(source: PostgresSource) -> PostgresInstanceConfig:
     with upstream(source.name, source.conninfo()):
-        instance = source.create_instances(1)[0]
-    record = SourceRecord(
+        return source.create_instances(1)[0]
+
+
+def _record(source: PostgresSource, instance: PostgresInstanceConfig) -> SourceRecord:
+    return SourceRecord(
         source.name,
         source.NAME,
         source.model_dump_json(),
         instance.model_dump_json(),
         SourceState.CREATING,
         log=source.log,
+        part_of=source.part_of,
+        shard=source.shard,
     )
-    catalog.add_source(record, _tables(instance))
-    try:
-        with upstream(source.name, source.conninfo()):
-            prepared = instance.prepare()
-        _make_log(catalog.log(source.name), prepared.start())
-    except BaseException as error:
-        _undo(home, catalog, instance, error)
-        raise
-    catalog.set_source(source.name, SourceState.READY, instance=prepared.model_dump_json())
-    return record
+
+
+def _prepared(catalog: Catalog, source: PostgresSource, instance: PostgresInstanceConfig) -> PostgresInstanceConfig:
+    with upstream(source.name, source.conninfo()):
+        prepared = instance.prepare()
+    _make_log(catalog.log(source.name), prepared.start())
+    return prepared
 
 
 def _refuse_foreign_log(home: Path, source: PostgresSource) -> None:
@@ -88,31 +107,53 @@ def _refuse_foreign_log(home: Path, source: PostgresSource) -> None:
         )
 
 
-def _undo(home: Path, catalog: Catalog, instance: PostgresInstanceConfig, error: BaseException) -> None:
+def _undo(
+    home: Path,
+    catalog: Catalog,
+    instances: Sequence[PostgresInstanceConfig],
+    begun: Sequence[PostgresInstanceConfig],
+) -> None:
     """Take back what a failed create made; while Postgres cannot be reached, the catalog keeps it for `recover`."""
-    taken = isinstance(error.__cause__, psycopg.errors.DuplicateObject)  # what is there is somebody else's
-    try:
-        if not taken:
-            instance.cleanup()
-    except (PenstockError, psycopg.Error):
-        return
-    _remove_files(home, catalog, instance.source)
-    catalog.remove_source(instance.source)
+    ours = {instance.source for instance in begun}
+    for instance in instances:
+        try:
+            if instance.source in ours:
+                instance.cleanup()
+        except (PenstockError, psycopg.Error):
+            continue
+        _remove_files(home, catalog, instance.source)
+        catalog.remove_source(instance.source)
 
 
 def drop_source(home: Path, catalog: Catalog, name: str, *, force: bool = False) -> list[str]:
-    """Remove a source and all that it made; return what is left upstream, as statements to run by hand."""
-    record = catalog.source(name)
-    if record is None:
-        known = ", ".join(source.name for source in catalog.sources()) or "none"
+    """Remove a source and all that it made; return what is left upstream, as statements to run by hand.
+
+    Of shards, those go that can; what keeps one of them is raised after that.
+    """
+    records = catalog.parts(name)
+    if not records:
+        known = ", ".join(dict.fromkeys(source.known_as for source in catalog.sources())) or "none"
         message = f"there is no source {name}"
         raise DefiniteError(message, f"The sources of this home: {known}.")
-    catalog.set_source(name, SourceState.DROPPING)
+    refuse_shard(records[0], name)
+    catalog.dropping([record.name for record in records])
+    left, kept = list[str](), list[TransientError]()
+    for record in records:
+        try:
+            left += _drop(home, catalog, record, force)
+        except TransientError as error:
+            kept.append(error)
+    if kept:
+        raise kept[0]
+    return left
+
+
+def _drop(home: Path, catalog: Catalog, record: SourceRecord, force: bool = False) -> list[str]:
     instance = instance_of(record)
-    left = _clean_upstream(instance, force)
+    left = _clean_upstream(instance, record.known_as, force)
     debt = (instance.model_dump_json(), _durable(catalog, instance)) if left else None
-    _remove_files(home, catalog, name)
-    catalog.remove_source(name, debt)
+    _remove_files(home, catalog, record.name)
+    catalog.remove_source(record.name, debt)
     return left
 
 
@@ -125,7 +166,8 @@ def recover(home: Path, catalog: Catalog) -> list[PenstockError]:
     for record in catalog.sources():
         if record.state in (SourceState.CREATING, SourceState.DROPPING):
             try:
-                drop_source(home, catalog, record.name)
+                catalog.dropping([record.name])
+                _drop(home, catalog, record)
             except TransientError as error:
                 catalog.set_source(record.name, SourceState.DROPPING, error=error.message, remedy=error.remedy)
                 waiting.append(error)
@@ -224,7 +266,7 @@ def upstream(source: str, conninfo: str) -> Iterator[None]:
         raise DefiniteError(message, "Mend that upstream, then try again.") from error
 
 
-def _clean_upstream(instance: PostgresInstanceConfig, force: bool) -> list[str]:
+def _clean_upstream(instance: PostgresInstanceConfig, known_as: str, force: bool) -> list[str]:
     if not instance.by_hand():  # all of it is the user's
         return []
     try:
@@ -238,7 +280,7 @@ def _clean_upstream(instance: PostgresInstanceConfig, force: bool) -> list[str]:
         )
         raise TransientError(
             message,
-            f"Try again when Postgres can be reached; or: penstock drop {instance.source} --force, and by hand there:\n"
+            f"Try again when Postgres can be reached; or: penstock drop {known_as} --force, and by hand there:\n"
             + "\n".join(instance.by_hand()),
         ) from error
     return []

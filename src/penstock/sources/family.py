@@ -69,6 +69,8 @@ class Source(BaseModel, ABC):
     name: str
     log: str | None = Field(default=None, description="where the change log is: kafka://broker:9092; else in the home")
     retain_history: str = Field(default="1 day", description="how long history is kept, beyond what readers need")
+    part_of: str | None = Field(default=None, description="of a shard, the name that the user gave to all of them")
+    shard: str | None = Field(default=None, description="of a shard, what tells its rows from those of the others")
 
     @field_validator("log")
     @classmethod
@@ -80,6 +82,10 @@ class Source(BaseModel, ABC):
     def _is_a_duration(cls, text: str) -> str:
         parse_duration(text)
         return text
+
+    def shards(self) -> Sequence[Self]:
+        """Return the sources of which this one is made, each with instance, log and frontier of its own."""
+        return [self]
 
     @abstractmethod
     def create_instances(self, workers: int) -> Sequence[InstanceConfig]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from pydantic import ConfigDict, Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.model import TableName, TableSchema
@@ -26,6 +26,7 @@ from penstock.sources.postgres.preflight import Preflight, chosen_tables, examin
 from penstock.sources.postgres.preflight.role import find_role
 from penstock.sources.postgres.preflight.tables import check_table
 from penstock.sources.postgres.publication import create_publication, drop_publication, repair_publication
+from penstock.sources.postgres.shards import check_connections, shard_names
 from penstock.sources.postgres.slot import (
     SlotFlags,
     create_slot,
@@ -39,7 +40,9 @@ from penstock.sources.postgres.wal import written
 
 __all__ = ["PostgresInstanceConfig", "PostgresSource", "source_name"]
 
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
+_LONGEST_NAME = 41
+_NAME = re.compile(rf"[a-z][a-z0-9_]{{0,{_LONGEST_NAME - 1}}}")
+_NOT_OPTIONS = ("connection", "connections", "part_of", "shard")
 _RELEASE_SECONDS = 10.0
 _SETTLE_SECONDS = 3
 
@@ -59,7 +62,8 @@ class PostgresSource(Source, PostgresOptions):
 
     NAME: ClassVar[str] = "POSTGRES"
 
-    connection: str
+    connection: str = ""
+    connections: tuple[str, ...] = Field(default=(), description="the databases of shards, in the place of one")
     publication: str
     slot: str
 
@@ -76,6 +80,18 @@ class PostgresSource(Source, PostgresOptions):
     def _without_a_secret(cls, connection: str) -> str:
         return parse_url(connection)
 
+    @field_validator("connections")
+    @classmethod
+    def _several_databases(cls, connections: tuple[str, ...]) -> tuple[str, ...]:
+        return check_connections(connections)
+
+    @model_validator(mode="after")
+    def _one_or_several(self) -> PostgresSource:
+        if self.connections and self.connection:
+            message = f"source {self.name} has both one database and several"
+            raise UsageError(message, "Give connection, or connections.")
+        return self
+
     @field_validator("slot")
     @classmethod
     def _name_of_a_slot(cls, slot: str) -> str:
@@ -87,26 +103,64 @@ class PostgresSource(Source, PostgresOptions):
     @classmethod
     def from_url(cls, url: str, name: str | None = None, **options: Any) -> Self:
         """Describe the capture of a database by its URL, and by options (the fields of `PostgresOptions`)."""
-        name = name or source_name(url)
+        connection, password = _split_password(parse_url(url))
+        return cls._described(name or source_name(url), {"connection": connection}, password, options)
+
+    @classmethod
+    def from_urls(cls, urls: Sequence[str], name: str, **options: Any) -> Self:
+        """Describe the capture of several databases with the same tables, which become one source: see `shards`."""
+        connections = check_connections(tuple(parse_url(url) for url in urls))
+        return cls._described(name, {"connections": connections}, None, options)
+
+    @classmethod
+    def _described(cls, name: str, where: dict[str, Any], password: str | None, options: dict[str, Any]) -> Self:
         if not _NAME.fullmatch(name):
             message = f"{name!r} cannot name a source"
             raise UsageError(
                 message,
                 "Use a lower-case letter, then lower-case letters, digits and underscores, 41 at most.",
             )
-        connection, password = _split_password(parse_url(url))
         given = {"publication": f"penstock_{name}", "slot": f"penstock_{name}", "password": password}
         given |= {option: value for option, value in options.items() if value is not None}
         _known_options(cls, given)
         try:
-            return cls.model_validate({**given, "name": name, "connection": connection})
+            return cls.model_validate({**given, "name": name, **where})
         except ValidationError as invalid:
             first = invalid.errors(include_input=False, include_url=False)[0]
             message = f"the option {'.'.join(map(str, first['loc'])) or name}: {first['msg']}"
             raise UsageError(message, "See the reference of the options of a Postgres source.") from None
 
+    def shards(self) -> Sequence[Self]:
+        """Return the sources of the shards, or this one alone.
+
+        A password by reference holds for all, unless a connection has its own; so does a publication or slot of the
+        user's, which has the same name everywhere. Ours are named after the shard.
+        """
+        found = shard_names(self.connections)
+        return [self._shard(*each) for each in zip(self.connections, *found, strict=True)] if found else [self]
+
+    def _shard(self, connection: str, shard: str, suffix: str) -> Self:
+        connection, password = _split_password(connection)
+        room = _LONGEST_NAME - len(suffix) - 1
+        owned = {"publication": self.publication_ownership, "slot": self.slot_ownership}
+        ours = [field for field, ownership in owned.items() if ownership is Ownership.MANAGED]
+        return type(self).model_validate(
+            {
+                **self.model_dump(exclude={"connections"}),
+                **{field: f"{getattr(self, field)}_{suffix}" for field in ours},
+                "name": f"{self.name[:room]}_{suffix}",
+                "connection": connection,
+                "password": password or self.password,
+                "part_of": self.name,
+                "shard": shard,
+            }
+        )
+
     def conninfo(self) -> str:
         """Return the connection as `connect` takes it: the reference stands in the place of the password."""
+        if self.connections:
+            message = f"source {self.name} is made of {len(self.connections)} databases"
+            raise UsageError(message, "Ask one of its shards.")
         return make_conninfo(self.connection, password=self.password) if self.password else self.connection
 
     def preflight(
@@ -325,7 +379,7 @@ def _split_password(conninfo: str) -> tuple[str, str | None]:
 
 def _known_options(source: type[PostgresSource], given: dict[str, Any]) -> None:
     for option in given:
-        if option not in source.model_fields:
+        if option not in source.model_fields or option in _NOT_OPTIONS:
             message = f"there is no option {option} of a Postgres source"
             raise UsageError(message, nearest(option, source.model_fields) or "See the reference of its options.")
 
