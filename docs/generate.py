@@ -42,8 +42,8 @@ from penstock.control.status import DebtStatus, HomeStatus, ReaderStatus, Source
 from penstock.control.transaction_json import VERSION, transaction_json
 from penstock.control.verify_report import VerifyKey, VerifyRepair, VerifyReport, VerifyTable
 from penstock.positions import Lsn
+from penstock.sources.findings import Level
 from penstock.sources.postgres import types
-from penstock.sources.postgres.findings import Level
 from penstock.sources.postgres.options import (
     Heartbeat,
     Ownership,

@@ -8,8 +8,10 @@
     │   ├── TableError            belongs to one table from one LSN on; others run on
     │   ├── ProtocolError         bytes from Postgres that do not follow the protocol
     │   ├── LogCorrupt            the change log does not hold what was written to it
-    │   └── HistoryGone           a range begins before `valid`: that history was removed
+    │   ├── HistoryGone           a range begins before `valid`: that history was removed
+    │   └── Taken                 what was to be made outside is there already: it is somebody else's
     └── TransientError            may pass by itself; retried with backoff, never data       exit 4
+        └── InUse                 somebody else reads what this source reads; they may be about to end
 
 Errors cross process borders (Spark workers, the capture process), so each of them pickles: the
 constructor's arguments are the whole state. Messages name objects, never row values and never secrets.
@@ -22,10 +24,12 @@ from typing import Any
 __all__ = [
     "DefiniteError",
     "HistoryGone",
+    "InUse",
     "LogCorrupt",
     "PenstockError",
     "ProtocolError",
     "TableError",
+    "Taken",
     "TransientError",
     "UsageError",
 ]
@@ -84,7 +88,15 @@ class HistoryGone(DefiniteError):
     """A range begins before `valid`: that history was removed."""
 
 
+class Taken(DefiniteError):
+    """What was to be made outside is there already, and somebody else's: it is not ours to remove."""
+
+
 class TransientError(PenstockError):
     """Worth another try: the network, a server that restarts, a slot still held by a dying session."""
 
     exit_code = 4
+
+
+class InUse(TransientError):
+    """Somebody else reads what this source reads: one who is about to end, or another Penstock."""

@@ -6,6 +6,7 @@
       penstock.db        the catalog
       log/SOURCE.db      the change log of a source
       lake/SOURCE/TABLE  its base tables (Delta)
+      state/SOURCE/      what its instance keeps beside the log
       run/               lock and pid of a running instance
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["base_path", "catalog_path", "lake_path", "log_path", "repair_path", "run_path"]
+__all__ = ["base_path", "catalog_path", "lake_path", "log_path", "repair_path", "run_path", "state_path"]
 
 
 def catalog_path(home: Path) -> Path:
@@ -39,6 +40,11 @@ def base_path(home: Path, source: str, table: str) -> Path:
 def repair_path(home: Path, source: str, repair: int) -> Path:
     """Return the folder in which a repair keeps the rows that it read, while it lasts."""
     return lake_path(home, source) / ".repairs" / str(repair)
+
+
+def state_path(home: Path, source: str) -> Path:
+    """Return the folder in which the instance of a source keeps what it likes."""
+    return home / "state" / source
 
 
 def run_path(home: Path) -> Path:

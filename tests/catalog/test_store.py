@@ -206,9 +206,10 @@ def test_nobody_brings_back_what_is_being_dropped(shop: Catalog) -> None:
 
 
 def test_debts(shop: Catalog) -> None:
-    shop.remove_source("shop", ('{"slot": "s"}', Lsn(7)))
+    shop.remove_source("shop", ("POSTGRES", '{"slot": "s"}', Lsn(7)))
     (debt,) = shop.debts()
-    assert (debt.source, debt.instance, debt.durable, debt.error) == ("shop", '{"slot": "s"}', Lsn(7), None)
+    assert (debt.source, debt.kind, debt.durable, debt.error) == ("shop", "POSTGRES", Lsn(7), None)
+    assert debt.instance == '{"slot": "s"}'
     shop.defer(debt, "nobody there")
     assert shop.debts()[0].error == "nobody there"
     shop.settle(debt)

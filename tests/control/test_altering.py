@@ -12,12 +12,12 @@ from tests.control.shop import Shop, until
 
 from penstock.catalog.store import Catalog
 from penstock.control import following
-from penstock.control.lifecycle import instance_of, spec_of
 from penstock.control.named import named_source
+from penstock.control.recorded import database_instance_of, database_spec_of
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.layout import base_path
 from penstock.positions import Lsn
-from penstock.sources.postgres.spec import PostgresInstanceConfig
+from penstock.sources.postgres.config import PostgresInstanceConfig
 
 MADE = """
 CREATE TABLE orders (id int PRIMARY KEY, status text); INSERT INTO orders SELECT n, 'new' FROM generate_series(1, 50) n;
@@ -54,8 +54,8 @@ def test_a_table_is_added_while_the_others_move_on(shop: Callable[..., Shop]) ->
     assert made.equal()
     assert made.home.live(made.spark).table("shop.bills").filter("id = -1 AND total = 7").count() == 1
     record = named_source(made.catalog, "shop")
-    assert spec_of(record).tables == (*CHOSEN, "public.invoices AS bills")
-    (captured,) = [table for table in instance_of(record).tables if table.name.name == "invoices"]
+    assert database_spec_of(record).tables == (*CHOSEN, "public.invoices AS bills")
+    (captured,) = [table for table in database_instance_of(record).tables if table.name.name == "invoices"]
     assert any(f"invoices is added, published from {Lsn(captured.published)} on" in line for line in made.said)
     copied = made.catalog.newest_base("shop", "bills", Lsn((1 << 63) - 1))
     assert copied is not None

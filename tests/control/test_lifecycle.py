@@ -12,15 +12,17 @@ import pytest
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog
 from penstock.control import lifecycle
-from penstock.control.lifecycle import create_source, drop_source, instance_of, recover
+from penstock.control.lifecycle import create_source, drop_source, recover
+from penstock.control.recorded import database_instance_of
 from penstock.control.status import home_status
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError, TransientError
 from penstock.layout import catalog_path, lake_path, log_path
 from penstock.model import TableName
 from penstock.sources.postgres import spec
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.slot import create_slot
-from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
+from penstock.sources.postgres.spec import PostgresSource
 from penstock.testing.postgres import start_postgres
 
 
@@ -51,7 +53,7 @@ def test_create_and_drop(database: Any, source: PostgresSource, catalog: Catalog
     assert record is not None
     assert record.state is SourceState.READY
     assert PostgresSource.model_validate_json(record.spec) == source
-    assert instance_of(record).start() > 0
+    assert database_instance_of(record).start() > 0
     assert log_path(tmp_path, name).exists()
     assert upstream(database) == {f"slot penstock_{name}", f"publication penstock_{name}"}
     keyless, captured = catalog.tables(name)

@@ -23,7 +23,7 @@ from penstock.errors import TableError, UsageError
 from penstock.layout import catalog_path, log_path
 from penstock.model import TableSchema
 from penstock.positions import Lsn
-from penstock.sources.postgres.spec import PostgresInstanceConfig
+from penstock.sources.postgres.config import PostgresInstanceConfig
 
 FAR = datetime(2200, 1, 1, tzinfo=UTC)
 

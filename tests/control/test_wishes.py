@@ -15,8 +15,8 @@ from penstock.catalog.store import Catalog, TableRecord, Wish
 from penstock.control import altering
 from penstock.control.altering import alter, describe, give_up
 from penstock.control.home import Home
-from penstock.control.lifecycle import instance_of, spec_of
 from penstock.control.named import named_source
+from penstock.control.recorded import database_instance_of, database_spec_of
 from penstock.control.wishes import ask_add, ask_drop, ask_retry, open_wishes
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.layout import base_path, catalog_path
@@ -43,7 +43,7 @@ class Made:
         return {str(table.upstream): table.state.value for table in self.catalog.tables("shop")}
 
     def captured(self) -> dict[str, int]:
-        tables = instance_of(named_source(self.catalog, "shop")).tables
+        tables = database_instance_of(named_source(self.catalog, "shop")).tables
         return {str(table.name): table.generation for table in tables}
 
     def published(self) -> set[str]:
@@ -78,7 +78,7 @@ def test_wishes_are_noted_with_what_is_asked_of_the_source(shop: Callable[..., M
     assert "at the next penstock run" in answer.told
     made.home.drop_table("shop", "users")
     assert made.states() == {"public.orders": "pending", "public.users": "dropping", "public.invoices": "adding"}
-    assert spec_of(named_source(made.catalog, "shop")).tables == ("public.orders", "public.invoices AS bills")
+    assert database_spec_of(named_source(made.catalog, "shop")).tables == ("public.orders", "public.invoices AS bills")
     assert made.captured() == {"public.orders": 0, "public.users": 0}
     told = made.carry_out()
     assert [line.split(": ")[1].split(",")[0] for line in told] == [
@@ -201,7 +201,7 @@ def test_killed_at_any_step_the_next_start_finishes(
     made.home.drop_table("shop", "users")
     folder = base_path(made.home.path, "shop", "users")
     folder.mkdir(parents=True)
-    (users,) = [t for t in instance_of(named_source(made.catalog, "shop")).tables if t.name.name == "users"]
+    (users,) = [t for t in database_instance_of(named_source(made.catalog, "shop")).tables if t.name.name == "users"]
     with closing(made.catalog.log("shop").writer()) as writer:
         begun = writer.frontiers().durable
         writer.define(users.table_schema(), begun)
@@ -241,7 +241,7 @@ def test_what_is_excluded_of_a_dropped_table_stays_so(shop: Callable[..., Made],
     assert made.home.check("shop").ready
     made.home.add_table("shop", "public.users")
     made.carry_out()
-    (users,) = [t for t in instance_of(named_source(made.catalog, "shop")).tables if t.name.name == "users"]
+    (users,) = [t for t in database_instance_of(named_source(made.catalog, "shop")).tables if t.name.name == "users"]
     assert [column.name for column in users.columns] == ["id"]
     assert users.column_list
 

@@ -1,4 +1,4 @@
-"""The tables of the catalog's file, version by version: a home of an older Penstock is brought up to date when opened."""
+"""The tables of the catalog, version by version: a home of an older Penstock is brought up to date when opened."""
 
 from __future__ import annotations
 
@@ -43,11 +43,14 @@ CREATE TABLE repair (
     state TEXT NOT NULL DEFAULT 'asked', low INTEGER, high INTEGER, rows_read INTEGER, rows_changed INTEGER,
     error TEXT, remedy TEXT, ended_at TEXT)
 """
+_KINDS = """
+ALTER TABLE debt ADD COLUMN kind TEXT NOT NULL DEFAULT 'POSTGRES'
+"""
 _SHARDS = """
 ALTER TABLE source ADD COLUMN part_of TEXT;
 ALTER TABLE source ADD COLUMN shard TEXT
 """
-_STEPS = (_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _SHARDS)
+_STEPS = (_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _KINDS, _SHARDS)
 """What takes a catalog from one version, the place in this list, to the next."""
 VERSION = len(_STEPS)
 

@@ -7,6 +7,7 @@ crash in between is always seen on the next start. Several processes may use it 
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 
 __all__ = ["BaseVersion", "Catalog", "Debt", "SourceRecord", "TableRecord", "Wish"]
+
+_WAL_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class Debt:
 
     id: int
     source: str
+    kind: str
     instance: str
     durable: Lsn
     error: str | None
@@ -103,7 +107,7 @@ class Catalog:
             message = f"the home {path.parent} cannot be used: {error.strerror}"
             raise DefiniteError(message, "Use another one (--home).") from error
         with self.connected() as db:
-            db.execute("PRAGMA journal_mode = WAL")
+            _use_wal(db)
             migrate(db, path.parent)
 
     def sources(self) -> list[SourceRecord]:
@@ -172,19 +176,21 @@ class Catalog:
         with self.transaction() as db:
             db.execute(query, (state, error or None, remedy or None, instance, name, *guarded))
 
-    def remove_source(self, name: str, debt: tuple[str, Lsn] | None = None) -> None:
+    def remove_source(self, name: str, debt: tuple[str, str, Lsn] | None = None) -> None:
         """Forget a source and everything about it; in the same step, remember the debt that it leaves upstream."""
         with self.transaction() as db:
             db.execute("DELETE FROM source WHERE name=?", (name,))
             db.execute("DELETE FROM repair WHERE source=? AND state='asked'", (name,))
             if debt is not None:
-                db.execute("INSERT INTO debt (source, instance, durable) VALUES (?, ?, ?)", (name, *debt))
+                db.execute("INSERT INTO debt (source, kind, instance, durable) VALUES (?, ?, ?, ?)", (name, *debt))
 
     def debts(self) -> list[Debt]:
         """Return what is still to be removed upstream, the oldest first."""
         with self.connected() as db:
-            rows = db.execute("SELECT id, source, instance, durable, error, since FROM debt ORDER BY id").fetchall()
-        return [Debt(r[0], r[1], r[2], Lsn(r[3]), r[4], r[5]) for r in rows]
+            rows = db.execute(
+                "SELECT id, source, kind, instance, durable, error, since FROM debt ORDER BY id"
+            ).fetchall()
+        return [Debt(r[0], r[1], r[2], r[3], Lsn(r[4]), r[5], r[6]) for r in rows]
 
     def settle(self, debt: Debt) -> None:
         """Forget a debt: nothing is left of it."""
@@ -367,6 +373,19 @@ def _note(db: sqlite3.Connection, wish: Wish) -> None:
     if wish.spec is not None and not db.execute(query, (*wish.spec, table.source)).rowcount:
         message = f"source {table.source} was changed by somebody else at this moment"
         raise TransientError(message, "Nothing was done: try again.")
+
+
+def _use_wal(db: sqlite3.Connection) -> None:
+    """Switch the file to WAL mode; SQLite does not wait for others who do the same at this moment."""
+    deadline = time.monotonic() + _WAL_SECONDS
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 def _translated(error: sqlite3.DatabaseError, path: Path) -> Exception:

@@ -28,15 +28,15 @@ from pathlib import Path
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
-from penstock.control.lifecycle import instance_of, spec_of, upstream
+from penstock.control.recorded import database_instance_of, database_spec_of
 from penstock.control.wishes import dropped
 from penstock.errors import PenstockError, TableError
 from penstock.layout import base_path
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.findings import Finding
 from penstock.sources.postgres.captured import CapturedTable
-from penstock.sources.postgres.findings import Finding
-from penstock.sources.postgres.spec import PostgresInstanceConfig
+from penstock.sources.postgres.config import PostgresInstanceConfig
 
 __all__ = ["Described", "alter", "describe", "give_up"]
 
@@ -47,17 +47,15 @@ Described = Mapping[TableName, CapturedTable | Finding]
 def describe(record: SourceRecord, wishes: Sequence[TableRecord]) -> Described:
     """Look at the tables that shall come, or come again."""
     wanted = [wish.upstream for wish in wishes if wish.state is not TableState.DROPPING]
-    with upstream(record.name, instance_of(record).connection):
-        return spec_of(record).look_again(wanted) if wanted else {}
+    return database_spec_of(record).look_again(wanted) if wanted else {}
 
 
 def alter(
     home: Path, catalog: Catalog, record: SourceRecord, wishes: Sequence[TableRecord], found: Described
 ) -> list[str]:
     """Carry wishes out; return what there is to tell. Capture must not run meanwhile: it stores its config, too."""
-    config = _altered(instance_of(record), wishes, found, _generations(catalog, record.name))
-    with upstream(record.name, config.connection):
-        published = config.repair()
+    config = _altered(database_instance_of(record), wishes, found, _generations(catalog, record.name))
+    published = config.repair()
     tables = [t.model_copy(update={"published": int(published)}) if t.name in found else t for t in config.tables]
     config = config.model_copy(update={"tables": tuple(tables)})
     told = (record.error or "", record.remedy or "")

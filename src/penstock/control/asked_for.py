@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from penstock.catalog.store import Catalog, SourceRecord
-from penstock.control.lifecycle import spec_of
+from penstock.control.recorded import spec_of
 from penstock.errors import UsageError
 from penstock.sources.postgres.spec import PostgresSource
 
@@ -29,13 +29,13 @@ def described(url: str | Sequence[str], name: str | None = None, **options: Any)
 
 def captured_as(catalog: Catalog, url: str | Sequence[str], **options: Any) -> str | None:
     """Return the name of the source that captures this database, or exactly these; refuse other options."""
-    wanted = _connections(described(url, "wanted"))
+    wanted = {shard.connection for shard in described(url, "wanted").shards().values()}
     for name, records in _together(catalog).items():
-        specs = [spec_of(record) for record in records]
+        specs = [spec for spec in map(spec_of, records) if isinstance(spec, PostgresSource)]
         if {spec.connection for spec in specs} != wanted:
             continue
         given = {key for key, value in options.items() if value is not None}
-        if options and _told(described(url, name, **options).shards(), given) != _told(specs, given):
+        if options and _told(described(url, name, **options).shards().values(), given) != _told(specs, given):
             message = f"this home captures that database already, as source {name}, with other options"
             raise UsageError(message, f"Leave the options out, or drop it first: penstock drop {name}")
         return name
@@ -50,11 +50,7 @@ def _together(catalog: Catalog) -> dict[str, list[SourceRecord]]:
     return found
 
 
-def _connections(source: PostgresSource) -> set[str]:
-    return {shard.connection for shard in source.shards()}
-
-
-def _told(specs: Sequence[PostgresSource], given: set[str]) -> dict[str, dict[str, Any]]:
+def _told(specs: Iterable[PostgresSource], given: set[str]) -> dict[str, dict[str, Any]]:
     """Return what each of these sources was asked for, but for what goes without saying."""
     kept = {field for field in _KEPT if field not in given}
     return {spec.name: spec.model_dump(exclude=kept) for spec in specs}

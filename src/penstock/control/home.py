@@ -21,10 +21,11 @@ from penstock.changelog.interface import ChangeLog, Frontiers
 from penstock.control.answer import Answer
 from penstock.control.asked_for import captured_as, described
 from penstock.control.check import CheckReport, check_database, check_sources
-from penstock.control.lifecycle import TABLES, create_source, drop_source, instance_of, recover, upstream
+from penstock.control.lifecycle import TABLES, create_source, drop_source, recover
 from penstock.control.lock import hold_home, holder
 from penstock.control.moment import AsOf
 from penstock.control.named import named_source, named_sources, named_tables, runnable_sources
+from penstock.control.recorded import database_instance_of, instance_of
 from penstock.control.status import HomeStatus, home_status
 from penstock.control.views import Views
 from penstock.errors import PenstockError, UsageError
@@ -139,8 +140,7 @@ class Home:
         """
         with hold_home(self.path):
             record = named_source(self._catalog, source)
-            with upstream(source, instance_of(record).connection):
-                accepted = instance_of(record).accept_interference()
+            accepted = database_instance_of(record).accept_interference()
             self._catalog.set_source(source, SourceState.READY, instance=accepted.model_dump_json())
 
     def drop_table(self, source: str, table: str) -> None:

@@ -14,34 +14,28 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
-
-import psycopg
 
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog, Debt, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.place import log_at
+from penstock.control.recorded import debt_of, instance_of
 from penstock.control.shards import refuse_shard, refuse_taken, refuse_unlike
-from penstock.errors import DefiniteError, PenstockError, TransientError
-from penstock.layout import lake_path
+from penstock.errors import DefiniteError, PenstockError, Taken, TransientError
+from penstock.layout import lake_path, state_path
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres.connection import connection_error
-from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
+from penstock.sources.family import InstanceConfig, Source
 
 __all__ = [
     "TABLES",
     "create_source",
-    "debt_of",
     "drop_source",
     "free_name",
-    "instance_of",
     "recover",
-    "spec_of",
-    "upstream",
 ]
 
 
@@ -51,33 +45,28 @@ TABLES = "tables"
 _NONE: Mapping[TableName, str] = {}
 
 
-def create_source(home: Path, catalog: Catalog, source: PostgresSource) -> None:
-    """Make a source, of one database or of several shards: everything it needs upstream and here, or nothing at all."""
+def create_source(home: Path, catalog: Catalog, source: Source) -> None:
+    """Make a source, or all of its shards: everything that is needed upstream and here, or nothing at all."""
     shards = source.shards()
-    refuse_taken(catalog, source, shards)
-    for shard in shards:
+    refuse_taken(catalog, source, list(shards.values()))
+    for shard in shards.values():
         _refuse_foreign_log(home, shard)
-    instances = [_looked_at(shard) for shard in shards]
-    refuse_unlike({shard.shard or shard.name: each for shard, each in zip(shards, instances, strict=True)})
-    records = [_record(shard, instance) for shard, instance in zip(shards, instances, strict=True)]
-    catalog.add_sources(list(zip(records, map(_tables, instances), strict=True)))
-    prepared: list[PostgresInstanceConfig] = []
-    for shard, instance in zip(shards, instances, strict=True):
+    instances = {word: shard.create_instances(1)[0] for word, shard in shards.items()}
+    refuse_unlike(instances)
+    records = [_record(source, shards[word], instances[word], word) for word in shards]
+    catalog.add_sources(list(zip(records, map(_tables, instances.values()), strict=True)))
+    prepared: list[InstanceConfig] = []
+    for instance in instances.values():
         try:
-            prepared.append(_prepared(catalog, shard, instance))
+            prepared.append(_prepared(catalog, instance))
         except BaseException as error:
-            taken = isinstance(error.__cause__, psycopg.errors.DuplicateObject)  # what is there is somebody else's
-            _undo(home, catalog, instances, prepared if taken else [*prepared, instance])
+            begun = prepared if isinstance(error, Taken) else [*prepared, instance]
+            _undo(home, catalog, list(instances.values()), begun)
             raise
     catalog.made({instance.source: instance.model_dump_json() for instance in prepared})
 
 
-def _looked_at(source: PostgresSource) -> PostgresInstanceConfig:
-    with upstream(source.name, source.conninfo()):
-        return source.create_instances(1)[0]
-
-
-def _record(source: PostgresSource, instance: PostgresInstanceConfig) -> SourceRecord:
+def _record(whole: Source, source: Source, instance: InstanceConfig, shard: str | None) -> SourceRecord:
     return SourceRecord(
         source.name,
         source.NAME,
@@ -85,19 +74,18 @@ def _record(source: PostgresSource, instance: PostgresInstanceConfig) -> SourceR
         instance.model_dump_json(),
         SourceState.CREATING,
         log=source.log,
-        part_of=source.part_of,
-        shard=source.shard,
+        part_of=None if shard is None else whole.name,
+        shard=shard,
     )
 
 
-def _prepared(catalog: Catalog, source: PostgresSource, instance: PostgresInstanceConfig) -> PostgresInstanceConfig:
-    with upstream(source.name, source.conninfo()):
-        prepared = instance.prepare()
-    _make_log(catalog.log(source.name), prepared.start())
+def _prepared(catalog: Catalog, instance: InstanceConfig) -> InstanceConfig:
+    prepared = instance.prepare()
+    _make_log(catalog.log(instance.source), prepared.start())
     return prepared
 
 
-def _refuse_foreign_log(home: Path, source: PostgresSource) -> None:
+def _refuse_foreign_log(home: Path, source: Source) -> None:
     """A log in Kafka may be that of another home, whose writer would be fenced and whose history mixed with ours."""
     log = log_at(home, source.name, source.log)
     if log.exists():
@@ -107,19 +95,14 @@ def _refuse_foreign_log(home: Path, source: PostgresSource) -> None:
         )
 
 
-def _undo(
-    home: Path,
-    catalog: Catalog,
-    instances: Sequence[PostgresInstanceConfig],
-    begun: Sequence[PostgresInstanceConfig],
-) -> None:
-    """Take back what a failed create made; while Postgres cannot be reached, the catalog keeps it for `recover`."""
+def _undo(home: Path, catalog: Catalog, instances: Sequence[InstanceConfig], begun: Sequence[InstanceConfig]) -> None:
+    """Take back what a failed create made; what cannot be reached right now, the catalog keeps for `recover`."""
     ours = {instance.source for instance in begun}
     for instance in instances:
         try:
             if instance.source in ours:
                 instance.cleanup()
-        except (PenstockError, psycopg.Error):
+        except PenstockError:
             continue
         _remove_files(home, catalog, instance.source)
         catalog.remove_source(instance.source)
@@ -140,7 +123,7 @@ def drop_source(home: Path, catalog: Catalog, name: str, *, force: bool = False)
     left, kept = list[str](), list[TransientError]()
     for record in records:
         try:
-            left += _drop(home, catalog, record, force)
+            left += _drop(home, catalog, record, force=force)
         except TransientError as error:
             kept.append(error)
     if kept:
@@ -148,10 +131,10 @@ def drop_source(home: Path, catalog: Catalog, name: str, *, force: bool = False)
     return left
 
 
-def _drop(home: Path, catalog: Catalog, record: SourceRecord, force: bool = False) -> list[str]:
+def _drop(home: Path, catalog: Catalog, record: SourceRecord, *, force: bool) -> list[str]:
     instance = instance_of(record)
     left = _clean_upstream(instance, record.known_as, force)
-    debt = (instance.model_dump_json(), _durable(catalog, instance)) if left else None
+    debt = (record.kind, instance.model_dump_json(), _durable(catalog, instance)) if left else None
     _remove_files(home, catalog, record.name)
     catalog.remove_source(record.name, debt)
     return left
@@ -167,7 +150,7 @@ def recover(home: Path, catalog: Catalog) -> list[PenstockError]:
         if record.state in (SourceState.CREATING, SourceState.DROPPING):
             try:
                 catalog.dropping([record.name])
-                _drop(home, catalog, record)
+                _drop(home, catalog, record, force=False)
             except TransientError as error:
                 catalog.set_source(record.name, SourceState.DROPPING, error=error.message, remedy=error.remedy)
                 waiting.append(error)
@@ -178,43 +161,25 @@ def recover(home: Path, catalog: Catalog) -> list[PenstockError]:
 def _settle(catalog: Catalog, debt: Debt) -> PenstockError | None:
     """Remove what a source dropped by force left upstream; where a new source has those names, they are its own."""
     instance = debt_of(debt)
-    names = [(other.connection, other.slot) for other in map(instance_of, catalog.sources())]
     try:
-        if (instance.connection, instance.slot) not in names:
+        if not any(instance.same_outside(other) for other in map(instance_of, catalog.sources())):
             instance.settle(debt.durable)
-    except (PenstockError, psycopg.Error) as error:
-        said = _said(error)
-        catalog.defer(debt, said)
-        message = f"what source {debt.source} left upstream could not be removed: {said}"
+    except PenstockError as error:
+        catalog.defer(debt, error.message)
+        message = f"what source {debt.source} left upstream could not be removed: {error.message}"
         return TransientError(message, "\n".join(["It will be tried again; or run by hand:", *instance.by_hand()]))
     catalog.settle(debt)
     return None
 
 
-def debt_of(debt: Debt) -> PostgresInstanceConfig:
-    """Read what a debt is about."""
-    return PostgresInstanceConfig.model_validate_json(debt.instance)
-
-
-def spec_of(record: SourceRecord) -> PostgresSource:
-    """Read what was asked for."""
-    return PostgresSource.model_validate_json(record.spec)
-
-
-def instance_of(record: SourceRecord) -> PostgresInstanceConfig:
-    """Read a source's instance config."""
-    return PostgresInstanceConfig.model_validate_json(record.instance)
-
-
-def _tables(instance: PostgresInstanceConfig) -> list[TableRecord]:
-    captured = [table.name for table in instance.tables]
-    refused = [TableName.parse(name) for name in instance.refused]
-    aliases = {table.name: table.alias for table in instance.tables if table.alias}
-    local = _local_names([*captured, *refused], aliases)
+def _tables(instance: InstanceConfig) -> list[TableRecord]:
+    captured = [table.name for table in instance.produced()]
+    left_out = instance.left_out()
+    aliases = {table.name: table.alias for table in instance.produced() if table.alias}
+    local = _local_names([*captured, *left_out], aliases)
     pending = [TableRecord(instance.source, name, local[name], TableState.PENDING) for name in captured]
     failed = [
-        TableRecord(instance.source, name, local[name], TableState.FAILED, *instance.refused[str(name)])
-        for name in refused
+        TableRecord(instance.source, name, local[name], TableState.FAILED, *why) for name, why in left_out.items()
     ]
     return pending + failed
 
@@ -253,44 +218,27 @@ def _folder_name(name: str) -> str:
     return name.replace("/", "_") if name.strip(".") else name.replace(".", "_")
 
 
-@contextmanager
-def upstream(source: str, conninfo: str) -> Iterator[None]:
-    """Tell in our words what Postgres says while a source is made or changed."""
-    try:
-        yield
-    except psycopg.Error as error:
-        said = " ".join(str(error).split())
-        if error.sqlstate is None or error.sqlstate.startswith(("08", "57")):
-            raise connection_error(error, conninfo) from error
-        message = f"Postgres refused to prepare source {source}: {said}"
-        raise DefiniteError(message, "Mend that upstream, then try again.") from error
-
-
-def _clean_upstream(instance: PostgresInstanceConfig, known_as: str, force: bool) -> list[str]:
+def _clean_upstream(instance: InstanceConfig, known_as: str, force: bool) -> list[str]:
     if not instance.by_hand():  # all of it is the user's
         return []
     try:
         instance.cleanup()
-    except (PenstockError, psycopg.Error) as error:
+    except PenstockError as error:
         if force:
             return instance.by_hand()
         message = (
-            f"source {instance.source} is not gone yet, because slot and publication could not be removed:"
-            f" {_said(error)}"
+            f"source {instance.source} is not gone yet, because what it made upstream could not be removed:"
+            f" {error.message}"
         )
         raise TransientError(
             message,
-            f"Try again when Postgres can be reached; or: penstock drop {known_as} --force, and by hand there:\n"
+            f"Try again when that can be reached; or: penstock drop {known_as} --force, and by hand there:\n"
             + "\n".join(instance.by_hand()),
         ) from error
     return []
 
 
-def _said(error: BaseException) -> str:
-    return error.message if isinstance(error, PenstockError) else " ".join(str(error).split())
-
-
-def _durable(catalog: Catalog, instance: PostgresInstanceConfig) -> Lsn:
+def _durable(catalog: Catalog, instance: InstanceConfig) -> Lsn:
     """How far the slot can have been confirmed by us."""
     log = catalog.log(instance.source)
     if not log.exists():
@@ -309,3 +257,4 @@ def _make_log(log: ChangeLog, start: Lsn) -> None:
 def _remove_files(home: Path, catalog: Catalog, name: str) -> None:
     catalog.log(name).remove()
     shutil.rmtree(lake_path(home, name), ignore_errors=True)
+    shutil.rmtree(state_path(home, name), ignore_errors=True)

@@ -15,8 +15,8 @@ from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
 from penstock.changelog.history import not_copied
 from penstock.changelog.interface import LoggedTable
-from penstock.control.lifecycle import instance_of
 from penstock.control.moment import AsOf
+from penstock.control.recorded import instance_of
 from penstock.control.sharded_tables import ShardedTable, sharded_tables
 from penstock.control.wishes import dropped
 from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
@@ -157,7 +157,7 @@ class Live:
         source = self._catalog.source(record.source)
         if self._dropped(record):
             raise DefiniteError(*dropped(source.known_as if source else record.source, record.upstream))
-        captured = [] if source is None else [t for t in instance_of(source).tables if t.name == record.upstream]
+        captured = [] if source is None else [t for t in instance_of(source).produced() if t.name == record.upstream]
         with closing(self._catalog.log(record.source).reader()) as log:
             logged = log.tables().get(record.upstream)
         if logged is not None and logged.error is not None and upto >= logged.error.lsn:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.errors import UsageError
-from penstock.sources.postgres.names import nearest
+from penstock.nearest import nearest
 
 __all__ = ["named_source", "named_sources", "named_table", "named_tables", "runnable_sources"]
 

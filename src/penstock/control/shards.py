@@ -3,8 +3,8 @@
 ::
 
     home.create([url, url], "shards")
-      ├─ source shards_s1   slot, log, frontier, base tables of its own ┐
-      └─ source shards_s2                                               ┴─▶ shards.orders, with the column penstock_shard
+      ├─ source shards_s1   slot, log, frontier, base tables of its own ─┐
+      └─ source shards_s2   the same ────────────────────────────────────┴─▶ shards.orders, with penstock_shard
 
 Each shard is a source like any other, and runs like any other: one that is down leaves the others alone. What makes
 them one is in the catalog, the name that they are part of, and is looked at where names are: in queries, in commands.
@@ -17,8 +17,7 @@ from collections.abc import Mapping, Sequence
 from penstock.catalog.store import Catalog, SourceRecord
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import SHARD, TableName, TableSchema
-from penstock.sources.family import Source
-from penstock.sources.postgres.spec import PostgresInstanceConfig
+from penstock.sources.family import InstanceConfig, Source
 
 __all__ = ["refuse_shard", "refuse_taken", "refuse_unlike", "refuse_unlike_tables"]
 
@@ -39,20 +38,24 @@ def refuse_shard(record: SourceRecord, name: str) -> None:
         raise UsageError(message, f"Name the source: {record.part_of}")
 
 
-def refuse_unlike(instances: Mapping[str, PostgresInstanceConfig]) -> None:
+def refuse_unlike(instances: Mapping[str | None, InstanceConfig]) -> None:
     """Refuse shards, by what tells them apart, that do not all have the same tables."""
     if len(instances) < 2:
         return
-    tables = {shard: {t.name: t.table_schema() for t in instance.tables} for shard, instance in instances.items()}
+    tables = {str(shard): {t.name: t.table_schema() for t in each.produced()} for shard, each in instances.items()}
+    left_out = {str(shard): instance.left_out() for shard, instance in instances.items()}
     for name in sorted({name for known in tables.values() for name in known}):
-        lacking = [shard for shard, known in tables.items() if name not in known]
-        if lacking:
-            why = instances[lacking[0]].refused.get(str(name))
-            told = f"cannot be captured on shard {lacking[0]}: {why[0]}" if why else f"is not on shard {lacking[0]}"
-            named = "Make the shards alike, or name the tables that all of them have (tables)."
-            message = f"{name} {told}; on others it is there"
-            raise DefiniteError(message, why[1] if why and why[1] else named)
+        lacking = next((shard for shard, known in tables.items() if name not in known), None)
+        if lacking is not None:
+            raise _lacking(name, lacking, left_out[lacking].get(name))
         refuse_unlike_tables(name, {shard: known[name] for shard, known in tables.items()})
+
+
+def _lacking(name: TableName, shard: str, why: tuple[str, str] | None) -> DefiniteError:
+    if why is None:
+        message = f"{name} is not on shard {shard}, while others have it"
+        return DefiniteError(message, "Make the shards alike, or name the tables that all of them have.")
+    return DefiniteError(f"{name} cannot be captured on shard {shard}, while it can on others: {why[0]}", why[1])
 
 
 def refuse_unlike_tables(name: TableName, schemas: Mapping[str, TableSchema]) -> None:

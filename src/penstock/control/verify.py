@@ -26,16 +26,16 @@ from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
 from penstock.control.followed import FollowedTable
-from penstock.control.lifecycle import instance_of, spec_of
 from penstock.control.live import Live
 from penstock.control.named import named_source, named_tables
+from penstock.control.recorded import database_instance_of, database_spec_of
 from penstock.control.shown import Shown
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connection_error
 from penstock.sources.postgres.slot import export_snapshot
-from penstock.sources.postgres.spec import PostgresInstanceConfig
 from penstock.spark.boundary import brief, delivering
 from penstock.tables.compare import Differences, differences
 from penstock.tables.initial_copy import upstream_rows
@@ -148,7 +148,7 @@ def _compare(how: _How, chosen: Sequence[TableRecord]) -> tuple[list[Verdict], l
     """
     catalog, spark, source = how.catalog, how.spark, how.record.name
     record = named_source(catalog, source)
-    spec, instance = spec_of(record), instance_of(record)
+    spec, instance = database_spec_of(record), database_instance_of(record)
     try:
         _note_newest(how.home, catalog, spark, instance, chosen)
         with export_snapshot(instance.connection) as snapshot, delivering():

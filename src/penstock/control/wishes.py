@@ -17,13 +17,14 @@ from dataclasses import replace
 
 from penstock.catalog.states import WISHES, TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord, Wish
-from penstock.control.lifecycle import free_name, instance_of, spec_of, upstream
+from penstock.control.lifecycle import free_name
 from penstock.control.named import named_sources, named_table
+from penstock.control.recorded import database_instance_of, database_spec_of
 from penstock.control.shards import refuse_shard, refuse_unlike_tables
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import TableName
+from penstock.sources.findings import Finding
 from penstock.sources.postgres.captured import CapturedTable
-from penstock.sources.postgres.findings import Finding
 from penstock.sources.postgres.names import TableChoice, choice_text, parse_table
 from penstock.sources.postgres.spec import PostgresSource
 
@@ -52,7 +53,7 @@ def ask_add(catalog: Catalog, source: str, table: str) -> None:
     refuse_unlike_tables(choice.table, {shard: schema.table_schema() for shard, schema in found.items()})
     local = _local_name(choice, [each for tables in known.values() for each in tables])
     wishes = [TableRecord(record.name, choice.table, local, TableState.ADDING) for record in records]
-    specs = [(record.spec, _with_table(spec_of(record), choice).model_dump_json()) for record in records]
+    specs = [(record.spec, _with_table(database_spec_of(record), choice).model_dump_json()) for record in records]
     catalog.wish([Wish(*each) for each in zip(wishes, specs, strict=True)])
 
 
@@ -70,11 +71,10 @@ def ask_retry(catalog: Catalog, source: str, table: str) -> None:
 
 def _addable(record: SourceRecord, choice: TableChoice, known: Sequence[TableRecord]) -> CapturedTable:
     """Return a table as it is upstream; refuse it where it cannot be captured."""
-    spec = spec_of(record)
+    spec = database_spec_of(record)
     _refuse_known(next((each for each in known if each.upstream == choice.table), None))
     _refuse_other_schema(spec, choice.table)
-    with upstream(record.name, spec.conninfo()):
-        found = spec.look_again([choice.table])[choice.table]
+    found = spec.look_again([choice.table])[choice.table]
     if isinstance(found, Finding):
         message = f"{choice.table} cannot be added to {record.name}: {found.why}"
         raise DefiniteError(message, found.remedy)
@@ -84,11 +84,11 @@ def _addable(record: SourceRecord, choice: TableChoice, known: Sequence[TableRec
 def _drop(catalog: Catalog, record: SourceRecord, table: str) -> Wish:
     found, tables = named_table(catalog, record.name, table), catalog.tables(record.name)
     going = {each.upstream for each in tables if each.state is TableState.DROPPING} | {found.upstream}
-    if all(captured.name in going for captured in instance_of(record).tables):
+    if all(captured.name in going for captured in database_instance_of(record).tables):
         message = f"{found.upstream} is the last table that source {record.known_as} captures"
         raise UsageError(message, f"Drop the source instead: penstock drop {record.known_as}")
     wish = replace(found, state=TableState.DROPPING, error=None, remedy=None)
-    return Wish(wish, (record.spec, _without_table(spec_of(record), found.upstream).model_dump_json()))
+    return Wish(wish, (record.spec, _without_table(database_spec_of(record), found.upstream).model_dump_json()))
 
 
 def _retry(catalog: Catalog, source: str, table: str) -> Wish:

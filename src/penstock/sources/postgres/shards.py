@@ -20,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 from penstock.errors import UsageError
 from penstock.sources.postgres.connection import parse_url, place
 
-__all__ = ["check_connections", "shard_names"]
+__all__ = ["check_connections", "shard_suffixes", "shard_words"]
 
 _LONGEST_SUFFIX = 20
 
@@ -39,25 +39,22 @@ def check_connections(connections: Sequence[str]) -> tuple[str, ...]:
     return found
 
 
-def shard_names(connections: Sequence[str]) -> tuple[list[str], list[str]] | None:
-    """Return what names each shard, for people and in names of sources; None where there is none."""
-    if not connections:
-        return None
+def shard_words(connections: Sequence[str]) -> list[str]:
+    """Return what tells each shard from the others, for people and in rows."""
     tried = ([word(connection) for connection in connections] for word in (_database, _host, _server))
-    named = next((words for words in tried if _differ(words)), [place(connection) for connection in connections])
-    return named, _suffixes(named)
+    return next((words for words in tried if _differ(words)), [place(connection) for connection in connections])
+
+
+def shard_suffixes(words: Sequence[str]) -> list[str]:
+    """Make such words fit for names of sources; where that makes two of them the same, they are numbered."""
+    plain = [re.sub(r"[^a-z0-9]+", "_", word.lower()).strip("_")[:_LONGEST_SUFFIX].strip("_") for word in words]
+    if all(plain) and _differ(plain):
+        return plain
+    return [f"{name}_{number}".strip("_") for number, name in enumerate(plain, 1)]
 
 
 def _differ(named: Sequence[str]) -> bool:
     return len({name.lower() for name in named}) == len(named)
-
-
-def _suffixes(named: Sequence[str]) -> list[str]:
-    """Make these words fit for names of sources; where that makes two of them the same, they are numbered."""
-    plain = [re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:_LONGEST_SUFFIX].strip("_") for name in named]
-    if all(plain) and _differ(plain):
-        return plain
-    return [f"{name}_{number}".strip("_") for number, name in enumerate(plain, 1)]
 
 
 def _database(connection: str) -> str:
