@@ -116,7 +116,7 @@ class Live:
 
     def _names(self) -> dict[tuple[str, ...], str]:
         """Name each table by its local name, and by its upstream name unless another one differs from it by case."""
-        named = {**self._tables, **self._sharded}
+        named: dict[str, TableRecord | ShardedTable] = {**self._tables, **self._sharded}
         upstream = {name: _upstream_name(record) for name, record in named.items()}
         count = Counter(upstream.values())
         full = {parts: name for name, parts in upstream.items() if count[parts] == 1}
