@@ -68,8 +68,10 @@ def run(
     """Capture the tables of a database, and run every source of the home, until Ctrl-C.
 
     All tables, unless --schema or --table name some. Stops cleanly and resumes exactly where it was. The password
-    comes from PGPASSWORD, ~/.pgpass, or from where --password says. Several databases with the same tables are shards of
-    one source, which --name names: its tables have the column penstock_shard.
+    comes from PGPASSWORD, ~/.pgpass, or from where --password says.
+
+    Several databases with the same tables are shards of one source, which --name names: its tables have the column
+    penstock_shard.
 
     Example: penstock run postgresql://penstock@db.example.com/shop
     """

@@ -91,11 +91,11 @@ class ShardedReader(DataSourceReader):
         """Read one part, in a task."""
         return read_piece(partition, Shape(Rows.LIVE, several=False))
 
-    def _pieces(self, shard: str, options: PenstockOptions) -> list[ShardPiece]:
+    def _pieces(self, shard: str, options: PenstockOptions) -> list[_ShardPiece]:
         schema = pa.schema([self._schema.field(name) for name in (SHARD, *self._names)])
         with _on(shard):
             found = PenstockBatchReader(options, self._columns_of(options), self._pushed).partitions()
-        return [ShardPiece(shard, piece, schema) for piece in found if isinstance(piece, Piece)]
+        return [_ShardPiece(shard, piece, schema) for piece in found if isinstance(piece, Piece)]
 
     def _columns_of(self, options: PenstockOptions) -> list[str]:
         """Return those columns that a shard has of the ones that the query began with."""
@@ -104,7 +104,7 @@ class ShardedReader(DataSourceReader):
         return next(list(columns.names) for columns in versions if set(columns.names) <= set(self._names))
 
 
-class ShardPiece(Piece):
+class _ShardPiece(Piece):
     """Part of one shard."""
 
     def __init__(self, shard: str, piece: Piece, schema: pa.Schema) -> None:
