@@ -31,6 +31,7 @@ from penstock.testing.postgres import start_postgres
 pytestmark = pytest.mark.timeout(900)
 
 ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, body text)"
+OURS = "CREATE TABLE t (id int PRIMARY KEY, penstock_shard text)"
 Rows = list[tuple[Any, ...]]
 
 
@@ -171,7 +172,7 @@ def test_tables_come_and_go_on_all_or_none(shards: Shards) -> None:
     shards.create()
     shards.both("CREATE TABLE late (id int PRIMARY KEY)")
     shards.one.execute("CREATE TABLE odd (id int PRIMARY KEY)")
-    with pytest.raises(DefiniteError, match="public.odd cannot be added"):
+    with pytest.raises(DefiniteError, match=r"public\.odd cannot be added"):
         shards.home.add_table("shards", "public.odd")
     shards.two.execute("CREATE TABLE odd (id bigint PRIMARY KEY)")
     with pytest.raises(DefiniteError, match="column id is int32 on the one and int64 on the other"):
@@ -262,7 +263,7 @@ def _names_in_queries(shards: Shards, spark: SparkSession, live: Live) -> None:
     assert later.table("shards.orders").count() == 2
     assert later.sql(f"SELECT * FROM shards.orders AS OF TIMESTAMP '{then.isoformat()}'").count() == 4
     position = live.positions[shards.names[0]]
-    with pytest.raises(UsageError, match="source shards is made of shards, and .* is a position in one of them"):
+    with pytest.raises(UsageError, match=r"source shards is made of shards, and .* is a position in one of them"):
         later.sql(f"SELECT * FROM shards.orders AS OF LSN '{position}'")
     assert later.sql(f"SELECT * FROM {shards.names[0]}.orders AS OF LSN '{position}'").count() == 2
     with pytest.raises(UsageError, match="several sources"):
