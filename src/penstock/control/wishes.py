@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from penstock.catalog.states import WISHES, TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord, Wish
-from penstock.control.lifecycle import free_name
+from penstock.control.local_names import free_name
 from penstock.control.named import named_sources, named_table
 from penstock.control.recorded import database_instance_of, database_spec_of
 from penstock.control.shards import refuse_shard, refuse_unlike_tables
