@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,11 +12,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from rich.console import Console
 from tests.conftest import Database, made_database
 from tests.control.shop import PATIENCE, until
 
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
+from penstock.cli.status import render
 from penstock.control.home import Home
 from penstock.control.lifecycle import recover
 from penstock.control.live import Live
@@ -88,6 +91,9 @@ def test_all_are_made_and_all_are_dropped(shards: Shards) -> None:
     slots = {f"penstock_{name}" for name in shards.names}
     assert shards.upstream() == slots | {f"publication {slot}" for slot in slots}
     assert [(s.part_of, s.shard) for s in shards.home.status().sources] == [(r.part_of, r.shard) for r in records]
+    drawn = io.StringIO()
+    Console(file=drawn, width=300).print(render(shards.home.status()))
+    assert f"{shards.names[0]}, shard {shards.one.name} of shards, from POSTGRES" in drawn.getvalue()
     urls = [shards.two.url, shards.one.url]
     assert shards.home.captures(urls) == shards.home.captures(urls, schemas=()) == "shards"
     with pytest.raises(UsageError, match="as source shards, with other options"):
@@ -99,6 +105,8 @@ def test_all_are_made_and_all_are_dropped(shards: Shards) -> None:
     with pytest.raises(UsageError, match="is a shard of the source shards"):
         shards.home.drop(shards.names[0])
     assert shards.home.check("shards").ready
+    with pytest.raises(UsageError, match="several databases, which have no name"):
+        shards.home.create(urls)
     assert shards.home.drop("shards") == []
     assert (shards.catalog.sources(), shards.upstream()) == ([], set())
     assert not any(
