@@ -72,6 +72,7 @@ def test_a_long_name_is_cut() -> None:
     ("ask", "why"),
     [
         (lambda: PostgresSource.from_urls([S1], "shop"), "one database"),
+        (lambda: PostgresSource.from_urls([], "shop"), "no database"),
         (lambda: PostgresSource.from_urls([S1, f"{S1}?user=other"], "shop"), "db1:5432/s1 was given twice"),
         (lambda: PostgresSource.from_urls([S1, "postgresql://u:secret@db2/s2"], "shop"), "password in clear"),
         (

@@ -28,8 +28,8 @@ _LONGEST_SUFFIX = 20
 def check_connections(connections: Sequence[str]) -> tuple[str, ...]:
     """Hold the connections of shards to sense: two at least, each database once."""
     found = tuple(parse_url(connection) for connection in connections)
-    if len(found) == 1:
-        message = "a source of shards was given one database"
+    if len(found) < 2:
+        message = f"a source of shards was given {'one database' if found else 'no database'}"
         raise UsageError(message, "Give two or more; or a source of one database its connection.")
     places = [place(connection) for connection in found]
     twice = sorted({where for where in places if places.count(where) > 1})

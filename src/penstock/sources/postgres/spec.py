@@ -61,7 +61,7 @@ class PostgresSource(Source, PostgresOptions):
     @field_validator("connections")
     @classmethod
     def _several_databases(cls, connections: tuple[str, ...]) -> tuple[str, ...]:
-        return check_connections(connections)
+        return check_connections(connections) if connections else ()
 
     @model_validator(mode="after")
     def _one_or_several(self) -> PostgresSource:
