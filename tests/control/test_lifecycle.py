@@ -11,7 +11,7 @@ import pytest
 
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog
-from penstock.control import lifecycle
+from penstock.control import lifecycle, removal
 from penstock.control.lifecycle import create_source, drop_source, recover
 from penstock.control.local_names import told_apart
 from penstock.control.recorded import database_instance_of
@@ -164,7 +164,7 @@ def test_a_process_that_died_in_create_is_cleaned_up_after(
 ) -> None:
     """Nothing of ours runs after the crash: the next start finds the record."""
     with monkeypatch.context() as patched:
-        patched.setattr(Catalog, "set_source", failing(Crash()))
+        patched.setattr(Catalog, "made", failing(Crash()))
         patched.setattr(Catalog, "remove_source", failing(Crash()))
         patched.setattr(PostgresInstanceConfig, "cleanup", failing(Crash()))
         with pytest.raises(Crash):
@@ -178,13 +178,13 @@ def test_a_process_that_died_in_create_is_cleaned_up_after(
     assert not log_path(tmp_path, source.name).exists()
 
 
-@pytest.mark.parametrize("step", ["_clean_upstream", "_remove_files"])
+@pytest.mark.parametrize("step", ["_clean_upstream", "remove_files"])
 def test_a_process_that_died_in_drop_is_finished(
     database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     create_source(tmp_path, catalog, source)
     with monkeypatch.context() as patched:
-        patched.setattr(lifecycle, step, failing(Crash()))
+        patched.setattr(removal, step, failing(Crash()))
         with pytest.raises(Crash):
             drop_source(tmp_path, catalog, source.name)
     record = catalog.source(source.name)

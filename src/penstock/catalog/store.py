@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.catalog.progress import PROGRESS_TABLE, CopyProgress
+from penstock.catalog.migrations import migrate
+from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import WISHES, SourceState, TableState
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.place import log_at
@@ -22,52 +23,9 @@ from penstock.errors import DefiniteError, TransientError
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 
-__all__ = ["BaseVersion", "Catalog", "Debt", "SourceRecord", "TableRecord"]
+__all__ = ["BaseVersion", "Catalog", "Debt", "SourceRecord", "TableRecord", "Wish"]
 
-_VERSION = 7
 _WAL_SECONDS = 10.0
-_SCHEMA = """
-CREATE TABLE source (
-    name TEXT PRIMARY KEY, kind TEXT NOT NULL, spec TEXT NOT NULL, instance TEXT NOT NULL, state TEXT NOT NULL,
-    error TEXT, remedy TEXT, created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP);
-CREATE TABLE source_table (
-    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, schema_name TEXT NOT NULL, table_name TEXT NOT NULL,
-    local TEXT NOT NULL, state TEXT NOT NULL, error TEXT, remedy TEXT,
-    PRIMARY KEY (source, schema_name, table_name), UNIQUE (source, local));
-CREATE TABLE base_version (
-    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, local TEXT NOT NULL, version INTEGER NOT NULL,
-    position INTEGER NOT NULL, columns BLOB NOT NULL, PRIMARY KEY (source, local, version))
-"""
-_DEBT = """
-CREATE TABLE debt (
-    id INTEGER PRIMARY KEY, source TEXT NOT NULL, instance TEXT NOT NULL, durable INTEGER NOT NULL, error TEXT,
-    since TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP)
-"""
-_LOGS = """
-ALTER TABLE source ADD COLUMN log TEXT;
-ALTER TABLE base_version RENAME TO base_version_2;
-CREATE TABLE base_version (
-    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, local TEXT NOT NULL, version INTEGER NOT NULL,
-    position INTEGER NOT NULL, columns BLOB NOT NULL, PRIMARY KEY (source, local, position, version));
-INSERT INTO base_version SELECT * FROM base_version_2;
-DROP TABLE base_version_2
-"""
-_REPAIRS = """
-CREATE TABLE repair (
-    id INTEGER PRIMARY KEY, source TEXT NOT NULL, schema_name TEXT NOT NULL, table_name TEXT NOT NULL,
-    chosen TEXT NOT NULL, asked_by TEXT NOT NULL, asked_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
-    state TEXT NOT NULL DEFAULT 'asked', low INTEGER, high INTEGER, rows_read INTEGER, rows_changed INTEGER,
-    error TEXT, remedy TEXT, ended_at TEXT)
-"""
-_KINDS = """
-ALTER TABLE debt ADD COLUMN kind TEXT NOT NULL DEFAULT 'POSTGRES'
-"""
-_KEEPING = """
-ALTER TABLE source ADD COLUMN keep_tables INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE source ADD COLUMN durable INTEGER NOT NULL DEFAULT 0
-"""
-_STEPS = {0: _SCHEMA, 1: _DEBT, 2: _LOGS, 3: _REPAIRS, 4: PROGRESS_TABLE, 5: _KINDS, 6: _KEEPING}
-"""What takes a catalog from one version to the next."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +41,19 @@ class SourceRecord:
     remedy: str | None = None
     log: str | None = None
     """Where its change log is, as a URL; None for the embedded one, in the home."""
+    part_of: str | None = None
+    """Of a shard, the name that the user gave to all of them."""
+    shard: str | None = None
+    """Of a shard, what its rows have in the column `penstock.model.SHARD`."""
     keep_tables: bool = False
     """Of one that is being dropped, whether its base tables stay."""
     durable: Lsn = Lsn.ZERO
     """Of one that is being dropped by force, where its log ended."""
+
+    @property
+    def known_as(self) -> str:
+        """The name that the user gave."""
+        return self.part_of or self.name
 
 
 @dataclass(frozen=True)
@@ -99,6 +66,14 @@ class TableRecord:
     state: TableState
     error: str | None = None
     remedy: str | None = None
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What shall become of a table: its record in that state, and the spec of its source, before and after."""
+
+    table: TableRecord
+    spec: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -138,18 +113,23 @@ class Catalog:
             raise DefiniteError(message, "Use another one (--home).") from error
         with self.connected() as db:
             _use_wal(db)
-            self._migrate(db)
+            migrate(db, path.parent)
 
     def sources(self) -> list[SourceRecord]:
         """Return all sources, by name."""
         with self.connected() as db:
-            columns = "name, kind, spec, instance, state, error, remedy, log, keep_tables, durable"
+            columns = "name, kind, spec, instance, state, error, remedy, log, part_of, shard, keep_tables, durable"
             rows = db.execute(f"SELECT {columns} FROM source ORDER BY name")
             return [_source_record(row) for row in rows]
 
     def source(self, name: str) -> SourceRecord | None:
         """Look a source up."""
         return next((record for record in self.sources() if record.name == name), None)
+
+    def parts(self, name: str) -> list[SourceRecord]:
+        """Return the source of this name, or the shards of which it is made; none where there is no such source."""
+        records = self.sources()
+        return [record for record in records if record.name == name] or [r for r in records if r.part_of == name]
 
     def log(self, name: str) -> ChangeLog:
         """Return where the change log of a source is."""
@@ -158,15 +138,26 @@ class Catalog:
 
     def add_source(self, record: SourceRecord, tables: Sequence[TableRecord]) -> None:
         """Write a source and its tables, in one step."""
+        self.add_sources([(record, tables)])
+
+    def add_sources(self, sources: Sequence[tuple[SourceRecord, Sequence[TableRecord]]]) -> None:
+        """Write sources and their tables, all in one step."""
         with self.transaction() as db:
-            db.execute(
-                "INSERT INTO source (name, kind, spec, instance, state, log) VALUES (?, ?, ?, ?, ?, ?)",
-                (record.name, record.kind, record.spec, record.instance, record.state, record.log),
-            )
-            db.executemany(
-                "INSERT INTO source_table VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [(t.source, t.upstream.schema, t.upstream.name, t.local, t.state, t.error, t.remedy) for t in tables],
-            )
+            for r, tables in sources:
+                db.execute(
+                    "INSERT INTO source (name, kind, spec, instance, state, log, part_of, shard)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (r.name, r.kind, r.spec, r.instance, r.state, r.log, r.part_of, r.shard),
+                )
+                rows = [(*_place(t), t.local, t.state, t.error, t.remedy) for t in tables]
+                db.executemany("INSERT INTO source_table VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def made(self, instances: Mapping[str, str]) -> None:
+        """Note in one step that all that these sources need is there: they are ready, with these instances."""
+        query = "UPDATE source SET state=?, instance=? WHERE name=? AND state=?"
+        ready, creating = SourceState.READY, SourceState.CREATING
+        with self.transaction() as db:
+            db.executemany(query, [(ready, instance, name, creating) for name, instance in instances.items()])
 
     def set_source(
         self, name: str, state: SourceState, *, instance: str | None = None, error: str = "", remedy: str = ""
@@ -253,17 +244,11 @@ class Catalog:
         with self.transaction() as db:
             db.execute(query, (*told, *WISHES))
 
-    def wish(self, table: TableRecord, spec: tuple[str, str] | None = None) -> None:
-        """Note what shall become of a table, new or known, together with the spec of its source, before and after."""
-        row = (table.source, table.upstream.schema, table.upstream.name, table.local, table.state, table.error)
+    def wish(self, wishes: Sequence[Wish]) -> None:
+        """Note what shall become of tables, new or known, and what is asked of their sources then; all in one step."""
         with self.transaction() as db:
-            db.execute(
-                "INSERT INTO source_table VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (source, schema_name, table_name)"
-                " DO UPDATE SET state=excluded.state, error=excluded.error, remedy=excluded.remedy",
-                (*row, table.remedy),
-            )
-            if spec is not None:
-                _change_spec(db, table.source, spec)
+            for wish in wishes:
+                _note(db, wish)
 
     def grant(self, table: TableRecord, state: TableState | None, *, error: str = "", remedy: str = "") -> None:
         """Move a table on from a wish that was carried out, or could not be; None: forget the table.
@@ -358,25 +343,6 @@ class Catalog:
         with self.transaction() as db:
             db.execute("DELETE FROM copy_progress WHERE source=?1 AND local=coalesce(?2, local)", (source, local))
 
-    def _migrate(self, db: sqlite3.Connection) -> None:
-        found = db.execute("PRAGMA user_version").fetchone()[0]
-        if found > _VERSION:
-            message = (
-                f"the home {self._path.parent} was made by a newer Penstock (catalog version {found};"
-                f" this one knows {_VERSION})"
-            )
-            raise DefiniteError(
-                message,
-                "Upgrade Penstock, or use another home (--home).",
-            )
-        if found < _VERSION:
-            db.execute("BEGIN IMMEDIATE")
-            for version in range(db.execute("PRAGMA user_version").fetchone()[0], _VERSION):
-                for statement in _STEPS[version].split(";"):
-                    db.execute(statement)
-            db.execute(f"PRAGMA user_version = {_VERSION}")
-            db.execute("COMMIT")
-
     @contextmanager
     def connected(self) -> Iterator[sqlite3.Connection]:
         """Open the catalog's file for reading."""
@@ -409,9 +375,24 @@ class Catalog:
 
 
 def _source_record(row: Sequence[Any]) -> SourceRecord:
-    *first, state, error, remedy, log, keep_tables, durable = row
-    last = {"keep_tables": bool(keep_tables), "durable": Lsn(durable)}
-    return SourceRecord(*first, SourceState(state), error, remedy, log, **last)
+    name, kind, spec, instance, state, *told, keep_tables, durable = row
+    known = (name, kind, spec, instance, SourceState(state), *told)
+    return SourceRecord(*known, keep_tables=bool(keep_tables), durable=Lsn(durable))
+
+
+def _place(table: TableRecord) -> tuple[str, str, str]:
+    return table.source, table.upstream.schema, table.upstream.name
+
+
+def _note(db: sqlite3.Connection, wish: Wish) -> None:
+    table = wish.table
+    db.execute(
+        "INSERT INTO source_table VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (source, schema_name, table_name)"
+        " DO UPDATE SET state=excluded.state, error=excluded.error, remedy=excluded.remedy",
+        (*_place(table), table.local, table.state, table.error, table.remedy),
+    )
+    if wish.spec is not None:
+        _change_spec(db, table.source, wish.spec)
 
 
 def _change_spec(db: sqlite3.Connection, source: str, spec: tuple[str, str]) -> None:

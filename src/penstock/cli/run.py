@@ -45,7 +45,9 @@ __all__ = ["run"]
 
 
 def run(
-    target: Annotated[str | None, typer.Argument(help="postgresql://… of a database to capture.")] = None,
+    target: Annotated[
+        list[str] | None, typer.Argument(help="postgresql://… of a database to capture; of several, as shards.")
+    ] = None,
     home: HomeOption = Path(".penstock"),
     name: Annotated[str | None, typer.Option("--name", help="The source's name; else the database's.")] = None,
     password: PasswordOption = None,
@@ -68,6 +70,9 @@ def run(
     All tables, unless --schema or --table name some. Stops cleanly and resumes exactly where it was. The password
     comes from PGPASSWORD, ~/.pgpass, or from where --password says.
 
+    Several databases with the same tables are shards of one source, which --name names: its tables have the column
+    penstock_shard.
+
     Example: penstock run postgresql://penstock@db.example.com/shop
     """
     console = Console(stderr=True)
@@ -79,7 +84,7 @@ def run(
         retain_history=retain_history,
         snapshot=snapshot,
     )
-    if target is not None:
+    if target:
         _capture(console, opened, target, name, options)
     elif options:
         message = "options of a source without a database"
@@ -108,11 +113,12 @@ def _require_sources(console: Console, home: Home, left: list[PenstockError]) ->
         console.print(f"{error.message}\n{error.remedy}", style="yellow", highlight=False, markup=False)
 
 
-def _capture(console: Console, home: Home, target: str, name: str | None, options: dict[str, Any]) -> None:
-    """Make the source, unless the home captures this database already."""
-    if not target.startswith(URL_SCHEMES):
-        message = f"{'this' if '@' in target else target} is not the URL of a database"  # a password may be in it
-        raise UsageError(message, "Name one as postgresql://user@host:5432/database.")
+def _capture(console: Console, home: Home, target: list[str], name: str | None, options: dict[str, Any]) -> None:
+    """Make the source, unless the home captures this database, or these, already."""
+    for url in target:
+        if not url.startswith(URL_SCHEMES):
+            message = f"{'this' if '@' in url else url} is not the URL of a database"  # a password may be in it
+            raise UsageError(message, "Name one as postgresql://user@host:5432/database.")
     existing = home.captures(target, **options)
     if existing is not None and name not in (None, existing):
         message = f"this home captures that database already, as source {existing}"

@@ -18,7 +18,7 @@ the first step on.
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -29,8 +29,10 @@ from penstock.changelog.place import log_at
 from penstock.control.local_names import local_names
 from penstock.control.lock import source_holder, take_source
 from penstock.control.recorded import debt_of, instance_of
-from penstock.errors import DefiniteError, NoSource, PenstockError, SourceExists, Taken, TransientError
-from penstock.layout import capture_log_path, lake_path, state_path
+from penstock.control.removal import remove_files, remove_source
+from penstock.control.shards import refuse_shard, refuse_taken, refuse_unlike
+from penstock.errors import DefiniteError, NoSource, PenstockError, Taken, TransientError
+from penstock.layout import lake_path
 from penstock.positions import Lsn
 from penstock.sources.family import InstanceConfig, Source
 
@@ -52,32 +54,45 @@ _LET_GO_SECONDS = 60.0
 _LEFT_ALONE_SECONDS = 1.0
 
 
-def create_source(home: Path, catalog: Catalog, source: Source) -> SourceRecord:
-    """Make a source: everything it needs upstream and here, or nothing at all."""
-    known = catalog.source(source.name)
-    if known is not None:
-        message = f"there is a source {source.name} already: it is {known.state}"
-        raise SourceExists(message, f"Drop it first: penstock drop {source.name}")
-    _refuse_foreign_log(home, source)
-    _refuse_kept_tables(home, source)
-    instance = source.create_instances(1)[0]
-    record = SourceRecord(
+def create_source(home: Path, catalog: Catalog, source: Source) -> None:
+    """Make a source, or all of its shards: everything that is needed upstream and here, or nothing at all."""
+    shards = source.shards()
+    refuse_taken(catalog, source, list(shards.values()))
+    for shard in shards.values():
+        _refuse_foreign_log(home, shard)
+        _refuse_kept_tables(home, shard)
+    instances = {word: shard.create_instances(1)[0] for word, shard in shards.items()}
+    refuse_unlike(instances)
+    records = [_record(source, shards[word], instances[word], word) for word in shards]
+    catalog.add_sources(list(zip(records, map(_tables, instances.values()), strict=True)))
+    prepared: list[InstanceConfig] = []
+    for instance in instances.values():
+        try:
+            prepared.append(_prepared(catalog, instance))
+        except BaseException as error:
+            begun = prepared if isinstance(error, Taken) else [*prepared, instance]
+            _undo(home, catalog, list(instances.values()), begun)
+            raise
+    catalog.made({instance.source: instance.model_dump_json() for instance in prepared})
+
+
+def _record(whole: Source, source: Source, instance: InstanceConfig, shard: str | None) -> SourceRecord:
+    return SourceRecord(
         source.name,
         source.NAME,
         source.model_dump_json(),
         instance.model_dump_json(),
         SourceState.CREATING,
         log=source.log,
+        part_of=None if shard is None else whole.name,
+        shard=shard,
     )
-    catalog.add_source(record, _tables(instance))
-    try:
-        prepared = instance.prepare()
-        _make_log(catalog.log(source.name), prepared.start())
-    except BaseException as error:
-        _undo(home, catalog, instance, error)
-        raise
-    catalog.set_source(source.name, SourceState.READY, instance=prepared.model_dump_json())
-    return record
+
+
+def _prepared(catalog: Catalog, instance: InstanceConfig) -> InstanceConfig:
+    prepared = instance.prepare()
+    _make_log(catalog.log(instance.source), prepared.start())
+    return prepared
 
 
 def _refuse_foreign_log(home: Path, source: Source) -> None:
@@ -98,37 +113,52 @@ def _refuse_kept_tables(home: Path, source: Source) -> None:
         raise DefiniteError(message, "Move that folder away, or remove it; or name the source otherwise.")
 
 
-def _undo(home: Path, catalog: Catalog, instance: InstanceConfig, error: BaseException) -> None:
-    """Take back what a failed create made; while Postgres cannot be reached, the catalog keeps it for `recover`."""
-    try:
-        if not isinstance(error, Taken):
-            instance.cleanup()
-        _remove_files(home, catalog, instance.source)
-    except PenstockError:
-        return
-    catalog.remove_source(instance.source)
+def _undo(home: Path, catalog: Catalog, instances: Sequence[InstanceConfig], begun: Sequence[InstanceConfig]) -> None:
+    """Take back what a failed create made; what cannot be reached right now, the catalog keeps for `recover`."""
+    ours = {instance.source for instance in begun}
+    for instance in instances:
+        try:
+            if instance.source in ours:
+                instance.cleanup()
+            remove_files(home, catalog, instance.source)
+        except PenstockError:
+            continue
+        catalog.remove_source(instance.source)
 
 
 def drop_source(
     home: Path, catalog: Catalog, name: str, *, force: bool = False, keep_tables: bool = False
 ) -> list[str]:
-    """Remove a source and all that it made; return what is left upstream, as statements to run by hand."""
-    record = catalog.source(name)
-    if record is None:
-        known = ", ".join(source.name for source in catalog.sources()) or "none"
+    """Remove a source and all that it made; return what is left upstream, as statements to run by hand.
+
+    Of shards, those go that can; what keeps one of them is raised after that.
+    """
+    records = catalog.parts(name)
+    if not records:
+        known = ", ".join(dict.fromkeys(source.known_as for source in catalog.sources())) or "none"
         message = f"there is no source {name}"
         raise NoSource(message, f"The sources of this home: {known}.")
-    catalog.dropping([name], keep_tables=keep_tables)
-    return _drop(home, catalog, name, _LET_GO_SECONDS, force)
+    refuse_shard(records[0], name)
+    catalog.dropping([record.name for record in records], keep_tables=keep_tables)
+    left, kept = list[str](), list[TransientError]()
+    for record in records:
+        try:
+            left += _drop(home, catalog, record.name, _LET_GO_SECONDS, force=force)
+        except TransientError as error:
+            kept.append(error)
+    if kept:
+        raise kept[0]
+    return left
 
 
-def _drop(home: Path, catalog: Catalog, name: str, seconds: float, force: bool = False) -> list[str]:
+def _drop(home: Path, catalog: Catalog, name: str, seconds: float, *, force: bool = False) -> list[str]:
     """Remove a source that is marked so, when nobody has it in hand any more."""
     lock = take_source(home, name, seconds)
     if lock is None:
         raise _still_in_hand(home, name)
     try:
-        left = _remove(home, catalog, name, force)
+        record = catalog.source(name)
+        left = [] if record is None else remove_source(home, catalog, record, force=force)
     except BaseException:
         lock.let_go()
         raise
@@ -140,18 +170,6 @@ def _still_in_hand(home: Path, name: str) -> TransientError:
     pid = source_holder(home, name)
     message = f"source {name} is not gone yet: the Penstock that runs it (pid {pid}) has it in hand"
     return TransientError(message, "It goes as soon as that is done; see `penstock status`.")
-
-
-def _remove(home: Path, catalog: Catalog, name: str, force: bool) -> list[str]:
-    record = catalog.source(name)
-    if record is None:  # somebody else has removed it meanwhile
-        return []
-    instance = instance_of(record)
-    left = _clean_upstream(instance, force)
-    debt = (record.kind, instance.model_dump_json(), _noted_durable(catalog, record, instance)) if left else None
-    _remove_files(home, catalog, name, keep_tables=record.keep_tables)
-    catalog.remove_source(name, debt)
-    return left
 
 
 def recover(home: Path, catalog: Catalog) -> list[PenstockError]:
@@ -195,62 +213,8 @@ def _tables(instance: InstanceConfig) -> list[TableRecord]:
     return pending + failed
 
 
-def _clean_upstream(instance: InstanceConfig, force: bool) -> list[str]:
-    if not instance.by_hand():  # all of it is the user's
-        return []
-    try:
-        instance.cleanup()
-    except PenstockError as error:
-        if force:
-            return instance.by_hand()
-        message = (
-            f"source {instance.source} is not gone yet, because what it made upstream could not be removed:"
-            f" {error.message}"
-        )
-        raise TransientError(
-            message,
-            f"Try again when that can be reached; or: penstock drop {instance.source} --force, and by hand there:\n"
-            + "\n".join(instance.by_hand()),
-        ) from error
-    return []
-
-
-def _noted_durable(catalog: Catalog, record: SourceRecord, instance: InstanceConfig) -> Lsn:
-    """Return how far the slot can have been confirmed by us; noted while there is a log that tells it."""
-    try:
-        with closing(catalog.log(record.name).reader()) as reader:
-            durable = reader.frontiers().durable
-    except PenstockError:  # it was never whole, or is gone already
-        return record.durable or instance.start()
-    catalog.note_durable(record.name, durable)
-    return durable
-
-
 def _make_log(log: ChangeLog, start: Lsn) -> None:
     """Make the log, with the pin of those who follow it into the lake: nothing is removed before they say so."""
     log.create(start)
     with closing(log.reader()) as reader:
         reader.pin(TABLES, start)
-
-
-def _remove_files(home: Path, catalog: Catalog, name: str, *, keep_tables: bool = False) -> None:
-    catalog.log(name).remove()
-    whole = {table.local for table in catalog.tables(name) if catalog.first_base(name, table.local) is not None}
-    kept = whole if keep_tables else set[str]()
-    lake = lake_path(home, name)
-    for path in [path for path in lake.glob("*") if path.name not in kept] if kept else [lake]:
-        _remove_tree(path)
-    _remove_tree(state_path(home, name))
-    capture_log_path(home, name).unlink(missing_ok=True)
-
-
-def _remove_tree(path: Path) -> None:
-    """Remove a folder, whether or not it is there; a half of it must not stay unnoticed."""
-    while path.exists():
-        try:
-            shutil.rmtree(path)
-        except FileNotFoundError:  # somebody else removes it, too
-            continue
-        except OSError as error:
-            message = f"{path} cannot be removed: {error.strerror}"
-            raise TransientError(message, "Mend that: it will be tried again.") from error

@@ -59,8 +59,8 @@ class Running:
         self._failure: BaseException | None = None
         self._watch: threading.Thread | None = None
         try:
-            for name in runnable_sources(catalog):
-                self._take_up(name, _OUTLIVED_SECONDS)
+            for record in runnable_sources(catalog):
+                self._take_up(record.name, _OUTLIVED_SECONDS)
         except BaseException:
             self.stop()
             raise
@@ -148,7 +148,7 @@ class Running:
 
     def copied_tables(self) -> tuple[int, int]:
         """Return how many tables have their first copy, and how many there are."""
-        running = runnable_sources(self._catalog)
+        running = {record.name for record in runnable_sources(self._catalog)}
         states = [table.state for table in self._catalog.tables() if table.source in running]
         return sum(state not in _WAITING for state in states), len(states)
 

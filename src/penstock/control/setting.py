@@ -16,8 +16,9 @@ from typing import Any
 
 from penstock.catalog.store import Catalog, SourceRecord
 from penstock.control.lifecycle import HALF
-from penstock.control.named import named_source
+from penstock.control.named import named_sources
 from penstock.control.recorded import instance_of, spec_of
+from penstock.control.shards import refuse_shard
 from penstock.errors import UsageError
 from penstock.nearest import nearest
 from penstock.sources.family import Source
@@ -26,18 +27,24 @@ __all__ = ["ask_set", "is_set", "set_options"]
 
 
 def ask_set(catalog: Catalog, source: str, options: dict[str, Any]) -> None:
-    """Note that options of a source shall have other values."""
-    record = named_source(catalog, source)
+    """Note that options of a source, on every shard, shall have other values."""
+    records = named_sources(catalog, source)
+    refuse_shard(records[0], source)
+    changed = {record.name: (record.spec, _wished(record, options).model_dump_json()) for record in records}
+    if any(before != after for before, after in changed.values()):
+        catalog.alter(changed)
+
+
+def _wished(record: SourceRecord, options: dict[str, Any]) -> Source:
+    """Return what is asked of a source then; refuse what cannot be changed, or makes no sense."""
     if record.state in HALF:
-        message = f"source {source} is {record.state}"
+        message = f"source {record.name} is {record.state}"
         raise UsageError(message, "Its options can be changed when it is ready; see `penstock status`.")
     spec = spec_of(record)
     for option in options:
         _refuse_fixed(spec, option)
     given = {field: getattr(spec, field) for field in type(spec).model_fields if field != "name"}
-    wished = type(spec).of(spec.name, **{**given, **options})
-    if wished != spec:
-        catalog.alter({source: (record.spec, wished.model_dump_json())})
+    return type(spec).of(spec.name, **{**given, **options})
 
 
 def set_options(catalog: Catalog, record: SourceRecord) -> None:
