@@ -375,9 +375,9 @@ class Catalog:
 
 
 def _source_record(row: Sequence[Any]) -> SourceRecord:
-    name, kind, spec, instance, state, *told, keep_tables, durable = row
-    known = (name, kind, spec, instance, SourceState(state), *told)
-    return SourceRecord(*known, keep_tables=bool(keep_tables), durable=Lsn(durable))
+    name, kind, spec, instance, state, error, remedy, log, part_of, shard, keep_tables, durable = row
+    told = (SourceState(state), error, remedy, log, part_of, shard)
+    return SourceRecord(name, kind, spec, instance, *told, bool(keep_tables), Lsn(durable))
 
 
 def _place(table: TableRecord) -> tuple[str, str, str]:
