@@ -20,6 +20,7 @@ import inspect
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -407,11 +408,18 @@ def _type_name(oid: int, name: str) -> str:
 
 
 def _states() -> str:
-    parts = ["# States", "States are durable: they are in the catalog of the home, and a restart finds them."]
+    parts = [
+        "# States",
+        "States are durable: they are in the catalog of the home, and a restart finds them. The words are the same in"
+        " `penstock status`, in `SHOW SOURCES` and `SHOW TABLES`, on the status page and in the metrics"
+        " (`penstock_source_state`, and the label `state` of `penstock_table_behind`).",
+    ]
     for title, states in (("Sources", SourceState), ("Tables", TableState)):
         docs = _attribute_docs(states)
         rows = [[_code(state.value), docs[state.name]] for state in states]
-        parts += [f"## {title}", _table(["state", "who sets it, and what it means"], rows)]
+        drawing = inspect.cleandoc(states.__doc__ or "").partition("::\n\n")[2]
+        parts += [f"## {title}", f"```text\n{textwrap.dedent(drawing).rstrip()}\n```"]
+        parts += [_table(["state", "who sets it, and what it means"], rows)]
     return "\n\n".join(parts)
 
 

@@ -18,13 +18,14 @@ import re
 import signal
 import sqlite3
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-__all__ = ["killed_at", "killed_at_each_step"]
+__all__ = ["killed_at", "killed_at_each_step", "killed_when"]
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload([__name__, "penstock.control.home", "penstock.control.altering"])
@@ -54,6 +55,17 @@ def killed_at(number: int, action: Action, *args: Any, notes: Path) -> str:
     process.join()
     assert process.exitcode == -signal.SIGKILL
     return notes.read_text().splitlines()[-1]
+
+
+def killed_when(reached: Callable[[], bool], action: Action, *args: Any) -> None:
+    """Do it in a process of its own, which is killed in the middle of a step: when something is seen of that."""
+    process = _PROCESSES.Process(target=action, args=args)
+    process.start()
+    while not reached():
+        assert process.is_alive()
+        time.sleep(0.01)
+    process.kill()
+    process.join()
 
 
 def _child(action: Action, args: tuple[Any, ...], notes: Path, kill_at: int) -> None:

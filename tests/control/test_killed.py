@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.control.killing import killed_at_each_step
+from tests.control.killing import killed_at_each_step, killed_when
+from tests.control.shop import until
 
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import BaseVersion, Catalog
@@ -27,6 +28,7 @@ from penstock.errors import TransientError
 from penstock.layout import base_path, catalog_path, lake_path, log_path, state_path
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.postgres import config
 from penstock.sources.postgres.config import PostgresInstanceConfig
 
 MADE = """
@@ -202,6 +204,20 @@ def test_create_of_one_that_is_tried_again_at_once(shop: Shop) -> None:
             shop.create()
         made = made or shop.upstream()
         assert shop.is_whole(made), step
+
+
+def test_create_while_postgres_makes_the_slot(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server goes on with what it was told, and has it in hand until it is done: that is waited for."""
+    monkeypatch.setattr(config, "_RELEASE_SECONDS", 0.5)
+    slot = f"slot {shop.names['slot']}"
+    with shop.database.connect(autocommit=False) as before:
+        before.execute("INSERT INTO orders VALUES (1)")  # a slot begins where all transactions have ended
+        killed_when(lambda: slot in shop.upstream(), create, shop.path, shop.database.url, shop.names)
+        (waiting,) = Home(shop.path).recover()
+        assert "not gone yet" in waiting.message
+        assert shop.record().state is SourceState.DROPPING
+    until(lambda: Home(shop.path).recover() == [], "the slot to be made, and dropped")
+    assert shop.is_gone()
 
 
 def test_drop(shop: Shop) -> None:
