@@ -7,6 +7,7 @@
       log/SOURCE.db      the change log of a source
       lake/SOURCE/TABLE  its base tables (Delta)
       state/SOURCE/      what its instance keeps beside the log
+      secrets/SOURCE/    secrets that were given in clear; the owner alone reads them
       run/               lock and pid of a running instance
 """
 
@@ -14,7 +15,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["base_path", "catalog_path", "lake_path", "log_path", "repair_path", "run_path", "state_path"]
+__all__ = [
+    "base_path",
+    "catalog_path",
+    "lake_path",
+    "log_path",
+    "repair_path",
+    "run_path",
+    "secrets_path",
+    "state_path",
+]
 
 
 def catalog_path(home: Path) -> Path:
@@ -40,6 +50,11 @@ def base_path(home: Path, source: str, table: str) -> Path:
 def repair_path(home: Path, source: str, repair: int) -> Path:
     """Return the folder in which a repair keeps the rows that it read, while it lasts."""
     return lake_path(home, source) / ".repairs" / str(repair)
+
+
+def secrets_path(home: Path, source: str) -> Path:
+    """Return the folder that keeps the secrets of a source, where somebody gave them in clear."""
+    return home / "secrets" / source
 
 
 def state_path(home: Path, source: str) -> Path:

@@ -52,7 +52,7 @@ class Prompt:
             readline.read_history_file(history)
         readline.set_history_length(_HISTORY_LINES)
         readline.set_completer(self._candidate)
-        readline.set_completer_delims(" \t\n(),='")
+        readline.set_completer_delims(" \t\n(),='.")
         readline.parse_and_bind("tab: complete")
         sys.stderr.write("Spark SQL over live tables, and our statements; each ends with ;  \\? helps, \\q leaves.\n")
         try:

@@ -29,10 +29,11 @@ from penstock.control.views import Views
 from penstock.errors import PenstockError, UsageError
 from penstock.layout import catalog_path
 from penstock.positions import Lsn
+from penstock.sources.family import Source
 from penstock.sources.postgres.spec import PostgresSource
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from penstock.changelog.transactions import Transaction
     from penstock.control.followed import Progress
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.control.running import Running
     from penstock.control.verify import Verdict
 
-__all__ = ["URL_SCHEMES", "Home", "check_target", "open_existing", "open_home", "start_session"]
+__all__ = ["URL_SCHEMES", "Home", "check_target", "open_existing", "open_home", "open_to_run", "start_session"]
 
 URL_SCHEMES = ("postgresql://", "postgres://")
 
@@ -56,6 +57,13 @@ def open_existing(path: Path) -> Home:
         message = f"there is no home at {path}"
         raise UsageError(message, "Name it with --home, or make one with: penstock run postgresql://…")
     return Home(path)
+
+
+def open_to_run(path: Path, text: str | None) -> Home:
+    """Open the home for statements: made if it is not there and one of them creates a source."""
+    from penstock.control.obeying import creates
+
+    return Home(path) if text is not None and creates(text) else open_existing(path)
 
 
 def check_target(path: Path, target: str, **options: Any) -> CheckReport:
@@ -91,10 +99,23 @@ class Home:
 
         All tables, unless the options say otherwise: they are the fields of `PostgresOptions`.
         """
-        source = PostgresSource.from_url(url, name, **options)
+        return self.create_source(PostgresSource.from_url(url, name, **options))
+
+    def create_source(self, source: Source) -> str:
+        """Make a source of any kind; return its name."""
         with hold_home(self.path):
             recover(self.path, self._catalog)
             return create_source(self.path, self._catalog, source).name
+
+    def make_missing(self, script: str) -> list[str]:
+        """Make the sources that statements describe and this home has not; return the names of those made."""
+        from penstock.control.missing import make_missing
+
+        return make_missing(self, script)
+
+    def spec(self, name: str) -> Source:
+        """Return what was asked for of a source."""
+        return spec_of(named_source(self._catalog, name))
 
     def recover(self) -> list[PenstockError]:
         """Finish or undo what a process that died left half done; refuse while another one has this home.
@@ -150,14 +171,43 @@ class Home:
 
         ask_retry(self._catalog, source, table)
 
-    def obey(self, statement: str, spark: Callable[[], SparkSession] = lambda: start_session(print)) -> Answer | None:
-        """Carry out a statement of ours and return what there is to tell; None for a query, which is Spark's.
+    def sql(self, text: str, spark: SparkSession | None = None) -> Answer | DataFrame:
+        """Carry out statements, divided by semicolons; return what the last one gave: an answer, or rows of a query.
 
-        `spark` gives the session where a statement needs one.
+        Statements are those of ours, and queries in Spark SQL over live tables. Where one needs Spark and none is
+        given, it is started.
         """
-        from penstock.control.obeying import obey
+        *_, last = self.script(text, lambda: spark or start_session(print))
+        return last
 
-        return obey(self, statement, spark)
+    def script(
+        self, text: str, spark: Callable[[], SparkSession], as_of: AsOf | None = None
+    ) -> Iterator[Answer | DataFrame]:
+        """Carry out statements one after the other, as they are asked for; `spark` gives the session if one is needed.
+
+        Queries see live tables as they are at that moment, or `as_of` another one.
+        """
+        from penstock.control.obeying import obey_all
+
+        return obey_all(self, text, spark, as_of)
+
+    def completions(self, text: str) -> list[str]:
+        """Return what the word at the end of a statement that is being typed could become."""
+        from penstock.control.obeying import completions
+
+        return completions(self, text)
+
+    def statement(self, source: str) -> str:
+        """Return the statement that makes a source like this one."""
+        from penstock.control.obeying import statement_of
+
+        return statement_of(self.spec(source))
+
+    def explain(self, source: Source) -> Answer:
+        """Tell what creating a source would make, outside and here; nothing is made."""
+        from penstock.control.explaining import explain
+
+        return explain(self.path, [source])
 
     def sources(self) -> list[str]:
         """Return the names of the sources."""
