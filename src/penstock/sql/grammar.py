@@ -113,8 +113,8 @@ def read_statement(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> Statem
 
 
 def _spellings(phrase: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """``SOURCE`` and ``SOURCES`` are the same word."""
-    return [phrase, (*phrase[:-1], "SOURCE")] if phrase[-1] == "SOURCES" else [phrase]
+    """``SOURCE`` and ``SOURCES`` are the same word, and so are ``SINK`` and ``SINKS``."""
+    return [phrase, (*phrase[:-1], phrase[-1][:-1])] if phrase[-1] in ("SOURCES", "SINKS") else [phrase]
 
 
 def _no_statement(cursor: StatementCursor, known: list[str], place: int) -> UsageError:
