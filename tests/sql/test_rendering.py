@@ -35,7 +35,9 @@ def test_a_statement_reads_well() -> None:
     sql_options = PostgresSqlOptions(
         connection="postgresql://penstock@db/shop", password="env:PW", tables=("public.orders AS orders", '"a b".c')
     )
-    with_options = PostgresWithOptions(snapshot=Snapshot.CHUNKED, exclude_columns=("public.users.hash",), two_phase=True)
+    with_options = PostgresWithOptions(
+        snapshot=Snapshot.CHUNKED, exclude_columns=("public.users.hash",), two_phase=True
+    )
     assert (
         written_source("my shop", "POSTGRES", sql_options, with_options)
         == """\

@@ -102,7 +102,9 @@ def _settings_of(kind: Kind) -> Sequence[Option]:
     return (*settings, _ALLOW) if has_secrets else settings
 
 
-def _secrets(cursor: StatementCursor, given: Mapping[str, Given], settings: Mapping[str, Given]) -> dict[str, SecretStr]:
+def _secrets(
+    cursor: StatementCursor, given: Mapping[str, Given], settings: Mapping[str, Given]
+) -> dict[str, SecretStr]:
     """Return the secrets in clear; refuse them where that was not allowed."""
     literal = {field: each for field, each in given.items() if isinstance(each.value, SecretStr)}
     allowed = _ALLOW.field in settings and settings[_ALLOW.field].value

@@ -20,6 +20,7 @@ __all__ = ["StatementCursor"]
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _WORD = re.compile(r"[^\W\d]\w*")
+_SAME = {"SOURCE": "SOURCES", "SINK": "SINKS"}
 _LONGEST = 40
 """Of what was found instead, no more than this is repeated."""
 
@@ -183,4 +184,5 @@ def _called(of: str) -> str:
 
 def _is_word(token: Token, word: str) -> bool:
     quoted = token.token_type in (TokenType.STRING, TokenType.IDENTIFIER)
-    return not quoted and token.text.upper() == word.upper()
+    found, wanted = token.text.upper(), word.upper()
+    return not quoted and _SAME.get(found, found) == _SAME.get(wanted, wanted)

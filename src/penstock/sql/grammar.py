@@ -107,14 +107,9 @@ def read_statement(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> Statem
     }
     place = cursor.place()
     for phrase, read in readers.items():
-        if any(cursor.takes(*spelling) for spelling in _spellings(phrase)):
+        if cursor.takes(*phrase):
             return read()
     raise _no_statement(cursor, [" ".join(phrase) for phrase in readers], place)
-
-
-def _spellings(phrase: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """``SOURCE`` and ``SOURCES`` are the same word, and so are ``SINK`` and ``SINKS``."""
-    return [phrase, (*phrase[:-1], phrase[-1][:-1])] if phrase[-1] in ("SOURCES", "SINKS") else [phrase]
 
 
 def _no_statement(cursor: StatementCursor, known: list[str], place: int) -> UsageError:
