@@ -100,7 +100,9 @@ class Inclusions(Syntax):
             place = cursor.place()
             what = next((what for what in self.whats if cursor.takes(what.upper())), None)
             if what is None or what in (each.what for each in found):
-                problem = "this cannot be included" if what is None else f"{what.upper()} was included before"
+                problem = (
+                    "this is nothing that can be included" if what is None else f"{what.upper()} was included before"
+                )
                 raise cursor.wrong(problem, f"Choose among {', '.join(self.whats).upper()}, each once.", place)
             found.append(Inclusion(what, cursor.name("name") if cursor.takes("AS") else None))
             if not cursor.takes(","):

@@ -148,31 +148,35 @@ def read_clauses(cursor: Cursor, options: Sequence[Option]) -> dict[str, Given]:
     return given
 
 
-def unknown_clause(cursor: Cursor, what: str, options: Sequence[Option], *others: str) -> UsageError:
-    """Return the error for a word that begins none of the clauses that could stand here."""
-    known = [*(" ".join(words) for option in options for words in _phrases(option)), *others]
-    words = cursor.words()
-    near = ""
+def unknown_clause(cursor: Cursor, what: str) -> UsageError:
+    """Return the error for a word that begins none of the clauses that were tried here."""
+    known, words = cursor.tried(), cursor.words()
     for count in range(min(len(words), 4), 0, -1):
-        near = near or did_you_mean(" ".join(words[:count]), known)
-    return cursor.wrong(what, near or f"These can stand here: {', '.join(known)}.")
+        given = " ".join(words[:count])
+        near = _longer(given, known) or did_you_mean(given, known)
+        if near:
+            return cursor.wrong(what, near)
+    return cursor.wrong(what, f"These can stand here: {', '.join(known)}.")
 
 
-def read_settings(cursor: Cursor, options: Sequence[Option], what: str) -> dict[str, Given]:
-    """Take ``(name = value, …)``; an unknown name is an error that suggests the nearest."""
+def read_settings(
+    cursor: Cursor, options: Sequence[Option], what: str, clauses: Sequence[Option] = ()
+) -> dict[str, Given]:
+    """Take ``(name = value, …)``; an unknown name is an error that suggests the nearest, also if it is a clause."""
     given: dict[str, Given] = {}
     cursor.expects("(")
     if cursor.takes(")"):
         return given
     while True:
-        option, place = _setting(cursor, options, what)
+        option, place = _setting(cursor, options, what, clauses)
         if option.field in given:
             raise cursor.wrong(f"{option.setting} was given twice", "Give it once.", place)
         value, place = _setting_value(cursor, option)
         given[option.field] = Given(option, value, place)
-        if not cursor.takes(","):
-            cursor.expects(")")
+        if cursor.takes(")"):
             return given
+        if not cursor.takes(","):
+            raise cursor.expected(", or )")
 
 
 def validated(cursor: Cursor, model: type[_Model], given: Mapping[str, Given], what: str, place: int) -> _Model:
@@ -254,7 +258,7 @@ class _Block(Syntax):
         options = options_of(self.model)
         given = read_clauses(cursor, options)
         if not cursor.takes(")"):
-            raise unknown_clause(cursor, "this cannot stand here", options, ")")
+            raise unknown_clause(cursor, "this cannot stand here")
         return validated(cursor, self.model, given, self.form, place)
 
     def write(self, value: BaseModel) -> str:
@@ -348,7 +352,7 @@ def _written_clause(option: Option, value: Any) -> str:
     return option.clause if value is True else f"{option.clause} {option.syntax.write(value)}"
 
 
-def _setting(cursor: Cursor, options: Sequence[Option], what: str) -> tuple[Option, int]:
+def _setting(cursor: Cursor, options: Sequence[Option], what: str, clauses: Sequence[Option]) -> tuple[Option, int]:
     """Take the name of a setting: its words, however many."""
     by_words = {words: option for option in options for words in (option.words, ("_".join(option.words),))}
     place, words = cursor.place(), cursor.words()
@@ -357,8 +361,10 @@ def _setting(cursor: Cursor, options: Sequence[Option], what: str) -> tuple[Opti
     if option is None:
         given = " ".join(words).lower()
         message = f"there is no option {given} of {what}" if given else "the name of an option stands here"
-        near = did_you_mean(given, [option.setting for option in options])
-        raise cursor.wrong(message, near or f"Its options are {_listed(options)}.", place)
+        outside = next((f"{_clause_form(each)} stands before WITH." for each in clauses if each.words == words), "")
+        names = [option.setting for option in options]
+        near = outside or did_you_mean(given, names) or _longer(given, names)
+        raise cursor.wrong(message, near or _listed(options), place)
     cursor.expects(*words)
     return option, place
 
@@ -375,8 +381,15 @@ def _setting_value(cursor: Cursor, option: Option) -> tuple[Any, int]:
     return value, place
 
 
+def _longer(given: str, known: Iterable[str]) -> str:
+    """Suggest what begins with the words that were given."""
+    longer = [phrase for phrase in known if given and phrase.startswith(f"{given} ")]
+    return f"Did you mean {' or '.join(longer)}?" if longer else ""
+
+
 def _listed(options: Iterable[Option]) -> str:
-    return ", ".join(sorted(option.setting for option in options))
+    names = ", ".join(sorted(option.setting for option in options))
+    return f"The options are {names}." if names else "Leave WITH out: there are no options."
 
 
 def _blamed(model: type[BaseModel], given: Mapping[str, Given], error: UsageError, place: int) -> int:

@@ -84,6 +84,12 @@ class Cursor(Protocol):
     def usage(self, usage: str) -> str:
         """Set how what is being read is written, the remedy for what does not fit; return what was set before."""
 
+    def tried(self) -> list[str]:
+        """Return the phrases that `takes` was asked for at the next token's place."""
+
+    def expected(self, what: str) -> UsageError:
+        """Return the error for something else at the next token's place."""
+
     def wrong(self, message: str, remedy: str, place: int | None = None) -> UsageError:
         """Return the error at a place, the next token's unless another one is given."""
 
@@ -195,7 +201,9 @@ class Choice(Syntax):
         """Take the text or word; case does not matter."""
         place = cursor.place()
         cursor.offers(*map(written_text, self.values))
-        given = cursor.text() if cursor.is_text() else cursor.name("choice")
+        if not cursor.is_text() and not cursor.words():
+            raise cursor.expected(self.form)
+        given = cursor.text() if cursor.is_text() else cursor.part()
         for value in self.values:
             if value.casefold() == given.casefold():
                 return value
@@ -333,6 +341,7 @@ def _in_parentheses(cursor: Cursor, read: Callable[[Cursor], Any]) -> list[Any]:
         return found
     while True:
         found.append(read(cursor))
-        if not cursor.takes(","):
-            cursor.expects(")")
+        if cursor.takes(")"):
             return found
+        if not cursor.takes(","):
+            raise cursor.expected(", or )")

@@ -107,14 +107,9 @@ def read_statement(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> Statem
     }
     place = cursor.place()
     for phrase, read in readers.items():
-        if any(cursor.takes(*spelling) for spelling in _spellings(phrase)):
+        if cursor.takes(*phrase):
             return read()
     raise _no_statement(cursor, [" ".join(phrase) for phrase in readers], place)
-
-
-def _spellings(phrase: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """``SOURCE`` and ``SOURCES`` are the same word."""
-    return [phrase, (*phrase[:-1], "SOURCE")] if phrase[-1] == "SOURCES" else [phrase]
 
 
 def _no_statement(cursor: StatementCursor, known: list[str], place: int) -> UsageError:

@@ -53,7 +53,9 @@ def _named(text: str) -> Iterator[_Span]:
         yield from _after_words(text, quoted.start() + 1, quoted.end(), _PAIR)
         at = quoted.end()
         last = _LAST_WORD.search(quoted[0][1:-1])
-        if last and _is_like_a_secret(last[1]) and text[at : at + 1].strip(",;)"):  # a quote was left out before
+        if (
+            last and _is_like_a_secret(last[1]) and text[at : at + 1].strip().strip(",;)")
+        ):  # a quote was left out before
             yield at, min([*(found for quote in "'\"`" if (found := text.find(quote, at)) >= 0), len(text)])
     yield from _after_words(text, at, len(text), _VALUE)
 

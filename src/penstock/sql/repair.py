@@ -59,4 +59,6 @@ def _value(cursor: StatementCursor) -> Any:
     for word, value in (("TRUE", True), ("FALSE", False)):
         if cursor.takes(word):
             return value
+    if cursor.words():
+        raise cursor.expected("a value of the key")
     return cursor.number()
