@@ -76,7 +76,7 @@ def unknown_words(words: list[str]) -> list[str]:
         return [words[0]]
     command = COMMANDS[words[0]]
     takes_value = {name for p in command.params if isinstance(p, TyperOption) and not p.is_flag for name in p.opts}
-    room = sum(isinstance(p, TyperArgument) for p in command.params)
+    room = sum(99 if p.nargs == -1 else 1 for p in command.params if isinstance(p, TyperArgument))
     rest, unknown = iter(words[1:]), []
     for word in rest:
         if word.startswith("-"):

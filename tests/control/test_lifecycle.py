@@ -164,7 +164,7 @@ def test_a_process_that_died_in_create_is_cleaned_up_after(
 ) -> None:
     """Nothing of ours runs after the crash: the next start finds the record."""
     with monkeypatch.context() as patched:
-        patched.setattr(Catalog, "set_source", failing(Crash()))
+        patched.setattr(Catalog, "made", failing(Crash()))
         patched.setattr(Catalog, "remove_source", failing(Crash()))
         patched.setattr(PostgresInstanceConfig, "cleanup", failing(Crash()))
         with pytest.raises(Crash):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.catalog.states import TableState
-from penstock.catalog.store import Catalog, TableRecord
+from penstock.catalog.store import Catalog, TableRecord, Wish
 from penstock.control import altering
 from penstock.control.altering import alter, describe, give_up
 from penstock.control.answer import Answer
@@ -181,7 +181,7 @@ def test_two_who_change_a_source_at_once(shop: Callable[..., Made]) -> None:
     made.home.add_table("shop", "public.invoices")
     wish = TableRecord("shop", TableName("other", "orders"), "more", TableState.ADDING)
     with pytest.raises(TransientError, match="at this moment"):
-        made.catalog.wish(wish, (stale, stale))
+        made.catalog.wish([Wish(wish, (stale, stale))])
     assert "other.orders" not in made.states()
 
 

@@ -47,7 +47,8 @@ __all__ = ["run"]
 
 def run(
     target: Annotated[
-        str | None, typer.Argument(help="postgresql://… of a database to capture, or a file of CREATE SOURCES.")
+        list[str] | None,
+        typer.Argument(help="postgresql://… of a database to capture; of several, as shards; or a file of statements."),
     ] = None,
     home: HomeOption = Path(".penstock"),
     name: Annotated[str | None, typer.Option("--name", help="The source's name; else the database's.")] = None,
@@ -72,6 +73,9 @@ def run(
     have: what it has not yet is made. Stops cleanly and resumes exactly where it was. The password
     comes from PGPASSWORD, ~/.pgpass, or from where --password says.
 
+    Several databases with the same tables are shards of one source, which --name names: its tables have the column
+    penstock_shard.
+
     Example: penstock run postgresql://penstock@db.example.com/shop
 
     Example: penstock run sources.sql
@@ -85,9 +89,9 @@ def run(
         retain_history=retain_history,
         snapshot=snapshot,
     )
-    if target is not None and _is_file(target):
-        _make_missing(console, opened, Path(target), options)
-    elif target is not None:
+    if target and _is_file(target[0]):
+        _make_missing(console, opened, target, name, options)
+    elif target:
         _capture(console, opened, target, name, options)
     elif options:
         message = "options of a source without a database"
@@ -120,22 +124,26 @@ def _is_file(target: str) -> bool:
     return "://" not in target and (target.endswith(".sql") or Path(target).is_file())
 
 
-def _make_missing(console: Console, home: Home, file: Path, options: dict[str, Any]) -> None:
+def _make_missing(console: Console, home: Home, target: list[str], name: str | None, options: dict[str, Any]) -> None:
     """Make what a file of statements describes and the home has not."""
-    if options:
+    if options or name:
         message = "options of a source beside a file, which has them in its statements"
         raise UsageError(message, "Write them there: CREATE SOURCES … WITH (option = value);")
+    if len(target) > 1:
+        message = "a file of statements, and more"
+        raise UsageError(message, "Name one file.")
     with waiting("looking at the sources"):
-        made = home.make_missing(read_script(file))
-    for name in made:
-        console.print(f"created source {name}: `penstock drop {name}` removes it again, also upstream")
+        made = home.make_missing(read_script(Path(target[0])))
+    for each in made:
+        console.print(f"created source {each}: `penstock drop {each}` removes it again, also upstream")
 
 
-def _capture(console: Console, home: Home, target: str, name: str | None, options: dict[str, Any]) -> None:
-    """Make the source, unless the home captures this database already."""
-    if not target.startswith(URL_SCHEMES):
-        message = f"{'this' if '@' in target else target} is not the URL of a database"  # a password may be in it
-        raise UsageError(message, "Name one as postgresql://user@host:5432/database, or a file: sources.sql.")
+def _capture(console: Console, home: Home, target: list[str], name: str | None, options: dict[str, Any]) -> None:
+    """Make the source, unless the home captures this database, or these, already."""
+    for url in target:
+        if not url.startswith(URL_SCHEMES):
+            message = f"{'this' if '@' in url else url} is not the URL of a database"  # a password may be in it
+            raise UsageError(message, "Name one as postgresql://user@host:5432/database, or a file: sources.sql.")
     existing = home.captures(target, **options)
     if existing is not None and name not in (None, existing):
         message = f"this home captures that database already, as source {existing}"

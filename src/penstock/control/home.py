@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,19 +19,19 @@ from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.changelog.interface import ChangeLog, Frontiers
 from penstock.control.answer import Answer
-from penstock.control.check import CheckReport, check_database, check_source
+from penstock.control.asked_for import captured_as, described
+from penstock.control.check import CheckReport, check_database, check_sources
 from penstock.control.lifecycle import TABLES, create_source, drop_source, recover
 from penstock.control.lock import hold_home, holder
 from penstock.control.moment import AsOf
-from penstock.control.named import named_source, named_tables, runnable_sources
-from penstock.control.recorded import database_instance_of, instance_of, spec_of
+from penstock.control.named import named_source, named_sources, named_tables, runnable_sources
+from penstock.control.recorded import database_instance_of, instance_of
 from penstock.control.status import HomeStatus, home_status
 from penstock.control.views import Views
 from penstock.errors import PenstockError, UsageError
 from penstock.layout import catalog_path
 from penstock.positions import Lsn
 from penstock.sources.family import Source
-from penstock.sources.postgres.spec import PostgresSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,18 +95,20 @@ class Home:
         self._catalog = Catalog(catalog_path(path))
         self._views = Views(path, self._catalog)
 
-    def create(self, url: str, name: str | None = None, **options: Any) -> str:
+    def create(self, url: str | Sequence[str], name: str | None = None, **options: Any) -> str:
         """Make a source that captures a Postgres database; return its name.
 
-        All tables, unless the options say otherwise: they are the fields of `PostgresOptions`.
+        All tables, unless the options say otherwise: they are the fields of `PostgresOptions`. Several URLs are those
+        of shards: databases with the same tables, each captured on its own, which are read as one.
         """
-        return self.create_source(PostgresSource.from_url(url, name, **options))
+        return self.create_source(described(url, name, **options))
 
     def create_source(self, source: Source) -> str:
         """Make a source of any kind; return its name."""
         with hold_home(self.path):
             recover(self.path, self._catalog)
-            return create_source(self.path, self._catalog, source).name
+            create_source(self.path, self._catalog, source)
+        return source.name
 
     def make_missing(self, script: str) -> list[str]:
         """Make the sources that statements describe and this home has not; return the names of those made."""
@@ -115,7 +118,7 @@ class Home:
 
     def spec(self, name: str) -> Source:
         """Return what was asked for of a source."""
-        return spec_of(named_source(self._catalog, name))
+        return whole_spec_of(name, named_sources(self._catalog, name))
 
     def recover(self) -> list[PenstockError]:
         """Finish or undo what a process that died left half done; refuse while another one has this home.
@@ -128,16 +131,18 @@ class Home:
     def drop(self, name: str, *, force: bool = False) -> list[str]:
         """Remove a source and what it made, also upstream; return what is left to do there by hand."""
         with hold_home(self.path):
+            shards = [record.name for record in self._catalog.parts(name)]
             left = drop_source(self.path, self._catalog, name, force=force)
-            self._views.forget(name)
+            for shard in shards:
+                self._views.forget(shard)
             if not left:  # Postgres is there: an older debt may be settled, too
                 recover(self.path, self._catalog)
             return left
 
     def kept(self, name: str) -> list[str]:
         """Return what of a source is the user's own upstream, and stays there when the source is dropped."""
-        record = self._catalog.source(name)
-        return [] if record is None else instance_of(record).kept()
+        kept = [thing for record in self._catalog.parts(name) for thing in instance_of(record).kept()]
+        return list(dict.fromkeys(kept))
 
     def add_table(self, source: str, table: str) -> None:
         """Capture another table, ``schema.table`` or ``schema.table AS name``, too: see `drop_table` for when.
@@ -207,36 +212,33 @@ class Home:
         """Tell what creating a source would make, outside and here; nothing is made."""
         from penstock.control.explaining import explain
 
-        return explain(self.path, [source])
+        return explain(self.path, list(source.shards().values()))
+
+    def names(self) -> list[str]:
+        """Return the names of the sources as they were given: one for all shards of one."""
+        return list(dict.fromkeys(record.known_as for record in self._catalog.sources()))
 
     def sources(self) -> list[str]:
-        """Return the names of the sources."""
+        """Return the names of the sources, of shards each its own."""
         return [record.name for record in self._catalog.sources()]
 
     def tables(self, source: str, named: Sequence[str] = ()) -> list[str]:
         """Return the upstream names of a source's tables, or of those that are named by that or by their local name."""
-        return [str(record.upstream) for record in named_tables(self._catalog, source, named)]
+        first = named_sources(self._catalog, source)[0].name  # shards have the same tables
+        return [str(record.upstream) for record in named_tables(self._catalog, first, named)]
 
     def runnable(self) -> list[str]:
         """Return the names of the sources that can run: not those that are being made or dropped."""
-        return runnable_sources(self._catalog)
+        return [record.name for record in runnable_sources(self._catalog)]
 
-    def captures(self, url: str, **options: Any) -> str | None:
-        """Return the name of the source that captures this database, if there is one; refuse other options."""
-        wanted = PostgresSource.from_url(url).connection
-        for record in self._catalog.sources():
-            spec = spec_of(record)
-            if isinstance(spec, PostgresSource) and spec.connection == wanted:
-                asked = {"publication": spec.publication, "slot": spec.slot, "password": spec.password, **options}
-                if options and PostgresSource.from_url(url, record.name, **asked) != spec:
-                    message = f"this home captures that database already, as source {record.name}, with other options"
-                    raise UsageError(message, f"Leave the options out, or drop it first: penstock drop {record.name}")
-                return record.name
-        return None
+    def captures(self, url: str | Sequence[str], **options: Any) -> str | None:
+        """Return the name of the source that captures this database, or these; refuse other options."""
+        return captured_as(self._catalog, url, **options)
 
     def check(self, name: str) -> CheckReport:
         """Look whether a source can go on: whether all that it needs upstream is as it should be."""
-        return check_source(self._catalog.log(name), named_source(self._catalog, name))
+        records = named_sources(self._catalog, name)
+        return check_sources([(self._catalog.log(record.name), record) for record in records])
 
     @contextmanager
     def run(self, spark: SparkSession | None = None, progress: Progress | None = None) -> Iterator[Running]:
@@ -336,17 +338,26 @@ class Home:
     ) -> list[Verdict]:
         """Compare live tables of a source with Postgres, row by row, at one position; all, unless some are named.
 
+        Of shards, each is compared at a position of its own.
+
         Capture must run, here or in another process: the log has to reach that position. A verdict has the first
         `limit` differing keys. `exact` leaves nothing to hashes. `progress` gets the name of each table in its turn.
         """
         from penstock.control.verify import verify_source
 
-        return verify_source(
-            *(self.path, self._catalog, spark, source, lambda lsn: self.live(spark, {source: lsn}), tables),
-            limit=limit,
-            exact=exact,
-            progress=progress or (lambda _: None),
-        )
+        return [
+            verdict
+            for record in named_sources(self._catalog, source)
+            for verdict in verify_source(
+                *(self.path, self._catalog, spark, record, partial(self._live_at, spark, record.name), tables),
+                limit=limit,
+                exact=exact,
+                progress=progress or (lambda _: None),
+            )
+        ]
+
+    def _live_at(self, spark: SparkSession, source: str, position: Lsn) -> Live:
+        return self.live(spark, {source: position})
 
     def repair(
         self,

@@ -13,6 +13,7 @@ it goes at once, and what it left upstream stays in the catalog as a debt, which
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from penstock.changelog.interface import ChangeLog
 from penstock.changelog.place import log_at
 from penstock.control.local_names import local_names
 from penstock.control.recorded import debt_of, instance_of
+from penstock.control.shards import refuse_shard, refuse_taken, refuse_unlike
 from penstock.errors import DefiniteError, PenstockError, Taken, TransientError
 from penstock.layout import lake_path, state_path
 from penstock.positions import Lsn
@@ -39,30 +41,44 @@ TABLES = "tables"
 """The reader that stands for the base tables: it needs what they have not taken in."""
 
 
-def create_source(home: Path, catalog: Catalog, source: Source) -> SourceRecord:
-    """Make a source: everything it needs upstream and here, or nothing at all."""
-    if catalog.source(source.name) is not None:
-        message = f"there is a source {source.name} already"
-        raise DefiniteError(message, f"Drop it first: penstock drop {source.name}")
-    _refuse_foreign_log(home, source)
-    instance = source.create_instances(1)[0]
-    record = SourceRecord(
+def create_source(home: Path, catalog: Catalog, source: Source) -> None:
+    """Make a source, or all of its shards: everything that is needed upstream and here, or nothing at all."""
+    shards = source.shards()
+    refuse_taken(catalog, source, list(shards.values()))
+    for shard in shards.values():
+        _refuse_foreign_log(home, shard)
+    instances = {word: shard.create_instances(1)[0] for word, shard in shards.items()}
+    refuse_unlike(instances)
+    records = [_record(source, shards[word], instances[word], word) for word in shards]
+    catalog.add_sources(list(zip(records, map(_tables, instances.values()), strict=True)))
+    prepared: list[InstanceConfig] = []
+    for instance in instances.values():
+        try:
+            prepared.append(_prepared(catalog, instance))
+        except BaseException as error:
+            begun = prepared if isinstance(error, Taken) else [*prepared, instance]
+            _undo(home, catalog, list(instances.values()), begun)
+            raise
+    catalog.made({instance.source: instance.model_dump_json() for instance in prepared})
+
+
+def _record(whole: Source, source: Source, instance: InstanceConfig, shard: str | None) -> SourceRecord:
+    return SourceRecord(
         source.name,
         source.NAME,
         source.model_dump_json(),
         instance.model_dump_json(),
         SourceState.CREATING,
         log=source.log,
+        part_of=None if shard is None else whole.name,
+        shard=shard,
     )
-    catalog.add_source(record, _tables(instance))
-    try:
-        prepared = instance.prepare()
-        _make_log(catalog.log(source.name), prepared.start())
-    except BaseException as error:
-        _undo(home, catalog, instance, error)
-        raise
-    catalog.set_source(source.name, SourceState.READY, instance=prepared.model_dump_json())
-    return record
+
+
+def _prepared(catalog: Catalog, instance: InstanceConfig) -> InstanceConfig:
+    prepared = instance.prepare()
+    _make_log(catalog.log(instance.source), prepared.start())
+    return prepared
 
 
 def _refuse_foreign_log(home: Path, source: Source) -> None:
@@ -75,30 +91,48 @@ def _refuse_foreign_log(home: Path, source: Source) -> None:
         )
 
 
-def _undo(home: Path, catalog: Catalog, instance: InstanceConfig, error: BaseException) -> None:
-    """Take back what a failed create made; while Postgres cannot be reached, the catalog keeps it for `recover`."""
-    try:
-        if not isinstance(error, Taken):
-            instance.cleanup()
-    except PenstockError:
-        return
-    _remove_files(home, catalog, instance.source)
-    catalog.remove_source(instance.source)
+def _undo(home: Path, catalog: Catalog, instances: Sequence[InstanceConfig], begun: Sequence[InstanceConfig]) -> None:
+    """Take back what a failed create made; what cannot be reached right now, the catalog keeps for `recover`."""
+    ours = {instance.source for instance in begun}
+    for instance in instances:
+        try:
+            if instance.source in ours:
+                instance.cleanup()
+        except PenstockError:
+            continue
+        _remove_files(home, catalog, instance.source)
+        catalog.remove_source(instance.source)
 
 
 def drop_source(home: Path, catalog: Catalog, name: str, *, force: bool = False) -> list[str]:
-    """Remove a source and all that it made; return what is left upstream, as statements to run by hand."""
-    record = catalog.source(name)
-    if record is None:
-        known = ", ".join(source.name for source in catalog.sources()) or "none"
+    """Remove a source and all that it made; return what is left upstream, as statements to run by hand.
+
+    Of shards, those go that can; what keeps one of them is raised after that.
+    """
+    records = catalog.parts(name)
+    if not records:
+        known = ", ".join(dict.fromkeys(source.known_as for source in catalog.sources())) or "none"
         message = f"there is no source {name}"
         raise DefiniteError(message, f"The sources of this home: {known}.")
-    catalog.set_source(name, SourceState.DROPPING)
+    refuse_shard(records[0], name)
+    catalog.dropping([record.name for record in records])
+    left, kept = list[str](), list[TransientError]()
+    for record in records:
+        try:
+            left += _drop(home, catalog, record, force=force)
+        except TransientError as error:
+            kept.append(error)
+    if kept:
+        raise kept[0]
+    return left
+
+
+def _drop(home: Path, catalog: Catalog, record: SourceRecord, *, force: bool) -> list[str]:
     instance = instance_of(record)
-    left = _clean_upstream(instance, force)
+    left = _clean_upstream(instance, record.known_as, force)
     debt = (record.kind, instance.model_dump_json(), _durable(catalog, instance)) if left else None
-    _remove_files(home, catalog, name)
-    catalog.remove_source(name, debt)
+    _remove_files(home, catalog, record.name)
+    catalog.remove_source(record.name, debt)
     return left
 
 
@@ -111,7 +145,8 @@ def recover(home: Path, catalog: Catalog) -> list[PenstockError]:
     for record in catalog.sources():
         if record.state in (SourceState.CREATING, SourceState.DROPPING):
             try:
-                drop_source(home, catalog, record.name)
+                catalog.dropping([record.name])
+                _drop(home, catalog, record, force=False)
             except TransientError as error:
                 catalog.set_source(record.name, SourceState.DROPPING, error=error.message, remedy=error.remedy)
                 waiting.append(error)
@@ -142,7 +177,7 @@ def _tables(instance: InstanceConfig) -> list[TableRecord]:
     return pending + failed
 
 
-def _clean_upstream(instance: InstanceConfig, force: bool) -> list[str]:
+def _clean_upstream(instance: InstanceConfig, known_as: str, force: bool) -> list[str]:
     if not instance.by_hand():  # all of it is the user's
         return []
     try:
@@ -156,7 +191,7 @@ def _clean_upstream(instance: InstanceConfig, force: bool) -> list[str]:
         )
         raise TransientError(
             message,
-            f"Try again when that can be reached; or: penstock drop {instance.source} --force, and by hand there:\n"
+            f"Try again when that can be reached; or: penstock drop {known_as} --force, and by hand there:\n"
             + "\n".join(instance.by_hand()),
         ) from error
     return []

@@ -15,7 +15,7 @@ from penstock.catalog.store import Catalog, TableRecord
 from penstock.control.altering import alter, describe, give_up
 from penstock.control.followed import Progress
 from penstock.control.following import Follower
-from penstock.control.named import named_source
+from penstock.control.named import named_source, runnable_sources
 from penstock.control.retention import release_history
 from penstock.control.supervisor import CaptureSupervisor
 from penstock.control.wishes import open_wishes
@@ -42,7 +42,7 @@ class Running:
         self._told: dict[str, str] = {}
         """What was last said to be in the way of what is tried again and again."""
         self._watch: threading.Thread | None = None
-        names = [r.name for r in catalog.sources() if r.state in (SourceState.READY, SourceState.FAILED)]
+        names = [record.name for record in runnable_sources(catalog)]
         try:
             for name in names:
                 self._captures[name] = CaptureSupervisor(home, name)

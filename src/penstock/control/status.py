@@ -68,6 +68,8 @@ class SourceStatus:
     log: str | None
     tables: list[TableStatus]
     readers: list[ReaderStatus]
+    part_of: str | None = None
+    shard: str | None = None
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,8 @@ def _source(catalog: Catalog, record: SourceRecord, running: int | None) -> Sour
         log=record.log,
         tables=tables,
         readers=readers,
+        part_of=record.part_of,
+        shard=record.shard,
     )
 
 

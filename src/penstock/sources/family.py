@@ -242,6 +242,18 @@ class Source(SourceOptions, ABC):
     def _part(self, options: type[BaseModel]) -> BaseModel:
         return options.model_construct(None, **{field: getattr(self, field) for field in options.model_fields})
 
+    def shards(self) -> Mapping[str | None, Self]:
+        """Return the sources of which this one is made, by what tells the rows of each from those of the others.
+
+        Each has instance, log and frontier of its own. A source that is no such thing is there alone, under None.
+        """
+        return {None: self}
+
+    @classmethod
+    def whole(cls, name: str, shards: Sequence[Source]) -> Source:
+        """Return the source whose `shards` these are."""
+        return shards[0]
+
     @abstractmethod
     def create_instances(self, workers: int) -> Sequence[InstanceConfig]:
         """Return at most `workers` configs. Looks outside, but makes nothing there."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from pydantic import ConfigDict, field_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import TableName, TableSchema
@@ -21,13 +21,16 @@ from penstock.sources.postgres.checking import checked, checked_position, unreac
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
 from penstock.sources.postgres.names import TableChoice, choice_text
-from penstock.sources.postgres.options import PostgresOptions
+from penstock.sources.postgres.options import Ownership, PostgresOptions
 from penstock.sources.postgres.preflight import Preflight, chosen_tables, examine, examine_named
 from penstock.sources.postgres.preflight.role import find_role
 from penstock.sources.postgres.preflight.tables import check_table
+from penstock.sources.postgres.shards import check_connections, shard_suffixes, shard_words
 from penstock.sources.postgres.slot import SlotFlags, identify, take_snapshot
 
 __all__ = ["PostgresSource", "source_name"]
+
+_LONGEST_NAME = 41
 
 
 def source_name(url: str) -> str:
@@ -45,7 +48,8 @@ class PostgresSource(Source, PostgresOptions):
 
     NAME: ClassVar[str] = "POSTGRES"
 
-    connection: str
+    connection: str = ""
+    connections: tuple[str, ...] = Field(default=(), description="the databases of shards, in the place of one")
     publication: str
     slot: str
 
@@ -53,6 +57,18 @@ class PostgresSource(Source, PostgresOptions):
     @classmethod
     def _without_a_secret(cls, connection: str) -> str:
         return parse_url(connection)
+
+    @field_validator("connections")
+    @classmethod
+    def _several_databases(cls, connections: tuple[str, ...]) -> tuple[str, ...]:
+        return check_connections(connections) if connections else ()
+
+    @model_validator(mode="after")
+    def _one_or_several(self) -> PostgresSource:
+        if self.connections and self.connection:
+            message = f"source {self.name} has both one database and several"
+            raise UsageError(message, "Give connection, or connections.")
+        return self
 
     @field_validator("slot")
     @classmethod
@@ -65,14 +81,67 @@ class PostgresSource(Source, PostgresOptions):
     @classmethod
     def from_url(cls, url: str, name: str | None = None, **options: Any) -> Self:
         """Describe the capture of a database by its URL, and by options (the fields of `PostgresOptions`)."""
-        name = check_name(name or source_name(url))
         connection, password = _split_password(parse_url(url))
-        given = {"publication": f"penstock_{name}", "slot": f"penstock_{name}", "password": password}
+        return cls._named(name or source_name(url), {"password": password, **options}, connection=connection)
+
+    @classmethod
+    def from_urls(cls, urls: Sequence[str], name: str, **options: Any) -> Self:
+        """Describe the capture of several databases with the same tables, which become one source: see `shards`."""
+        return cls._named(name, options, connections=check_connections(urls))
+
+    @classmethod
+    def _named(cls, name: str, options: dict[str, Any], **where: Any) -> Self:
+        name = check_name(name)
+        given = {"publication": f"penstock_{name}", "slot": f"penstock_{name}"}
         given |= {option: value for option, value in options.items() if value is not None}
-        return cls.of(name, **{**given, "connection": connection})
+        return cls.of(name, **{**given, **where})
+
+    def shards(self) -> Mapping[str | None, Self]:
+        """Return a source for each database, where there are several.
+
+        A password by reference holds for all, unless a connection has its own; so does a publication or slot of the
+        user's, which has the same name everywhere. Ours are named after the shard.
+        """
+        if not self.connections:
+            return {None: self}
+        words = shard_words(self.connections)
+        named = zip(words, self.connections, shard_suffixes(words), strict=True)
+        return {word: self._shard(connection, suffix) for word, connection, suffix in named}
+
+    def _shard(self, connection: str, suffix: str) -> Self:
+        connection, password = _split_password(connection)
+        return type(self).model_validate(
+            {
+                **self.model_dump(exclude={"connections"}),
+                **{field: f"{getattr(self, field)}_{suffix}" for field in self._ours()},
+                "name": f"{self.name[: _LONGEST_NAME - len(suffix) - 1]}_{suffix}",
+                "connection": connection,
+                "password": password or self.password,
+            }
+        )
+
+    @classmethod
+    def whole(cls, name: str, shards: Sequence[Source]) -> Source:
+        """Return the source of several databases whose shards these are."""
+        parts = [shard for shard in shards if isinstance(shard, cls)]
+        passwords = {part.password for part in parts}
+        shared = passwords.pop() if len(passwords) == 1 else None
+        connections = [part.connection if shared == part.password else part.conninfo() for part in parts]
+        suffix = shard_suffixes(shard_words(connections))[0]
+        owned = {field: getattr(parts[0], field).removesuffix(f"_{suffix}") for field in parts[0]._ours()}
+        given = parts[0].model_dump(exclude={"name", "connection"})
+        return cls.of(name, **{**given, **owned, "password": shared, "connections": tuple(connections)})
+
+    def _ours(self) -> list[str]:
+        """Name what of publication and slot is ours."""
+        owned = {"publication": self.publication_ownership, "slot": self.slot_ownership}
+        return [field for field, ownership in owned.items() if ownership is Ownership.MANAGED]
 
     def conninfo(self) -> str:
         """Return the connection as `connect` takes it: the reference stands in the place of the password."""
+        if self.connections:
+            message = f"source {self.name} is made of {len(self.connections)} databases"
+            raise UsageError(message, "Ask one of its shards.")
         return make_conninfo(self.connection, password=self.password) if self.password else self.connection
 
     def preflight(
@@ -139,7 +208,7 @@ class PostgresSource(Source, PostgresOptions):
 
     def place(self) -> str:
         """Name host, port and database."""
-        return place(self.connection)
+        return ", ".join(map(place, self.connections or [self.connection]))
 
     def create_instances(self, workers: int) -> Sequence[PostgresInstanceConfig]:
         """Return the one instance: one slot and one connection serve all tables."""
