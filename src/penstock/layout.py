@@ -8,7 +8,7 @@
       lake/SOURCE/TABLE  its base tables (Delta)
       state/SOURCE/      what its instance keeps beside the log
       secrets/SOURCE/    secrets that were given in clear; the owner alone reads them
-      run/               lock and pid of a running instance
+      run/               locks, and what capture processes say
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 __all__ = [
     "base_path",
+    "capture_log_path",
     "catalog_path",
     "lake_path",
     "log_path",
@@ -65,3 +66,8 @@ def state_path(home: Path, source: str) -> Path:
 def run_path(home: Path) -> Path:
     """Return the folder that tells of a running instance."""
     return home / "run"
+
+
+def capture_log_path(home: Path, source: str) -> Path:
+    """Return the file into which the capture process of a source writes what it says."""
+    return run_path(home) / f"capture-{source}.log"

@@ -150,7 +150,7 @@ def test_what_breaks_off_is_carried_out_again(shop: Callable[..., Shop], monkeyp
 def test_what_is_in_hand_of_a_table_is_let_finish(shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "_LET_GO_SECONDS", 0.1)
     made = shop(MADE)
-    (old,) = [t for t in made.running._followers["shop"]._tables if t.record.local == "orders"]
+    (old,) = [t for t in made.running._sources["shop"]._follower._tables if t.record.local == "orders"]
     with old.writing:  # as a long copy would hold it
         made.home.retry("shop", "orders")
         made.home.drop_table("shop", "invoices")

@@ -50,7 +50,11 @@ _SHARDS = """
 ALTER TABLE source ADD COLUMN part_of TEXT;
 ALTER TABLE source ADD COLUMN shard TEXT
 """
-_STEPS = (_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _KINDS, _SHARDS)
+_KEEPING = """
+ALTER TABLE source ADD COLUMN keep_tables INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE source ADD COLUMN durable INTEGER NOT NULL DEFAULT 0
+"""
+_STEPS = (_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _KINDS, _SHARDS, _KEEPING)
 """What takes a catalog from one version, the place in this list, to the next."""
 VERSION = len(_STEPS)
 

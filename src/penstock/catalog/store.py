@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from penstock.catalog.migrations import migrate
 from penstock.catalog.progress import CopyProgress
@@ -44,6 +45,10 @@ class SourceRecord:
     """Of a shard, the name that the user gave to all of them."""
     shard: str | None = None
     """Of a shard, what its rows have in the column `penstock.model.SHARD`."""
+    keep_tables: bool = False
+    """Of one that is being dropped, whether its base tables stay."""
+    durable: Lsn = Lsn.ZERO
+    """Of one that is being dropped by force, where its log ended."""
 
     @property
     def known_as(self) -> str:
@@ -113,9 +118,9 @@ class Catalog:
     def sources(self) -> list[SourceRecord]:
         """Return all sources, by name."""
         with self.connected() as db:
-            columns = "name, kind, spec, instance, state, error, remedy, log, part_of, shard"
+            columns = "name, kind, spec, instance, state, error, remedy, log, part_of, shard, keep_tables, durable"
             rows = db.execute(f"SELECT {columns} FROM source ORDER BY name")
-            return [SourceRecord(r[0], r[1], r[2], r[3], SourceState(r[4]), *r[5:]) for r in rows]
+            return [_source_record(row) for row in rows]
 
     def source(self, name: str) -> SourceRecord | None:
         """Look a source up."""
@@ -156,12 +161,6 @@ class Catalog:
         with self.transaction() as db:
             db.executemany(query, [(ready, instance, name, creating) for name, instance in instances.items()])
 
-    def dropping(self, names: Sequence[str]) -> None:
-        """Note in one step that these sources are to go; nobody but who removes them changes that."""
-        query = "UPDATE source SET state=?, error=NULL, remedy=NULL WHERE name=?"
-        with self.transaction() as db:
-            db.executemany(query, [(SourceState.DROPPING, name) for name in names])
-
     def set_source(
         self, name: str, state: SourceState, *, instance: str | None = None, error: str = "", remedy: str = ""
     ) -> None:
@@ -177,6 +176,23 @@ class Catalog:
         guarded = (SourceState.CREATING, SourceState.DROPPING)
         with self.transaction() as db:
             db.execute(query, (state, error or None, remedy or None, instance, name, *guarded))
+
+    def dropping(self, names: Sequence[str], *, keep_tables: bool = False) -> None:
+        """Note in one step that these sources are to go; their base tables stay where that was ever asked for."""
+        query = "UPDATE source SET state=?, error=NULL, remedy=NULL, keep_tables=max(keep_tables, ?) WHERE name=?"
+        with self.transaction() as db:
+            db.executemany(query, [(SourceState.DROPPING, keep_tables, name) for name in names])
+
+    def note_durable(self, name: str, durable: Lsn) -> None:
+        """Note where the log of a source ended, before it is removed while something of the source stays upstream."""
+        with self.transaction() as db:
+            db.execute("UPDATE source SET durable=? WHERE name=?", (durable, name))
+
+    def alter(self, specs: Mapping[str, tuple[str, str]]) -> None:
+        """Note in one step what is asked of sources from now on: their specs, before and after."""
+        with self.transaction() as db:
+            for name, spec in specs.items():
+                _change_spec(db, name, spec)
 
     def remove_source(self, name: str, debt: tuple[str, str, Lsn] | None = None) -> None:
         """Forget a source and everything about it; in the same step, remember the debt that it leaves upstream."""
@@ -360,6 +376,12 @@ class Catalog:
                 raise
 
 
+def _source_record(row: Sequence[Any]) -> SourceRecord:
+    name, kind, spec, instance, state, error, remedy, log, part_of, shard, keep_tables, durable = row
+    told = (SourceState(state), error, remedy, log, part_of, shard)
+    return SourceRecord(name, kind, spec, instance, *told, bool(keep_tables), Lsn(durable))
+
+
 def _place(table: TableRecord) -> tuple[str, str, str]:
     return table.source, table.upstream.schema, table.upstream.name
 
@@ -371,9 +393,15 @@ def _note(db: sqlite3.Connection, wish: Wish) -> None:
         " DO UPDATE SET state=excluded.state, error=excluded.error, remedy=excluded.remedy",
         (*_place(table), table.local, table.state, table.error, table.remedy),
     )
-    query = "UPDATE source SET spec=?2 WHERE spec=?1 AND name=?3"
-    if wish.spec is not None and not db.execute(query, (*wish.spec, table.source)).rowcount:
-        message = f"source {table.source} was changed by somebody else at this moment"
+    if wish.spec is not None:
+        _change_spec(db, table.source, wish.spec)
+
+
+def _change_spec(db: sqlite3.Connection, source: str, spec: tuple[str, str]) -> None:
+    """Replace what is asked of a source, unless that is not what it was before."""
+    query = "UPDATE source SET spec=?2 WHERE spec=?1 AND name=?3 AND state NOT IN (?4, ?5)"
+    if not db.execute(query, (*spec, source, SourceState.CREATING, SourceState.DROPPING)).rowcount:
+        message = f"source {source} was changed by somebody else at this moment"
         raise TransientError(message, "Nothing was done: try again.")
 
 

@@ -36,7 +36,7 @@ def show_tables(status: HomeStatus, source: str | None = None) -> Answer:
     rows = [
         (t.name, t.upstream, t.state, t.position, t.behind, t.error)
         for s in status.sources
-        if source in (None, s.name)
+        if source in (None, s.name, s.part_of)
         for t in s.tables
     ]
     return Answer(columns=columns, rows=rows)

@@ -22,10 +22,10 @@ from penstock.control.answer import Answer
 from penstock.control.asked_for import captured_as, described
 from penstock.control.check import CheckReport, check_database, check_sources
 from penstock.control.lifecycle import TABLES, create_source, drop_source, recover
-from penstock.control.lock import hold_home, holder
+from penstock.control.lock import hold_home, holder, making, making_if_free
 from penstock.control.moment import AsOf
 from penstock.control.named import named_source, named_sources, named_tables, runnable_sources
-from penstock.control.recorded import database_instance_of, instance_of
+from penstock.control.recorded import database_instance_of, instance_of, whole_spec_of
 from penstock.control.status import HomeStatus, home_status
 from penstock.control.views import Views
 from penstock.errors import PenstockError, UsageError
@@ -105,7 +105,7 @@ class Home:
 
     def create_source(self, source: Source) -> str:
         """Make a source of any kind; return its name."""
-        with hold_home(self.path):
+        with making(self.path):
             recover(self.path, self._catalog)
             create_source(self.path, self._catalog, source)
         return source.name
@@ -120,19 +120,36 @@ class Home:
         """Return what was asked for of a source."""
         return whole_spec_of(name, named_sources(self._catalog, name))
 
+    def alter(self, source: str, **options: Any) -> None:
+        """Give options of a source other values: at once where the home runs, else when it runs next.
+
+        Not all can be changed: `Source.ALTERABLE` of its kind has those that can, others are refused with the reason.
+        """
+        from penstock.control.setting import ask_set
+
+        ask_set(self._catalog, source, options)
+
     def recover(self) -> list[PenstockError]:
-        """Finish or undo what a process that died left half done; refuse while another one has this home.
+        """Finish or undo what a process that died left half done; refuse while another one runs this home.
 
         Return what has to wait, because its upstream cannot be reached.
         """
         with hold_home(self.path):
-            return recover(self.path, self._catalog)
+            return self._recover()
 
-    def drop(self, name: str, *, force: bool = False) -> list[str]:
-        """Remove a source and what it made, also upstream; return what is left to do there by hand."""
-        with hold_home(self.path):
+    def _recover(self) -> list[PenstockError]:
+        """The same; while somebody makes or drops a source, that is left to whoever runs the home."""
+        with making_if_free(self.path) as free:
+            return recover(self.path, self._catalog) if free else []
+
+    def drop(self, name: str, *, force: bool = False, keep_tables: bool = False) -> list[str]:
+        """Remove a source and what it made, also upstream; return what is left to do there by hand.
+
+        Whoever runs the home lets go of it first. With `keep_tables`, its base tables stay, as plain Delta tables.
+        """
+        with making(self.path):
             shards = [record.name for record in self._catalog.parts(name)]
-            left = drop_source(self.path, self._catalog, name, force=force)
+            left = drop_source(self.path, self._catalog, name, force=force, keep_tables=keep_tables)
             for shard in shards:
                 self._views.forget(shard)
             if not left:  # Postgres is there: an older debt may be settled, too
@@ -218,6 +235,10 @@ class Home:
         """Return the names of the sources as they were given: one for all shards of one."""
         return list(dict.fromkeys(record.known_as for record in self._catalog.sources()))
 
+    def runner(self) -> int | None:
+        """Return the pid of the process that runs this home, if one does."""
+        return holder(self.path)
+
     def sources(self) -> list[str]:
         """Return the names of the sources, of shards each its own."""
         return [record.name for record in self._catalog.sources()]
@@ -226,6 +247,11 @@ class Home:
         """Return the upstream names of a source's tables, or of those that are named by that or by their local name."""
         first = named_sources(self._catalog, source)[0].name  # shards have the same tables
         return [str(record.upstream) for record in named_tables(self._catalog, first, named)]
+
+    def local_names(self, source: str) -> list[str]:
+        """Return the names that a source's tables have here."""
+        first = named_sources(self._catalog, source)[0].name
+        return [record.local for record in self._catalog.tables(first)]
 
     def runnable(self) -> list[str]:
         """Return the names of the sources that can run: not those that are being made or dropped."""
@@ -246,7 +272,7 @@ class Home:
         from penstock.control.running import Running
 
         with hold_home(self.path):
-            recover(self.path, self._catalog)
+            self._recover()
             running = Running(self.path, self._catalog, spark or start_session(print), progress or (lambda _: None))
             try:
                 yield running

@@ -74,13 +74,15 @@ def obey(home: Home, statement: Statement, spark: Callable[[], SparkSession]) ->
             return home.explain(wanted_source(home, described, seal=False))
         case AlterSet(source, options, secrets):
             home.alter(source, **options, **sealed(home.path, source, secrets))
-            return _noted(home, f"{', '.join(sorted(options | secrets))} of {source} is set")
-        case DropSources(name):
+            return _noted(home, f"{', '.join(sorted({*options, *secrets}))} of {source} is set")
+        case DropSources():
             return _drop(home, statement)
         case ShowSources():
             return show_sources(home.status())
         case ShowTables(source):
-            return show_tables(home.status(), source and home.named(source))
+            if source is not None:
+                home.tables(source)  # which is refused where there is none
+            return show_tables(home.status(), source)
         case ShowErrors():
             return show_errors(home.status())
         case ShowRepairs():
@@ -119,7 +121,7 @@ def statement_of(source: Source) -> str:
 
 def completions(home: Home, text: str) -> list[str]:
     """Return what the word at the end of a text could become."""
-    known = Known({name: home.local_tables(name) for name in home.names()})
+    known = Known({name: home.local_names(name) for name in home.names()})
     return candidates(text, {name: each.source for name, each in kinds().items()}, known)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.catalog.store import Catalog, SourceRecord
-from penstock.errors import DefiniteError, UsageError
+from penstock.errors import DefiniteError, SourceExists, UsageError
 from penstock.model import SHARD, TableName, TableSchema
 from penstock.sources.family import InstanceConfig, Source
 
@@ -24,11 +24,11 @@ __all__ = ["refuse_shard", "refuse_taken", "refuse_unlike", "refuse_unlike_table
 
 def refuse_taken(catalog: Catalog, source: Source, shards: Sequence[Source]) -> None:
     """Refuse names that a source has already, also those of its shards."""
-    taken = {name: r.known_as for r in catalog.sources() for name in (r.name, r.known_as)}
+    taken = {name: record for record in catalog.sources() for name in (record.name, record.known_as)}
     for name in (source.name, *(shard.name for shard in shards)):
         if name in taken:
-            message = f"there is a source {name} already"
-            raise DefiniteError(message, f"Drop it first: penstock drop {taken[name]}")
+            message = f"there is a source {name} already: it is {taken[name].state}"
+            raise SourceExists(message, f"Drop it first: penstock drop {taken[name].known_as}")
 
 
 def refuse_shard(record: SourceRecord, name: str) -> None:

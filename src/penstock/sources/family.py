@@ -157,7 +157,8 @@ class InstanceConfig(BaseModel, ABC):
 
     def altered(self, spec: Source) -> Self:
         """Return this config as the source's altered options (those in `Source.ALTERABLE`) want it."""
-        return self.model_copy(update={"retain_history": spec.retain_history})
+        wished = {option: getattr(spec, option) for option in spec.ALTERABLE}
+        return self.model_copy(update=wished)
 
 
 class SourceOptions(BaseModel):
@@ -203,7 +204,7 @@ class Source(SourceOptions, ABC):
     WithOptions: ClassVar[type[SourceOptions]]
     """What is written in ``WITH (…)``."""
     ALTERABLE: ClassVar[frozenset[str]] = frozenset({"retain_history"})
-    """Options of ``WITH`` that can be changed later, by ``ALTER SOURCES … SET``."""
+    """Options of ``WITH`` that can be changed later, by ``ALTER SOURCES … SET``: fields of the instance config, too."""
 
     name: str
 
@@ -225,6 +226,11 @@ class Source(SourceOptions, ABC):
             first = invalid.errors(include_input=False, include_url=False)[0]
             message = f"the option {'.'.join(map(str, first['loc'])) or name}: {first['msg']}"
             raise UsageError(message, f"See the reference of the options of a source {cls.NAME}.") from None
+
+    @classmethod
+    def why_fixed(cls, option: str) -> str:
+        """Say why an option that is not in `ALTERABLE` cannot be changed later."""
+        return "the history of the source is there" if option == "log" else "the source was made with it"
 
     @classmethod
     def from_options(cls, name: str, sql: BaseModel, with_: BaseModel) -> Self:

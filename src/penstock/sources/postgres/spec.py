@@ -47,6 +47,9 @@ class PostgresSource(Source, PostgresOptions):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     NAME: ClassVar[str] = "POSTGRES"
+    ALTERABLE: ClassVar[frozenset[str]] = frozenset(
+        ("retain_history", "snapshot", "snapshot_wait", "chunk_rows", "chunk_pause", "heartbeat_interval")
+    )
 
     connection: str = ""
     connections: tuple[str, ...] = Field(default=(), description="the databases of shards, in the place of one")
@@ -77,6 +80,11 @@ class PostgresSource(Source, PostgresOptions):
             message = f"{slot!r} cannot name a replication slot"
             raise UsageError(message, "Use lower-case letters, digits and underscores, 63 at most.")
         return slot
+
+    @classmethod
+    def why_fixed(cls, option: str) -> str:
+        """Say why an option cannot be changed later: mostly because something was made upstream with it."""
+        return _FIXED.get(option) or super().why_fixed(option)
 
     @classmethod
     def from_url(cls, url: str, name: str | None = None, **options: Any) -> Self:
@@ -238,6 +246,23 @@ class PostgresSource(Source, PostgresOptions):
                 watermarks=self.watermarks,
             )
         ]
+
+
+_UPSTREAM = "it was made upstream with the source"
+_COLUMNS = "the history of its tables has the columns that were chosen then"
+_TABLES = "tables come and go by ALTER SOURCES … ADD TABLE and DROP TABLE"
+_FIXED = {
+    **dict.fromkeys(
+        ("publication", "slot", "publication_ownership", "slot_ownership", "rules", "partitions"), _UPSTREAM
+    ),
+    **dict.fromkeys(("slot_temporary", "two_phase", "failover"), "the slot was made so"),
+    **dict.fromkeys(("heartbeat", "watermarks"), "what it needs upstream was made with the source"),
+    **dict.fromkeys(("tables", "schemas"), _TABLES),
+    **dict.fromkeys(("exclude_columns", "text_columns"), _COLUMNS),
+    "connection": "the history of the source is that of this database",
+    "password": "it is a reference: change what it refers to, and capture uses that when it connects next",
+}
+"""Why options cannot be changed later."""
 
 
 def _split_password(conninfo: str) -> tuple[str, str | None]:
