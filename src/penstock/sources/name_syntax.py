@@ -10,7 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.sources.syntax import Cursor, Syntax
+from penstock.sources.cursor import Cursor
+from penstock.sources.syntax import Syntax
 
 __all__ = ["RESERVED", "DottedName", "Inclusion", "Inclusions", "Name", "dotted_text", "written_name"]
 
@@ -62,7 +63,8 @@ class DottedName(Syntax):
         while cursor.takes("."):
             parts.append(cursor.part())
         if len(parts) != self.of.count(".") + 1:
-            raise cursor.wrong(f"this is not a name of the form {self.of}", f"Write {self.form}.", place)
+            message = f"this is not a name of the form {self.of}"
+            raise cursor.wrong(message, f"Write {self.form}.", place)
         alias = cursor.name("name") if self.aliased and cursor.takes("AS") else None
         return dotted_text(parts, alias)
 

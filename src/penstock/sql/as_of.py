@@ -1,7 +1,7 @@
 """``AS OF TIMESTAMP '…'`` and ``AS OF LSN '…'`` behind the name of a table.
 
-``of`` may be an alias, too: it is one unless a kind or a value follows. Spark's own way to write it, ``TIMESTAMP AS OF``,
-is for tables of Spark's: live tables know another clock.
+``of`` may be an alias, too: it is one unless a kind or a value follows. Spark's own way to write it, ``TIMESTAMP AS
+OF``, is for tables of Spark's.
 """
 
 from __future__ import annotations

@@ -13,16 +13,8 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from penstock.errors import UsageError
-from penstock.sources.option_syntax import (
-    Given,
-    Kind,
-    Option,
-    options_of,
-    read_clauses,
-    read_settings,
-    unknown_clause,
-    validated,
-)
+from penstock.sources.option_reading import Given, Option, read_clauses, read_settings, unknown_clause, validated
+from penstock.sources.option_syntax import Kind, options_of
 from penstock.sources.syntax import Flag, Secret, did_you_mean
 from penstock.sql.cursor import StatementCursor
 from penstock.sql.statements import AlterSet, CreateSource
@@ -53,8 +45,8 @@ def read_create(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> CreateSou
     return CreateSource(
         name,
         kind.NAME,
-        validated(cursor, kind.SqlOptions, _without(clauses, secrets), what, place),
-        validated(cursor, kind.WithOptions, _without(settings, secrets), what, place),
+        validated(cursor, kind.SqlOptions, options_of(kind.SqlOptions), _without(clauses, secrets), what, place),
+        validated(cursor, kind.WithOptions, options_of(kind.WithOptions), _without(settings, secrets), what, place),
         if_not_exists,
         secrets,
     )
@@ -66,7 +58,8 @@ def read_alter_set(cursor: StatementCursor, source: str, kinds: Mapping[str, Kin
     options = {option.field: option for kind in kinds.values() for option in reversed(_settings_of(kind))}
     settings = read_settings(cursor, tuple(options.values()), "a source")
     if not settings:
-        raise cursor.wrong("no option is set", "Write: ALTER SOURCES source SET (option = value, …);")
+        message = "no option is set"
+        raise cursor.wrong(message, "Write: ALTER SOURCES source SET (option = value, …);")
     cursor.ends()
     secrets = _secrets(cursor, settings, settings)
     given = _without(settings, secrets)
@@ -110,7 +103,8 @@ def _secrets(
     allowed = _ALLOW.field in settings and settings[_ALLOW.field].value
     for each in literal.values():
         if not allowed:
-            raise cursor.wrong(f"{each.option.setting} holds a secret in clear", _CLEAR, each.place)
+            message = f"{each.option.setting} holds a secret in clear"
+            raise cursor.wrong(message, _CLEAR, each.place)
     return {field: each.value for field, each in literal.items()}
 
 

@@ -79,7 +79,8 @@ class StatementCursor:
     def text(self) -> str:
         """Take a text in single quotes."""
         if not self.is_text():
-            raise self.expected("a text in single quotes")
+            what = "a text in single quotes"
+            raise self.expected(what)
         return self._take().text
 
     def number(self) -> str:
@@ -87,7 +88,8 @@ class StatementCursor:
         place, sign = self._at, "-" if self.takes("-") else ""
         if not self._is(TokenType.NUMBER) or not _NUMBER.fullmatch(self._tokens[self._at].text):
             self._at = place
-            raise self.expected("a number")
+            what = "a number"
+            raise self.expected(what)
         return sign + self._take().text
 
     def name(self, of: str) -> str:
@@ -143,7 +145,8 @@ class StatementCursor:
     def ends(self) -> None:
         """Refuse anything that is still there."""
         if not self.is_at_end():
-            raise self.wrong(f"the statement should end here, but {self._found()} follows", f"Write: {self._usage}")
+            message = f"the statement should end here, but {self._found()} follows"
+            raise self.wrong(message, f"Write: {self._usage}")
 
     def rest(self) -> str:
         """Take all that is left, as it is written."""

@@ -5,8 +5,8 @@
     PASSWORD 'hunter2'    pasword = hunter2    'host=db password=hunter2'    'postgresql://me:hunter2@db/shop'
 
 A statement that cannot be read cannot be asked which of its values are secret. So whatever follows a word like
-``password`` is taken for one, in quotes or not, and so is the password in a URL. A reference (``env:``, ``file:``) is not
-a secret.
+``password`` is taken for one, in quotes or not, and so is the password in a URL. A reference (``env:``, ``file:``) is
+not a secret.
 """
 
 from __future__ import annotations

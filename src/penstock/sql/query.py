@@ -1,8 +1,8 @@
 """Queries over live tables: names of ours are found in the text and replaced; nothing else of it is touched.
 
 ``shop.orders`` in table position becomes a view's name with the alias ``orders`` (unless it has one of its own), also
-with an ``AS OF`` behind it. ``shop.orders.id`` elsewhere becomes ``orders.id`` where such a table is in sight, without an
-alias of its own. Strings, comments and everything that is not a captured table stay as they are.
+with an ``AS OF`` behind it. ``shop.orders.id`` elsewhere becomes ``orders.id`` where such a table is in sight, without
+an alias of its own. Strings, comments and everything that is not a captured table stay as they are.
 """
 
 from __future__ import annotations

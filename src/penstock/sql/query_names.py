@@ -1,7 +1,7 @@
 """Dotted names in a query, by sqlglot's tokens: where each stands, and what is expected there.
 
-A name in table position follows FROM, JOIN or a comma between tables, also in parentheses. A *scope* is the query that a
-name is in: subqueries see the tables of the queries around them, and not the other way round.
+A name in table position follows FROM, JOIN or a comma between tables, also in parentheses. A *scope* is the query that
+a name is in: subqueries see the tables of the queries around them, and not the other way round.
 """
 
 from __future__ import annotations

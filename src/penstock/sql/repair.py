@@ -29,7 +29,8 @@ def read_repair(cursor: StatementCursor) -> Repairing:
     if cursor.takes("KEY", "IN"):
         return Repairing(source, ".".join(table), keys=_keys(cursor))
     if cursor.is_at_end():
-        raise cursor.wrong("there is no condition behind WHERE", f"Write: {_USAGE}")
+        message = "there is no condition behind WHERE"
+        raise cursor.wrong(message, f"Write: {_USAGE}")
     return Repairing(source, ".".join(table), where=cursor.rest())
 
 
@@ -60,5 +61,6 @@ def _value(cursor: StatementCursor) -> Any:
         if cursor.takes(word):
             return value
     if cursor.words():
-        raise cursor.expected("a value of the key")
+        what = "a value of the key"
+        raise cursor.expected(what)
     return cursor.number()
