@@ -47,7 +47,7 @@ class Prompt:
 
     def run(self) -> None:
         """Read and answer; what goes wrong is told, and the next one is read."""
-        history = history_file()
+        history = _history_file()
         with suppress(OSError):
             readline.read_history_file(history)
         readline.set_history_length(_HISTORY_LINES)
@@ -120,7 +120,7 @@ def expanded(short: str) -> str:
     return statements[command]
 
 
-def history_file() -> Path:
+def _history_file() -> Path:
     """Return where the lines typed before are kept."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "penstock" / "history"

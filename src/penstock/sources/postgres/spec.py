@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import TableName, TableSchema
@@ -21,7 +21,13 @@ from penstock.sources.postgres.checking import checked, checked_position, unreac
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
 from penstock.sources.postgres.names import TableChoice, choice_text
-from penstock.sources.postgres.options import Ownership, PostgresOptions
+from penstock.sources.postgres.options import (
+    Ownership,
+    PostgresOptions,
+    PostgresSqlOptions,
+    PostgresWithOptions,
+    check_slot_name,
+)
 from penstock.sources.postgres.preflight import Preflight, chosen_tables, examine, examine_named
 from penstock.sources.postgres.preflight.role import find_role
 from penstock.sources.postgres.preflight.tables import check_table
@@ -47,6 +53,8 @@ class PostgresSource(Source, PostgresOptions):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     NAME: ClassVar[str] = "POSTGRES"
+    SqlOptions: ClassVar[type[PostgresSqlOptions]] = PostgresSqlOptions
+    WithOptions: ClassVar[type[PostgresWithOptions]] = PostgresWithOptions
     ALTERABLE: ClassVar[frozenset[str]] = frozenset(
         ("retain_history", "snapshot", "snapshot_wait", "chunk_rows", "chunk_pause", "heartbeat_interval")
     )
@@ -61,6 +69,11 @@ class PostgresSource(Source, PostgresOptions):
     def _without_a_secret(cls, connection: str) -> str:
         return parse_url(connection)
 
+    @field_validator("slot")
+    @classmethod
+    def _name_of_a_slot(cls, slot: str) -> str:
+        return check_slot_name(slot)
+
     @field_validator("connections")
     @classmethod
     def _several_databases(cls, connections: tuple[str, ...]) -> tuple[str, ...]:
@@ -72,19 +85,6 @@ class PostgresSource(Source, PostgresOptions):
             message = f"source {self.name} has both one database and several"
             raise UsageError(message, "Give connection, or connections.")
         return self
-
-    @field_validator("slot")
-    @classmethod
-    def _name_of_a_slot(cls, slot: str) -> str:
-        if not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
-            message = f"{slot!r} cannot name a replication slot"
-            raise UsageError(message, "Use lower-case letters, digits and underscores, 63 at most.")
-        return slot
-
-    @classmethod
-    def why_fixed(cls, option: str) -> str:
-        """Say why an option cannot be changed later: mostly because something was made upstream with it."""
-        return _FIXED.get(option) or super().why_fixed(option)
 
     @classmethod
     def from_url(cls, url: str, name: str | None = None, **options: Any) -> Self:
@@ -103,6 +103,24 @@ class PostgresSource(Source, PostgresOptions):
         given = {"publication": f"penstock_{name}", "slot": f"penstock_{name}"}
         given |= {option: value for option, value in options.items() if value is not None}
         return cls.of(name, **{**given, **where})
+
+    @classmethod
+    def from_options(cls, name: str, sql: BaseModel, with_: BaseModel) -> Self:
+        """Describe what a statement asks for: one database, or several."""
+        given = {field: getattr(part, field) for part in (sql, with_) for field in part.model_fields_set}
+        connection, connections = given.pop("connection", None), given.pop("connections", ())
+        return cls.from_urls(connections, name, **given) if connections else cls.from_url(connection, name, **given)
+
+    def sql_options(self) -> PostgresSqlOptions:
+        """Return what is written in clauses."""
+        fields = {field: getattr(self, field) for field in PostgresSqlOptions.model_fields}
+        return PostgresSqlOptions.model_construct(**{**fields, "connection": self.connection or None})
+
+    def with_options(self) -> PostgresWithOptions:
+        """Return what is written in ``WITH``; publication and slot where they are not called as ever."""
+        fields = {field: getattr(self, field) for field in PostgresWithOptions.model_fields}
+        usual = {field: None for field in ("publication", "slot") if fields[field] == f"penstock_{self.name}"}
+        return PostgresWithOptions.model_construct(**{**fields, **usual})
 
     def shards(self) -> Mapping[str | None, Self]:
         """Return a source for each database, where there are several.
