@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.control.obeying import parsed, wanted_source
+from penstock.control.obeying import described_source, make_source, parsed
 from penstock.sql.excerpt import error_at
 from penstock.sql.script import Piece, divided
 from penstock.sql.statements import CreateSource
@@ -28,8 +28,8 @@ def make_missing(home: Home, script: str) -> list[str]:
     made = []
     for piece, statement in described:
         if statement.name not in home.names():
-            made.append(home.create_source(wanted_source(home, statement)))
-        elif not statement.secrets and wanted_source(home, statement) != home.spec(statement.name):
+            made.append(make_source(home, statement))
+        elif not statement.secrets and described_source(statement) != home.spec(statement.name):
             message = f"this home has a source {statement.name}, and it was described otherwise"
             remedy = (
                 f"See SHOW CREATE SOURCES {statement.name}; for what it is. Change it with ALTER SOURCES, or drop it:"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.control.answer import Answer, repaired, show_errors, show_repairs, show_sources, show_tables
-from penstock.control.sealing import sealed
+from penstock.control.sealing import sealed, unseal
 from penstock.errors import UsageError
 from penstock.sources.family import Source
 from penstock.sources.kinds import kind, kinds
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.control.home import Home
     from penstock.control.moment import AsOf
 
-__all__ = ["completions", "creates", "obey", "obey_all", "parsed", "statement_of", "wanted_source"]
+__all__ = ["completions", "creates", "described_source", "make_source", "obey", "obey_all", "parsed", "statement_of"]
 
 
 def parsed(text: str, begins: Beginning | None = None) -> Statement | None:
@@ -71,10 +71,13 @@ def obey(home: Home, statement: Statement, spark: Callable[[], SparkSession]) ->
         case CreateSource():
             return _create(home, statement)
         case Explain(described):
-            return home.explain(wanted_source(home, described, seal=False))
+            return home.explain(described_source(described))
         case AlterSet(source, options, secrets):
-            home.alter(source, **options, **sealed(home.path, source, secrets))
-            return _noted(home, f"{', '.join(sorted({*options, *secrets}))} of {source} is set")
+            if secrets:
+                message = "a secret in clear cannot be set later"
+                raise UsageError(message, "Name where it is: 'env:NAME' or 'file:PATH'.")
+            home.alter(source, **options)
+            return _noted(home, f"{', '.join(option.replace('_', ' ') for option in options)} of {source} is set")
         case DropSources():
             return _drop(home, statement)
         case ShowSources():
@@ -125,20 +128,28 @@ def completions(home: Home, text: str) -> list[str]:
     return candidates(text, {name: each.source for name, each in kinds().items()}, known)
 
 
-def wanted_source(home: Home, statement: CreateSource, *, seal: bool = True) -> Source:
-    """Return the source that a statement describes; secrets in clear are kept where a reference names them."""
-    if statement.secrets and not seal:
-        message = "a statement with a secret in clear is not explained"
-        raise UsageError(message, "Name where the secret is: 'env:NAME' or 'file:PATH'.")
-    made = kind(statement.kind).source.from_options(statement.name, statement.sql_options, statement.with_options)
-    references = sealed(home.path, statement.name, statement.secrets)
-    return made.of(made.name, **{**made.model_dump(exclude={"name"}), **references}) if references else made
+def make_source(home: Home, statement: CreateSource) -> str:
+    """Make the source that a statement describes; secrets in clear are kept where a reference names them."""
+    if not statement.secrets or statement.name in home.names():  # which is refused
+        return home.create_source(described_source(statement))
+    try:
+        references = sealed(home.path, statement.name, statement.secrets)
+        source = described_source(statement)
+        return home.create_source(source.of(source.name, **{**source.model_dump(exclude={"name"}), **references}))
+    finally:
+        if statement.name not in home.names():
+            unseal(home.path, statement.name)
+
+
+def described_source(statement: CreateSource) -> Source:
+    """Return the source that a statement describes, without the secrets that it has in clear."""
+    return kind(statement.kind).source.from_options(statement.name, statement.sql_options, statement.with_options)
 
 
 def _create(home: Home, statement: CreateSource) -> Answer:
     if statement.if_not_exists and statement.name in home.names():
         return Answer(f"source {statement.name} is there already")
-    made = home.create_source(wanted_source(home, statement))
+    made = make_source(home, statement)
     return Answer(f"created source {made}: DROP SOURCES {made}; removes it again, also outside")
 
 
