@@ -7,6 +7,7 @@
       log/SOURCE.db      the change log of a source
       lake/SOURCE/TABLE  its base tables (Delta)
       state/SOURCE/      what its instance keeps beside the log
+      secrets/SOURCE/    secrets that were given in clear; the owner alone reads them
       run/               locks, and what capture processes say
 """
 
@@ -22,6 +23,7 @@ __all__ = [
     "log_path",
     "repair_path",
     "run_path",
+    "secrets_path",
     "state_path",
 ]
 
@@ -49,6 +51,11 @@ def base_path(home: Path, source: str, table: str) -> Path:
 def repair_path(home: Path, source: str, repair: int) -> Path:
     """Return the folder in which a repair keeps the rows that it read, while it lasts."""
     return lake_path(home, source) / ".repairs" / str(repair)
+
+
+def secrets_path(home: Path, source: str) -> Path:
+    """Return the folder that keeps the secrets of a source, where somebody gave them in clear."""
+    return home / "secrets" / source
 
 
 def state_path(home: Path, source: str) -> Path:

@@ -12,6 +12,7 @@ from tests.control.shop import Shop, until
 
 from penstock.catalog.store import Catalog
 from penstock.control import following
+from penstock.control.answer import Answer
 from penstock.control.named import named_source
 from penstock.control.recorded import database_instance_of, database_spec_of
 from penstock.errors import DefiniteError, TransientError, UsageError
@@ -39,7 +40,7 @@ def test_a_table_is_added_while_the_others_move_on(shop: Callable[..., Shop]) ->
     with made.writing(*WRITES):
         with made.database.connect(autocommit=False) as open_meanwhile:  # begun before it is published, ended after
             open_meanwhile.execute("INSERT INTO invoices VALUES (-1, 0)")
-            told = made.home.obey("ALTER SOURCES shop ADD TABLE public.invoices AS bills")
+            told = made.home.sql("ALTER SOURCES shop ADD TABLE public.invoices AS bills")
             until(lambda: "invoices" in made.published(), "the publication")
             open_meanwhile.execute("UPDATE invoices SET total = 7 WHERE id = -1")
         while made.state("invoices") != "live":
@@ -47,7 +48,7 @@ def test_a_table_is_added_while_the_others_move_on(shop: Callable[..., Shop]) ->
             moved.append(live.position)
             counts.append(live.table("shop.orders").count())
         until(lambda: made.home.live(made.spark).position > moved[-1], "capture to go on")
-    assert told is not None
+    assert isinstance(told, Answer)
     assert "now, by the Penstock that runs" in told.told
     assert counts == sorted(counts)
     assert moved == sorted(moved)

@@ -76,7 +76,7 @@ def processes_with_canary() -> list[str]:
 
 def told(home: Home) -> str:
     """What a home says of itself."""
-    return "\n".join([json.dumps(home.status().as_json()), home.metrics(), repr(home.obey("SHOW SOURCES"))])
+    return "\n".join([json.dumps(home.status().as_json()), home.metrics(), repr(home.sql("SHOW SOURCES"))])
 
 
 def plan(frame: DataFrame) -> str:

@@ -189,7 +189,7 @@ def test_tables_come_and_go_on_all_or_none(shards: Shards) -> None:
     for ask in (shards.home.add_table, shards.home.drop_table):
         with pytest.raises(UsageError, match="is a shard of the source shards"):
             ask(shards.names[0], "public.late")
-    answer = shards.home.obey("ALTER SOURCES shards ADD TABLE public.late AS later")
+    answer = shards.home.sql("ALTER SOURCES shards ADD TABLE public.late AS later")
     assert answer is not None
     shards.home.drop_table("shards", "public.items")
     assert (shards.states("late"), shards.states("items")) == (["adding"] * 2, ["dropping"] * 2)

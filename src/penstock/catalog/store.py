@@ -128,7 +128,9 @@ class Catalog:
 
     def parts(self, name: str) -> list[SourceRecord]:
         """Return the source of this name, or the shards of which it is made; none where there is no such source."""
-        records = self.sources()
+        with self.connected() as db:
+            given = [found for (found,) in db.execute("SELECT name FROM source ORDER BY rowid")]
+        records = sorted(self.sources(), key=lambda record: given.index(record.name))
         return [record for record in records if record.name == name] or [r for r in records if r.part_of == name]
 
     def log(self, name: str) -> ChangeLog:

@@ -25,15 +25,16 @@ from penstock.control.lifecycle import TABLES, create_source, drop_source, recov
 from penstock.control.lock import hold_home, holder, making, making_if_free
 from penstock.control.moment import AsOf
 from penstock.control.named import named_source, named_sources, named_tables, runnable_sources
-from penstock.control.recorded import database_instance_of, instance_of
+from penstock.control.recorded import database_instance_of, instance_of, whole_spec_of
 from penstock.control.status import HomeStatus, home_status
 from penstock.control.views import Views
 from penstock.errors import PenstockError, UsageError
 from penstock.layout import catalog_path
 from penstock.positions import Lsn
+from penstock.sources.family import Source
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from penstock.changelog.transactions import Transaction
     from penstock.control.followed import Progress
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.control.running import Running
     from penstock.control.verify import Verdict
 
-__all__ = ["URL_SCHEMES", "Home", "check_target", "open_existing", "open_home", "start_session"]
+__all__ = ["URL_SCHEMES", "Home", "check_target", "open_existing", "open_home", "open_to_run", "start_session"]
 
 URL_SCHEMES = ("postgresql://", "postgres://")
 
@@ -57,6 +58,13 @@ def open_existing(path: Path) -> Home:
         message = f"there is no home at {path}"
         raise UsageError(message, "Name it with --home, or make one with: penstock run postgresql://…")
     return Home(path)
+
+
+def open_to_run(path: Path, text: str | None) -> Home:
+    """Open the home for statements: made if it is not there and one of them creates a source."""
+    from penstock.control.obeying import creates
+
+    return Home(path) if text is not None and creates(text) else open_existing(path)
 
 
 def check_target(path: Path, target: str, **options: Any) -> CheckReport:
@@ -93,11 +101,24 @@ class Home:
         All tables, unless the options say otherwise: they are the fields of `PostgresOptions`. Several URLs are those
         of shards: databases with the same tables, each captured on its own, which are read as one.
         """
-        source = described(url, name, **options)
+        return self.create_source(described(url, name, **options))
+
+    def create_source(self, source: Source) -> str:
+        """Make a source of any kind; return its name."""
         with making(self.path):
             recover(self.path, self._catalog)
             create_source(self.path, self._catalog, source)
         return source.name
+
+    def make_missing(self, script: str) -> list[str]:
+        """Make the sources that statements describe and this home has not; return the names of those made."""
+        from penstock.control.missing import make_missing
+
+        return make_missing(self, script)
+
+    def spec(self, name: str) -> Source:
+        """Return what was asked for of a source."""
+        return whole_spec_of(name, named_sources(self._catalog, name))
 
     def alter(self, source: str, **options: Any) -> None:
         """Give options of a source other values: at once where the home runs, else when it runs next.
@@ -172,14 +193,51 @@ class Home:
 
         ask_retry(self._catalog, source, table)
 
-    def obey(self, statement: str, spark: Callable[[], SparkSession] = lambda: start_session(print)) -> Answer | None:
-        """Carry out a statement of ours and return what there is to tell; None for a query, which is Spark's.
+    def sql(self, text: str, spark: SparkSession | None = None) -> Answer | DataFrame:
+        """Carry out statements, divided by semicolons; return what the last one gave: an answer, or rows of a query.
 
-        `spark` gives the session where a statement needs one.
+        Statements are those of ours, and queries in Spark SQL over live tables. Where one needs Spark and none is
+        given, it is started.
         """
-        from penstock.control.obeying import obey
+        *_, last = self.script(text, lambda: spark or start_session(print))
+        return last
 
-        return obey(self, statement, spark)
+    def script(
+        self, text: str, spark: Callable[[], SparkSession], as_of: AsOf | None = None
+    ) -> Iterator[Answer | DataFrame]:
+        """Carry out statements one after the other, as they are asked for; `spark` gives the session if one is needed.
+
+        Queries see live tables as they are at that moment, or `as_of` another one.
+        """
+        from penstock.control.obeying import obey_all
+
+        return obey_all(self, text, spark, as_of)
+
+    def completions(self, text: str) -> list[str]:
+        """Return what the word at the end of a statement that is being typed could become."""
+        from penstock.control.obeying import completions
+
+        return completions(self, text)
+
+    def statement(self, source: str) -> str:
+        """Return the statement that makes a source like this one."""
+        from penstock.control.obeying import statement_of
+
+        return statement_of(self.spec(source))
+
+    def explain(self, source: Source) -> Answer:
+        """Tell what creating a source would make, outside and here; nothing is made."""
+        from penstock.control.explaining import explain
+
+        return explain(self.path, list(source.shards().values()))
+
+    def names(self) -> list[str]:
+        """Return the names of the sources as they were given: one for all shards of one."""
+        return list(dict.fromkeys(record.known_as for record in self._catalog.sources()))
+
+    def runner(self) -> int | None:
+        """Return the pid of the process that runs this home, if one does."""
+        return holder(self.path)
 
     def sources(self) -> list[str]:
         """Return the names of the sources, of shards each its own."""
@@ -189,6 +247,11 @@ class Home:
         """Return the upstream names of a source's tables, or of those that are named by that or by their local name."""
         first = named_sources(self._catalog, source)[0].name  # shards have the same tables
         return [str(record.upstream) for record in named_tables(self._catalog, first, named)]
+
+    def local_names(self, source: str) -> list[str]:
+        """Return the names that a source's tables have here."""
+        first = named_sources(self._catalog, source)[0].name
+        return [record.local for record in self._catalog.tables(first)]
 
     def runnable(self) -> list[str]:
         """Return the names of the sources that can run: not those that are being made or dropped."""

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -38,6 +38,7 @@ from penstock.model import TableName, TableSchema
 from penstock.nearest import nearest
 from penstock.positions import Lsn
 from penstock.sources.findings import Finding
+from penstock.sources.syntax import Span
 
 __all__ = [
     "Checked",
@@ -167,7 +168,9 @@ class SourceOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     log: str | None = Field(default=None, description="where the change log is: kafka://broker:9092; else in the home")
-    retain_history: str = Field(default="1 day", description="how long history is kept, beyond what readers need")
+    retain_history: Annotated[str, Span()] = Field(
+        default="1 day", description="how long history is kept, beyond what readers need"
+    )
 
     @field_validator("log")
     @classmethod
@@ -254,6 +257,11 @@ class Source(SourceOptions, ABC):
         Each has instance, log and frontier of its own. A source that is no such thing is there alone, under None.
         """
         return {None: self}
+
+    @classmethod
+    def whole(cls, name: str, shards: Sequence[Source]) -> Source:
+        """Return the source whose `shards` these are."""
+        return shards[0]
 
     @abstractmethod
     def create_instances(self, workers: int) -> Sequence[InstanceConfig]:

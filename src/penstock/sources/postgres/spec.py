@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import TableName, TableSchema
@@ -21,7 +21,13 @@ from penstock.sources.postgres.checking import checked, checked_position, unreac
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
 from penstock.sources.postgres.names import TableChoice, choice_text
-from penstock.sources.postgres.options import Ownership, PostgresOptions
+from penstock.sources.postgres.options import (
+    Ownership,
+    PostgresOptions,
+    PostgresSqlOptions,
+    PostgresWithOptions,
+    check_slot_name,
+)
 from penstock.sources.postgres.preflight import Preflight, chosen_tables, examine, examine_named
 from penstock.sources.postgres.preflight.role import find_role
 from penstock.sources.postgres.preflight.tables import check_table
@@ -47,6 +53,8 @@ class PostgresSource(Source, PostgresOptions):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     NAME: ClassVar[str] = "POSTGRES"
+    SqlOptions: ClassVar[type[PostgresSqlOptions]] = PostgresSqlOptions
+    WithOptions: ClassVar[type[PostgresWithOptions]] = PostgresWithOptions
     ALTERABLE: ClassVar[frozenset[str]] = frozenset(
         ("retain_history", "snapshot", "snapshot_wait", "chunk_rows", "chunk_pause", "heartbeat_interval")
     )
@@ -61,6 +69,11 @@ class PostgresSource(Source, PostgresOptions):
     def _without_a_secret(cls, connection: str) -> str:
         return parse_url(connection)
 
+    @field_validator("slot")
+    @classmethod
+    def _name_of_a_slot(cls, slot: str) -> str:
+        return check_slot_name(slot)
+
     @field_validator("connections")
     @classmethod
     def _several_databases(cls, connections: tuple[str, ...]) -> tuple[str, ...]:
@@ -72,14 +85,6 @@ class PostgresSource(Source, PostgresOptions):
             message = f"source {self.name} has both one database and several"
             raise UsageError(message, "Give connection, or connections.")
         return self
-
-    @field_validator("slot")
-    @classmethod
-    def _name_of_a_slot(cls, slot: str) -> str:
-        if not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
-            message = f"{slot!r} cannot name a replication slot"
-            raise UsageError(message, "Use lower-case letters, digits and underscores, 63 at most.")
-        return slot
 
     @classmethod
     def why_fixed(cls, option: str) -> str:
@@ -104,6 +109,24 @@ class PostgresSource(Source, PostgresOptions):
         given |= {option: value for option, value in options.items() if value is not None}
         return cls.of(name, **{**given, **where})
 
+    @classmethod
+    def from_options(cls, name: str, sql: BaseModel, with_: BaseModel) -> Self:
+        """Describe what a statement asks for: one database, or several."""
+        given = {field: getattr(part, field) for part in (sql, with_) for field in part.model_fields_set}
+        connection, connections = given.pop("connection", None), given.pop("connections", ())
+        return cls.from_urls(connections, name, **given) if connections else cls.from_url(connection, name, **given)
+
+    def sql_options(self) -> PostgresSqlOptions:
+        """Return what is written in clauses."""
+        fields = {field: getattr(self, field) for field in PostgresSqlOptions.model_fields}
+        return PostgresSqlOptions.model_construct(**{**fields, "connection": self.connection or None})
+
+    def with_options(self) -> PostgresWithOptions:
+        """Return what is written in ``WITH``; publication and slot where they are not called as ever."""
+        fields = {field: getattr(self, field) for field in PostgresWithOptions.model_fields}
+        usual = {field: None for field in ("publication", "slot") if fields[field] == f"penstock_{self.name}"}
+        return PostgresWithOptions.model_construct(**{**fields, **usual})
+
     def shards(self) -> Mapping[str | None, Self]:
         """Return a source for each database, where there are several.
 
@@ -118,17 +141,32 @@ class PostgresSource(Source, PostgresOptions):
 
     def _shard(self, connection: str, suffix: str) -> Self:
         connection, password = _split_password(connection)
-        owned = {"publication": self.publication_ownership, "slot": self.slot_ownership}
-        ours = [field for field, ownership in owned.items() if ownership is Ownership.MANAGED]
         return type(self).model_validate(
             {
                 **self.model_dump(exclude={"connections"}),
-                **{field: f"{getattr(self, field)}_{suffix}" for field in ours},
+                **{field: f"{getattr(self, field)}_{suffix}" for field in self._ours()},
                 "name": f"{self.name[: _LONGEST_NAME - len(suffix) - 1]}_{suffix}",
                 "connection": connection,
                 "password": password or self.password,
             }
         )
+
+    @classmethod
+    def whole(cls, name: str, shards: Sequence[Source]) -> Source:
+        """Return the source of several databases whose shards these are."""
+        parts = [shard for shard in shards if isinstance(shard, cls)]
+        passwords = {part.password for part in parts}
+        shared = passwords.pop() if len(passwords) == 1 else None
+        connections = [part.connection if shared == part.password else part.conninfo() for part in parts]
+        suffix = shard_suffixes(shard_words(connections))[0]
+        owned = {field: getattr(parts[0], field).removesuffix(f"_{suffix}") for field in parts[0]._ours()}
+        given = parts[0].model_dump(exclude={"name", "connection"})
+        return cls.of(name, **{**given, **owned, "password": shared, "connections": tuple(connections)})
+
+    def _ours(self) -> list[str]:
+        """Name what of publication and slot is ours."""
+        owned = {"publication": self.publication_ownership, "slot": self.slot_ownership}
+        return [field for field, ownership in owned.items() if ownership is Ownership.MANAGED]
 
     def conninfo(self) -> str:
         """Return the connection as `connect` takes it: the reference stands in the place of the password."""
@@ -244,7 +282,7 @@ _FIXED = {
     **dict.fromkeys(("heartbeat", "watermarks"), "what it needs upstream was made with the source"),
     **dict.fromkeys(("tables", "schemas"), _TABLES),
     **dict.fromkeys(("exclude_columns", "text_columns"), _COLUMNS),
-    "connection": "the history of the source is that of this database",
+    **dict.fromkeys(("connection", "connections"), "the history of the source is that of this database"),
     "password": "it is a reference: change what it refers to, and capture uses that when it connects next",
 }
 """Why options cannot be changed later."""
