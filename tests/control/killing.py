@@ -110,7 +110,7 @@ def _watch_sqlite(steps: _Steps) -> None:
                 steps.take(f"commit in {Path(path).name}")
             return super().execute(statement, *args)
 
-    sqlite3.connect = lambda *args, **options: connect(*args, **{"factory": Connection, **options})  # type: ignore[assignment]
+    sqlite3.connect = lambda *args, **options: connect(*args, **{"factory": Connection, **options})
 
 
 def _watch_postgres(steps: _Steps) -> None:

@@ -134,8 +134,8 @@ def drop_by_force(path: Path) -> None:
         message = "nobody answers"
         raise TransientError(message)
 
-    PostgresInstanceConfig.cleanup = unreachable  # type: ignore[method-assign]
-    PostgresInstanceConfig.settle = lambda self, _: unreachable(self)  # type: ignore[method-assign]
+    PostgresInstanceConfig.cleanup = unreachable  # type: ignore[method-assign, assignment]
+    PostgresInstanceConfig.settle = lambda self, _: unreachable(self)  # type: ignore[method-assign, assignment]
     Home(path).drop("shop", force=True)
 
 
