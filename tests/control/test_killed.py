@@ -195,7 +195,8 @@ def test_drop_by_force(shop: Shop) -> None:
 
     def prepare() -> None:
         shop.begin_with(tables=CHOSEN)
-        (((lsn,),),) = (shop.database.execute("SELECT pg_current_wal_lsn()::text"),)
+        shop.database.execute("INSERT INTO audit SELECT count(*) FROM audit")
+        ((lsn,),) = shop.database.execute("SELECT pg_current_wal_lsn()::text")
         with closing(shop.catalog.log("shop").writer()) as writer:
             writer.publish([], Lsn.parse(lsn))
         shop.database.execute(f"SELECT pg_replication_slot_advance('{shop.names['slot']}', '{lsn}')")
