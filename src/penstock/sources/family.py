@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -37,7 +37,7 @@ from penstock.errors import UsageError
 from penstock.model import TableName, TableSchema
 from penstock.nearest import nearest
 from penstock.positions import Lsn
-from penstock.sources.findings import Finding
+from penstock.sources.findings import Finding, error
 
 __all__ = [
     "Checked",
@@ -151,6 +151,11 @@ class InstanceConfig(BaseModel, ABC):
         """Ask the outside how much there is beyond a position, in bytes; None where it cannot say."""
         return None
 
+    def anew(self, tables: Sequence[ProducedTable]) -> Self:
+        """Return this config with tables that begin again: as they are outside now, of a higher generation."""
+        message = f"no table of source {self.source} can be captured anew"
+        raise UsageError(message, f"Drop the source and create it again: penstock drop {self.source}")
+
     def altered(self, spec: Source) -> Self:
         """Return this config as the source's altered options (those in `Source.ALTERABLE`) want it."""
         return self.model_copy(update={"retain_history": spec.retain_history})
@@ -245,6 +250,12 @@ class Source(SourceOptions, ABC):
     @abstractmethod
     def describe(self) -> Sequence[TableSchema]:
         """Return the schemas that this source will produce."""
+
+    def look_again(self, tables: Collection[TableName]) -> Mapping[TableName, ProducedTable | Finding]:
+        """Return these tables as they are outside now, to be captured anew; or why one cannot be."""
+        found = {table.name: table for made in self.create_instances(1) for table in made.produced()}
+        gone = error("", "it is not there any more", "Bring it back outside, then retry.")
+        return {name: found.get(name, gone) for name in tables}
 
     @abstractmethod
     def check(self, instance: InstanceConfig | None = None, durable: Lsn | None = None) -> Checked:
