@@ -13,6 +13,7 @@ from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog
 from penstock.control import lifecycle
 from penstock.control.lifecycle import create_source, drop_source, recover
+from penstock.control.local_names import told_apart
 from penstock.control.recorded import database_instance_of
 from penstock.control.status import home_status
 from penstock.embedded.postgres import EmbeddedPostgres
@@ -328,5 +329,5 @@ LOCAL = [
 @pytest.mark.parametrize(("tables", "local"), LOCAL)
 def test_local_names_are_told_apart_and_are_names_of_folders(tables: list[str], local: list[str]) -> None:
     names = [TableName.parse(table) for table in tables]
-    found = lifecycle._local_names(names)
+    found = told_apart(names, {})
     assert [found[name] for name in names] == local

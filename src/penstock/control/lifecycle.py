@@ -12,9 +12,7 @@ it goes at once, and what it left upstream stays in the catalog as a debt, which
 
 from __future__ import annotations
 
-import itertools
 import shutil
-from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -22,10 +20,10 @@ from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog, Debt, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.place import log_at
+from penstock.control.local_names import local_names
 from penstock.control.recorded import debt_of, instance_of
 from penstock.errors import DefiniteError, PenstockError, Taken, TransientError
 from penstock.layout import lake_path, state_path
-from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.family import InstanceConfig, Source
 
@@ -33,15 +31,12 @@ __all__ = [
     "TABLES",
     "create_source",
     "drop_source",
-    "free_name",
     "recover",
 ]
 
 
 TABLES = "tables"
 """The reader that stands for the base tables: it needs what they have not taken in."""
-
-_NONE: Mapping[TableName, str] = {}
 
 
 def create_source(home: Path, catalog: Catalog, source: Source) -> SourceRecord:
@@ -139,49 +134,12 @@ def _settle(catalog: Catalog, debt: Debt) -> PenstockError | None:
 
 
 def _tables(instance: InstanceConfig) -> list[TableRecord]:
-    captured = [table.name for table in instance.produced()]
-    left_out = instance.left_out()
-    aliases = {table.name: table.alias for table in instance.produced() if table.alias}
-    local = _local_names([*captured, *left_out], aliases)
-    pending = [TableRecord(instance.source, name, local[name], TableState.PENDING) for name in captured]
+    local, left_out = local_names(instance), instance.left_out()
+    pending = [TableRecord(instance.source, t.name, local[t.name], TableState.PENDING) for t in instance.produced()]
     failed = [
         TableRecord(instance.source, name, local[name], TableState.FAILED, *why) for name, why in left_out.items()
     ]
     return pending + failed
-
-
-def _local_names(tables: Sequence[TableName], aliases: Mapping[TableName, str] = _NONE) -> dict[TableName, str]:
-    """Name a table as asked for, else as upstream does; where that is taken, in any case, by its schema, a number."""
-    own = {table: _folder_name(alias) for table, alias in aliases.items()}
-    taken = {name.lower() for name in own.values()}
-    names = [table.name.lower() for table in tables if table not in own]
-    for table in tables:
-        lower = table.name.lower()
-        if table not in own and names.count(lower) == 1 and lower not in taken:
-            own[table] = _folder_name(table.name)
-    taken |= {name.lower() for name in own.values()}
-    for table in tables:
-        if table not in own:
-            own[table] = _longer_name(table, taken)
-            taken.add(own[table].lower())
-    return own
-
-
-def free_name(table: TableName, taken: Collection[str]) -> str:
-    """Name a table that comes later as upstream does; where that is taken, in any case, by its schema, a number."""
-    name = _folder_name(table.name)
-    return name if name.lower() not in taken else _longer_name(table, taken)
-
-
-def _longer_name(table: TableName, taken: Collection[str]) -> str:
-    name = _folder_name(f"{table.schema}_{table.name}")
-    numbered = itertools.chain([name], (f"{name}_{n}" for n in itertools.count(2)))
-    return next(name for name in numbered if name.lower() not in taken)
-
-
-def _folder_name(name: str) -> str:
-    """A local name is a folder's, too."""
-    return name.replace("/", "_") if name.strip(".") else name.replace(".", "_")
 
 
 def _clean_upstream(instance: InstanceConfig, force: bool) -> list[str]:

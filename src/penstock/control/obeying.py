@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 from penstock.control.answer import Answer, repaired, show_repairs, show_sources
 from penstock.control.lock import holder
+from penstock.errors import UsageError
+from penstock.sources.postgres.options import PostgresKind
+from penstock.sql.grammar import parse
 from penstock.sql.statements import (
     AcceptInterference,
     AddTable,
@@ -14,9 +17,9 @@ from penstock.sql.statements import (
     Repairing,
     RetryTable,
     ShowRepairs,
+    ShowSinks,
     ShowSources,
     Verify,
-    parse_statement,
 )
 
 if TYPE_CHECKING:
@@ -26,16 +29,20 @@ if TYPE_CHECKING:
 
 __all__ = ["obey"]
 
+_KINDS = {PostgresKind.NAME: PostgresKind}
+
 
 def obey(home: Home, statement: str, spark: Callable[[], SparkSession]) -> Answer | None:
     """Carry a statement out; None for a query."""
-    match parse_statement(statement):
+    match parse(statement, _KINDS):
         case None:
             return None
         case ShowSources():
             return show_sources(home.status())
         case ShowRepairs():
             return show_repairs(home.repairs())
+        case ShowSinks():
+            return Answer("there are no sinks")
         case AddTable(source, table):
             home.add_table(source, table)
             return _noted(home, f"{table} is added to {source} and copied")
@@ -52,6 +59,9 @@ def obey(home: Home, statement: str, spark: Callable[[], SparkSession]) -> Answe
             return _repair(home, asked, spark)
         case Verify(source, wanted):
             return _verify(home, source, home.tables(source, [wanted] if wanted else ()), spark())
+        case _:
+            message = "this version does not carry out this statement"
+            raise UsageError(message, "Create sources with penstock run URL, drop them with penstock drop.")
 
 
 def _noted(home: Home, what: str) -> Answer:

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from penstock.catalog.states import WISHES, TableState
 from penstock.catalog.store import Catalog, TableRecord
-from penstock.control.lifecycle import free_name
+from penstock.control.local_names import free_name
 from penstock.control.named import named_source, named_table
 from penstock.control.recorded import database_instance_of, database_spec_of
 from penstock.errors import DefiniteError, UsageError

@@ -131,6 +131,10 @@ class InstanceConfig(BaseModel, ABC):
         """Return the tables that were asked for and cannot be had: why, and what to do about it."""
         return {}
 
+    def makes(self) -> list[str]:
+        """Name what `prepare` makes outside."""
+        return []
+
     def kept(self) -> list[str]:
         """Name what is the user's outside, and stays there when the source is dropped."""
         return []

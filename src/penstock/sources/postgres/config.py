@@ -180,6 +180,12 @@ class PostgresInstanceConfig(InstanceConfig):
         except (PenstockError, psycopg.Error):
             return None
 
+    def makes(self) -> list[str]:
+        """Name what is ours upstream."""
+        publication = [f"publication {self.publication}"] if self._owns_publication else []
+        slot = [f"slot {self.slot}"] if self._owns_slot else []
+        return [*(f"table {table}" for table in self.meta_tables()), *publication, *slot]
+
     def kept(self) -> list[str]:
         """Name what is the user's, and stays upstream."""
         slot = [] if self._owns_slot else [f"slot {self.slot}"]
