@@ -26,7 +26,9 @@ from penstock.positions import Lsn
 
 __all__ = ["Notes"]
 
-_TABLE = "CREATE TABLE IF NOT EXISTS note (name TEXT, position INTEGER, value TEXT NOT NULL, PRIMARY KEY (name, position))"
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS note (name TEXT, position INTEGER, value TEXT NOT NULL, PRIMARY KEY (name, position))"
+)
 _STEP = ""
 """The name under which each step notes its generation."""
 _OLDER = """

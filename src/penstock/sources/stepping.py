@@ -9,9 +9,9 @@
 * **Positions** are numbers from 1, one for each transaction.
 * **Moments.** The answer None to a question that was asked at C says that all that had happened outside before C is in
   the log; so C, less a margin for clocks that are not quite alike, has passed. What comes later counts as later.
-* **Errors.** A `DefiniteError` of a step is an error of all tables of the instance, and has the next position: what lies
-  before it stays readable, and nothing more is asked for until the table is captured anew. A `TransientError` ends
-  `run`, and the next one goes on where the log is.
+* **Errors.** A `DefiniteError` of a step is an error of all tables of the instance, and has the next position: what
+  lies before it stays readable, and nothing more is asked for until the table is captured anew. A `TransientError`
+  ends `run`, and the next one goes on where the log is.
 * **Anew.** A table of a higher generation than the log has begins again, with no notes: after `durable`, in the log.
 """
 
@@ -93,7 +93,7 @@ class SteppingInstance(Instance, ABC, Generic[_Config]):
 
     # -- what a kind says -------------------------------------------------------------------------------------------
 
-    def resume(self, at: Lsn, noted: Mapping[str, Any]) -> None:  # noqa: B027 - most have nothing to do
+    def resume(self, at: Lsn, noted: Mapping[str, Any]) -> None:
         """Get ready to go on behind a position: called at the beginning of each run."""
 
     @abstractmethod

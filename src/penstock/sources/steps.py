@@ -1,7 +1,7 @@
 """Steps: transactions that a kind makes of rows, and how they become chunks of the change log.
 
-Rows come in Arrow batches, each with what it shows of a row (see `penstock.model.Image`). Positions of such a source are
-plain numbers, one for each transaction; ordinals count the changes in a transaction, over all tables.
+Rows come in Arrow batches, each with what it shows of a row (see `penstock.model.Image`). Positions of such a source
+are plain numbers, one for each transaction; ordinals count the changes in a transaction, over all tables.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ and the same ends, is not.
 
 from __future__ import annotations
 
-import os
 import stat
 import zlib
 from collections.abc import Iterator
@@ -49,15 +48,15 @@ def found_files(folder: Path, pattern: str) -> list[FoundFile]:
 
 
 def _found(folder: Path, pattern: str) -> Iterator[FoundFile]:
-    for name in os.listdir(folder):
-        if name.startswith((".", "_")) or not fnmatchcase(name, pattern):
+    for path in folder.iterdir():
+        if path.name.startswith((".", "_")) or not fnmatchcase(path.name, pattern):
             continue
         try:
-            told = (folder / name).stat()
+            told = path.stat()
         except FileNotFoundError:  # it went meanwhile, or is a link to nothing
             continue
         if stat.S_ISREG(told.st_mode):
-            yield FoundFile(folder / name, told.st_size, told.st_ctime_ns // 1000, told.st_mtime_ns)
+            yield FoundFile(path, told.st_size, told.st_ctime_ns // 1000, told.st_mtime_ns)
 
 
 def print_of(path: Path, upto: int) -> int:

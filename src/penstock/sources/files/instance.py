@@ -5,8 +5,8 @@ and a print of them. By that rule of the notes no line is lost or read twice, wh
 
 * A file of **JSON lines** may grow. Whole lines are taken in; a last line without its end waits for it.
 * A **Parquet** file is read when it has its end, and once. One that has had none for a minute is broken.
-* A file that **shrank**, or has other contents where it was read, ends the table with an error: rows may be missing now,
-  or come twice.
+* A file that **shrank**, or has other contents where it was read, ends the table with an error: rows may be missing
+  now, or come twice.
 * A file that **went** after it was read is not missed: its rows stay. What it had gained since the last look is lost to
   us, so let a file rest for some poll intervals before it is removed. One that comes back under its name must be the
   same one.
@@ -32,8 +32,8 @@ from penstock.sources.files.json_lines import BadLine, last_line_end, read_lines
 from penstock.sources.files.options import FileFormat, UnknownFields
 from penstock.sources.files.parquet import has_end, read_parquet
 from penstock.sources.files.source import FileConfig
-from penstock.sources.steps import Changes, Step, inserted, upserted
 from penstock.sources.stepping import SteppingInstance
+from penstock.sources.steps import Changes, Step, inserted, upserted
 
 __all__ = ["FileInstance"]
 

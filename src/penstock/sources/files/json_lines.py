@@ -70,12 +70,12 @@ def infer(files: list[Path]) -> pa.Schema:
     sample = b"".join(_samples(files))
     if not sample:
         message = "there are no lines yet from which columns could be told"
-        raise DefiniteError(message, "Put a file there first, or say what the columns are: COLUMNS ('id bigint', …).")
+        raise DefiniteError(message, "Put a file there first, or say what the columns are: COLUMNS (id bigint, …).")
     try:
         found = pj.read_json(pa.py_buffer(sample), read_options=_whole(sample)).schema
     except pa.ArrowException:
         message = "the lines that are there do not hold one JSON object each, with the same types in all of them"
-        raise DefiniteError(message, "Mend them, or say what the columns are: COLUMNS ('id bigint', …).") from None
+        raise DefiniteError(message, "Mend them, or say what the columns are: COLUMNS (id bigint, …).") from None
     return plain(pa.schema([pa.field(field.name, _text_kept(field.type, field.name)) for field in found]))
 
 
@@ -97,7 +97,7 @@ def _text_kept(found: pa.DataType, column: str) -> pa.DataType:
         return pa.struct([pa.field(field.name, _text_kept(field.type, column)) for field in found])
     if pa.types.is_null(found):
         message = f"the field {column} has no value in the lines that are there, so its type cannot be told"
-        raise DefiniteError(message, "Say what the columns are: COLUMNS ('id bigint', …).")
+        raise DefiniteError(message, "Say what the columns are: COLUMNS (id bigint, …).")
     return found
 
 
@@ -153,10 +153,12 @@ def _rows(
     except pa.ArrowException as error:
         raise _Bad(_reason(str(error))) from None
     if len(rows) != _count_lines(block, ends):
-        raise _Bad("it does not hold one JSON object, whole and alone")
+        why = "it does not hold one JSON object, whole and alone"
+        raise _Bad(why)
     for name in key:
         if rows.column(name).null_count:
-            raise _Bad(f"it has no value of {name}, which is in the key")
+            why = f"it has no value of {name}, which is in the key"
+            raise _Bad(why)
     return rows
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -12,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from penstock.durations import parse_duration
 from penstock.errors import UsageError
 from penstock.sources.family import SourceOptions
+from penstock.sources.name_syntax import Name, written_name
+from penstock.sources.syntax import Cursor, Listed, Span, Syntax
 
 __all__ = ["FileFormat", "FileSqlOptions", "FileWithOptions", "UnknownFields", "given_columns"]
 
@@ -27,7 +31,31 @@ _TYPES = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
 }
-_COLUMN = re.compile(r"\s*(?P<name>\S+)\s+(?P<type>[a-z]+)\s*(?:\(\s*(?P<digits>\d+)\s*,\s*(?P<scale>\d+)\s*\))?\s*")
+_COLUMN = re.compile(r"(?P<name>.+?)\s+(?P<type>[a-z]+)(?:\(\s*(?P<digits>\d{1,3})\s*,\s*(?P<scale>\d{1,3})\s*\))?")
+
+
+@dataclass(frozen=True)
+class _Column(Syntax):
+    """``name type``."""
+
+    form = "name type"
+
+    def read(self, cursor: Cursor) -> str:
+        """Take the name and the type; whether there is such a type is for the option to say."""
+        name, kind = cursor.name("column"), cursor.name("type").lower()
+        if not cursor.takes("("):
+            return f"{name} {kind}"
+        digits = cursor.number()
+        cursor.expects(",")
+        scale = cursor.number()
+        cursor.expects(")")
+        return f"{name} {kind}({digits}, {scale})"
+
+    def write(self, value: str) -> str:
+        """Quote the name where it needs that."""
+        found = _COLUMN.fullmatch(value)
+        assert found is not None, "the option holds them to this form"
+        return f"{written_name(found['name'])} {value[found.end('name') :].strip()}"
 
 
 class FileFormat(enum.StrEnum):
@@ -55,12 +83,12 @@ class FileSqlOptions(BaseModel):
 
     path: str = Field(description="the folder; files in it whose names begin with a dot or an underscore do not count")
     format: FileFormat = Field(description="what the files are")
-    key: tuple[str, ...] = Field(
+    key: Annotated[tuple[str, ...], Listed(Name("column"))] = Field(
         default=(), description="columns by which a later row takes the place of an earlier one; without, rows add up"
     )
-    columns: tuple[str, ...] = Field(
+    columns: Annotated[tuple[str, ...], Listed(_Column())] = Field(
         default=(),
-        description="the columns, as 'name type'; without, they are those of the files that are there. JSON alone",
+        description="the columns, each as name type; without, they are those of the files that are there. JSON alone",
     )
 
     @field_validator("path")
@@ -81,7 +109,7 @@ class FileSqlOptions(BaseModel):
 class FileWithOptions(SourceOptions):
     """What is written in ``WITH (…)``."""
 
-    poll_interval: str = Field(default="1 s", description="how often the folder is looked at")
+    poll_interval: Annotated[str, Span()] = Field(default="1 s", description="how often the folder is looked at")
     pattern: str = Field(default="*", description="which files count, by their names, like *.json")
     unknown_fields: UnknownFields = Field(
         default=UnknownFields.ERROR, description="what becomes of a field that is no column"
@@ -104,7 +132,7 @@ def _column(text: str) -> pa.Field:
     kind = None if found is None else _type(found["type"], found["digits"], found["scale"])
     if found is None or kind is None:
         message = f"{text!r} is not a column"
-        raise UsageError(message, f"Write it as 'name type', with one of {', '.join(_TYPES)}, decimal(p, s).")
+        raise UsageError(message, f"Write it as name type, with one of {', '.join(_TYPES)}, decimal(p, s).")
     return pa.field(found["name"], kind)
 
 

@@ -41,7 +41,9 @@ class FileConfig(SteppingConfig):
     def altered(self, spec: Source) -> Self:
         """Take over what can be changed."""
         config = super().altered(spec)
-        return config.model_copy(update={"poll_interval": spec.poll_interval}) if isinstance(spec, FileSource) else config
+        return (
+            config.model_copy(update={"poll_interval": spec.poll_interval}) if isinstance(spec, FileSource) else config
+        )
 
 
 class FileSource(Source, FileSqlOptions, FileWithOptions):
