@@ -30,6 +30,7 @@ class Captured:
         self.log = SqliteLog(folder / "log.db")
         self.log.create(self.config.start())
         self.state = folder / "state"
+        self._raised: BaseException | None = None
 
     def instance(self) -> Instance:
         """Make an instance."""
@@ -38,13 +39,14 @@ class Captured:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Run an instance meanwhile; what it raised is raised here."""
-        stop, raised = threading.Event(), list[BaseException]()
+        stop = threading.Event()
+        self._raised = None
 
         def work() -> None:
             try:
                 self.instance().run(stop, lambda: None)
             except BaseException as error:
-                raised.append(error)
+                self._raised = error
 
         thread = threading.Thread(target=work)
         thread.start()
@@ -53,13 +55,20 @@ class Captured:
         finally:
             stop.set()
             thread.join()
-        if raised:
-            raise raised[0]
+        if self._raised is not None:
+            raise self._raised
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Wait for something, or until the instance raises."""
+        give_up = time.monotonic() + PATIENCE
+        while self._raised is None and not holds():
+            assert time.monotonic() < give_up, "in vain"
+            time.sleep(0.02)
 
     def run_until(self, holds: Callable[[], bool]) -> None:
         """Run until something holds."""
         with self.running():
-            until(holds)
+            self.until(holds)
 
     def durable(self) -> Lsn:
         """Return how far the log is."""
@@ -83,11 +92,3 @@ class Captured:
         """Return the rows of all images of a table."""
         found: list[dict[str, Any]] = self.images(name).column("row").to_pylist()
         return found
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for something."""
-    give_up = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < give_up, "in vain"
-        time.sleep(0.02)

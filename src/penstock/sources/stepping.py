@@ -128,7 +128,7 @@ class SteppingInstance(Instance, ABC, Generic[_Config]):
             connected()
             while not stop.is_set():
                 asked = _now()
-                if not self._step(taking):
+                if not self._take_next(taking):
                     self._tell_clock(writer, asked)
                     stop.wait(self.pause())
                 if time.monotonic() >= self._retain_next:
@@ -152,7 +152,7 @@ class SteppingInstance(Instance, ABC, Generic[_Config]):
             ended = any(table.error for name, table in reader.tables().items() if name in known)
         return _Taking(writer, notes, generation, known, noted, ended)
 
-    def _step(self, taking: _Taking) -> bool:
+    def _take_next(self, taking: _Taking) -> bool:
         """Take a step; say whether there was one."""
         if taking.ended:
             return False

@@ -63,11 +63,11 @@ def test_a_line_that_cannot_be_read_is_told_by_its_number(tmp_path: Path, line: 
     assert "4242" not in caught.value.why
 
 
-def test_numbers_of_lines_count_from_the_beginning_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_of_lines_count_from_the_beginning_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_lines, "_BLOCK", 100)
-    path = written(tmp_path, b'{"id": 1}\n' * 50 + b'{"id": 1, "name": "%s"}\n' % (b"x" * 300) + b'{"id": 1}\n' * 50 + b"!\n")
+    path = written(
+        tmp_path, b'{"id": 1}\n' * 50 + b'{"id": 1, "name": "%s"}\n' % (b"x" * 300) + b'{"id": 1}\n' * 50 + b"!\n"
+    )
     with pytest.raises(BadLine) as caught:
         read(path)
     assert caught.value.line == 102
