@@ -15,13 +15,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.catalog.states import WISHES, TableState
-from penstock.catalog.store import Catalog, TableRecord
+from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.control.local_names import free_name
 from penstock.control.named import named_source, named_table
-from penstock.control.recorded import database_instance_of, database_spec_of
+from penstock.control.recorded import database_instance_of, database_spec_of, instance_of
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import TableName
 from penstock.sources.findings import Finding
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.names import TableChoice, choice_text, parse_table
 from penstock.sources.postgres.spec import PostgresSource
 
@@ -74,9 +75,17 @@ def ask_retry(catalog: Catalog, source: str, table: str) -> TableRecord:
     if found.state not in _RETRIED:
         message = f"{found.upstream} is {found.state}"
         raise UsageError(message, "It can be captured anew when it is live or has failed; see `penstock status`.")
+    _refuse_begun_together(named_source(catalog, source), found.upstream)
     wish = replace(found, state=TableState.RETRYING)
     catalog.wish(wish)
     return wish
+
+
+def _refuse_begun_together(record: SourceRecord, table: TableName) -> None:
+    """Refuse what the kind of the source cannot do; a database can."""
+    instance = instance_of(record)
+    if not isinstance(instance, PostgresInstanceConfig):
+        instance.anew([each for each in instance.produced() if each.name == table])
 
 
 def _refuse_known(known: TableRecord | None) -> None:

@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.place import check_log_url
 from penstock.durations import parse_duration
-from penstock.errors import UsageError
+from penstock.errors import DefiniteError, PenstockError, UsageError
 from penstock.model import TableName, TableSchema
 from penstock.nearest import nearest
 from penstock.positions import Lsn
@@ -162,7 +162,8 @@ class InstanceConfig(BaseModel, ABC):
 
     def altered(self, spec: Source) -> Self:
         """Return this config as the source's altered options (those in `Source.ALTERABLE`) want it."""
-        return self.model_copy(update={"retain_history": spec.retain_history})
+        wished = {option: getattr(spec, option) for option in spec.ALTERABLE}
+        return self.model_copy(update=wished)
 
 
 class SourceOptions(BaseModel):
@@ -208,7 +209,7 @@ class Source(SourceOptions, ABC):
     WithOptions: ClassVar[type[SourceOptions]]
     """What is written in ``WITH (…)``."""
     ALTERABLE: ClassVar[frozenset[str]] = frozenset({"retain_history"})
-    """Options of ``WITH`` that can be changed later, by ``ALTER SOURCES … SET``."""
+    """Options of ``WITH`` that can be changed later, by ``ALTER SOURCES … SET``: fields of the instance config, too."""
 
     name: str
 
@@ -251,19 +252,26 @@ class Source(SourceOptions, ABC):
     def create_instances(self, workers: int) -> Sequence[InstanceConfig]:
         """Return at most `workers` configs. Looks outside, but makes nothing there."""
 
-    @abstractmethod
     def describe(self) -> Sequence[TableSchema]:
         """Return the schemas that this source will produce."""
+        return [table.table_schema() for made in self.create_instances(1) for table in made.produced()]
 
     def look_again(self, tables: Collection[TableName]) -> Mapping[TableName, ProducedTable | Finding]:
         """Return these tables as they are outside now, to be captured anew; or why one cannot be."""
-        found = {table.name: table for made in self.create_instances(1) for table in made.produced()}
         gone = error("", "it is not there any more", "Bring it back outside, then retry.")
+        try:
+            found = {table.name: table for made in self.create_instances(1) for table in made.produced()}
+        except (DefiniteError, UsageError) as refused:
+            found, gone = {}, error("", refused.message, refused.remedy)
         return {name: found.get(name, gone) for name in tables}
 
-    @abstractmethod
     def check(self, instance: InstanceConfig | None = None, durable: Lsn | None = None) -> Checked:
         """Look whether this source could be made; or whether one that is there, and captured so far, can go on."""
+        try:
+            schemas = self.describe()
+        except PenstockError as refused:
+            return Checked((), (error(self.place(), refused.message, refused.remedy),), ready=False)
+        return Checked(tuple((schema.table, True) for schema in schemas), (), ready=True)
 
     @abstractmethod
     def place(self) -> str:

@@ -68,7 +68,7 @@ def test_every_transfer_moves_what_it_says() -> None:
             assert new == {payer: balances[payer] - amount, payee: balances[payee] + amount}
         balances |= new
         assert sum(balances.values()) == 5 * OPENING
-    assert len({balance for balance in balances.values()}) > 1
+    assert len(set(balances.values())) > 1
 
 
 def test_auctions_have_their_bids() -> None:

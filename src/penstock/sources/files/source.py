@@ -10,7 +10,7 @@ import pyarrow as pa
 from pydantic import ConfigDict, model_validator
 
 from penstock.errors import PenstockError, UsageError
-from penstock.model import TableName, TableSchema
+from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.family import Checked, InstanceConfig, Source
 from penstock.sources.files.folder import found_files
@@ -37,13 +37,6 @@ class FileConfig(SteppingConfig):
     def place(self) -> str:
         """Name the folder."""
         return self.path
-
-    def altered(self, spec: Source) -> Self:
-        """Take over what can be changed."""
-        config = super().altered(spec)
-        return (
-            config.model_copy(update={"poll_interval": spec.poll_interval}) if isinstance(spec, FileSource) else config
-        )
 
 
 class FileSource(Source, FileSqlOptions, FileWithOptions):
@@ -92,21 +85,15 @@ class FileSource(Source, FileSqlOptions, FileWithOptions):
             raise UsageError(message, "Put one there first.")
         return parquet_columns(whole[0])
 
-    def describe(self) -> Sequence[TableSchema]:
-        """Return the one table."""
-        return [table.table_schema() for made in self.create_instances(1) for table in made.produced()]
-
     def check(self, instance: InstanceConfig | None = None, durable: Lsn | None = None) -> Checked:
-        """Look whether the folder is there and, of one that is not read yet, what its columns are."""
-        table = TableName(self.name, self.name)
+        """Look whether the columns can be told; of a source that is there, whether its folder is."""
+        if instance is None:
+            return super().check()
         try:
-            if instance is None:
-                self.create_instances(1)
-            else:
-                found_files(Path(self.path), self.pattern)
+            found_files(Path(self.path), self.pattern)
         except PenstockError as refused:
-            return Checked(((table, False),), (error(self.path, refused.message, refused.remedy),), ready=False)
-        return Checked(((table, True),), (), ready=True)
+            return Checked((), (error(self.path, refused.message, refused.remedy),), ready=False)
+        return Checked(tuple((table.name, True) for table in instance.produced()), (), ready=True)
 
     def place(self) -> str:
         """Name the folder."""

@@ -11,9 +11,8 @@ from pydantic import ConfigDict, model_validator
 
 from penstock.changelog.interface import ChangeLog
 from penstock.errors import UsageError
-from penstock.model import TableSchema
 from penstock.positions import Lsn
-from penstock.sources.family import Checked, InstanceConfig, Source
+from penstock.sources.family import Source
 from penstock.sources.load.auction import Auction
 from penstock.sources.load.bank import Bank
 from penstock.sources.load.options import LoadSqlOptions, LoadWithOptions
@@ -40,11 +39,6 @@ class LoadConfig(SteppingConfig):
     def place(self) -> str:
         """Say that it comes from nowhere."""
         return f"a generated {'bank' if self.bank else 'auction'}, seed {self.seed}"
-
-    def altered(self, spec: Source) -> Self:
-        """Take over what can be changed."""
-        config = super().altered(spec)
-        return config.model_copy(update={"rate": spec.rate}) if isinstance(spec, LoadSource) else config
 
 
 def scenario(source: str, seed: int, size: int, *, bank: bool) -> Scenario:
@@ -85,14 +79,6 @@ class LoadSource(Source, LoadSqlOptions, LoadWithOptions):
                 size=size,
             )
         ]
-
-    def describe(self) -> Sequence[TableSchema]:
-        """Return the tables of the load."""
-        return [table.table_schema() for table in self.create_instances(1)[0].produced()]
-
-    def check(self, instance: InstanceConfig | None = None, durable: Lsn | None = None) -> Checked:
-        """Nothing can be in the way."""
-        return Checked(tuple((schema.table, True) for schema in self.describe()), (), ready=True)
 
     def place(self) -> str:
         """Say that it comes from nowhere."""
