@@ -16,8 +16,10 @@ import pyarrow as pa
 
 from penstock.changelog.frames import stored_schema
 from penstock.changelog.interface import Chunk, transaction_schema
+from penstock.errors import DefiniteError
 from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn
+from penstock.sources.row_tables import fitted
 
 __all__ = ["Changes", "Numbering", "Step", "deleted", "inserted", "upserted"]
 
@@ -60,8 +62,19 @@ def upserted(table: TableName, rows: pa.RecordBatch) -> Changes:
 
 
 def deleted(table: TableName, rows: pa.RecordBatch) -> Changes:
-    """Rows that are gone; only the columns of the key have to be there."""
+    """Rows that are gone; only the columns of the key are needed."""
     return Changes(table, rows, Image.DELETED_KEY)
+
+
+def _fitting(changes: Changes, schema: TableSchema) -> pa.RecordBatch:
+    """Return the rows with the columns of their table."""
+    try:
+        return fitted(changes.rows, schema.columns)
+    except pa.ArrowException:
+        message = f"rows came for {changes.table} that do not fit its columns"
+        raise DefiniteError(
+            message, "Whoever made this kind of source should know: its rows are not as it said."
+        ) from None
 
 
 class Numbering:
@@ -78,7 +91,7 @@ class Numbering:
         kinds = np.full(count, changes.images, np.int8) if isinstance(changes.images, Image) else changes.images
         of = np.zeros(count, np.int64) if changes.transactions is None else changes.transactions
         own, place, sizes = np.unique(of, return_inverse=True, return_counts=True)
-        row = pa.StructArray.from_arrays(changes.rows.columns, fields=list(schema.columns))
+        row = pa.StructArray.from_arrays(_fitting(changes, schema).columns, fields=list(schema.columns))
         images = pa.RecordBatch.from_arrays(
             [
                 pa.array(place.astype(np.int32)),

@@ -117,7 +117,7 @@ class FileWithOptions(SourceOptions):
 
     @field_validator("poll_interval")
     @classmethod
-    def _is_a_duration(cls, text: str) -> str:
+    def _is_an_interval(cls, text: str) -> str:
         parse_duration(text)
         return text
 
