@@ -9,6 +9,8 @@
     │   ├── ProtocolError         bytes from Postgres that do not follow the protocol
     │   ├── LogCorrupt            the change log does not hold what was written to it
     │   ├── HistoryGone           a range begins before `valid`: that history was removed
+    │   ├── NoSource              what was to be dropped or changed is not there: IF EXISTS forgives it
+    │   ├── SourceExists          what was to be made here is there already: IF NOT EXISTS forgives it
     │   └── Taken                 what was to be made outside is there already: it is somebody else's
     └── TransientError            may pass by itself; retried with backoff, never data       exit 4
         └── InUse                 somebody else reads what this source reads; they may be about to end
@@ -26,8 +28,10 @@ __all__ = [
     "HistoryGone",
     "InUse",
     "LogCorrupt",
+    "NoSource",
     "PenstockError",
     "ProtocolError",
+    "SourceExists",
     "TableError",
     "Taken",
     "TransientError",
@@ -86,6 +90,14 @@ class LogCorrupt(DefiniteError):
 
 class HistoryGone(DefiniteError):
     """A range begins before `valid`: that history was removed."""
+
+
+class NoSource(DefiniteError):
+    """There is no source of this name in the home."""
+
+
+class SourceExists(DefiniteError):
+    """There is a source of this name in the home, whole or half made or half dropped."""
 
 
 class Taken(DefiniteError):

@@ -12,6 +12,7 @@ from tests.control.shop import Shop, until
 
 from penstock.catalog.store import Catalog
 from penstock.control import following
+from penstock.control.answer import Answer
 from penstock.control.named import named_source
 from penstock.control.recorded import database_instance_of, database_spec_of
 from penstock.errors import DefiniteError, TransientError, UsageError
@@ -39,7 +40,7 @@ def test_a_table_is_added_while_the_others_move_on(shop: Callable[..., Shop]) ->
     with made.writing(*WRITES):
         with made.database.connect(autocommit=False) as open_meanwhile:  # begun before it is published, ended after
             open_meanwhile.execute("INSERT INTO invoices VALUES (-1, 0)")
-            told = made.home.obey("ALTER SOURCES shop ADD TABLE public.invoices AS bills")
+            told = made.home.sql("ALTER SOURCES shop ADD TABLE public.invoices AS bills")
             until(lambda: "invoices" in made.published(), "the publication")
             open_meanwhile.execute("UPDATE invoices SET total = 7 WHERE id = -1")
         while made.state("invoices") != "live":
@@ -47,7 +48,7 @@ def test_a_table_is_added_while_the_others_move_on(shop: Callable[..., Shop]) ->
             moved.append(live.position)
             counts.append(live.table("shop.orders").count())
         until(lambda: made.home.live(made.spark).position > moved[-1], "capture to go on")
-    assert told is not None
+    assert isinstance(told, Answer)
     assert "now, by the Penstock that runs" in told.told
     assert counts == sorted(counts)
     assert moved == sorted(moved)
@@ -149,7 +150,7 @@ def test_what_breaks_off_is_carried_out_again(shop: Callable[..., Shop], monkeyp
 def test_what_is_in_hand_of_a_table_is_let_finish(shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "_LET_GO_SECONDS", 0.1)
     made = shop(MADE)
-    (old,) = [t for t in made.running._followers["shop"]._tables if t.record.local == "orders"]
+    (old,) = [t for t in made.running._sources["shop"]._follower._tables if t.record.local == "orders"]
     with old.writing:  # as a long copy would hold it
         made.home.retry("shop", "orders")
         made.home.drop_table("shop", "invoices")

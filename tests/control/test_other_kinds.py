@@ -19,28 +19,13 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.control.shop import PATIENCE, until
 
 import penstock.sources.kinds
-from penstock.catalog.store import Catalog
+from penstock.control.answer import Answer
 from penstock.control.home import Home
-from penstock.control.lifecycle import create_source
 from penstock.control.running import Running
 from penstock.errors import DefiniteError, TransientError, UsageError
-from penstock.layout import catalog_path
 from penstock.positions import Lsn
-from penstock.sources.kinds import kind, kinds
-from penstock.sources.option_syntax import Kind
-from penstock.sql.grammar import parse
-from penstock.sql.statements import CreateSource
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "penstock-outbox"
-
-
-def create(home: Home, statement: str) -> None:
-    """Carry a statement out that makes a source."""
-    known: dict[str, Kind] = {name: each.source for name, each in kinds().items() if name != "POSTGRES"}
-    asked = parse(statement, known)
-    assert isinstance(asked, CreateSource)
-    source = kind(asked.kind).source.from_options(asked.name, asked.sql_options, asked.with_options)
-    create_source(home.path, Catalog(catalog_path(home.path)), source)
 
 
 @contextmanager
@@ -61,10 +46,19 @@ def state(home: Home, table: str) -> str:
 
 def test_a_generated_bank_is_a_source_like_any_other(tmp_path: Path, spark: SparkSession) -> None:
     home = Home(tmp_path / "home")
-    create(home, "CREATE SOURCE bank FROM LOAD GENERATOR BANK WITH (rate = 200, seed = 3, accounts = 50)")
+    statement = "CREATE SOURCE bank FROM LOAD GENERATOR BANK WITH (rate = 50, seed = 3, accounts = 50)"
+    explained = home.sql(f"EXPLAIN {statement}")
+    assert isinstance(explained, Answer)
+    assert "bank.accounts" in repr(explained)
+    assert home.sources() == []
+    home.sql(statement)
+    assert home.statement("bank").split() == statement.replace("SOURCE ", "SOURCES ").replace("(", "( ").replace(
+        ")", " );"
+    ).split()
     with running(home, spark) as ran:
         first = home.live(spark)
         until(lambda: home.frontiers("bank").durable > first.position + 100, "the bank goes on")
+        home.sql("ALTER SOURCE bank SET (rate = 200)")
         os.kill(ran.capture_pids()["bank"], signal.SIGKILL)
         reached = home.frontiers("bank").durable
         until(lambda: home.frontiers("bank").durable > reached + 100, "the bank goes on after a kill")
@@ -101,12 +95,11 @@ def test_a_generated_bank_is_a_source_like_any_other(tmp_path: Path, spark: Spar
 def test_a_folder_ends_with_an_error_and_begins_anew(tmp_path: Path, spark: SparkSession) -> None:
     home, folder = Home(tmp_path / "home"), tmp_path / "events"
     folder.mkdir()
-    create(
-        home,
+    home.sql(
         f"CREATE SOURCE events FROM FILE PATH '{folder}' FORMAT JSON KEY (id) COLUMNS (id bigint, name string)"
         " WITH (poll interval = '50 ms')",
     )
-    create(home, "CREATE SOURCE bank FROM LOAD GENERATOR BANK WITH (rate = 20, accounts = 10)")
+    home.sql("CREATE SOURCE bank FROM LOAD GENERATOR BANK WITH (rate = 20, accounts = 10)")
     with running(home, spark):
         (folder / "1.json").write_text('{"id": 1, "name": "a"}\n{"id": 2, "name": "b"}\n')
         until(lambda: home.frontiers("events").durable == 1, "the first file")
@@ -129,12 +122,11 @@ def test_a_folder_ends_with_an_error_and_begins_anew(tmp_path: Path, spark: Spar
         assert home.live(spark).table("bank.accounts").count() == 10
 
         (folder / "3.json").write_text('{"id": 4}\n{"id": 2, "name": "e"}\n')
-        home.obey(caught.value.remedy.partition("anew: ")[2])
+        home.sql(caught.value.remedy.partition("anew: ")[2])
         until(lambda: state(home, "events.events") == "live", "it begins anew")
         until(lambda: home.frontiers("events").durable == 6, "all files are read again")
         assert rows(home, spark) == [(1, "a"), (2, "e"), (3, "d"), (4, None)]
-    home.drop("events")
-    home.drop("bank")
+    home.sql("DROP SOURCE events; DROP SOURCE bank")
     left = [path.name for path in home.path.rglob("*") if "events" in path.name or "bank" in path.name]
     assert [name for name in left if not name.startswith("capture-")] == []
     assert home.sources() == []
@@ -166,13 +158,13 @@ def test_a_kind_of_others_is_installed_and_used(tmp_path: Path, spark: SparkSess
     home, file = Home(tmp_path / "home"), tmp_path / "app.db"
     statement = f"CREATE SOURCE mail FROM SQLITE OUTBOX PATH '{file}' WITH (poll interval = '50 ms')"
     with pytest.raises(TransientError, match="cannot be read"):
-        create(home, statement)
+        home.sql(statement)
     assert home.sources() == []
     with closing(sqlite3.connect(file)) as app:
         app.execute("CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT, body BLOB, cost REAL)")
         app.execute("INSERT INTO outbox (topic, body) VALUES ('a', x'01'), ('b', NULL)")
         app.commit()
-        create(home, statement)
+        home.sql(statement)
         with running(home, spark):
             until(lambda: home.frontiers("mail").durable == 1, "what was there")
             app.execute("INSERT INTO outbox (topic, cost) VALUES ('c', 1.5)")

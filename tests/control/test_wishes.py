@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from penstock.catalog.states import TableState
-from penstock.catalog.store import Catalog, TableRecord
+from penstock.catalog.store import Catalog, TableRecord, Wish
 from penstock.control import altering
 from penstock.control.altering import alter, describe, give_up
+from penstock.control.answer import Answer
 from penstock.control.home import Home
 from penstock.control.named import named_source
 from penstock.control.recorded import database_instance_of, database_spec_of
@@ -73,8 +74,8 @@ def shop(database: Any, tmp_path: Path) -> Iterator[Callable[..., Made]]:
 
 def test_wishes_are_noted_with_what_is_asked_of_the_source(shop: Callable[..., Made]) -> None:
     made = shop(tables=NAMED)
-    answer = made.home.obey("ALTER SOURCES shop ADD TABLE public.invoices AS bills")
-    assert answer is not None
+    answer = made.home.sql("ALTER SOURCES shop ADD TABLE public.invoices AS bills")
+    assert isinstance(answer, Answer)
     assert "at the next penstock run" in answer.told
     made.home.drop_table("shop", "users")
     assert made.states() == {"public.orders": "pending", "public.users": "dropping", "public.invoices": "adding"}
@@ -180,7 +181,7 @@ def test_two_who_change_a_source_at_once(shop: Callable[..., Made]) -> None:
     made.home.add_table("shop", "public.invoices")
     wish = TableRecord("shop", TableName("other", "orders"), "more", TableState.ADDING)
     with pytest.raises(TransientError, match="at this moment"):
-        made.catalog.wish(wish, (stale, stale))
+        made.catalog.wish([Wish(wish, (stale, stale))])
     assert "other.orders" not in made.states()
 
 

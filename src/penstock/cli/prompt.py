@@ -47,12 +47,12 @@ class Prompt:
 
     def run(self) -> None:
         """Read and answer; what goes wrong is told, and the next one is read."""
-        history = history_file()
+        history = _history_file()
         with suppress(OSError):
             readline.read_history_file(history)
         readline.set_history_length(_HISTORY_LINES)
         readline.set_completer(self._candidate)
-        readline.set_completer_delims(" \t\n(),='")
+        readline.set_completer_delims(" \t\n(),='.")
         readline.parse_and_bind("tab: complete")
         sys.stderr.write("Spark SQL over live tables, and our statements; each ends with ;  \\? helps, \\q leaves.\n")
         try:
@@ -120,7 +120,7 @@ def expanded(short: str) -> str:
     return statements[command]
 
 
-def history_file() -> Path:
+def _history_file() -> Path:
     """Return where the lines typed before are kept."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "penstock" / "history"

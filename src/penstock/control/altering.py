@@ -62,7 +62,7 @@ def alter(
     config, published = of(instance, wishes, found, log)
     told = (record.error or "", record.remedy or "")
     catalog.set_source(record.name, record.state, instance=config.model_dump_json(), error=told[0], remedy=told[1])
-    _end(catalog.log(record.name), [wish for wish in wishes if wish.state is TableState.DROPPING])
+    _end(catalog.log(record.name), record, [wish for wish in wishes if wish.state is TableState.DROPPING])
     return [_settle(home, catalog, wish, found, published) for wish in wishes]
 
 
@@ -125,7 +125,7 @@ def _generations(log: ChangeLog) -> dict[TableName, int]:
         return {name: table.generation for name, table in reader.tables().items()}
 
 
-def _end(log: ChangeLog, gone: Sequence[TableRecord]) -> None:
+def _end(log: ChangeLog, source: SourceRecord, gone: Sequence[TableRecord]) -> None:
     """Say in the log that tables end here: whoever reads one gets all that was captured of it, and then this error.
 
     It is forgotten when the table comes again, under a higher generation.
@@ -136,7 +136,7 @@ def _end(log: ChangeLog, gone: Sequence[TableRecord]) -> None:
     if ended:
         with closing(log.writer()) as writer:
             durable = writer.frontiers().durable
-            errors = [TableError(str(w.upstream), durable + 1, *dropped(w.source, w.upstream)) for w in ended]
+            errors = [TableError(str(w.upstream), durable + 1, *dropped(source.known_as, w.upstream)) for w in ended]
             writer.publish([], durable, errors=errors)
 
 

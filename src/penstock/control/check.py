@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from penstock.catalog.store import SourceRecord
 from penstock.changelog.interface import ChangeLog
 from penstock.control.recorded import instance_of, spec_of
+from penstock.errors import TransientError
 from penstock.positions import Lsn
 from penstock.sources.family import Checked, Source
 from penstock.sources.postgres.spec import PostgresSource
 
-__all__ = ["CheckFinding", "CheckReport", "CheckTable", "check_database", "check_source"]
+__all__ = ["CheckFinding", "CheckReport", "CheckTable", "check_database", "check_sources"]
 
 _VERSION = 1
 
@@ -59,8 +61,34 @@ def check_database(url: str, **options: Any) -> CheckReport:
     return _report(source, None, source.check())
 
 
-def check_source(log: ChangeLog, record: SourceRecord) -> CheckReport:
-    """Look at a source that is there: whether all that it needs outside is still as it should be."""
+def check_sources(sources: Sequence[tuple[ChangeLog, SourceRecord]]) -> CheckReport:
+    """Look at a source that is there, or at its shards: whether all that it needs outside is as it should be."""
+    if len(sources) == 1:
+        return _check_source(*sources[0])
+    reports = {record.shard or record.name: _check_shard(log, record) for log, record in sources}
+    capturable: dict[str, bool] = {}
+    for table in (table for report in reports.values() for table in report.tables):
+        capturable[table.name] = table.capturable and capturable.get(table.name, True)
+    return CheckReport(
+        _VERSION,
+        ", ".join(report.at for report in reports.values()),
+        sources[0][1].known_as,
+        all(report.ready for report in reports.values()),
+        [CheckTable(*table) for table in capturable.items()],
+        [replace(f, object=f"shard {shard}: {f.object}") for shard, r in reports.items() for f in r.findings],
+    )
+
+
+def _check_shard(log: ChangeLog, record: SourceRecord) -> CheckReport:
+    """Look at one of several: that it cannot be reached keeps nothing from being said of the others."""
+    try:
+        return _check_source(log, record)
+    except TransientError as error:
+        finding = CheckFinding("error", "connection", error.message, error.remedy, [])
+        return CheckReport(_VERSION, spec_of(record).place(), record.name, False, [], [finding])
+
+
+def _check_source(log: ChangeLog, record: SourceRecord) -> CheckReport:
     source = spec_of(record)
     return _report(source, record.name, source.check(instance_of(record), _durable(log)))
 

@@ -20,7 +20,8 @@ _Row = tuple[str, str, str]
 
 def explain(home: Path, sources: Sequence[Source]) -> Answer:
     """Look outside, as a create does, and tell what it would make."""
-    return Answer(columns=_COLUMNS, rows=[row for source in sources for row in _source(home, source)])
+    shards = [shard for source in sources for shard in source.shards().values()]
+    return Answer(columns=_COLUMNS, rows=[row for shard in shards for row in _source(home, shard)])
 
 
 def _source(home: Path, source: Source) -> Iterator[_Row]:

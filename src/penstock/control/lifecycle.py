@@ -2,17 +2,23 @@
 
 ::
 
-    create:  catalog (creating) ─▶ publication ─▶ slot ─▶ log ─▶ catalog (ready)
-    drop:    catalog (dropping) ─▶ slot ─▶ publication ─▶ log, lake ─▶ catalog (gone)
+    create:  catalog (creating) ─▶ publication ─▶ slot ─▶ log ─▶ catalog (ready) ─▶ taken by whoever runs the home
+    drop:    catalog (dropping) ─▶ let go by whoever runs it ─▶ slot ─▶ publication ─▶ log, lake ─▶ catalog (gone)
 
-The catalog is written first and cleared last. A source found half-made at the next start is undone, one found
-half-dropped is finished. While Postgres cannot be reached, such a source waits, and the others run; dropped by force,
-it goes at once, and what it left upstream stays in the catalog as a debt, which each later start tries to settle.
+The catalog is written first and cleared last. A source found half-made is undone, one found half-dropped is finished:
+by whoever runs the home, or at the next start. All of this is done by one process at a time (see `lock.making`), so
+that nobody takes what is in progress for what was left; and nothing is removed of a source that somebody has in hand.
+
+While Postgres cannot be reached, such a source waits, and the others run; dropped by force, it goes at once, and what
+it left upstream stays in the catalog as a debt, which each later start tries to settle.
+
+Base tables may stay (``KEEP TABLES``): those that are whole, as plain Delta tables. That is in the catalog, too, from
+the first step on.
 """
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -21,13 +27,17 @@ from penstock.catalog.store import Catalog, Debt, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.place import log_at
 from penstock.control.local_names import local_names
+from penstock.control.lock import source_holder, take_source
 from penstock.control.recorded import debt_of, instance_of
-from penstock.errors import DefiniteError, PenstockError, Taken, TransientError
-from penstock.layout import lake_path, state_path
+from penstock.control.removal import remove_files, remove_source
+from penstock.control.shards import refuse_shard, refuse_taken, refuse_unlike
+from penstock.errors import DefiniteError, NoSource, PenstockError, Taken, TransientError
+from penstock.layout import lake_path
 from penstock.positions import Lsn
 from penstock.sources.family import InstanceConfig, Source
 
 __all__ = [
+    "HALF",
     "TABLES",
     "create_source",
     "drop_source",
@@ -37,32 +47,52 @@ __all__ = [
 
 TABLES = "tables"
 """The reader that stands for the base tables: it needs what they have not taken in."""
+HALF = (SourceState.CREATING, SourceState.DROPPING)
+"""States of a source that is not whole: somebody is at it, or has died over it."""
+
+_LET_GO_SECONDS = 60.0
+_LEFT_ALONE_SECONDS = 1.0
 
 
-def create_source(home: Path, catalog: Catalog, source: Source) -> SourceRecord:
-    """Make a source: everything it needs upstream and here, or nothing at all."""
-    if catalog.source(source.name) is not None:
-        message = f"there is a source {source.name} already"
-        raise DefiniteError(message, f"Drop it first: penstock drop {source.name}")
-    _refuse_foreign_log(home, source)
-    instance = source.create_instances(1)[0]
-    record = SourceRecord(
+def create_source(home: Path, catalog: Catalog, source: Source) -> None:
+    """Make a source, or all of its shards: everything that is needed upstream and here, or nothing at all."""
+    shards = source.shards()
+    refuse_taken(catalog, source, list(shards.values()))
+    for shard in shards.values():
+        _refuse_foreign_log(home, shard)
+        _refuse_kept_tables(home, shard)
+    instances = {word: shard.create_instances(1)[0] for word, shard in shards.items()}
+    refuse_unlike(instances)
+    records = [_record(source, shards[word], instances[word], word) for word in shards]
+    catalog.add_sources(list(zip(records, map(_tables, instances.values()), strict=True)))
+    prepared: list[InstanceConfig] = []
+    for instance in instances.values():
+        try:
+            prepared.append(_prepared(catalog, instance))
+        except BaseException as error:
+            begun = prepared if isinstance(error, Taken) else [*prepared, instance]
+            _undo(home, catalog, list(instances.values()), begun)
+            raise
+    catalog.made({instance.source: instance.model_dump_json() for instance in prepared})
+
+
+def _record(whole: Source, source: Source, instance: InstanceConfig, shard: str | None) -> SourceRecord:
+    return SourceRecord(
         source.name,
         source.NAME,
         source.model_dump_json(),
         instance.model_dump_json(),
         SourceState.CREATING,
         log=source.log,
+        part_of=None if shard is None else whole.name,
+        shard=shard,
     )
-    catalog.add_source(record, _tables(instance))
-    try:
-        prepared = instance.prepare()
-        _make_log(catalog.log(source.name), prepared.start())
-    except BaseException as error:
-        _undo(home, catalog, instance, error)
-        raise
-    catalog.set_source(source.name, SourceState.READY, instance=prepared.model_dump_json())
-    return record
+
+
+def _prepared(catalog: Catalog, instance: InstanceConfig) -> InstanceConfig:
+    prepared = instance.prepare()
+    _make_log(catalog.log(instance.source), prepared.start())
+    return prepared
 
 
 def _refuse_foreign_log(home: Path, source: Source) -> None:
@@ -75,43 +105,84 @@ def _refuse_foreign_log(home: Path, source: Source) -> None:
         )
 
 
-def _undo(home: Path, catalog: Catalog, instance: InstanceConfig, error: BaseException) -> None:
-    """Take back what a failed create made; while Postgres cannot be reached, the catalog keeps it for `recover`."""
-    try:
-        if not isinstance(error, Taken):
-            instance.cleanup()
-    except PenstockError:
-        return
-    _remove_files(home, catalog, instance.source)
-    catalog.remove_source(instance.source)
+def _refuse_kept_tables(home: Path, source: Source) -> None:
+    """Tables of an earlier source of this name may have been kept: they are the user's now."""
+    lake = lake_path(home, source.name)
+    if lake.exists() and any(lake.iterdir()):
+        message = f"tables of an earlier source {source.name} are in {lake}"
+        raise DefiniteError(message, "Move that folder away, or remove it; or name the source otherwise.")
 
 
-def drop_source(home: Path, catalog: Catalog, name: str, *, force: bool = False) -> list[str]:
-    """Remove a source and all that it made; return what is left upstream, as statements to run by hand."""
-    record = catalog.source(name)
-    if record is None:
-        known = ", ".join(source.name for source in catalog.sources()) or "none"
+def _undo(home: Path, catalog: Catalog, instances: Sequence[InstanceConfig], begun: Sequence[InstanceConfig]) -> None:
+    """Take back what a failed create made; what cannot be reached right now, the catalog keeps for `recover`."""
+    ours = {instance.source for instance in begun}
+    for instance in instances:
+        try:
+            if instance.source in ours:
+                instance.cleanup()
+            remove_files(home, catalog, instance.source)
+        except PenstockError:
+            continue
+        catalog.remove_source(instance.source)
+
+
+def drop_source(
+    home: Path, catalog: Catalog, name: str, *, force: bool = False, keep_tables: bool = False
+) -> list[str]:
+    """Remove a source and all that it made; return what is left upstream, as statements to run by hand.
+
+    Of shards, those go that can; what keeps one of them is raised after that.
+    """
+    records = catalog.parts(name)
+    if not records:
+        known = ", ".join(dict.fromkeys(source.known_as for source in catalog.sources())) or "none"
         message = f"there is no source {name}"
-        raise DefiniteError(message, f"The sources of this home: {known}.")
-    catalog.set_source(name, SourceState.DROPPING)
-    instance = instance_of(record)
-    left = _clean_upstream(instance, force)
-    debt = (record.kind, instance.model_dump_json(), _durable(catalog, instance)) if left else None
-    _remove_files(home, catalog, name)
-    catalog.remove_source(name, debt)
+        raise NoSource(message, f"The sources of this home: {known}.")
+    refuse_shard(records[0], name)
+    catalog.dropping([record.name for record in records], keep_tables=keep_tables)
+    left, kept = list[str](), list[TransientError]()
+    for record in records:
+        try:
+            left += _drop(home, catalog, record.name, _LET_GO_SECONDS, force=force)
+        except TransientError as error:
+            kept.append(error)
+    if kept:
+        raise kept[0]
     return left
+
+
+def _drop(home: Path, catalog: Catalog, name: str, seconds: float, *, force: bool = False) -> list[str]:
+    """Remove a source that is marked so, when nobody has it in hand any more."""
+    lock = take_source(home, name, seconds)
+    if lock is None:
+        raise _still_in_hand(home, name)
+    try:
+        record = catalog.source(name)
+        left = [] if record is None else remove_source(home, catalog, record, force=force)
+    except BaseException:
+        lock.let_go()
+        raise
+    lock.remove()
+    return left
+
+
+def _still_in_hand(home: Path, name: str) -> TransientError:
+    pid = source_holder(home, name)
+    message = f"source {name} is not gone yet: the Penstock that runs it (pid {pid}) has it in hand"
+    return TransientError(message, "It goes as soon as that is done; see `penstock status`.")
 
 
 def recover(home: Path, catalog: Catalog) -> list[PenstockError]:
     """Undo what was half made, finish what was half dropped, settle debts; return what has to wait, and why.
 
-    Upstreams that cannot be reached keep nothing else from running. The home must be held.
+    Upstreams that cannot be reached keep nothing else from running. Nobody else may be making anything meanwhile.
     """
     waiting: list[PenstockError] = []
     for record in catalog.sources():
-        if record.state in (SourceState.CREATING, SourceState.DROPPING):
+        if record.state in HALF:
+            catalog.dropping([record.name])
             try:
-                drop_source(home, catalog, record.name)
+                _drop(home, catalog, record.name, _LEFT_ALONE_SECONDS)
             except TransientError as error:
                 catalog.set_source(record.name, SourceState.DROPPING, error=error.message, remedy=error.remedy)
                 waiting.append(error)
@@ -142,43 +213,8 @@ def _tables(instance: InstanceConfig) -> list[TableRecord]:
     return pending + failed
 
 
-def _clean_upstream(instance: InstanceConfig, force: bool) -> list[str]:
-    if not instance.by_hand():  # all of it is the user's
-        return []
-    try:
-        instance.cleanup()
-    except PenstockError as error:
-        if force:
-            return instance.by_hand()
-        message = (
-            f"source {instance.source} is not gone yet, because what it made upstream could not be removed:"
-            f" {error.message}"
-        )
-        raise TransientError(
-            message,
-            f"Try again when that can be reached; or: penstock drop {instance.source} --force, and by hand there:\n"
-            + "\n".join(instance.by_hand()),
-        ) from error
-    return []
-
-
-def _durable(catalog: Catalog, instance: InstanceConfig) -> Lsn:
-    """How far the slot can have been confirmed by us."""
-    log = catalog.log(instance.source)
-    if not log.exists():
-        return instance.start()
-    with closing(log.reader()) as reader:
-        return reader.frontiers().durable
-
-
 def _make_log(log: ChangeLog, start: Lsn) -> None:
     """Make the log, with the pin of those who follow it into the lake: nothing is removed before they say so."""
     log.create(start)
     with closing(log.reader()) as reader:
         reader.pin(TABLES, start)
-
-
-def _remove_files(home: Path, catalog: Catalog, name: str) -> None:
-    catalog.log(name).remove()
-    shutil.rmtree(lake_path(home, name), ignore_errors=True)
-    shutil.rmtree(state_path(home, name), ignore_errors=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.catalog.store import Debt, SourceRecord
 from penstock.errors import UsageError
 from penstock.sources.family import InstanceConfig, ProducedTable, Source
@@ -10,12 +12,26 @@ from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.spec import PostgresSource
 
-__all__ = ["captured_of", "database_instance_of", "database_spec_of", "debt_of", "instance_of", "spec_of"]
+__all__ = [
+    "captured_of",
+    "database_instance_of",
+    "database_spec_of",
+    "debt_of",
+    "instance_of",
+    "spec_of",
+    "whole_spec_of",
+]
 
 
 def spec_of(record: SourceRecord) -> Source:
     """Read what was asked for."""
     return kind(record.kind).source.model_validate_json(record.spec)
+
+
+def whole_spec_of(name: str, records: Sequence[SourceRecord]) -> Source:
+    """Read what was asked for under a name: of one source, or of all the shards of which it is made."""
+    specs = [spec_of(record) for record in records]
+    return specs[0] if records[0].name == name else type(specs[0]).whole(name, specs)
 
 
 def instance_of(record: SourceRecord) -> InstanceConfig:

@@ -12,6 +12,7 @@ from typing import Any
 from penstock.catalog.progress import CopyProgress
 from penstock.catalog.store import Catalog, Debt, SourceRecord
 from penstock.changelog.interface import ChangeLogReader, Frontiers
+from penstock.control.lifecycle import HALF
 from penstock.control.lock import holder
 from penstock.control.recorded import debt_of, instance_of
 from penstock.errors import HistoryGone
@@ -68,6 +69,8 @@ class SourceStatus:
     log: str | None
     tables: list[TableStatus]
     readers: list[ReaderStatus]
+    part_of: str | None = None
+    shard: str | None = None
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ def _debt(debt: Debt) -> DebtStatus:
 def _source(catalog: Catalog, record: SourceRecord, running: int | None) -> SourceStatus:
     log = catalog.log(record.name)
     frontiers, tables, readers = None, [], []
-    if log.exists():
+    if record.state not in HALF and log.exists():  # it may be half made, or half removed
         with closing(log.reader()) as reader:
             frontiers = reader.frontiers()
             copies = catalog.progress(record.name) if running else {}  # what a process left that died is no progress
@@ -135,6 +138,8 @@ def _source(catalog: Catalog, record: SourceRecord, running: int | None) -> Sour
         log=record.log,
         tables=tables,
         readers=readers,
+        part_of=record.part_of,
+        shard=record.shard,
     )
 
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -38,6 +38,7 @@ from penstock.model import TableName, TableSchema
 from penstock.nearest import nearest
 from penstock.positions import Lsn
 from penstock.sources.findings import Finding, error
+from penstock.sources.syntax import Span
 
 __all__ = [
     "Checked",
@@ -172,7 +173,9 @@ class SourceOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     log: str | None = Field(default=None, description="where the change log is: kafka://broker:9092; else in the home")
-    retain_history: str = Field(default="1 day", description="how long history is kept, beyond what readers need")
+    retain_history: Annotated[str, Span()] = Field(
+        default="1 day", description="how long history is kept, beyond what readers need"
+    )
 
     @field_validator("log")
     @classmethod
@@ -233,6 +236,11 @@ class Source(SourceOptions, ABC):
             raise UsageError(message, f"See the reference of the options of a source {cls.NAME}.") from None
 
     @classmethod
+    def why_fixed(cls, option: str) -> str:
+        """Say why an option that is not in `ALTERABLE` cannot be changed later."""
+        return "the history of the source is there" if option == "log" else "the source was made with it"
+
+    @classmethod
     def from_options(cls, name: str, sql: BaseModel, with_: BaseModel) -> Self:
         """Make it of what a statement says."""
         return cls.of(name, **_given(sql), **_given(with_))
@@ -247,6 +255,18 @@ class Source(SourceOptions, ABC):
 
     def _part(self, options: type[BaseModel]) -> BaseModel:
         return options.model_construct(None, **{field: getattr(self, field) for field in options.model_fields})
+
+    def shards(self) -> Mapping[str | None, Self]:
+        """Return the sources of which this one is made, by what tells the rows of each from those of the others.
+
+        Each has instance, log and frontier of its own. A source that is no such thing is there alone, under None.
+        """
+        return {None: self}
+
+    @classmethod
+    def whole(cls, name: str, shards: Sequence[Source]) -> Source:
+        """Return the source whose `shards` these are."""
+        return shards[0]
 
     @abstractmethod
     def create_instances(self, workers: int) -> Sequence[InstanceConfig]:

@@ -10,7 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.sources.syntax import Cursor, Syntax
+from penstock.sources.cursor import Cursor
+from penstock.sources.syntax import Syntax
 
 __all__ = ["RESERVED", "DottedName", "Inclusion", "Inclusions", "Name", "dotted_text", "written_name"]
 
@@ -62,7 +63,8 @@ class DottedName(Syntax):
         while cursor.takes("."):
             parts.append(cursor.part())
         if len(parts) != self.of.count(".") + 1:
-            raise cursor.wrong(f"this is not a name of the form {self.of}", f"Write {self.form}.", place)
+            message = f"this is not a name of the form {self.of}"
+            raise cursor.wrong(message, f"Write {self.form}.", place)
         alias = cursor.name("name") if self.aliased and cursor.takes("AS") else None
         return dotted_text(parts, alias)
 
@@ -100,7 +102,9 @@ class Inclusions(Syntax):
             place = cursor.place()
             what = next((what for what in self.whats if cursor.takes(what.upper())), None)
             if what is None or what in (each.what for each in found):
-                problem = "this cannot be included" if what is None else f"{what.upper()} was included before"
+                problem = (
+                    "this is nothing that can be included" if what is None else f"{what.upper()} was included before"
+                )
                 raise cursor.wrong(problem, f"Choose among {', '.join(self.whats).upper()}, each once.", place)
             found.append(Inclusion(what, cursor.name("name") if cursor.takes("AS") else None))
             if not cursor.takes(","):

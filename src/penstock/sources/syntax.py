@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from difflib import get_close_matches
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import SecretStr
 
@@ -27,10 +27,10 @@ from penstock.durations import duration_text, parse_duration
 from penstock.errors import UsageError
 from penstock.secret import is_reference
 from penstock.sizes import parse_size, size_text
+from penstock.sources.cursor import Cursor
 
 __all__ = [
     "Choice",
-    "Cursor",
     "Duration",
     "Flag",
     "Listed",
@@ -46,46 +46,6 @@ __all__ = [
 ]
 
 _INTEGER = re.compile(r"-?[0-9]{1,1000}")
-
-
-class Cursor(Protocol):
-    """The tokens of a statement, from left to right. What does not fit is an error at its place."""
-
-    def place(self) -> int:
-        """Return where the next token stands, for `wrong`."""
-
-    def takes(self, *phrase: str) -> bool:
-        """Take these words, or this symbol, if they come next; say whether they did."""
-
-    def expects(self, *phrase: str) -> None:
-        """Take these words, or this symbol; anything else is an error."""
-
-    def words(self) -> tuple[str, ...]:
-        """Return the bare words that come next, in upper case, without taking them."""
-
-    def is_text(self) -> bool:
-        """Say whether a text in single quotes comes next."""
-
-    def text(self) -> str:
-        """Take a text in single quotes."""
-
-    def number(self) -> str:
-        """Take a number, as it is written."""
-
-    def name(self, of: str) -> str:
-        """Take one name, bare or in quotes, of a thing of this kind."""
-
-    def part(self) -> str:
-        """Take the part of a name that stands behind a dot: any word, or one in quotes."""
-
-    def offers(self, *phrases: str) -> None:
-        """Note what could stand here, for completion and for the error if none of it does."""
-
-    def usage(self, usage: str) -> str:
-        """Set how what is being read is written, the remedy for what does not fit; return what was set before."""
-
-    def wrong(self, message: str, remedy: str, place: int | None = None) -> UsageError:
-        """Return the error at a place, the next token's unless another one is given."""
 
 
 class Syntax(ABC):
@@ -149,11 +109,13 @@ class Number(Syntax):
         text = cursor.number()
         if self.whole:
             if not _INTEGER.fullmatch(text):
-                raise cursor.wrong("this is not a whole number", "Write digits alone, a thousand at most.", place)
+                message = "this is not a whole number"
+                raise cursor.wrong(message, "Write digits alone, a thousand at most.", place)
             return int(text)
         found = float(text)
         if not math.isfinite(found):
-            raise cursor.wrong("this number is too large", "Write a smaller one.", place)
+            message = "this number is too large"
+            raise cursor.wrong(message, "Write a smaller one.", place)
         return found
 
     def write(self, value: float) -> str:
@@ -173,7 +135,8 @@ class Flag(Syntax):
             return True
         if cursor.takes("FALSE") or cursor.takes("OFF"):
             return False
-        raise cursor.wrong("this is neither true nor false", "Write true, false, on or off.")
+        message = "this is neither true nor false"
+        raise cursor.wrong(message, "Write true, false, on or off.")
 
     def write(self, value: bool) -> str:
         """Write true or false."""
@@ -195,12 +158,15 @@ class Choice(Syntax):
         """Take the text or word; case does not matter."""
         place = cursor.place()
         cursor.offers(*map(written_text, self.values))
-        given = cursor.text() if cursor.is_text() else cursor.name("choice")
+        if not cursor.is_text() and not cursor.words():
+            raise cursor.expected(self.form)
+        given = cursor.text() if cursor.is_text() else cursor.part()
         for value in self.values:
             if value.casefold() == given.casefold():
                 return value
         near = did_you_mean(given, self.values)
-        raise cursor.wrong(f"{given!r} is not among the choices", near or f"Choose {self.form}.", place)
+        message = f"{given!r} is not among the choices"
+        raise cursor.wrong(message, near or f"Choose {self.form}.", place)
 
     def write(self, value: str) -> str:
         """Put it in quotes."""
@@ -301,7 +267,8 @@ class Mapped(Syntax):
             place = cursor.place()
             key = self.key.read(cursor)
             if key in found:
-                raise cursor.wrong("this key was given before", "Give it once.", place)
+                message = "this key was given before"
+                raise cursor.wrong(message, "Give it once.", place)
             cursor.expects("=")
             found[key] = self.value.read(cursor)
 
@@ -333,6 +300,8 @@ def _in_parentheses(cursor: Cursor, read: Callable[[Cursor], Any]) -> list[Any]:
         return found
     while True:
         found.append(read(cursor))
-        if not cursor.takes(","):
-            cursor.expects(")")
+        if cursor.takes(")"):
             return found
+        if not cursor.takes(","):
+            what = ", or )"
+            raise cursor.expected(what)

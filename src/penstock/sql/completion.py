@@ -6,6 +6,7 @@ its end what it would have taken. A query is Spark's: there, names of sources an
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -16,14 +17,13 @@ from penstock.sources.option_syntax import Kind
 from penstock.sql.cursor import StatementCursor
 from penstock.sql.grammar import is_ours, read_statement
 from penstock.sql.script import divided
-from penstock.sql.tokens import leading_words
 
 __all__ = ["Known", "candidates"]
 
 _TYPED = re.compile(r"""[^\s(),;='"`.]*\Z""")
-_SELECTING = ("SELECT", "FROM", "JOIN", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "AS OF TIMESTAMP", "AS OF LSN")
-_NAME = re.compile(r"(\w+)\.\Z")
+_OF_A_SOURCE = re.compile(r"""(?:^|[\s,(])(?:"([^"]+)"|`([^`]+)`|(\w+))\s*\.\s*\Z""")
 _TABLES_FOLLOW = re.compile(r"(?:\bFROM|\bJOIN|,)\s*\Z", re.IGNORECASE)
+_QUERY = ("SELECT", "FROM", "JOIN", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "AS OF TIMESTAMP", "AS OF LSN")
 
 
 @dataclass(frozen=True)
@@ -40,39 +40,36 @@ def candidates(text: str, kinds: Mapping[str, Kind], known: Known) -> list[str]:
     before, word = text[: typed.start()], typed[0]
     pieces = list(divided(before))
     statement = "" if not pieces or before.rstrip().endswith(";") else pieces[-1].text
-    found = _possible(f"{statement} ", kinds, known, whole=f"{statement} {word}")
+    found = _possible(statement, kinds, known)
     return sorted({each for each in found if each.upper().startswith(word.upper()) and each != word})
 
 
-def _possible(statement: str, kinds: Mapping[str, Kind], known: Known, whole: str) -> list[str]:
-    if _NAME.search(statement.rstrip()) and (source := _NAME.search(statement.rstrip())):
-        return [written_name(table) for table in known.tables.get(source[1], ())]
-    words = leading_words(statement)
-    ours = _expected(statement, kinds, known)
-    if not words:
-        return [*ours, "SELECT", "WITH"]
-    if is_ours(statement) or (ours and not is_ours(whole) and words[0] not in ("SELECT", "WITH")):
-        return ours
-    names = [written_name(source) for source in known.tables] if _TABLES_FOLLOW.search(statement) else []
-    return [*names, *_SELECTING]
-
-
-def _expected(statement: str, kinds: Mapping[str, Kind], known: Known) -> list[str]:
-    """Ask the grammar what it would take at the end."""
+def _possible(statement: str, kinds: Mapping[str, Kind], known: Known) -> list[str]:
     try:
         cursor = StatementCursor(statement)
     except UsageError:
         return []  # within a text, or a comment
-    try:
+    if source := _OF_A_SOURCE.search(statement):
+        name = source[1] or source[2] or source[3]
+        return [written_name(table) for table in known.tables.get(name, ())]
+    ours = _expected(cursor, statement, kinds, known)
+    if is_ours(statement):
+        return ours
+    if not statement:
+        return [*ours, "SELECT", "WITH"]
+    if _TABLES_FOLLOW.search(statement):
+        return [written_name(source) for source in known.tables]
+    return ours or list(_QUERY)
+
+
+def _expected(cursor: StatementCursor, statement: str, kinds: Mapping[str, Kind], known: Known) -> list[str]:
+    """Ask the grammar what it would take at the end."""
+    with contextlib.suppress(UsageError):
         read_statement(cursor, kinds)
-    except UsageError:
-        pass
-    else:
         cursor.offers(";")
-    names = {
-        "source": known.tables,
-        "table": {table for tables in known.tables.values() for table in tables},
-        "schema.table": (),
-    }
+    said = set(re.findall(r"\w+", statement))
+    mentioned = [source for source in known.tables if source in said]
+    tables = {table for source in mentioned for table in known.tables[source]}
+    names = {"source": list(known.tables), "table": list(tables)}
     listed = [written_name(name) for kind in cursor.named() for name in names.get(kind, ())]
     return [*listed, *cursor.offered()]

@@ -12,16 +12,9 @@ from typing import Any
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from penstock.sources.option_syntax import (
-    Given,
-    Kind,
-    Option,
-    options_of,
-    read_clauses,
-    read_settings,
-    unknown_clause,
-    validated,
-)
+from penstock.errors import UsageError
+from penstock.sources.option_reading import Given, Option, read_clauses, read_settings, unknown_clause, validated
+from penstock.sources.option_syntax import Kind, options_of
 from penstock.sources.syntax import Flag, Secret, did_you_mean
 from penstock.sql.cursor import StatementCursor
 from penstock.sql.statements import AlterSet, CreateSource
@@ -30,7 +23,7 @@ __all__ = ["read_alter_set", "read_create"]
 
 _USAGE = "CREATE SOURCES [IF NOT EXISTS] source FROM kind … [WITH (option = value, …)];"
 _ALLOW = Option("allow_literal_secrets", ("ALLOW", "LITERAL", "SECRETS"), Flag(), FieldInfo(annotation=bool))
-_CLEAR = "Name where it is: 'env:NAME' or 'file:PATH'; or allow it, WITH (allow literal secrets = true)."
+_CLEAR = "Name where it is: 'env:NAME' or 'file:PATH'; or allow it by the option allow literal secrets = true."
 
 
 def read_create(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> CreateSource:
@@ -44,16 +37,16 @@ def read_create(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> CreateSou
     what = f"a {kind.NAME} source"
     cursor.usage(f"CREATE SOURCES {name} FROM {kind.NAME} … [WITH (option = value, …)];")
     clauses = read_clauses(cursor, options_of(kind.SqlOptions))
-    settings = read_settings(cursor, _settings_of(kind), what) if cursor.takes("WITH") else {}
+    has_settings = cursor.takes("WITH")
+    settings = read_settings(cursor, _settings_of(kind), what, options_of(kind.SqlOptions)) if has_settings else {}
     if not cursor.is_at_end():
-        allowed = () if settings else options_of(kind.SqlOptions)
-        raise unknown_clause(cursor, f"this is no clause of {what}", allowed, *(() if settings else ("WITH",)))
+        raise _misplaced(cursor, kind, what, has_settings=has_settings)
     secrets = _secrets(cursor, {**clauses, **settings}, settings)
     return CreateSource(
         name,
         kind.NAME,
-        validated(cursor, kind.SqlOptions, _without(clauses, secrets), what, place),
-        validated(cursor, kind.WithOptions, _without(settings, secrets), what, place),
+        validated(cursor, kind.SqlOptions, options_of(kind.SqlOptions), _without(clauses, secrets), what, place),
+        validated(cursor, kind.WithOptions, options_of(kind.WithOptions), _without(settings, secrets), what, place),
         if_not_exists,
         secrets,
     )
@@ -61,10 +54,12 @@ def read_create(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> CreateSou
 
 def read_alter_set(cursor: StatementCursor, source: str, kinds: Mapping[str, Kind]) -> AlterSet:
     """Read what follows ``ALTER SOURCES source SET``: settings that some kind has."""
+    cursor.usage("ALTER SOURCES source SET (option = value, …);")
     options = {option.field: option for kind in kinds.values() for option in reversed(_settings_of(kind))}
     settings = read_settings(cursor, tuple(options.values()), "a source")
     if not settings:
-        raise cursor.wrong("no option is set", "Write: ALTER SOURCES source SET (option = value, …);")
+        message = "no option is set"
+        raise cursor.wrong(message, "Write: ALTER SOURCES source SET (option = value, …);")
     cursor.ends()
     secrets = _secrets(cursor, settings, settings)
     given = _without(settings, secrets)
@@ -81,6 +76,18 @@ def _kind(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> Kind:
     raise cursor.wrong(message, near or f"The kinds are {', '.join(kind.NAME for kind in kinds.values())}.")
 
 
+def _misplaced(cursor: StatementCursor, kind: Kind, what: str, *, has_settings: bool) -> UsageError:
+    """Return the error for what stands where a clause or the end should be."""
+    if has_settings:
+        return cursor.wrong("nothing follows WITH (…)", "Put clauses before WITH, and all options into one WITH.")
+    words = cursor.words()
+    for option in _settings_of(kind):
+        if words[: len(option.words)] == option.words:
+            message = f"{option.setting} is an option, and stands in WITH"
+            return cursor.wrong(message, f"Write: WITH ({option.setting} = {option.syntax.form})")
+    return unknown_clause(cursor, f"this is no clause of {what}")
+
+
 def _settings_of(kind: Kind) -> Sequence[Option]:
     """Return the settings in WITH, and the one that allows secrets in clear where the kind has secrets."""
     settings, clauses = options_of(kind.WithOptions), options_of(kind.SqlOptions)
@@ -88,13 +95,16 @@ def _settings_of(kind: Kind) -> Sequence[Option]:
     return (*settings, _ALLOW) if has_secrets else settings
 
 
-def _secrets(cursor: StatementCursor, given: Mapping[str, Given], settings: Mapping[str, Given]) -> dict[str, SecretStr]:
+def _secrets(
+    cursor: StatementCursor, given: Mapping[str, Given], settings: Mapping[str, Given]
+) -> dict[str, SecretStr]:
     """Return the secrets in clear; refuse them where that was not allowed."""
     literal = {field: each for field, each in given.items() if isinstance(each.value, SecretStr)}
     allowed = _ALLOW.field in settings and settings[_ALLOW.field].value
     for each in literal.values():
         if not allowed:
-            raise cursor.wrong(f"{each.option.setting} holds a secret in clear", _CLEAR, each.place)
+            message = f"{each.option.setting} holds a secret in clear"
+            raise cursor.wrong(message, _CLEAR, each.place)
     return {field: each.value for field, each in literal.items()}
 
 

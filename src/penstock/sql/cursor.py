@@ -20,6 +20,7 @@ __all__ = ["StatementCursor"]
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _WORD = re.compile(r"[^\W\d]\w*")
+_SAME = {"SOURCE": "SOURCES", "SINK": "SINKS"}
 _LONGEST = 40
 """Of what was found instead, no more than this is repeated."""
 
@@ -35,6 +36,7 @@ class StatementCursor:
             self._tokens.pop()
         self._at = 0
         self._usage = ""
+        self._tried: dict[int, list[str]] = {}
         self._offered: list[str] = []
         self._named: list[str] = []
 
@@ -49,6 +51,7 @@ class StatementCursor:
     def takes(self, *phrase: str) -> bool:
         """Take these words, or this symbol, if they come next."""
         self.offers(" ".join(phrase))
+        self._tried.setdefault(self._at, []).append(" ".join(phrase))
         ahead = self._tokens[self._at : self._at + len(phrase)]
         if len(ahead) < len(phrase) or not all(map(_is_word, ahead, phrase)):
             return False
@@ -58,7 +61,7 @@ class StatementCursor:
     def expects(self, *phrase: str) -> None:
         """Take these words, or this symbol; anything else is an error."""
         if not self.takes(*phrase):
-            raise self._expected(" ".join(phrase))
+            raise self.expected(" ".join(phrase))
 
     def words(self) -> tuple[str, ...]:
         """Return the bare words that come next, in upper case."""
@@ -76,7 +79,8 @@ class StatementCursor:
     def text(self) -> str:
         """Take a text in single quotes."""
         if not self.is_text():
-            raise self._expected("a text in single quotes")
+            what = "a text in single quotes"
+            raise self.expected(what)
         return self._take().text
 
     def number(self) -> str:
@@ -84,7 +88,8 @@ class StatementCursor:
         place, sign = self._at, "-" if self.takes("-") else ""
         if not self._is(TokenType.NUMBER) or not _NUMBER.fullmatch(self._tokens[self._at].text):
             self._at = place
-            raise self._expected("a number")
+            what = "a number"
+            raise self.expected(what)
         return sign + self._take().text
 
     def name(self, of: str) -> str:
@@ -93,10 +98,10 @@ class StatementCursor:
             self._named.append(of)
         bare = self._is(TokenType.VAR) and self._tokens[self._at].text
         if bare and bare.upper() in RESERVED:
-            message = f"the name of a {of} stands here" if of != "name" else "a name stands here"
+            message = f"expected {_called(of)}, found {bare.upper()}"
             remedy = f'{bare.upper()} is a word of the statement; to use it as a name, write "{bare}".'
             raise self.wrong(message, remedy)
-        return self.part(f"the name of a {of}" if of.isalpha() and of != "name" else of)
+        return self.part(_called(of))
 
     def part(self, what: str = "a name") -> str:
         """Take the part of a name that stands behind a dot."""
@@ -104,7 +109,7 @@ class StatementCursor:
             return self._take().text
         if self._is(TokenType.VAR) and _WORD.fullmatch(self._tokens[self._at].text):
             return self._take().text
-        raise self._expected(what)
+        raise self.expected(what)
 
     def offers(self, *phrases: str) -> None:
         """Note what could stand at the end of the text, or go on there."""
@@ -114,10 +119,18 @@ class StatementCursor:
             if len(left) < len(words) and all(map(_is_word, left, words)):
                 self._offered.append(" ".join(words[len(left) :]))
 
+    def tried(self) -> list[str]:
+        """Return the phrases that `takes` was asked for at the next token's place."""
+        return list(dict.fromkeys(self._tried.get(self._at, [])))
+
     def usage(self, usage: str) -> str:
         """Set how what is being read is written, the remedy for what does not fit; return what was set before."""
         before, self._usage = self._usage, usage
         return before
+
+    def expected(self, what: str) -> UsageError:
+        """Return the error for something else at the next token's place."""
+        return self.wrong(f"expected {what}, found {self._found()}", f"Write: {self._usage}")
 
     def wrong(self, message: str, remedy: str, place: int | None = None) -> UsageError:
         """Return the error at a place, the next token's unless another one is given."""
@@ -132,7 +145,8 @@ class StatementCursor:
     def ends(self) -> None:
         """Refuse anything that is still there."""
         if not self.is_at_end():
-            raise self.wrong(f"the statement should end here, but {self._found()} follows", f"Write: {self._usage}")
+            message = f"the statement should end here, but {self._found()} follows"
+            raise self.wrong(message, f"Write: {self._usage}")
 
     def rest(self) -> str:
         """Take all that is left, as it is written."""
@@ -155,9 +169,6 @@ class StatementCursor:
         self._at += 1
         return self._tokens[self._at - 1]
 
-    def _expected(self, what: str) -> UsageError:
-        return self.wrong(f"expected {what}, found {self._found()}", f"Write: {self._usage}")
-
     def _found(self) -> str:
         """Name the next token, for people; a secret is not repeated."""
         if self._at == len(self._tokens):
@@ -169,6 +180,12 @@ class StatementCursor:
         return written if len(written) <= _LONGEST else f"{written[:_LONGEST]}…"
 
 
+def _called(of: str) -> str:
+    """Name a kind of thing: ``schema.table`` is a form, ``source`` is a thing."""
+    return "a name" if of == "name" else f"the name of a {of}" if of.isalpha() else of
+
+
 def _is_word(token: Token, word: str) -> bool:
     quoted = token.token_type in (TokenType.STRING, TokenType.IDENTIFIER)
-    return not quoted and token.text.upper() == word.upper()
+    found, wanted = token.text.upper(), word.upper()
+    return not quoted and _SAME.get(found, found) == _SAME.get(wanted, wanted)

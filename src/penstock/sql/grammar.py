@@ -53,11 +53,14 @@ _SINKS = ("SINK", "SINKS")
 _VERBS = ("CREATE", "ALTER", "DROP", "SHOW", "EXPLAIN")
 _OF_ONE_WORD = ("VERIFY", "REPAIR")
 _SPARKS = frozenset(
-    "ADD ANALYZE CACHE CALL CLEAR COMMENT COMMIT DECLARE DELETE DESC DESCRIBE EXECUTE FROM INSERT LIST LOAD MAP MERGE"
-    " MSCK OPTIMIZE REDUCE REFRESH REPLACE RESET REVOKE ROLLBACK SELECT SET TABLE TRUNCATE UNCACHE UPDATE USE VACUUM"
-    " VALUES WITH".split()
-)
-_SPARKS_NOUNS = frozenset("SCHEMA SCHEMAS DATABASE DATABASES TABLE VIEW VIEWS FUNCTION FUNCTIONS NAMESPACE".split())
+    {
+        "ADD", "ANALYZE", "CACHE", "CALL", "CLEAR", "COMMENT", "DECLARE", "DELETE", "DESC", "DESCRIBE", "FROM",
+        "INSERT", "LIST", "LOAD", "MERGE", "MSCK", "OPTIMIZE", "REFRESH", "REPLACE", "RESET", "SELECT", "SET", "TABLE",
+        "TRUNCATE", "UNCACHE", "UPDATE", "USE", "VACUUM", "VALUES", "WITH",
+    }
+)  # fmt: skip
+"""What statements of Spark's begin with."""
+_SPARKS_NOUNS = frozenset({"SCHEMA", "SCHEMAS", "DATABASE", "TABLE", "VIEW", "VIEWS", "FUNCTION", "NAMESPACE"})
 
 
 def parse(text: str, kinds: Mapping[str, Kind], begins: Beginning | None = None) -> Statement | None:
@@ -107,14 +110,9 @@ def read_statement(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> Statem
     }
     place = cursor.place()
     for phrase, read in readers.items():
-        if any(cursor.takes(*spelling) for spelling in _spellings(phrase)):
+        if cursor.takes(*phrase):
             return read()
     raise _no_statement(cursor, [" ".join(phrase) for phrase in readers], place)
-
-
-def _spellings(phrase: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """``SOURCE`` and ``SOURCES`` are the same word."""
-    return [phrase, (*phrase[:-1], "SOURCE")] if phrase[-1] == "SOURCES" else [phrase]
 
 
 def _no_statement(cursor: StatementCursor, known: list[str], place: int) -> UsageError:
@@ -134,7 +132,8 @@ def _shown(cursor: StatementCursor, usage: str, statement: Statement) -> Stateme
     cursor.usage(usage)
     words = cursor.words()
     if isinstance(statement, ShowSources) and words[:1] == ("TABLES",):
-        raise cursor.wrong("SHOW SOURCES lists sources, not tables", "Write: SHOW TABLES; or SHOW TABLES FROM source;")
+        message = "SHOW SOURCES lists sources, not tables"
+        raise cursor.wrong(message, "Write: SHOW TABLES; or SHOW TABLES FROM source;")
     return statement
 
 
@@ -166,7 +165,8 @@ def _alter(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> Statement:
         return RetryTable(source, ".".join(_name(cursor, "table", 1, 2)))
     verbs = ("ADD TABLE", "DROP TABLE", "RETRY TABLE", "ACCEPT INTERFERENCE", "SET")
     near = did_you_mean(" ".join(cursor.words()[:2]), verbs)
-    raise cursor.wrong("this is nothing that ALTER SOURCES can do", near or f"Write: {_ALTER}")
+    message = "this is nothing that ALTER SOURCES can do"
+    raise cursor.wrong(message, near or f"Write: {_ALTER}")
 
 
 def _drop(cursor: StatementCursor) -> DropSources:

@@ -5,8 +5,8 @@
     PASSWORD 'hunter2'    pasword = hunter2    'host=db password=hunter2'    'postgresql://me:hunter2@db/shop'
 
 A statement that cannot be read cannot be asked which of its values are secret. So whatever follows a word like
-``password`` is taken for one, in quotes or not, and so is the password in a URL. A reference (``env:``, ``file:``) is not
-a secret.
+``password`` is taken for one, in quotes or not, and so is the password in a URL. A reference (``env:``, ``file:``) is
+not a secret.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def _named(text: str) -> Iterator[_Span]:
         yield from _after_words(text, quoted.start() + 1, quoted.end(), _PAIR)
         at = quoted.end()
         last = _LAST_WORD.search(quoted[0][1:-1])
-        if last and _is_like_a_secret(last[1]) and text[at : at + 1].strip(",;)"):  # a quote was left out before
+        if (
+            last and _is_like_a_secret(last[1]) and text[at : at + 1].strip().strip(",;)")
+        ):  # a quote was left out before
             yield at, min([*(found for quote in "'\"`" if (found := text.find(quote, at)) >= 0), len(text)])
     yield from _after_words(text, at, len(text), _VALUE)
 

@@ -29,7 +29,8 @@ def read_repair(cursor: StatementCursor) -> Repairing:
     if cursor.takes("KEY", "IN"):
         return Repairing(source, ".".join(table), keys=_keys(cursor))
     if cursor.is_at_end():
-        raise cursor.wrong("there is no condition behind WHERE", f"Write: {_USAGE}")
+        message = "there is no condition behind WHERE"
+        raise cursor.wrong(message, f"Write: {_USAGE}")
     return Repairing(source, ".".join(table), where=cursor.rest())
 
 
@@ -59,4 +60,7 @@ def _value(cursor: StatementCursor) -> Any:
     for word, value in (("TRUE", True), ("FALSE", False)):
         if cursor.takes(word):
             return value
+    if cursor.words():
+        what = "a value of the key"
+        raise cursor.expected(what)
     return cursor.number()

@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class CreateSource:
-    """``CREATE SOURCES [IF NOT EXISTS] source FROM kind clause … [WITH (option = value, …)]``: capture from somewhere."""
+    """``CREATE SOURCES [IF NOT EXISTS] source FROM kind clause … [WITH (option = value, …)]``: capture tables."""
 
     name: str
     kind: str

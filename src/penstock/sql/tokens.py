@@ -1,4 +1,4 @@
-"""The tokens of our statements, by sqlglot: words, numbers, texts in single quotes, names in double quotes or backticks.
+"""The tokens of our statements, by sqlglot: words, numbers, 'texts', and names in "double quotes" or `backticks`.
 
 There are no keywords here: a word is what the grammar takes it for. A quote within a text or a name is doubled, and a
 backslash is a character like any other.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from pydantic import ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import TableName, TableSchema
@@ -21,13 +21,22 @@ from penstock.sources.postgres.checking import checked, checked_position, unreac
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
 from penstock.sources.postgres.names import TableChoice, choice_text
-from penstock.sources.postgres.options import PostgresOptions
+from penstock.sources.postgres.options import (
+    Ownership,
+    PostgresOptions,
+    PostgresSqlOptions,
+    PostgresWithOptions,
+    check_slot_name,
+)
 from penstock.sources.postgres.preflight import Preflight, chosen_tables, examine, examine_named
 from penstock.sources.postgres.preflight.role import find_role
 from penstock.sources.postgres.preflight.tables import check_table
+from penstock.sources.postgres.shards import check_connections, shard_suffixes, shard_words
 from penstock.sources.postgres.slot import SlotFlags, identify, take_snapshot
 
 __all__ = ["PostgresSource", "source_name"]
+
+_LONGEST_NAME = 41
 
 
 def source_name(url: str) -> str:
@@ -44,8 +53,14 @@ class PostgresSource(Source, PostgresOptions):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     NAME: ClassVar[str] = "POSTGRES"
+    SqlOptions: ClassVar[type[PostgresSqlOptions]] = PostgresSqlOptions
+    WithOptions: ClassVar[type[PostgresWithOptions]] = PostgresWithOptions
+    ALTERABLE: ClassVar[frozenset[str]] = frozenset(
+        ("retain_history", "snapshot", "snapshot_wait", "chunk_rows", "chunk_pause", "heartbeat_interval")
+    )
 
-    connection: str
+    connection: str = ""
+    connections: tuple[str, ...] = Field(default=(), description="the databases of shards, in the place of one")
     publication: str
     slot: str
 
@@ -57,22 +72,102 @@ class PostgresSource(Source, PostgresOptions):
     @field_validator("slot")
     @classmethod
     def _name_of_a_slot(cls, slot: str) -> str:
-        if not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
-            message = f"{slot!r} cannot name a replication slot"
-            raise UsageError(message, "Use lower-case letters, digits and underscores, 63 at most.")
-        return slot
+        return check_slot_name(slot)
+
+    @field_validator("connections")
+    @classmethod
+    def _several_databases(cls, connections: tuple[str, ...]) -> tuple[str, ...]:
+        return check_connections(connections) if connections else ()
+
+    @model_validator(mode="after")
+    def _one_or_several(self) -> PostgresSource:
+        if self.connections and self.connection:
+            message = f"source {self.name} has both one database and several"
+            raise UsageError(message, "Give connection, or connections.")
+        return self
 
     @classmethod
     def from_url(cls, url: str, name: str | None = None, **options: Any) -> Self:
         """Describe the capture of a database by its URL, and by options (the fields of `PostgresOptions`)."""
-        name = check_name(name or source_name(url))
         connection, password = _split_password(parse_url(url))
-        given = {"publication": f"penstock_{name}", "slot": f"penstock_{name}", "password": password}
+        return cls._named(name or source_name(url), {"password": password, **options}, connection=connection)
+
+    @classmethod
+    def from_urls(cls, urls: Sequence[str], name: str, **options: Any) -> Self:
+        """Describe the capture of several databases with the same tables, which become one source: see `shards`."""
+        return cls._named(name, options, connections=check_connections(urls))
+
+    @classmethod
+    def _named(cls, name: str, options: dict[str, Any], **where: Any) -> Self:
+        name = check_name(name)
+        given = {"publication": f"penstock_{name}", "slot": f"penstock_{name}"}
         given |= {option: value for option, value in options.items() if value is not None}
-        return cls.of(name, **{**given, "connection": connection})
+        return cls.of(name, **{**given, **where})
+
+    @classmethod
+    def from_options(cls, name: str, sql: BaseModel, with_: BaseModel) -> Self:
+        """Describe what a statement asks for: one database, or several."""
+        given = {field: getattr(part, field) for part in (sql, with_) for field in part.model_fields_set}
+        connection, connections = given.pop("connection", None), given.pop("connections", ())
+        return cls.from_urls(connections, name, **given) if connections else cls.from_url(connection, name, **given)
+
+    def sql_options(self) -> PostgresSqlOptions:
+        """Return what is written in clauses."""
+        fields = {field: getattr(self, field) for field in PostgresSqlOptions.model_fields}
+        return PostgresSqlOptions.model_construct(**{**fields, "connection": self.connection or None})
+
+    def with_options(self) -> PostgresWithOptions:
+        """Return what is written in ``WITH``; publication and slot where they are not called as ever."""
+        fields = {field: getattr(self, field) for field in PostgresWithOptions.model_fields}
+        usual = {field: None for field in ("publication", "slot") if fields[field] == f"penstock_{self.name}"}
+        return PostgresWithOptions.model_construct(**{**fields, **usual})
+
+    def shards(self) -> Mapping[str | None, Self]:
+        """Return a source for each database, where there are several.
+
+        A password by reference holds for all, unless a connection has its own; so does a publication or slot of the
+        user's, which has the same name everywhere. Ours are named after the shard.
+        """
+        if not self.connections:
+            return {None: self}
+        words = shard_words(self.connections)
+        named = zip(words, self.connections, shard_suffixes(words), strict=True)
+        return {word: self._shard(connection, suffix) for word, connection, suffix in named}
+
+    def _shard(self, connection: str, suffix: str) -> Self:
+        connection, password = _split_password(connection)
+        return type(self).model_validate(
+            {
+                **self.model_dump(exclude={"connections"}),
+                **{field: f"{getattr(self, field)}_{suffix}" for field in self._ours()},
+                "name": f"{self.name[: _LONGEST_NAME - len(suffix) - 1]}_{suffix}",
+                "connection": connection,
+                "password": password or self.password,
+            }
+        )
+
+    @classmethod
+    def whole(cls, name: str, shards: Sequence[Source]) -> Source:
+        """Return the source of several databases whose shards these are."""
+        parts = [shard for shard in shards if isinstance(shard, cls)]
+        passwords = {part.password for part in parts}
+        shared = passwords.pop() if len(passwords) == 1 else None
+        connections = [part.connection if shared == part.password else part.conninfo() for part in parts]
+        suffix = shard_suffixes(shard_words(connections))[0]
+        owned = {field: getattr(parts[0], field).removesuffix(f"_{suffix}") for field in parts[0]._ours()}
+        given = parts[0].model_dump(exclude={"name", "connection"})
+        return cls.of(name, **{**given, **owned, "password": shared, "connections": tuple(connections)})
+
+    def _ours(self) -> list[str]:
+        """Name what of publication and slot is ours."""
+        owned = {"publication": self.publication_ownership, "slot": self.slot_ownership}
+        return [field for field, ownership in owned.items() if ownership is Ownership.MANAGED]
 
     def conninfo(self) -> str:
         """Return the connection as `connect` takes it: the reference stands in the place of the password."""
+        if self.connections:
+            message = f"source {self.name} is made of {len(self.connections)} databases"
+            raise UsageError(message, "Ask one of its shards.")
         return make_conninfo(self.connection, password=self.password) if self.password else self.connection
 
     def preflight(
@@ -139,7 +234,7 @@ class PostgresSource(Source, PostgresOptions):
 
     def place(self) -> str:
         """Name host, port and database."""
-        return place(self.connection)
+        return ", ".join(map(place, self.connections or [self.connection]))
 
     def create_instances(self, workers: int) -> Sequence[PostgresInstanceConfig]:
         """Return the one instance: one slot and one connection serve all tables."""
@@ -169,6 +264,23 @@ class PostgresSource(Source, PostgresOptions):
                 watermarks=self.watermarks,
             )
         ]
+
+
+_UPSTREAM = "it was made upstream with the source"
+_COLUMNS = "the history of its tables has the columns that were chosen then"
+_TABLES = "tables come and go by ALTER SOURCES … ADD TABLE and DROP TABLE"
+_FIXED = {
+    **dict.fromkeys(
+        ("publication", "slot", "publication_ownership", "slot_ownership", "rules", "partitions"), _UPSTREAM
+    ),
+    **dict.fromkeys(("slot_temporary", "two_phase", "failover"), "the slot was made so"),
+    **dict.fromkeys(("heartbeat", "watermarks"), "what it needs upstream was made with the source"),
+    **dict.fromkeys(("tables", "schemas"), _TABLES),
+    **dict.fromkeys(("exclude_columns", "text_columns"), _COLUMNS),
+    "connection": "the history of the source is that of this database",
+    "password": "it is a reference: change what it refers to, and capture uses that when it connects next",
+}
+"""Why options cannot be changed later."""
 
 
 def _split_password(conninfo: str) -> tuple[str, str | None]:
