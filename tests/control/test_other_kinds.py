@@ -52,9 +52,9 @@ def test_a_generated_bank_is_a_source_like_any_other(tmp_path: Path, spark: Spar
     assert "bank.accounts" in repr(explained)
     assert home.sources() == []
     home.sql(statement)
-    assert home.statement("bank").split() == statement.replace("SOURCE ", "SOURCES ").replace("(", "( ").replace(
-        ")", " );"
-    ).split()
+    assert " ".join(home.statement("bank").split()) == (
+        "CREATE SOURCES bank FROM LOAD GENERATOR BANK WITH ( rate = 50.0, seed = 3, accounts = 50 );"
+    )
     with running(home, spark) as ran:
         first = home.live(spark)
         until(lambda: home.frontiers("bank").durable > first.position + 100, "the bank goes on")
