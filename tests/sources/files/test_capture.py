@@ -17,9 +17,10 @@ import pytest
 from tests.sources.running import Captured
 
 from penstock.changelog.sqlite.writer import SqliteLogWriter
-from penstock.errors import DefiniteError, TransientError
+from penstock.errors import DefiniteError, TableError, TransientError
 from penstock.model import Image
 from penstock.sources import stepping
+from penstock.sources.family import ProducedTable
 from penstock.sources.files import json_lines
 from penstock.sources.files.source import FileSource
 
@@ -153,7 +154,7 @@ def test_killed_again_and_again_while_files_grow(tmp_path: Path, folder: Path) -
     assert sorted(ids(capture)) == list(range(wrote))
 
 
-def broken(capture: Captured) -> DefiniteError:
+def broken(capture: Captured) -> TableError:
     """Run until the table has an error."""
     capture.run_until(lambda: capture.table("events").error is not None)
     error = capture.table("events").error
@@ -179,7 +180,8 @@ def test_a_line_that_cannot_be_read_ends_the_table_and_it_can_begin_anew(tmp_pat
 
     (folder / "b.json").write_text(lines(2, 4))
     (table,) = capture.source.look_again([capture.config.produced()[0].name]).values()
-    capture.config = capture.config.anew([table.model_copy(update={"generation": 1})])  # type: ignore[union-attr, list-item]
+    assert isinstance(table, ProducedTable)
+    capture.config = capture.config.anew([table.model_copy(update={"generation": 1})])
     capture.run_until(lambda: capture.durable() == error.lsn + 3)
     assert capture.table("events").error is None
     assert capture.images("events", after=error.lsn).column("row").to_pylist() == [{"id": n} for n in range(5)]

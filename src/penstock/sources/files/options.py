@@ -13,9 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from penstock.durations import parse_duration
 from penstock.errors import UsageError
+from penstock.sources.cursor import Cursor
 from penstock.sources.family import SourceOptions
 from penstock.sources.name_syntax import Name, written_name
-from penstock.sources.syntax import Cursor, Listed, Span, Syntax
+from penstock.sources.syntax import Listed, Span, Syntax
 
 __all__ = ["FileFormat", "FileSqlOptions", "FileWithOptions", "UnknownFields", "given_columns"]
 
