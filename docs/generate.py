@@ -5,7 +5,7 @@
     typer app ─▶ cli.md              PenstockOptions ─▶ spark-source.md     errors.py ─▶ errors.md
     codecs ─▶ types.md               states.py ─▶ states.md                 HomeStatus ─▶ status.md
     CheckReport ─▶ check.md          PostgresOptions ─▶ source-options.md   transaction_json ─▶ tail.md
-    VerifyReport ─▶ verify.md
+    VerifyReport ─▶ verify.md        options of other kinds ─▶ other-sources.md
 
 What the code does not say, a word on each field of the status and on each type, stands here; a field or a type without
 one is a `KeyError`, so a page cannot lag behind.
@@ -30,6 +30,7 @@ from typing import Any, get_args
 import psycopg
 import pyarrow as pa
 import typer
+from pydantic import BaseModel
 from typer.core import TyperArgument, TyperOption
 
 from penstock import errors
@@ -43,7 +44,9 @@ from penstock.control.status import DebtStatus, HomeStatus, ReaderStatus, Source
 from penstock.control.transaction_json import VERSION, transaction_json
 from penstock.control.verify_report import VerifyKey, VerifyRepair, VerifyReport, VerifyTable
 from penstock.positions import Lsn
+from penstock.sources.files.options import FileFormat, FileSqlOptions, FileWithOptions, UnknownFields
 from penstock.sources.findings import Level
+from penstock.sources.load.options import LoadSqlOptions, LoadWithOptions
 from penstock.sources.postgres import types
 from penstock.sources.postgres.options import (
     Heartbeat,
@@ -87,6 +90,7 @@ def pages() -> dict[str, str]:
         "tail.md": _tail,
         "verify.md": _verify,
         "source-options.md": _source_options,
+        "other-sources.md": _other_sources,
     }
     return {name: f"{_MADE}\n\n{make().strip()}\n" for name, make in makers.items()}
 
@@ -725,20 +729,51 @@ def _tail() -> str:
     )
 
 
-def _source_options() -> str:
+def _option_table(model: type[BaseModel]) -> str:
     rows = []
-    for name, field in PostgresOptions.model_fields.items():
+    for name, field in model.model_fields.items():
         kind = field.annotation
         choices = next((c for c in (kind, *get_args(kind)) if isinstance(c, type) and issubclass(c, enum.Enum)), None)
         listed = ", ".join(_code(str(choice.value)) for choice in choices) if choices else ""
         value = listed or _OPTION_TYPES[str(kind).replace("<class '", "").replace("'>", "")]
-        default = "" if field.default in (None, ()) else _code(str(field.default).lower())
+        default = "" if field.is_required() or field.default in (None, ()) else _code(str(field.default).lower())
         rows.append([_code(name), value, default, f"{str(field.description)[0].upper()}{str(field.description)[1:]}."])
+    return _table(["option", "value", "default", "meaning"], rows)
+
+
+def _other_sources() -> str:
+    parts = [
+        "# Other sources",
+        "Sources that are no database. What is written in keywords stands in the first table of each, what is written in "
+        "`WITH (…)` in the second; an option `poll_interval` is written `poll interval`. [How to read "
+        "files](../how-to/read-files.md) shows them at work, and [how to add a kind of source](../how-to/"
+        "add-a-kind-of-source.md) tells how packages bring more.",
+        "## FILE",
+        "A folder of files, as one table that has the name of the source.",
+        _option_table(FileSqlOptions),
+        _option_table(FileWithOptions),
+    ]
+    for title, kinds in (("format", FileFormat), ("unknown fields", UnknownFields)):
+        docs = _attribute_docs(kinds)
+        parts.append(_table([title, "meaning"], [[_code(k.value), docs[k.name]] for k in kinds]))
+    parts += [
+        "Types of columns are `boolean`, `tinyint`, `smallint`, `int`, `bigint`, `float`, `double`, `decimal(p, s)`, "
+        "`string`, `date` and `timestamp`. `poll interval` and `retain history` can be changed later.",
+        "## LOAD GENERATOR",
+        "Tables under a load that is drawn from a seed.",
+        _option_table(LoadSqlOptions),
+        _option_table(LoadWithOptions),
+        "`rate` and `retain history` can be changed later.",
+    ]
+    return "\n\n".join(parts)
+
+
+def _source_options() -> str:
     parts = [
         "# Options of a Postgres source",
         'In Python they are arguments of `home.create("postgresql://…", "shop", schemas=("sales",))`; the '
         "[command line](cli.md#penstock-run) has the common ones.",
-        _table(["option", "value", "default", "meaning"], rows),
+        _option_table(PostgresOptions),
         "`publication` and `slot` name the two objects in Postgres, `penstock_` and the source's name by default. "
         'Names of tables and columns are taken as they are; a part with a dot or a space is quoted: `public."a.b"`.',
         "An unknown option, table or column is an error that suggests the nearest. `slot_temporary` is refused by "
@@ -764,6 +799,7 @@ _OPTION_TYPES = {
     "bool": "true, false",
     "float": "number",
     "int": "number",
+    "int | None": "number",
 }
 
 
