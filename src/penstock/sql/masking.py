@@ -29,6 +29,7 @@ _WORD = re.compile(r"[^\W\d_]+(?:_[^\W\d_]+)*")
 _VALUE = re.compile(rf"(?:\s*=\s*|\s+|(?=['\"`]))(?P<value>{_TEXT}|[^\s,;'\"`()]+)")
 _PAIR = re.compile(r"""\s*=\s*(?P<value>[^\s&'"`]+)""")
 _LAST_WORD = re.compile(r"(\w+)\s*=?\s*\Z")
+_LONGEST_WORD = 50
 _URL = re.compile(r"://(?P<rest>[^\s'\"`]*)")
 _PORT = re.compile(r"[^:/\[]*:(?P<port>[^/?,]*)")
 _SHOWN = {"true", "false", "on", "off", "for", "with", "from", "as", "connection", "connections"}
@@ -52,7 +53,7 @@ def _named(text: str) -> Iterator[_Span]:
         yield from _after_words(text, at, quoted.start(), _VALUE)
         yield from _after_words(text, quoted.start() + 1, quoted.end(), _PAIR)
         at = quoted.end()
-        last = _LAST_WORD.search(quoted[0][1:-1])
+        last = _LAST_WORD.search(quoted[0][-_LONGEST_WORD:-1])
         if (
             last and _is_like_a_secret(last[1]) and text[at : at + 1].strip().strip(",;)")
         ):  # a quote was left out before
