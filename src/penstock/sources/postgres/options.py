@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import enum
 import re
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from penstock.changelog.place import check_log_url
 from penstock.durations import parse_duration
 from penstock.errors import UsageError
 from penstock.secret import check_reference
+from penstock.sources.family import SourceOptions
 from penstock.sources.name_syntax import DottedName, Name, dotted_text
 from penstock.sources.option_syntax import Keyword
 from penstock.sources.postgres.connection import parse_url
@@ -32,13 +32,13 @@ __all__ = [
     "Heartbeat",
     "Ownership",
     "Partitions",
-    "PostgresKind",
     "PostgresOptions",
     "PostgresSqlOptions",
     "PostgresWithOptions",
     "Rules",
     "Snapshot",
     "Watermarks",
+    "check_slot_name",
 ]
 
 _Columns = Annotated[tuple[str, ...], Listed(DottedName("schema.table.column"))]
@@ -254,40 +254,24 @@ class PostgresSqlOptions(_Chosen, _Database):
     """What is said in clauses: which database or databases, and which tables."""
 
 
-class PostgresWithOptions(_Behaviour):
+class PostgresWithOptions(_Behaviour, SourceOptions):
     """What is said in WITH."""
 
     publication: str | None = Field(default=None, description="the publication; penstock_ and the source's name")
     slot: str | None = Field(default=None, description="the replication slot; penstock_ and the source's name")
-    log: str | None = Field(default=None, description="where the change log is: kafka://broker:9092; else in the home")
-    retain_history: _Span = Field(default="1 day", description="how long history is kept, beyond what readers need")
 
     @field_validator("slot")
     @classmethod
     def _name_of_a_slot(cls, slot: str | None) -> str | None:
-        if slot is not None and not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
-            message = f"{slot!r} cannot name a replication slot"
-            raise UsageError(message, "Use lower-case letters, digits and underscores, 63 at most.")
-        return slot
-
-    @field_validator("log")
-    @classmethod
-    def _names_a_log(cls, url: str | None) -> str | None:
-        return None if url is None else check_log_url(url)
-
-    @field_validator("retain_history")
-    @classmethod
-    def _is_a_duration(cls, text: str) -> str:
-        parse_duration(text)
-        return text
+        return None if slot is None else check_slot_name(slot)
 
 
-class PostgresKind:
-    """What the grammar of statements knows of Postgres."""
-
-    NAME: ClassVar[str] = "POSTGRES"
-    SqlOptions: ClassVar[type[PostgresSqlOptions]] = PostgresSqlOptions
-    WithOptions: ClassVar[type[PostgresWithOptions]] = PostgresWithOptions
+def check_slot_name(slot: str) -> str:
+    """Return the name of a replication slot; refuse what cannot be one."""
+    if not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
+        message = f"{slot!r} cannot name a replication slot"
+        raise UsageError(message, "Use lower-case letters, digits and underscores, 63 at most.")
+    return slot
 
 
 _CONFLICTS = {
