@@ -16,8 +16,9 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from penstock.errors import UsageError
+from penstock.nearest import nearest
 from penstock.sources.cursor import Cursor
-from penstock.sources.syntax import Flag, Syntax, did_you_mean
+from penstock.sources.syntax import Flag, Syntax
 
 __all__ = ["Given", "Option", "read_clauses", "read_settings", "unknown_clause", "validated"]
 
@@ -89,7 +90,7 @@ def unknown_clause(cursor: Cursor, what: str) -> UsageError:
     known, words = cursor.tried(), cursor.words()
     for count in range(min(len(words), 4), 0, -1):
         given = " ".join(words[:count])
-        near = _longer(given, known) or did_you_mean(given, known)
+        near = _longer(given, known) or nearest(given, known)
         if near:
             return cursor.wrong(what, near)
     return cursor.wrong(what, f"These can stand here: {', '.join(known)}.")
@@ -178,7 +179,7 @@ def _setting(cursor: Cursor, options: Sequence[Option], what: str, clauses: Sequ
         message = f"there is no option {given} of {what}" if given else "the name of an option stands here"
         outside = next((f"{each.form} stands before WITH." for each in clauses if each.words == words), "")
         names = [option.setting for option in options]
-        near = outside or did_you_mean(given, names) or _longer(given, names)
+        near = outside or nearest(given, names) or _longer(given, names)
         raise cursor.wrong(message, near or _listed(options), place)
     cursor.expects(*words)
     return option, place

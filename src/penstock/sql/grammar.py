@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
 from penstock.errors import UsageError
+from penstock.nearest import nearest
 from penstock.sources.name_syntax import dotted_text
 from penstock.sources.option_syntax import Kind
-from penstock.sources.syntax import did_you_mean
 from penstock.sql.create import read_alter_set, read_create
 from penstock.sql.cursor import StatementCursor
 from penstock.sql.excerpt import Beginning
@@ -121,8 +121,8 @@ def _no_statement(cursor: StatementCursor, known: list[str], place: int) -> Usag
     words = cursor.words()
     if len(words) > 1 and words[1] in _SINKS:
         return cursor.wrong("this version has no sinks", "Read changes with Spark: readStream.format('penstock').")
-    near = did_you_mean(" ".join(words[:2]), known) or did_you_mean(" ".join(words[:3]), known)
-    near = near or did_you_mean(" ".join(words[:1]), known)
+    near = nearest(" ".join(words[:2]), known) or nearest(" ".join(words[:3]), known)
+    near = near or nearest(" ".join(words[:1]), known)
     return cursor.wrong("there is no such statement", near or f"There are {', '.join(known)}.", place)
 
 
@@ -170,7 +170,7 @@ def _alter(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> Statement:
     if cursor.takes("RETRY", "TABLE"):
         return RetryTable(source, ".".join(_name(cursor, "table", 1, 2)))
     verbs = ("ADD TABLE", "DROP TABLE", "RETRY TABLE", "ACCEPT INTERFERENCE", "SET")
-    near = did_you_mean(" ".join(cursor.words()[:2]), verbs)
+    near = nearest(" ".join(cursor.words()[:2]), verbs)
     message = "this is nothing that ALTER SOURCES can do"
     raise cursor.wrong(message, near or f"Write: {_ALTER}")
 
