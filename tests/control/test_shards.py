@@ -16,6 +16,7 @@ from rich.console import Console
 from tests.conftest import Database, made_database
 from tests.control.shop import PATIENCE, until
 
+from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.cli.status import render
@@ -94,6 +95,8 @@ def test_all_are_made_and_all_are_dropped(shards: Shards) -> None:
     drawn = io.StringIO()
     Console(file=drawn, width=300).print(render(shards.home.status()))
     assert f"{shards.names[0]}, shard {shards.one.name} of shards, from POSTGRES" in drawn.getvalue()
+    shards.catalog.note_progress(shards.names[1], "orders", CopyProgress(rows=7))
+    assert {name: copy.rows for name, copy in shards.home.copied("shards").items()} == {f"{shards.names[1]}.orders": 7}
     urls = [shards.two.url, shards.one.url]
     assert shards.home.captures(urls) == shards.home.captures(urls, schemas=()) == "shards"
     with pytest.raises(UsageError, match="as source shards, with other options"):
