@@ -206,6 +206,22 @@ def test_tables_come_and_go_on_all_or_none(shards: Shards) -> None:
     shards.home.drop("shards")
 
 
+def test_the_statement_that_is_shown_makes_the_same_shards(shards: Shards) -> None:
+    shards.both(ORDERS)
+    urls = f"'{shards.one.url}', '{shards.two.url}'"
+    shards.home.sql(f"CREATE SOURCES shards FROM POSTGRES CONNECTIONS ({urls}) WITH (slot = 'mine')")
+    assert {f"mine_{shards.one.name}", f"mine_{shards.two.name}"} < shards.upstream()
+    shards.home.sql("ALTER SOURCES shards SET (retain history = '3 days')")
+    made = [record.spec for record in shards.catalog.sources()]
+    assert [spec.count('"retain_history":"3 days"') for spec in made] == [1, 1]
+    statement = shards.home.statement("shards")
+    shards.home.sql("DROP SOURCES shards")
+    assert shards.catalog.sources() == []
+    shards.home.sql(statement)
+    assert [record.spec for record in shards.catalog.sources()] == made
+    shards.home.drop("shards")
+
+
 # -- read as one -------------------------------------------------------------------------------------------------------
 
 
