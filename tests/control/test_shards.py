@@ -384,7 +384,9 @@ def test_a_bank_across_shards_at_one_moment(shards: Shards, spark: SparkSession)
         ended = now(shards.one)
         moments = [began + (ended - began) * part / 6 for part in range(7)]
         query = f"SELECT {SHARD}, sum(balance) FROM shards.accounts GROUP BY 1"
-        held = [dict(shards.home.live(spark, moment, PATIENCE).sql(query).collect()) for moment in moments]
+        held: list[dict[str, int]] = [
+            dict(shards.home.live(spark, moment, PATIENCE).sql(query).collect()) for moment in moments
+        ]
         assert {sum(found.values()) for found in held} <= {1999, 2000}
         gone = [1000 - found[shards.one.name] for found in held]
         assert gone == sorted(gone)
