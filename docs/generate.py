@@ -6,6 +6,7 @@
     codecs ─▶ types.md               states.py ─▶ states.md                 HomeStatus ─▶ status.md
     CheckReport ─▶ check.md          PostgresOptions ─▶ source-options.md   transaction_json ─▶ tail.md
     VerifyReport ─▶ verify.md        options of other kinds ─▶ other-sources.md
+    statements.py, options ─▶ sql.md
 
 What the code does not say, a word on each field of the status and on each type, stands here; a field or a type without
 one is a `KeyError`, so a page cannot lag behind.
@@ -20,6 +21,7 @@ import inspect
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -46,6 +48,8 @@ from penstock.positions import Lsn
 from penstock.sources.files.options import FileFormat, FileSqlOptions, FileWithOptions, UnknownFields
 from penstock.sources.findings import Level
 from penstock.sources.load.options import LoadSqlOptions, LoadWithOptions
+from penstock.sources.option_reading import Option
+from penstock.sources.option_syntax import options_of
 from penstock.sources.postgres import types
 from penstock.sources.postgres.options import (
     Heartbeat,
@@ -56,9 +60,14 @@ from penstock.sources.postgres.options import (
     Snapshot,
     Watermarks,
 )
+from penstock.sources.postgres.spec import PostgresSource
 from penstock.sources.postgres.types.known import BY_OID
+from penstock.sources.syntax import Flag
 from penstock.spark.ranges import spark_schema
 from penstock.spark.source_options import PenstockOptions
+from penstock.sql import statements
+from penstock.sql.grammar import parse
+from penstock.sql.sql_error import SqlError
 
 __all__ = ["EXIT_CODES", "FOLDER", "main", "pages"]
 
@@ -90,6 +99,7 @@ def pages() -> dict[str, str]:
         "verify.md": _verify,
         "source-options.md": _source_options,
         "other-sources.md": _other_sources,
+        "sql.md": _sql,
     }
     return {name: f"{_MADE}\n\n{make().strip()}\n" for name, make in makers.items()}
 
@@ -411,11 +421,18 @@ def _type_name(oid: int, name: str) -> str:
 
 
 def _states() -> str:
-    parts = ["# States", "States are durable: they are in the catalog of the home, and a restart finds them."]
+    parts = [
+        "# States",
+        "States are durable: they are in the catalog of the home, and a restart finds them. The words are the same in"
+        " `penstock status`, in `SHOW SOURCES` and `SHOW TABLES`, on the status page and in the metrics"
+        " (`penstock_source_state`, and the label `state` of `penstock_table_behind`).",
+    ]
     for title, states in (("Sources", SourceState), ("Tables", TableState)):
         docs = _attribute_docs(states)
         rows = [[_code(state.value), docs[state.name]] for state in states]
-        parts += [f"## {title}", _table(["state", "who sets it, and what it means"], rows)]
+        drawing = inspect.cleandoc(states.__doc__ or "").partition("::\n\n")[2]
+        parts += [f"## {title}", f"```text\n{textwrap.dedent(drawing).rstrip()}\n```"]
+        parts += [_table(["state", "who sets it, and what it means"], rows)]
     return "\n\n".join(parts)
 
 
@@ -793,6 +810,105 @@ _OPTION_TYPES = {
     "int": "number",
     "int | None": "number",
 }
+
+
+# -- SQL ---------------------------------------------------------------------------------------------------------------
+
+_CREATE_EXAMPLE = """CREATE SOURCES shop FROM POSTGRES
+  CONNECTION 'postgresql://penstock@db:5432/shop'
+  PASSWORD 'env:SHOP_PASSWORD'
+  FOR TABLES (public.orders AS orders, public.users)
+  WITH (
+    exclude columns = (public.users.password_hash),
+    snapshot = 'chunked',
+    retain history = '2 days'
+  );"""
+
+_VALUES = {
+    "text": ("`'it''s'`", "In single quotes; a quote in it is doubled. A backslash is a character like any other."),
+    "number": ("`20000`, `0.5`", ""),
+    "true or false": ("`true`, `false`, `on`, `off`", "The name of the option alone means true."),
+    "one of some": ("`'chunked'`, `chunked`", "In quotes or not, in any case."),
+    "span of time": ("`'1 day'`, `'1 hour 30 minutes'`", "Units are ms, s, min, h, d and w, and their names."),
+    "amount of bytes": ("`'16 MB'`", "Units are B, kB, MB, GB and TB; as in Postgres, a kB is 1024 bytes."),
+    "name": ('`orders`, `"my orders"`', "Bare, in double quotes or in backticks. Its case is kept."),
+    "list": ("`(a, b)`, `('x', 'y')`", "In parentheses."),
+    "mapping": ("`('a' = 'b')`", "Pairs in parentheses."),
+}
+
+
+def _sql() -> str:
+    clauses = [[_code(option.form), _meaning(option)] for option in options_of(PostgresSource.SqlOptions)]
+    settings = [_setting(option) for option in options_of(PostgresSource.WithOptions)]
+    query = (
+        "SELECT o.status, count(*)\nFROM shop.orders AS OF LSN '16/B374D848' o JOIN shop.users USING (user_id)\n"
+        "GROUP BY o.status;"
+    )
+    return "\n\n".join(
+        [
+            "# SQL",
+            "These statements are Penstock's own. Everything else is a query: Spark SQL over live tables, which are "
+            "named `source.table`. `SOURCE` and `SOURCES` are the same word, and so are words in small and in capital "
+            "letters. Comments are `-- …` and `/* … */`.",
+            "## Statements",
+            _table(["statement", "meaning"], _statements()),
+            "The condition behind `REPAIR … WHERE` is for Postgres to read. Keys are values, or lists of values in "
+            "parentheses.",
+            "## CREATE SOURCES",
+            f"```sql\n{_CREATE_EXAMPLE}\n```",
+            "Clauses come before `WITH`, in any order:",
+            _table(["clause", "meaning"], [*clauses, ["`FOR ALL TABLES`", "Also where none of the `FOR` is given."]]),
+            "Options stand in `WITH`, in any order, with spaces or underscores in their names:",
+            _table(["option", "value", "default", "meaning"], settings),
+            "What the choices mean is said at the [options of a source](source-options.md). `SHOW CREATE SOURCES` "
+            "gives back a statement that makes the same source, with what differs from the defaults.",
+            "## Values",
+            _table(["value", "like", "rules"], [[name, *words] for name, words in _VALUES.items()]),
+            "## Secrets",
+            "A password is named, not given: `'env:NAME'` is an environment variable, `'file:PATH'` the first line of "
+            "a file. A password in clear is refused, unless the statement says `WITH (allow literal secrets = true)`. "
+            "No error, statement or log shows it.",
+            "## Queries",
+            "All live tables of a query are at one moment. Names are found where tables stand, also in subqueries, "
+            "`MERGE … USING`, `EXPLAIN`, `DESCRIBE` and `SHOW COLUMNS`; nothing else of the text is changed. "
+            "`AS OF TIMESTAMP '…'` or `AS OF LSN '…'` behind a name asks for that table "
+            "[as it was](../how-to/read-the-past.md).",
+            f"```sql\n{query}\n```",
+            "## Errors",
+            "An error tells line and column, shows the line with a caret under the place, and says what to do:",
+            f"```text\n{_error_example()}\n```",
+        ]
+    )
+
+
+def _statements() -> list[list[str]]:
+    """Take form and meaning from the first line of each statement's docstring."""
+    rows = []
+    for name in statements.__all__:
+        if name != "Statement":
+            form, _, meaning = (inspect.getdoc(getattr(statements, name)) or "").partition("\n")[0].partition("``: ")
+            rows.append([_code(form.strip("`")), f"{meaning[0].upper()}{meaning[1:]}"])
+    return sorted(rows)
+
+
+def _meaning(option: Option) -> str:
+    text = str(option.info.description)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _setting(option: Option) -> list[str]:
+    default = option.info.default
+    shown = "" if default in (None, ()) else option.syntax.write(default)
+    form = "`true`, `false`" if isinstance(option.syntax, Flag) else _code(option.syntax.form)
+    return [_code(option.setting), form, _code(shown) if shown else "", _meaning(option)]
+
+
+def _error_example() -> str:
+    try:
+        parse(_CREATE_EXAMPLE.replace("retain history", "retain histroy"), {PostgresSource.NAME: PostgresSource})
+    except SqlError as error:
+        return str(error)
+    raise KeyError(_CREATE_EXAMPLE)
 
 
 if __name__ == "__main__":
