@@ -753,8 +753,8 @@ def _option_table(model: type[BaseModel]) -> str:
 def _other_sources() -> str:
     parts = [
         "# Other sources",
-        "Sources that are no database. What is written in keywords stands in the first table of each, what is written in "
-        "`WITH (…)` in the second; an option `poll_interval` is written `poll interval`. [How to read "
+        "Sources that are no database. What is written in keywords stands in the first table of each, what is written "
+        "in `WITH (…)` in the second; an option `poll_interval` is written `poll interval`. [How to read "
         "files](../how-to/read-files.md) shows them at work, and [how to add a kind of source](../how-to/"
         "add-a-kind-of-source.md) tells how packages bring more.",
         "## FILE",

@@ -41,7 +41,7 @@ class LoadConfig(SteppingConfig):
         return f"a generated {'bank' if self.bank else 'auction'}, seed {self.seed}"
 
 
-def scenario(source: str, seed: int, size: int, *, bank: bool) -> Scenario:
+def _scenario(source: str, seed: int, size: int, *, bank: bool) -> Scenario:
     """Return a load at its beginning."""
     return Bank(source, seed, size) if bank else Auction(source, seed, size)
 
@@ -71,7 +71,7 @@ class LoadSource(Source, LoadSqlOptions, LoadWithOptions):
             LoadConfig(
                 source=self.name,
                 retain_history=self.retain_history,
-                tables=tuple(scenario(self.name, self.seed, size, bank=self.bank).tables()),
+                tables=tuple(_scenario(self.name, self.seed, size, bank=self.bank).tables()),
                 bank=self.bank,
                 rate=self.rate,
                 seed=self.seed,
@@ -90,7 +90,7 @@ class LoadInstance(SteppingInstance[LoadConfig]):
 
     def __init__(self, config: LoadConfig, log: ChangeLog, state: Path) -> None:
         super().__init__(config, log, state)
-        self._load = scenario(config.source, config.seed, config.size, bank=config.bank)
+        self._load = _scenario(config.source, config.seed, config.size, bank=config.bank)
         self._began = (0.0, 0)
 
     def resume(self, at: Lsn, noted: Mapping[str, Any]) -> None:
