@@ -5,7 +5,7 @@
     typer app ─▶ cli.md              PenstockOptions ─▶ spark-source.md     errors.py ─▶ errors.md
     codecs ─▶ types.md               states.py ─▶ states.md                 HomeStatus ─▶ status.md
     CheckReport ─▶ check.md          PostgresOptions ─▶ source-options.md   transaction_json ─▶ tail.md
-    VerifyReport ─▶ verify.md
+    VerifyReport ─▶ verify.md        KafkaWithOptions ─▶ kafka-options.md
 
 What the code does not say, a word on each field of the status and on each type, stands here; a field or a type without
 one is a `KeyError`, so a page cannot lag behind.
@@ -24,11 +24,13 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, get_args
+from types import NoneType, UnionType
+from typing import Annotated, Any, get_args, get_origin
 
 import psycopg
 import pyarrow as pa
 import typer
+from pydantic import BaseModel
 from typer.core import TyperArgument, TyperOption
 
 from penstock import errors
@@ -42,6 +44,18 @@ from penstock.control.status import DebtStatus, HomeStatus, ReaderStatus, Source
 from penstock.control.transaction_json import VERSION, transaction_json
 from penstock.control.verify_report import VerifyKey, VerifyRepair, VerifyReport, VerifyTable
 from penstock.positions import Lsn
+from penstock.sources.kafka.security import KerberosOptions, Mechanism, SaslOptions, SecurityProtocol, SslOptions
+from penstock.sources.kafka.sense import REFUSED
+from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions, MessageFormat, Metadata
+from penstock.sources.kafka.translation import TRANSLATIONS
+from penstock.sources.kafka.with_options import (
+    Beginning,
+    IsolationLevel,
+    KafkaWithOptions,
+    OnError,
+    RegistryOptions,
+    TimestampType,
+)
 from penstock.sources.postgres import types
 from penstock.sources.postgres.findings import Level
 from penstock.sources.postgres.options import (
@@ -86,6 +100,7 @@ def pages() -> dict[str, str]:
         "tail.md": _tail,
         "verify.md": _verify,
         "source-options.md": _source_options,
+        "kafka-options.md": _kafka_options,
     }
     return {name: f"{_MADE}\n\n{make().strip()}\n" for name, make in makers.items()}
 
@@ -712,14 +727,7 @@ def _tail() -> str:
 
 
 def _source_options() -> str:
-    rows = []
-    for name, field in PostgresOptions.model_fields.items():
-        kind = field.annotation
-        choices = next((c for c in (kind, *get_args(kind)) if isinstance(c, type) and issubclass(c, enum.Enum)), None)
-        listed = ", ".join(_code(str(choice.value)) for choice in choices) if choices else ""
-        value = listed or _OPTION_TYPES[str(kind).replace("<class '", "").replace("'>", "")]
-        default = "" if field.default in (None, ()) else _code(str(field.default).lower())
-        rows.append([_code(name), value, default, f"{str(field.description)[0].upper()}{str(field.description)[1:]}."])
+    rows = _option_rows(PostgresOptions, PostgresOptions.model_fields)
     parts = [
         "# Options of a Postgres source",
         'In Python they are arguments of `home.create("postgresql://…", "shop", schemas=("sales",))`; the '
@@ -730,17 +738,116 @@ def _source_options() -> str:
         "An unknown option, table or column is an error that suggests the nearest. `slot_temporary` is refused by "
         "preflight: a slot that ends with its session cannot be resumed.",
     ]
-    for title, kinds in (
-        ("Ownership", Ownership),
-        ("Rules", Rules),
-        ("Partitions", Partitions),
-        ("Heartbeat", Heartbeat),
-        ("Snapshot", Snapshot),
-        ("Watermarks", Watermarks),
-    ):
-        docs = _attribute_docs(kinds)
-        parts += [f"## {title}", _table(["value", "meaning"], [[_code(k.value), docs[k.name]] for k in kinds])]
+    parts += [
+        *_choices("Ownership", Ownership),
+        *_choices("Rules", Rules),
+        *_choices("Partitions", Partitions),
+        *_choices("Heartbeat", Heartbeat),
+        *_choices("Snapshot", Snapshot),
+        *_choices("Watermarks", Watermarks),
+    ]
     return "\n\n".join(parts)
+
+
+def _option_rows(model: type[BaseModel], names: Iterable[str]) -> list[list[str]]:
+    """Return a row for each of these options: name, value, default, meaning."""
+    rows = []
+    for name in names:
+        field = model.model_fields[name]
+        default = "" if field.default in (None, ()) or name in _SHAPES else _code(str(field.default).lower())
+        meaning = f"{str(field.description)[0].upper()}{str(field.description)[1:]}."
+        value = _SHAPES.get(name) or _values(field.annotation)
+        rows.append([_code(name), value, "required" if field.is_required() else default, meaning])
+    return rows
+
+
+def _values(kind: Any) -> str:
+    """Say what may be given for an option of this type."""
+    members = [m for m in get_args(kind) if m is not NoneType] if isinstance(kind, UnionType) else [kind]
+    for member in [*members, *(m for m in get_args(kind) if m is not NoneType)]:
+        if isinstance(member, type) and issubclass(member, enum.Enum):
+            return ", ".join(_code(str(choice.value)) for choice in member)
+        if get_origin(member) is Annotated:
+            return "path"
+    return _OPTION_TYPES[str(members[0]).replace("<class '", "").replace("'>", "")]
+
+
+def _choices(title: str, kind: type[enum.StrEnum]) -> list[str]:
+    """Return a section for the values of an option."""
+    docs = _attribute_docs(kind)
+    return [f"## {title}", _table(["value", "meaning"], [[_code(k.value), docs[k.name]] for k in kind])]
+
+
+# -- the options of a Kafka source -------------------------------------------------------------------------------------
+
+_OF_CLIENTS = (
+    "Penstock looks at topics with librdkafka, and Spark reads them with Kafka's Java client. This is what an "
+    "option is called there; what begins with `kafka.` is a setting of the Java client."
+)
+_ON_SECRETS = (
+    "A password is a reference: `env:NAME` is an environment variable, `file:PATH` the first line of a file. It is "
+    "read when a client is made. In clear it is refused, unless `allow_literal_secrets` is set: then it is put into"
+    " a file of mode 600, and the option becomes a reference to that. Neither errors nor `repr` show it.",
+    "Spark shows the options of a reader in plans, its UI, event logs and logs, and hides some of them by their "
+    "names; the setting that holds a password, `sasl.jaas.config`, is not among them. So Spark is given none of it."
+    " Passwords, the private key and certificates are in a file of mode 600, and the options point to it "
+    "(`${file:PATH:NAME}`, by Kafka's `FileConfigProvider`, which may read this file alone). On a cluster, "
+    "executors need it at the same path. A test plants passwords and looks for them in plans, the UI, the event log"
+    " and logs.",
+)
+_ON_KEYS = (
+    "Certificates and keys are PEM files, for both clients. Brokers are always held to their names. The Java client"
+    " wants the private key in PKCS#8; `openssl pkcs8 -topk8` makes one of an older kind.",
+    "`GSSAPI` needs a librdkafka that is built with libsasl2, which the wheel of `confluent-kafka` is not; an error"
+    " says so. It has not been tried with a Kerberos server. `OAUTHBEARER` is refused.",
+)
+
+
+def _kafka_options() -> str:
+    header = ["option", "value", "default", "meaning"]
+    grouped = [*SslOptions.model_fields, *SaslOptions.model_fields, *RegistryOptions.model_fields]
+    protocol = ["security_protocol", "allow_literal_secrets"]
+    reading = [name for name in KafkaWithOptions.model_fields if name not in {*grouped, *protocol}]
+    sections: list[tuple[str, Iterable[str]]] = [
+        ("Security", protocol),
+        ("TLS", SslOptions.model_fields),
+        ("Login", [name for name in SaslOptions.model_fields if name not in KerberosOptions.model_fields]),
+        ("Kerberos", KerberosOptions.model_fields),
+        ("Reading", reading),
+        ("Schema registry", RegistryOptions.model_fields),
+    ]
+    parts = [
+        "# Options of a Kafka source",
+        "These are the options, how they are checked, and what they mean to Kafka's clients. A source that reads them "
+        "cannot be created yet. In SQL a name is written with spaces: `ssl ca location`.",
+        "## Before WITH",
+        _table(header, _option_rows(KafkaSqlOptions, KafkaSqlOptions.model_fields)),
+    ]
+    for title, names in sections:
+        parts += [f"## {title}", _table(header, _option_rows(KafkaWithOptions, names))]
+    parts += ["## Secrets", *_ON_SECRETS, "## Certificates, keys and Kerberos", *_ON_KEYS]
+    parts += ["## Names to clients", _OF_CLIENTS, _table(["option", "librdkafka", "Spark", ""], _translated())]
+    parts += [
+        "## Refused",
+        _table(["option", "why"], [[_code(o), f"{why[0].upper()}{why[1:]}."] for o, (why, _) in REFUSED.items()]),
+    ]
+    parts += [
+        *_choices("Protocols", SecurityProtocol),
+        *_choices("Mechanisms", Mechanism),
+        *_choices("Beginnings", Beginning),
+        *_choices("Isolation levels", IsolationLevel),
+        *_choices("Timestamp types", TimestampType),
+        *_choices("On error", OnError),
+        *_choices("Formats", MessageFormat),
+        *_choices("Columns of INCLUDE", Metadata),
+        *_choices("Envelopes", EnvelopeKind),
+    ]
+    return "\n\n".join(parts)
+
+
+def _translated() -> list[list[str]]:
+    return [[_code(o), *(n if not n or " " in n else _code(n) for n in (t.librdkafka or "", t.spark or "")), t.reason]
+            for o, t in TRANSLATIONS.items()]  # fmt: skip
 
 
 _OPTION_TYPES = {
@@ -750,6 +857,12 @@ _OPTION_TYPES = {
     "bool": "true, false",
     "float": "number",
     "int": "number",
+    "penstock.sources.kafka.secrets.Secret": "reference",
+}
+_SHAPES = {
+    "start_offset": "`earliest`, `latest`, or a list of numbers",
+    "include": "list of [columns](#columns-of-include), optionally AS another name",
+    "envelope": "an [envelope](#envelopes), optionally with the topic of transaction metadata",
 }
 
 

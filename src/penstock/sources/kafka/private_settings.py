@@ -24,17 +24,7 @@ __all__ = ["point_to"]
 
 _PROVIDER = "org.apache.kafka.common.config.provider.FileConfigProvider"
 _AWKWARD = re.compile(r"[:{},\x00-\x1f]")
-_ESCAPES = {
-    "\\": "\\\\",
-    "\n": "\\n",
-    "\r": "\\r",
-    "\t": "\\t",
-    "\f": "\\f",
-    "=": "\\=",
-    ":": "\\:",
-    "#": "\\#",
-    "!": "\\!",
-}
+_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"})
 
 
 def point_to(settings: Mapping[str, str], file: Path) -> dict[str, str]:
@@ -58,5 +48,5 @@ def point_to(settings: Mapping[str, str], file: Path) -> dict[str, str]:
 
 def _escaped(value: str) -> str:
     """Write a value so that `java.util.Properties` reads it back."""
-    text = "".join(_ESCAPES.get(character, character) for character in value)
+    text = value.translate(_ESCAPES)
     return f"\\{text}" if text.startswith(" ") else text

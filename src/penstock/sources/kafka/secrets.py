@@ -90,7 +90,6 @@ class Secret:
         )
 
 
-
 def keep_in(folder: Path) -> Keep:
     """Keep literals in files that none but this user reads, each under the name of its option."""
 

@@ -1,0 +1,87 @@
+"""Reads topics by options that come as JSON on standard input, and tells all that Spark shows of it: a program.
+
+It is a process of its own for its own JVM: with the Kafka reader, the UI, an event log, and logs on standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from penstock.spark.jars import fetched_jars, read_lock
+from penstock.spark.session import session
+
+
+def started(folder: Path) -> SparkSession:
+    """Start Spark as one would who wants to see everything."""
+    (folder / "events").mkdir()
+    jars = fetched_jars(read_lock("penstock.testing", "spark_kafka.lock"))
+    config = {
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.ui.enabled": "true",
+        "spark.ui.port": "0",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": (folder / "events").as_uri(),
+    }
+    return session("kafka", master="local[2]", config=config)
+
+
+def batch(spark: SparkSession, options: dict[str, str]) -> dict[str, Any]:
+    """Read a topic to its end; return the values, or the error, and the plans."""
+    frame = spark.read.format("kafka").options(**options).load().selectExpr("CAST(value AS STRING) AS value", "offset")
+    plans = [frame._jdf.queryExecution().toString(), frame._jdf.queryExecution().debug().toString()]
+    plans += [frame._jdf.queryExecution().explainString(frame._sc._jvm.PythonSQLUtils.explainMode("formatted"))]
+    try:
+        return {"values": sorted(row.value for row in frame.collect()), "plans": plans}
+    except PySparkException as error:
+        return {"error": str(error), "plans": plans}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}", "plans": plans}
+
+
+def stream(spark: SparkSession, options: dict[str, str], folder: Path) -> dict[str, Any]:
+    """Read a topic as a stream to its end; return plan and progress."""
+    source = spark.readStream.format("kafka").options(**options).load()
+    plans = [source._jdf.queryExecution().toString()]
+    writer = source.selectExpr("CAST(value AS STRING) AS value").writeStream.format("memory").queryName("streamed")
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    plans += [query._jsq.explainInternal(True), json.dumps([progress.json for progress in query.recentProgress])]
+    return {"values": sorted(row.value for row in spark.table("streamed").collect()), "plans": plans}
+
+
+def ui(spark: SparkSession) -> list[str]:
+    """Return what the UI shows of queries, streams and settings."""
+    url = spark.sparkContext.uiWebUrl
+    assert url is not None
+    app = spark.sparkContext.applicationId
+    rest = f"{url}/api/v1/applications/{app}"
+    executions = json.loads(fetched(f"{rest}/sql?details=true&planDescription=true&length=1000"))
+    pages = [f"{url}/SQL/execution/?id={execution['id']}" for execution in executions]
+    pages += [f"{url}/{page}/" for page in ("SQL", "jobs", "stages", "environment", "StreamingQuery")]
+    return [json.dumps(executions), fetched(f"{rest}/environment"), *map(fetched, pages)]
+
+
+def fetched(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return str(answer.read().decode())
+
+
+def main(folder: Path, asked: dict[str, Any]) -> None:
+    spark = started(folder)
+    told: dict[str, Any] = {name: batch(spark, options) for name, options in asked["batches"].items()}
+    told |= {name: stream(spark, options, folder) for name, options in asked["streams"].items()}
+    told["ui"] = ui(spark)
+    spark.stop()
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.load(sys.stdin))
