@@ -13,7 +13,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._scram import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialUpsertion,
+)
 
 from penstock.testing.ports import free_ports
 from penstock.testing.tls import make_authority, make_certificate
@@ -72,6 +78,8 @@ class GuardedDoors:
         """Add a user for both kinds of SCRAM, through the broker's open door."""
         client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         kinds = [ScramCredentialInfo(mechanism, 4096) for mechanism in _SCRAM]
-        wanted = [UserScramCredentialUpsertion(name, kind, password.encode()) for kind in kinds]
+        wanted: list[UserScramCredentialAlteration] = [
+            UserScramCredentialUpsertion(name, kind, password.encode()) for kind in kinds
+        ]
         for done in client.alter_user_scram_credentials(wanted).values():
             done.result(20)

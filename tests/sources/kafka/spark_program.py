@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import sys
 import urllib.request
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark.jars import fetched_jars, read_lock
 from penstock.spark.session import session
@@ -33,23 +36,27 @@ def started(folder: Path) -> SparkSession:
     return session("kafka", master="local[2]", config=config)
 
 
+def printed(frame: DataFrame, mode: str) -> str:
+    """Return what `explain` prints."""
+    with redirect_stdout(StringIO()) as said:
+        frame.explain(mode=mode)
+    return said.getvalue()
+
+
 def batch(spark: SparkSession, options: dict[str, str]) -> dict[str, Any]:
     """Read a topic to its end; return the values, or the error, and the plans."""
     frame = spark.read.format("kafka").options(**options).load().selectExpr("CAST(value AS STRING) AS value", "offset")
-    plans = [frame._jdf.queryExecution().toString(), frame._jdf.queryExecution().debug().toString()]
-    plans += [frame._jdf.queryExecution().explainString(frame._sc._jvm.PythonSQLUtils.explainMode("formatted"))]
+    plans = [printed(frame, mode) for mode in ("extended", "formatted", "cost", "codegen")]
     try:
         return {"values": sorted(row.value for row in frame.collect()), "plans": plans}
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         return {"error": str(error), "plans": plans}
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}", "plans": plans}
 
 
 def stream(spark: SparkSession, options: dict[str, str], folder: Path) -> dict[str, Any]:
     """Read a topic as a stream to its end; return plan and progress."""
     source = spark.readStream.format("kafka").options(**options).load()
-    plans = [source._jdf.queryExecution().toString()]
+    plans = [printed(source, "extended")]
     writer = source.selectExpr("CAST(value AS STRING) AS value").writeStream.format("memory").queryName("streamed")
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
     query.awaitTermination()

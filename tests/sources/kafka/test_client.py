@@ -34,7 +34,7 @@ def test_all_messages_are_read_by_every_way_in(way: str, guarded: Guarded) -> No
         assert client.partitions() == PARTITIONS
         first = client.settled(start_of(how, NOW))
         client.consumer.assign([TopicPartition(TOPIC, number, offset) for number, offset in enumerate(first)])
-        read = set()
+        read: set[Any] = set()
         while len(read) < PARTITIONS * MESSAGES:
             message = client.consumer.poll(20)
             assert message is not None

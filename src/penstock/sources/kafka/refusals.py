@@ -24,7 +24,7 @@ DEFINITE: dict[int, str] = {
     KafkaError._SSL: _TLS,
     KafkaError._INVALID_ARG: f"Check the options of the source. {_BUILD}",
     KafkaError.UNKNOWN_TOPIC_OR_PART: _MISSING,
-    KafkaError.INVALID_TOPIC_EXCEPTION: _MISSING,
+    KafkaError.TOPIC_EXCEPTION: _MISSING,
 }
 """What trying again does not mend, and what does."""
 
