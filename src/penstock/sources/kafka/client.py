@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from penstock.errors import PenstockError
 from penstock.sources.kafka.librdkafka import librdkafka_settings
-from penstock.sources.kafka.refusals import DEFINITE, refusal
+from penstock.sources.kafka.refusals import refusal, way_out
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.start import EARLIEST, LATEST, Start
 from penstock.sources.kafka.with_options import KafkaWithOptions
@@ -97,7 +97,7 @@ class TopicClient:
                     raise self._explained(told) from None
 
     def _is_certain(self, told: KafkaError) -> bool:
-        return any(error is not None and error.code() in DEFINITE for error in (told, self._trouble))
+        return any(error is not None and way_out(error) is not None for error in (told, self._trouble))
 
     def _explained(self, told: KafkaError) -> PenstockError:
         return refusal(self._what.broker, self._what.topic, told, self._trouble)
@@ -105,5 +105,5 @@ class TopicClient:
     def _note(self, error: KafkaError) -> None:
         """Keep what tells most: that a login or handshake failed, and not that all brokers are out of reach since."""
         telling = error.code() != KafkaError._ALL_BROKERS_DOWN
-        if self._trouble is None or (telling and self._trouble.code() not in DEFINITE):
+        if self._trouble is None or (telling and way_out(self._trouble) is None):
             self._trouble = error
