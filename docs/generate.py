@@ -788,16 +788,18 @@ _ON_SECRETS = (
     "A password is a reference: `env:NAME` is an environment variable, `file:PATH` the first line of a file. It is "
     "read when a client is made. In clear it is refused, unless `allow_literal_secrets` is set: then it is put into"
     " a file of mode 600, and the option becomes a reference to that. Neither errors nor `repr` show it.",
-    "Spark shows the options of a reader in plans, its UI, event logs and logs, and hides some of them by their "
-    "names; the setting that holds a password, `sasl.jaas.config`, is not among them. So Spark is given none of it."
-    " Passwords, the private key and certificates are in a file of mode 600, and the options point to it "
+    "Spark prints the options of a reader, in the plan of a stream for one, and hides those whose name or value "
+    "looks like a secret to it (`spark.redaction.regex`). A private key does not. So Spark is given none of it: "
+    "passwords, the private key and certificates are in a file of mode 600, and the options point to it "
     "(`${file:PATH:NAME}`, by Kafka's `FileConfigProvider`, which may read this file alone). On a cluster, "
-    "executors need it at the same path. A test plants passwords and looks for them in plans, the UI, the event log"
-    " and logs.",
+    "executors need it at the same path. A test plants passwords and looks for them in plans, the UI, the event "
+    "log, the checkpoint and logs.",
 )
 _ON_KEYS = (
     "Certificates and keys are PEM files, for both clients. Brokers are always held to their names. The Java client"
-    " wants the private key in PKCS#8; `openssl pkcs8 -topk8` makes one of an older kind.",
+    " wants the private key in PKCS#8; `openssl pkcs8 -topk8` makes one of an older kind. Java 17 cannot unlock a "
+    "key that was locked in openssl's present way (PBES2), and says `PBES2 SecretKeyFactory not available`; Java 25"
+    " can. Lock it with `openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES` there, or use a newer Java.",
     "`GSSAPI` needs a librdkafka that is built with libsasl2, which the wheel of `confluent-kafka` is not; an error"
     " says so. It has not been tried with a Kerberos server. `OAUTHBEARER` is refused.",
 )

@@ -88,7 +88,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 def fill(broker: KafkaBroker) -> None:
     client: dict[str, Any] = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
     admin = AdminClient(client)
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(20)
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": "-1"})])[TOPIC].result(20)
     producer = Producer(client)
     for number in range(PARTITIONS * MESSAGES):
         partition, place = divmod(number, MESSAGES)

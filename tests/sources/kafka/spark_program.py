@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark.jars import fetched_jars, read_lock
@@ -36,18 +36,19 @@ def started(folder: Path) -> SparkSession:
     return session("kafka", master="local[2]", config=config)
 
 
-def printed(frame: DataFrame, mode: str) -> str:
+def printed(frame: DataFrame) -> str:
     """Return what `explain` prints."""
     with redirect_stdout(StringIO()) as said:
-        frame.explain(mode=mode)
+        frame.explain(extended=True)
     return said.getvalue()
 
 
 def batch(spark: SparkSession, options: dict[str, str]) -> dict[str, Any]:
     """Read a topic to its end; return the values, or the error, and the plans."""
     frame = spark.read.format("kafka").options(**options).load().selectExpr("CAST(value AS STRING) AS value", "offset")
-    plans = [printed(frame, mode) for mode in ("extended", "formatted", "cost", "codegen")]
+    plans: list[str] = []
     try:
+        plans.append(printed(frame))
         return {"values": sorted(row.value for row in frame.collect()), "plans": plans}
     except (PySparkException, Py4JJavaError) as error:
         return {"error": str(error), "plans": plans}
@@ -56,10 +57,13 @@ def batch(spark: SparkSession, options: dict[str, str]) -> dict[str, Any]:
 def stream(spark: SparkSession, options: dict[str, str], folder: Path) -> dict[str, Any]:
     """Read a topic as a stream to its end; return plan and progress."""
     source = spark.readStream.format("kafka").options(**options).load()
-    plans = [printed(source, "extended")]
+    plans = [printed(source)]
     writer = source.selectExpr("CAST(value AS STRING) AS value").writeStream.format("memory").queryName("streamed")
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
-    query.awaitTermination()
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        return {"error": str(error), "plans": plans}
     plans += [query._jsq.explainInternal(True), json.dumps([progress.json for progress in query.recentProgress])]
     return {"values": sorted(row.value for row in spark.table("streamed").collect()), "plans": plans}
 
@@ -84,6 +88,8 @@ def fetched(url: str) -> str:
 def main(folder: Path, asked: dict[str, Any]) -> None:
     spark = started(folder)
     told: dict[str, Any] = {name: batch(spark, options) for name, options in asked["batches"].items()}
+    for name, options in asked["plans"].items():
+        told[name] = {"plans": [printed(spark.readStream.format("kafka").options(**options).load())]}
     told |= {name: stream(spark, options, folder) for name, options in asked["streams"].items()}
     told["ui"] = ui(spark)
     spark.stop()

@@ -6,9 +6,10 @@
                                        ▲ read by the client, on the driver and on executors (Kafka's FileConfigProvider)
     option("kafka.sasl.jaas.config", "${file:FOLDER/NAME.properties:sasl.jaas.config}") ─▶ plans, UI, event log, logs
 
-Spark hides options in some places by their names (``spark.redaction.regex``: secret, password, token …), in others not
-at all; ``kafka.sasl.jaas.config`` is not among these names. So Spark never has the value. On a cluster the folder is a
-shared one, at the same path everywhere, as the lake is.
+The plan of a stream prints all options. Spark hides those whose name or value looks like a secret to it
+(``spark.redaction.regex``: secret, password, token, access key), and a private key does not; nor does a password to a
+session with another expression. So Spark never has the value. On a cluster the folder is a shared one, at the same path
+everywhere, as the lake is.
 """
 
 from __future__ import annotations
