@@ -27,8 +27,9 @@ from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
 from penstock.errors import DefiniteError
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.instance import PostgresInstance
-from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
+from penstock.sources.postgres.spec import PostgresSource
 from penstock.sources.postgres.types import warm
 
 __all__ = ["run"]

@@ -36,8 +36,9 @@ from penstock.changelog.sqlite.log import SqliteLog
 from penstock.embedded.postgres import EmbeddedPostgres, binaries, start_postgres
 from penstock.errors import DefiniteError
 from penstock.positions import Lsn
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.instance import PostgresInstance
-from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
+from penstock.sources.postgres.spec import PostgresSource
 from penstock.sources.postgres.types import warm
 
 __all__ = ["Load", "prepared_load", "run", "subject"]

@@ -44,6 +44,7 @@ from penstock.control.status import DebtStatus, HomeStatus, ReaderStatus, Source
 from penstock.control.transaction_json import VERSION, transaction_json
 from penstock.control.verify_report import VerifyKey, VerifyRepair, VerifyReport, VerifyTable
 from penstock.positions import Lsn
+from penstock.sources.findings import Level
 from penstock.sources.kafka.security import KerberosOptions, Mechanism, SaslOptions, SecurityProtocol, SslOptions
 from penstock.sources.kafka.sense import REFUSED
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions, MessageFormat, Metadata
@@ -57,7 +58,6 @@ from penstock.sources.kafka.with_options import (
     TimestampType,
 )
 from penstock.sources.postgres import types
-from penstock.sources.postgres.findings import Level
 from penstock.sources.postgres.options import (
     Heartbeat,
     Ownership,
@@ -474,6 +474,8 @@ _FIELDS: dict[type, dict[str, str]] = {
         "log": "Where the change log is; null where it is a file in the home.",
         "tables": "One object per table, the ones that are not captured included.",
         "readers": "Who still needs history, and from where on.",
+        "part_of": "Of a [shard](../how-to/capture-shards.md), the name that you gave to all of them; else null.",
+        "shard": "Of a shard, what its rows have in `penstock_shard`; else null.",
     },
     ReaderStatus: {
         "name": "`tables` for the base tables, `reader NAME` for a stream that is registered; others have leases.",
@@ -482,7 +484,7 @@ _FIELDS: dict[type, dict[str, str]] = {
     },
     CheckReport: {
         "version": "Version of this shape: 1. It changes when a field changes its meaning or goes.",
-        "at": "Host, port and database.",
+        "at": "Host, port and database; of shards, those of all of them.",
         "source": "The source's name; null where a database was checked.",
         "ready": "Whether capture could start, or go on.",
         "tables": "The tables that were asked for.",
@@ -494,7 +496,7 @@ _FIELDS: dict[type, dict[str, str]] = {
     },
     CheckFinding: {
         "level": "`error`, `warning` or `info`.",
-        "object": "What it is about: a setting, the role, the slot, a table.",
+        "object": "What it is about: a setting, the role, the slot, a table; of several shards, with the shard first.",
         "why": "What was found, and what follows from it.",
         "remedy": "What to do about it; empty where nothing needs to be done.",
         "sql": "The statements of the remedy, where they can be run as they are.",
@@ -502,7 +504,7 @@ _FIELDS: dict[type, dict[str, str]] = {
     VerifyReport: {
         "version": "Version of this shape: 1. It changes when a field changes its meaning or goes.",
         "source": "The source's name.",
-        "position": "The position at which all tables were compared; null where there was none.",
+        "position": "The position at which all tables were compared; null where there was none, or one per shard.",
         "equal": "Whether every table was compared, and not one row differs.",
         "tables": "One object per table.",
         "repairs": "What `--repair` did; `tables` are then as they were compared again after it.",
@@ -520,6 +522,8 @@ _FIELDS: dict[type, dict[str, str]] = {
         "keys": "The first 20 of them; none for a table without a key.",
         "error": "Why it was not compared.",
         "remedy": "What to do about it.",
+        "shard": "Of a source that is made of shards, the one of which this is; else null.",
+        "position": "The position at which it was compared; null where a shard could not be reached.",
     },
     VerifyKey: {
         "key": "The key's columns and their values. Integers are numbers; decimals and floats are text, so that no "
@@ -655,9 +659,10 @@ def _verify() -> str:
     users = VerifyTable(
         *("shop.users", "public.users", "different", 5002, 1, 1, 0, 0),
         [VerifyKey({"id": 4711}, "missing")],
-        *(None, None),
+        *(None, None, None, "0/2A9D5B0"),
     )
-    orders = VerifyTable("shop.orders", "public.orders", "equal", 120391, 0, 0, 0, 0, [], None, None)
+    equal = ("shop.orders", "public.orders", "equal", 120391, 0, 0, 0, 0)
+    orders = VerifyTable(*equal, [], None, None, None, "0/2A9D5B0")
     example = VerifyReport(1, "shop", "0/2A9D5B0", False, [orders, users])
     return "\n\n".join(
         [
@@ -679,6 +684,7 @@ def _verify() -> str:
 _TAIL = {
     "version": ("integer", f"Version of this shape: {VERSION}. It changes when a field changes its meaning or goes."),
     "source": ("string", "The source's name."),
+    "shard": ("string or null", "Of a source that is made of shards, the one in which it committed; else null."),
     "lsn": ("string", "The position: the end of the commit record, as Postgres prints it."),
     "xid": ("integer", "The transaction's id in Postgres."),
     "committed_at": ("string", "When it committed, by the clock of Postgres: ISO 8601, UTC, in microseconds."),
@@ -711,7 +717,7 @@ def _tail() -> str:
     return "\n\n".join(
         [
             "# penstock tail --format json",
-            "One line per transaction, in commit order.",
+            "One line per transaction, in commit order; of several shards, in that of each.",
             f"```json\n{line}\n```",
             "## A transaction",
             _table(["field", "type", "meaning"], [[_code(name), *words] for name, words in _TAIL.items()]),

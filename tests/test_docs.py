@@ -18,7 +18,11 @@ import penstock
 from penstock import errors
 from penstock.catalog.states import SourceState, TableState
 from penstock.cli.main import app
+from penstock.control.obeying import described_source, parsed
+from penstock.errors import UsageError
 from penstock.spark.jars import locked_jars
+from penstock.sql.script import divided
+from penstock.sql.statements import CreateSource
 from tests.test_layers import MAY_IMPORT
 
 ROOT = Path(__file__).parent.parent
@@ -76,7 +80,7 @@ def unknown_words(words: list[str]) -> list[str]:
         return [words[0]]
     command = COMMANDS[words[0]]
     takes_value = {name for p in command.params if isinstance(p, TyperOption) and not p.is_flag for name in p.opts}
-    room = sum(isinstance(p, TyperArgument) for p in command.params)
+    room = sum(99 if p.nargs == -1 else 1 for p in command.params if isinstance(p, TyperArgument))
     rest, unknown = iter(words[1:]), []
     for word in rest:
         if word.startswith("-"):
@@ -157,6 +161,24 @@ def test_make_targets_exist(path: Path) -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     shown = {name for block in blocks(path, "sh") for name in re.findall(r"^make ([a-z]+)", block, re.MULTILINE)}
     assert shown <= targets
+
+
+@every_page
+def test_statements_can_be_typed(path: Path) -> None:
+    for block in blocks(path, "sql"):
+        for piece in divided(block):
+            statement = parsed(piece.text, piece.begins)
+            if isinstance(statement, CreateSource):
+                described_source(statement)
+
+
+def test_the_wrong_statement_of_the_guide_is_told_like_that() -> None:
+    (shown,) = blocks(DOCS / "how-to" / "write-statements.md", "text")
+    with pytest.raises(UsageError) as caught:
+        parsed(
+            "CREATE SOURCES shop FROM POSTGRES CONNECTION 'postgresql://db/shop'\n  WITH (retian history = '2 days')"
+        )
+    assert f"{caught.value}\n" == shown
 
 
 def test_a_command_that_does_not_exist_is_seen() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src"
 
-BASE = {"errors", "positions", "model", "options", "layout", "durations", "secret"}
+BASE = {"errors", "positions", "model", "options", "layout", "durations", "nearest", "sizes", "secret"}
 LOWER = BASE | {"changelog", "formats", "envelopes"}
 DATA = LOWER | {"sources", "spark"}
 FACES = {"cli", "web"}

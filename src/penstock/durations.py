@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from penstock.errors import UsageError
 
-__all__ = ["parse_duration"]
+__all__ = ["duration_text", "parse_duration"]
 
 _UNITS = {
     "ms": ("ms", "millisecond", "milliseconds"),
@@ -35,3 +35,14 @@ def parse_duration(text: str) -> timedelta:
         message = f"{text!r} is not a span of time"
         raise UsageError(message, "Write it like '1 day', '90 minutes' or '500 ms'; 100 years at most.")
     return timedelta(seconds=seconds)
+
+
+def duration_text(span: timedelta) -> str:
+    """Write a span of time so that `parse_duration` reads it, in its largest units."""
+    left, parts = span // timedelta(microseconds=1), []
+    for unit in ("d", "h", "min", "s"):
+        count, left = divmod(left, int(_SECONDS[unit] * 1_000_000))
+        parts += [f"{count} {unit}"] if count else []
+    if left or not parts:
+        parts.append(f"{left / 1000:g} ms" if left % 1000 else f"{left // 1000} ms")
+    return " ".join(parts)

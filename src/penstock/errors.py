@@ -8,8 +8,12 @@
     │   ├── TableError            belongs to one table from one LSN on; others run on
     │   ├── ProtocolError         bytes from Postgres that do not follow the protocol
     │   ├── LogCorrupt            the change log does not hold what was written to it
-    │   └── HistoryGone           a range begins before `valid`: that history was removed
+    │   ├── HistoryGone           a range begins before `valid`: that history was removed
+    │   ├── NoSource              what was to be dropped or changed is not there: IF EXISTS forgives it
+    │   ├── SourceExists          what was to be made here is there already: IF NOT EXISTS forgives it
+    │   └── Taken                 what was to be made outside is there already: it is somebody else's
     └── TransientError            may pass by itself; retried with backoff, never data       exit 4
+        └── InUse                 somebody else reads what this source reads; they may be about to end
 
 Errors cross process borders (Spark workers, the capture process), so each of them pickles: the
 constructor's arguments are the whole state. Messages name objects, never row values and never secrets.
@@ -22,10 +26,14 @@ from typing import Any
 __all__ = [
     "DefiniteError",
     "HistoryGone",
+    "InUse",
     "LogCorrupt",
+    "NoSource",
     "PenstockError",
     "ProtocolError",
+    "SourceExists",
     "TableError",
+    "Taken",
     "TransientError",
     "UsageError",
 ]
@@ -84,7 +92,23 @@ class HistoryGone(DefiniteError):
     """A range begins before `valid`: that history was removed."""
 
 
+class NoSource(DefiniteError):
+    """There is no source of this name in the home."""
+
+
+class SourceExists(DefiniteError):
+    """There is a source of this name in the home, whole or half made or half dropped."""
+
+
+class Taken(DefiniteError):
+    """What was to be made outside is there already, and somebody else's: it is not ours to remove."""
+
+
 class TransientError(PenstockError):
     """Worth another try: the network, a server that restarts, a slot still held by a dying session."""
 
     exit_code = 4
+
+
+class InUse(TransientError):
+    """Somebody else reads what this source reads: one who is about to end, or another Penstock."""

@@ -6,14 +6,26 @@
       penstock.db        the catalog
       log/SOURCE.db      the change log of a source
       lake/SOURCE/TABLE  its base tables (Delta)
-      run/               lock and pid of a running instance
+      state/SOURCE/      what its instance keeps beside the log
+      secrets/SOURCE/    secrets that were given in clear; the owner alone reads them
+      run/               locks, and what capture processes say
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["base_path", "catalog_path", "lake_path", "log_path", "repair_path", "run_path"]
+__all__ = [
+    "base_path",
+    "capture_log_path",
+    "catalog_path",
+    "lake_path",
+    "log_path",
+    "repair_path",
+    "run_path",
+    "secrets_path",
+    "state_path",
+]
 
 
 def catalog_path(home: Path) -> Path:
@@ -41,6 +53,21 @@ def repair_path(home: Path, source: str, repair: int) -> Path:
     return lake_path(home, source) / ".repairs" / str(repair)
 
 
+def secrets_path(home: Path, source: str) -> Path:
+    """Return the folder that keeps the secrets of a source, where somebody gave them in clear."""
+    return home / "secrets" / source
+
+
+def state_path(home: Path, source: str) -> Path:
+    """Return the folder in which the instance of a source keeps what it likes."""
+    return home / "state" / source
+
+
 def run_path(home: Path) -> Path:
     """Return the folder that tells of a running instance."""
     return home / "run"
+
+
+def capture_log_path(home: Path, source: str) -> Path:
+    """Return the file into which the capture process of a source writes what it says."""
+    return run_path(home) / f"capture-{source}.log"

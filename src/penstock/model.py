@@ -16,6 +16,7 @@ import pyarrow as pa
 
 __all__ = [
     "RESERVED",
+    "SHARD",
     "Image",
     "TableName",
     "TableSchema",
@@ -27,6 +28,9 @@ __all__ = [
 
 RESERVED = frozenset({"_gone", "_unchanged", "_from", "_count"})
 """Columns of ours that stand beside those of a table, which may have none of these names, in any case."""
+
+SHARD = "penstock_shard"
+"""The column that tells the shards of a table apart, and is part of its key; no table of theirs may have one."""
 
 
 class Image(enum.IntEnum):

@@ -14,7 +14,7 @@ import pytest
 from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import BaseVersion, Catalog, SourceRecord, TableRecord
-from penstock.errors import DefiniteError
+from penstock.errors import DefiniteError, TransientError
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 
@@ -175,7 +175,7 @@ import resource, sys
 from pathlib import Path
 from penstock.catalog.store import Catalog
 from penstock.catalog.states import SourceState
-from penstock.errors import DefiniteError
+from penstock.errors import DefiniteError, TransientError
 catalog = Catalog(Path(sys.argv[1]))
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
 try:
@@ -206,13 +206,45 @@ def test_nobody_brings_back_what_is_being_dropped(shop: Catalog) -> None:
 
 
 def test_debts(shop: Catalog) -> None:
-    shop.remove_source("shop", ('{"slot": "s"}', Lsn(7)))
+    shop.remove_source("shop", ("POSTGRES", '{"slot": "s"}', Lsn(7)))
     (debt,) = shop.debts()
-    assert (debt.source, debt.instance, debt.durable, debt.error) == ("shop", '{"slot": "s"}', Lsn(7), None)
+    assert (debt.source, debt.kind, debt.durable, debt.error) == ("shop", "POSTGRES", Lsn(7), None)
+    assert debt.instance == '{"slot": "s"}'
     shop.defer(debt, "nobody there")
     assert shop.debts()[0].error == "nobody there"
     shop.settle(debt)
     assert (shop.debts(), shop.sources()) == ([], [])
+
+
+def test_what_is_asked_of_a_source_is_changed_by_one_at_a_time(shop: Catalog) -> None:
+    shop.set_source("shop", SourceState.READY, instance="{}")
+    shop.alter({"shop": ("{}", '{"a": 1}')})
+    with pytest.raises(TransientError, match="changed by somebody else"):
+        shop.alter({"shop": ("{}", '{"a": 2}')})
+    found = shop.source("shop")
+    assert found is not None
+    assert found.spec == '{"a": 1}'
+    shop.dropping(["shop"])
+    with pytest.raises(TransientError, match="changed by somebody else"):
+        shop.alter({"shop": ('{"a": 1}', '{"a": 2}')})
+
+
+def test_of_several_sources_all_are_changed_or_none(shop: Catalog) -> None:
+    shop.add_source(source("other"), [])
+    shop.made({"shop": "{}", "other": "{}"})
+    with pytest.raises(TransientError):
+        shop.alter({"other": ("{}", '{"a": 1}'), "shop": ("what it never was", '{"a": 1}')})
+    assert [record.spec for record in shop.sources()] == ["{}", "{}"]
+
+
+def test_tables_that_shall_stay_once_do_so_however_often_a_drop_is_tried(shop: Catalog) -> None:
+    shop.dropping(["shop"], keep_tables=True)
+    shop.dropping(["shop"])
+    found = shop.source("shop")
+    assert found is not None
+    assert (found.state, found.keep_tables) == (SourceState.DROPPING, True)
+    shop.set_source("shop", SourceState.READY, instance="{}")
+    assert shop.source("shop") == found
 
 
 def test_a_catalog_of_the_first_version_is_taken_on(shop: Catalog, tmp_path: Path) -> None:
@@ -220,7 +252,9 @@ def test_a_catalog_of_the_first_version_is_taken_on(shop: Catalog, tmp_path: Pat
     with closing(sqlite3.connect(path)) as db:
         db.executescript(
             "DROP TABLE debt; DROP TABLE copy_progress; DROP TABLE repair;"
-            "ALTER TABLE source DROP COLUMN log; PRAGMA user_version = 1"
+            "ALTER TABLE source DROP COLUMN log; ALTER TABLE source DROP COLUMN part_of;"
+            "ALTER TABLE source DROP COLUMN shard; ALTER TABLE source DROP COLUMN keep_tables;"
+            "ALTER TABLE source DROP COLUMN durable; PRAGMA user_version = 1"
         )
     again = Catalog(path)
     assert (again.debts(), again.source("shop")) == ([], source())

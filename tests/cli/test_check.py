@@ -11,7 +11,7 @@ from tests.conftest import Database
 
 from penstock.catalog.store import Catalog
 from penstock.control.home import open_home
-from penstock.control.lifecycle import spec_of
+from penstock.control.recorded import database_spec_of
 from penstock.layout import catalog_path
 
 DONE, NO, USAGE, GAVE_UP = 0, 1, 2, 4
@@ -123,7 +123,7 @@ def test_run_takes_options(shop: Database, tmp_path: Path) -> None:
     catalog = Catalog(catalog_path(home))
     (record,) = catalog.sources()
     assert SECRET not in record.spec + record.instance
-    assert spec_of(record).publication_ownership == "user"
+    assert database_spec_of(record).publication_ownership == "user"
     assert [table.local for table in catalog.tables()] == ["purchases"]
     again = penstock("run", shop.url, "--home", home, "--schema", "public").is_an_error(USAGE)
     assert "with other options" in again.said

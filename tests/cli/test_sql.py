@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.cli.sql import OutputFormat, _answer, _prompt
+from penstock.cli.rows import OutputFormat
+from penstock.cli.sql import answer
 from penstock.control.home import Home, open_home
 from penstock.errors import DefiniteError, PenstockError, UsageError
 
@@ -21,11 +21,11 @@ def home(tmp_path: Path) -> Home:
 
 
 def test_formats(spark: SparkSession, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
-    _answer(home, lambda: spark, f"{VALUES};\n", OutputFormat.JSON)
+    answer(home, lambda: spark, f"{VALUES};\n", OutputFormat.JSON)
     assert capsys.readouterr().out.splitlines() == ['{"n":1,"[s]":"a,\\"b"}', '{"n":2,"[s]":null}']
-    _answer(home, lambda: spark, VALUES, OutputFormat.CSV)
+    answer(home, lambda: spark, VALUES, OutputFormat.CSV)
     assert capsys.readouterr().out.splitlines() == ["n,[s]", '1,"a,""b"', "2,"]
-    _answer(home, lambda: spark, VALUES, OutputFormat.TABLE)
+    answer(home, lambda: spark, VALUES, OutputFormat.TABLE)
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["┃", "n", "┃", "[s]", "┃"]
     assert lines[3].split() == ["│", "1", "│", 'a,"b', "│"]
@@ -42,30 +42,20 @@ def test_formats(spark: SparkSession, home: Home, capsys: pytest.CaptureFixture[
         ("SELECT 1 / (n - 1) FROM VALUES (1) AS t(n)", DefiniteError, "the query failed: .*DIVIDE_BY_ZERO"),
         ("SELECT CAST(s AS INT) FROM VALUES ('x') AS t(s)", DefiniteError, "CAST_INVALID_INPUT"),
         ("SELECT id + raise_error('no') FROM range(3)", DefiniteError, "no"),
-        (";", UsageError, "there is no query"),
+        (";", UsageError, "there is no statement"),
     ],
 )
 def test_queries_that_are_wrong(
     spark: SparkSession, home: Home, query: str, kind: type[PenstockError], said: str
 ) -> None:
     with pytest.raises(kind, match=f"(?s){said}") as caught:
-        _answer(home, lambda: spark, query, OutputFormat.JSON)
+        answer(home, lambda: spark, query, OutputFormat.JSON)
     assert caught.value.remedy
     assert not any(noise in caught.value.message for noise in ("org.apache.spark", "Project", "UnresolvedRelation"))
 
 
-def test_the_prompt_goes_on_after_an_error(
-    spark: SparkSession, home: Home, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines: Iterator[str] = iter(["SELECT * FROM", "nowhere;", "SELECT 1", "AS one;"])
-
-    def typed(_: str) -> str:
-        for line in lines:
-            return line
-        raise EOFError
-
-    monkeypatch.setattr("builtins.input", typed)
-    _prompt(home, lambda: spark, OutputFormat.JSON)
-    shown = capsys.readouterr()
-    assert shown.out.splitlines() == ['{"one":1}']
-    assert "nowhere" in shown.err
+def test_statements_one_after_the_other(spark: SparkSession, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    script = "SELECT ';' AS a; -- one; more\nSHOW SOURCES; SELECT 2 AS b; SELECT * FROM nowhere; SELECT 3 AS c"
+    with pytest.raises(UsageError, match="nowhere"):
+        answer(home, lambda: spark, script, OutputFormat.JSON)
+    assert capsys.readouterr().out.splitlines() == ['{"a":";"}', '{"b":2}']

@@ -63,7 +63,7 @@ def test_transactions_from_a_real_server(home: Home, database: Database) -> None
     answer = penstock("tail", "shop", "--from", "earliest", "--limit", "3", "--format", "json", "--home", home.path)
     assert (answer.code, answer.err) == (0, "")
     first, second, third = (json.loads(line) for line in answer.out.splitlines())
-    assert list(first) == ["version", "source", "lsn", "xid", "committed_at", "tables"]
+    assert list(first) == ["version", "source", "shard", "lsn", "xid", "committed_at", "tables"]
     assert (first["version"], first["source"]) == (1, "shop")
     assert Lsn.parse(first["lsn"]) < Lsn.parse(second["lsn"]) < Lsn.parse(third["lsn"])
     assert list(first["tables"]) == ["public.items", "public.orders"]

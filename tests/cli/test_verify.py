@@ -18,7 +18,8 @@ from typer.testing import CliRunner, Result
 
 from penstock.cli import starting
 from penstock.cli.main import app
-from penstock.cli.sql import OutputFormat, _answer
+from penstock.cli.rows import OutputFormat
+from penstock.cli.sql import answer
 from penstock.control.home import Home, open_home
 
 DONE, NO, USAGE, DEFINITE = 0, 1, 2, 3
@@ -118,7 +119,7 @@ def test_what_cannot_be_compared(shop: Shop, capsys: pytest.CaptureFixture[str])
     assert "its columns changed upstream" in result.stdout
     assert "RETRY TABLE public.lines" in result.stdout
     assert result.stdout.count("equal") == 2
-    _answer(shop.home, lambda: shop.spark, "VERIFY shop.public.orders;", OutputFormat.JSON)
+    answer(shop.home, lambda: shop.spark, "VERIFY shop.public.orders;", OutputFormat.JSON)
     row = json.loads(capsys.readouterr().out)
     assert (row["table"], row["result"], row["rows"], row["keys"]) == ("shop.orders", "equal", 40, None)
 

@@ -12,12 +12,13 @@ from tests.control.shop import Shop, until
 
 from penstock.catalog.store import Catalog
 from penstock.control import following
-from penstock.control.lifecycle import instance_of, spec_of
+from penstock.control.answer import Answer
 from penstock.control.named import named_source
+from penstock.control.recorded import database_instance_of, database_spec_of
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.layout import base_path
 from penstock.positions import Lsn
-from penstock.sources.postgres.spec import PostgresInstanceConfig
+from penstock.sources.postgres.config import PostgresInstanceConfig
 
 MADE = """
 CREATE TABLE orders (id int PRIMARY KEY, status text); INSERT INTO orders SELECT n, 'new' FROM generate_series(1, 50) n;
@@ -39,7 +40,7 @@ def test_a_table_is_added_while_the_others_move_on(shop: Callable[..., Shop]) ->
     with made.writing(*WRITES):
         with made.database.connect(autocommit=False) as open_meanwhile:  # begun before it is published, ended after
             open_meanwhile.execute("INSERT INTO invoices VALUES (-1, 0)")
-            told = made.home.obey("ALTER SOURCES shop ADD TABLE public.invoices AS bills")
+            told = made.home.sql("ALTER SOURCES shop ADD TABLE public.invoices AS bills")
             until(lambda: "invoices" in made.published(), "the publication")
             open_meanwhile.execute("UPDATE invoices SET total = 7 WHERE id = -1")
         while made.state("invoices") != "live":
@@ -47,15 +48,15 @@ def test_a_table_is_added_while_the_others_move_on(shop: Callable[..., Shop]) ->
             moved.append(live.position)
             counts.append(live.table("shop.orders").count())
         until(lambda: made.home.live(made.spark).position > moved[-1], "capture to go on")
-    assert told is not None
+    assert isinstance(told, Answer)
     assert "now, by the Penstock that runs" in told.told
     assert counts == sorted(counts)
     assert moved == sorted(moved)
     assert made.equal()
     assert made.home.live(made.spark).table("shop.bills").filter("id = -1 AND total = 7").count() == 1
     record = named_source(made.catalog, "shop")
-    assert spec_of(record).tables == (*CHOSEN, "public.invoices AS bills")
-    (captured,) = [table for table in instance_of(record).tables if table.name.name == "invoices"]
+    assert database_spec_of(record).tables == (*CHOSEN, "public.invoices AS bills")
+    (captured,) = [table for table in database_instance_of(record).tables if table.name.name == "invoices"]
     assert any(f"invoices is added, published from {Lsn(captured.published)} on" in line for line in made.said)
     copied = made.catalog.newest_base("shop", "bills", Lsn((1 << 63) - 1))
     assert copied is not None
@@ -149,7 +150,7 @@ def test_what_breaks_off_is_carried_out_again(shop: Callable[..., Shop], monkeyp
 def test_what_is_in_hand_of_a_table_is_let_finish(shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "_LET_GO_SECONDS", 0.1)
     made = shop(MADE)
-    (old,) = [t for t in made.running._followers["shop"]._tables if t.record.local == "orders"]
+    (old,) = [t for t in made.running._sources["shop"]._follower._tables if t.record.local == "orders"]
     with old.writing:  # as a long copy would hold it
         made.home.retry("shop", "orders")
         made.home.drop_table("shop", "invoices")

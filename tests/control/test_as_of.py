@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 from tests.conftest import Database, made_database
 from tests.control.shop import PATIENCE, Shop, until
 
-from penstock.cli.sql import OutputFormat, _answer
+from penstock.cli.rows import OutputFormat
+from penstock.cli.sql import answer
 from penstock.control.home import Home
 from penstock.control.live import Live
 from penstock.embedded.postgres import EmbeddedPostgres
@@ -81,7 +82,7 @@ def test_what_was_seen_then_is_what_is_read_of_then(
     assert rows(here.home.live(here.spark, as_of=Lsn(middle - 1)), "shop.items") == recorded[first], "not half of it"
     capsys.readouterr()
     ids = "SELECT id FROM shop.items ORDER BY id"
-    _answer(here.home, lambda: here.spark, ids, OutputFormat.JSON, first)
+    answer(here.home, lambda: here.spark, ids, OutputFormat.JSON, first)
     assert capsys.readouterr().out.splitlines() == ['{"id":1}', '{"id":2}', '{"id":3}']
     until(applied(here, last), "all of it in the base")
     for position, found in recorded.items():

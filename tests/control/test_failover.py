@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.control.test_capture import Home, capturing, until
 
-from penstock.control.lifecycle import instance_of
+from penstock.control.recorded import database_instance_of
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.sources.postgres.connection import connect_replication
 from penstock.testing.postgres import chosen_version, start_postgres
@@ -62,7 +62,7 @@ def test_it_goes_on_at_the_promoted_standby(pair: Pair, tmp_path: Path) -> None:
         home.insert(2)
         home.arrives(1, 2)
         process.kill()  # the next one knows nothing but the catalog and a log that lies beyond the fork
-    assert instance_of(home.record).timeline == 2
+    assert database_instance_of(home.record).timeline == 2
     with capturing(home):
         home.insert(3)
         home.arrives(1, 2, 3)

@@ -12,6 +12,7 @@ from tests.conftest import Database
 from tests.control.shop import until
 
 from penstock.catalog.store import Catalog
+from penstock.control.answer import Answer
 from penstock.control.home import Home, open_home
 from penstock.errors import DefiniteError
 from penstock.layout import catalog_path
@@ -65,8 +66,8 @@ def test_interference_stops_the_source_and_can_be_accepted(home: Home, database:
     assert "dblog_meta.watermarks" in source.error
     assert source.remedy is not None
     assert "ALTER SOURCES shop ACCEPT INTERFERENCE" in source.remedy
-    answer = home.obey("ALTER SOURCES shop ACCEPT INTERFERENCE")
-    assert answer is not None
+    answer = home.sql("ALTER SOURCES shop ACCEPT INTERFERENCE")
+    assert isinstance(answer, Answer)
     with start(home) as capture:
         try:
             until(lambda: captured(home) == [1, 2, 3], "the stream behind it")

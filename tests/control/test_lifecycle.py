@@ -11,16 +11,19 @@ import pytest
 
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog
-from penstock.control import lifecycle
-from penstock.control.lifecycle import create_source, drop_source, instance_of, recover
+from penstock.control import lifecycle, removal
+from penstock.control.lifecycle import create_source, drop_source, recover
+from penstock.control.local_names import told_apart
+from penstock.control.recorded import database_instance_of
 from penstock.control.status import home_status
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError, TransientError
 from penstock.layout import catalog_path, lake_path, log_path
 from penstock.model import TableName
-from penstock.sources.postgres import spec
+from penstock.sources.postgres import config
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.slot import create_slot
-from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
+from penstock.sources.postgres.spec import PostgresSource
 from penstock.testing.postgres import start_postgres
 
 
@@ -51,7 +54,7 @@ def test_create_and_drop(database: Any, source: PostgresSource, catalog: Catalog
     assert record is not None
     assert record.state is SourceState.READY
     assert PostgresSource.model_validate_json(record.spec) == source
-    assert instance_of(record).start() > 0
+    assert database_instance_of(record).start() > 0
     assert log_path(tmp_path, name).exists()
     assert upstream(database) == {f"slot penstock_{name}", f"publication penstock_{name}"}
     keyless, captured = catalog.tables(name)
@@ -94,9 +97,9 @@ def failing(error: BaseException) -> Callable[..., Any]:
 
 ERRORS = [Crash(), KeyboardInterrupt(), psycopg.OperationalError("lost"), DefiniteError("no")]
 PLACES = [
-    (spec, "identify"),
-    (spec, "create_publication"),
-    (spec, "create_slot"),
+    (config, "identify"),
+    (config, "create_publication"),
+    (config, "create_slot"),
     (lifecycle, "_make_log"),
 ]
 
@@ -132,7 +135,7 @@ def test_the_slot_was_made_but_its_answer_was_lost(
         raise psycopg.OperationalError("the connection was lost")
 
     with monkeypatch.context() as patched:
-        patched.setattr(spec, "create_slot", make_and_lose)
+        patched.setattr(config, "create_slot", make_and_lose)
         with pytest.raises(TransientError, match="connection was lost"):
             create_source(tmp_path, catalog, source)
     assert (upstream(database), catalog.sources()) == (set(), [])
@@ -161,7 +164,7 @@ def test_a_process_that_died_in_create_is_cleaned_up_after(
 ) -> None:
     """Nothing of ours runs after the crash: the next start finds the record."""
     with monkeypatch.context() as patched:
-        patched.setattr(Catalog, "set_source", failing(Crash()))
+        patched.setattr(Catalog, "made", failing(Crash()))
         patched.setattr(Catalog, "remove_source", failing(Crash()))
         patched.setattr(PostgresInstanceConfig, "cleanup", failing(Crash()))
         with pytest.raises(Crash):
@@ -175,13 +178,13 @@ def test_a_process_that_died_in_create_is_cleaned_up_after(
     assert not log_path(tmp_path, source.name).exists()
 
 
-@pytest.mark.parametrize("step", ["_clean_upstream", "_remove_files"])
+@pytest.mark.parametrize("step", ["_clean_upstream", "remove_files"])
 def test_a_process_that_died_in_drop_is_finished(
     database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     create_source(tmp_path, catalog, source)
     with monkeypatch.context() as patched:
-        patched.setattr(lifecycle, step, failing(Crash()))
+        patched.setattr(removal, step, failing(Crash()))
         with pytest.raises(Crash):
             drop_source(tmp_path, catalog, source.name)
     record = catalog.source(source.name)
@@ -326,5 +329,5 @@ LOCAL = [
 @pytest.mark.parametrize(("tables", "local"), LOCAL)
 def test_local_names_are_told_apart_and_are_names_of_folders(tables: list[str], local: list[str]) -> None:
     names = [TableName.parse(table) for table in tables]
-    found = lifecycle._local_names(names)
+    found = told_apart(names, {})
     assert [found[name] for name in names] == local

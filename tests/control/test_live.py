@@ -16,7 +16,7 @@ from penstock.layout import catalog_path, log_path
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
-from penstock.sources.postgres.spec import PostgresInstanceConfig
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.types import PostgresType
 
 NO_SPARK: Any = None

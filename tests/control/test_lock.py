@@ -5,12 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from penstock.control.lock import hold_home, holder
-from penstock.errors import DefiniteError
+from penstock.control.lock import (
+    SourceLock,
+    hold_home,
+    holder,
+    making,
+    making_if_free,
+    source_holder,
+    take_source,
+)
+from penstock.errors import DefiniteError, TransientError
+from penstock.layout import run_path
 
 HOLD = """
 import sys
@@ -62,3 +73,91 @@ def test_a_home_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DefiniteError, match="cannot be used"), hold_home(tmp_path / "file"):
         pass
+
+
+# -- who makes, and who has a source ---------------------------------------------------------------------------------
+
+
+def test_one_makes_at_a_time(tmp_path: Path) -> None:
+    with making(tmp_path):
+        with making_if_free(tmp_path) as free:
+            assert not free
+        with pytest.raises(TransientError, match=f"pid {os.getpid()}"), making(tmp_path, 0.1):
+            pass
+    with making_if_free(tmp_path) as free:
+        assert free
+
+
+def test_who_wants_to_make_waits_for_who_does(tmp_path: Path) -> None:
+    order, begun = list[str](), threading.Event()
+
+    def first() -> None:
+        with making(tmp_path):
+            begun.set()
+            time.sleep(0.2)
+            order.append("first")
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    begun.wait()
+    with making(tmp_path):
+        order.append("second")
+    thread.join()
+    assert order == ["first", "second"]
+
+
+def test_a_source_has_one_that_runs_it(tmp_path: Path) -> None:
+    lock = take_source(tmp_path, "shop")
+    assert lock is not None
+    assert source_holder(tmp_path, "shop") == os.getpid()
+    assert take_source(tmp_path, "shop") is None
+    other = take_source(tmp_path, "other")
+    assert other is not None
+    lock.let_go()
+    other.let_go()
+    lock.let_go()
+    again = take_source(tmp_path, "shop")
+    assert again is not None
+    again.remove()
+    assert [path.name for path in run_path(tmp_path).iterdir()] == ["source-other.lock"]
+
+
+def test_a_process_that_inherits_a_source_has_it_too(tmp_path: Path) -> None:
+    lock = take_source(tmp_path, "shop")
+    assert lock is not None
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[lock.handle]) as child:
+        lock.let_go()
+        assert take_source(tmp_path, "shop") is None
+        child.kill()
+    assert take_source(tmp_path, "shop", 5.0) is not None
+
+
+def test_a_lock_that_was_removed_is_not_taken_for_the_one_that_is_there(tmp_path: Path) -> None:
+    lock = take_source(tmp_path, "shop")
+    assert lock is not None
+    taken = list[SourceLock | None]()
+    thread = threading.Thread(target=lambda: taken.append(take_source(tmp_path, "shop", 5.0)))
+    thread.start()
+    time.sleep(0.1)
+    lock.remove()
+    thread.join()
+    assert taken[0] is not None
+    assert take_source(tmp_path, "shop") is None
+
+
+def test_whoever_looks_keeps_nobody_out(tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            holder(tmp_path)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for _ in range(200):
+            with hold_home(tmp_path):
+                pass
+    finally:
+        over.set()
+        thread.join()

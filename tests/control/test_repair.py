@@ -14,6 +14,7 @@ from tests.control.shop import until
 from penstock.catalog.repairs import RepairState
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog
+from penstock.control.answer import Answer
 from penstock.control.home import Home
 from penstock.errors import DefiniteError, UsageError
 from penstock.layout import catalog_path
@@ -85,8 +86,8 @@ def test_planted_damage_is_found_and_mended_beside_a_writer(database: Any, shop:
         assert not differing(shop, spark)
     told = [(repair.table.name, repair.state, bool(repair.asked_by)) for repair in shop.repairs()]
     assert told == [(name, "done", True) for name in ("things", "pairs", "things")]
-    answer = shop.obey("SHOW REPAIRS", lambda: spark)
-    assert answer is not None
+    answer = shop.sql("SHOW REPAIRS", spark)
+    assert isinstance(answer, Answer)
     assert [row[2] for row in answer.rows] == ["id = 10001 OR status = 'wrong'", "all", "3 keys"]
 
 
@@ -115,8 +116,8 @@ def test_what_is_right_is_not_written_again(shop: Home, spark: SparkSession) -> 
     assert shop.repair("shop", "things", keys=[1, [2], {"id": 3}, 999999]).rows_changed == 0
     assert shop.repair("shop", "pairs", keys=[["nobody", 1]]).rows_read == 0
     assert [table.state for table in shop.status().sources[0].tables] == [table.state for table in before]
-    answer = shop.obey("REPAIR shop.things WHERE KEY IN (4, 5)", lambda: spark)
-    assert answer is not None
+    answer = shop.sql("REPAIR shop.things WHERE KEY IN (4, 5)", spark)
+    assert isinstance(answer, Answer)
     assert "2 rows read upstream, 0 changed here" in answer.told
 
 

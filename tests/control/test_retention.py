@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tests.changelog.chunks import ITEMS, ORDERS, chunk, inserted
 
 from penstock.catalog.states import SourceState, TableState
-from penstock.catalog.store import BaseVersion, Catalog, SourceRecord, TableRecord
+from penstock.catalog.store import BaseVersion, Catalog, SourceRecord, TableRecord, Wish
 from penstock.changelog.interface import ChangeLogWriter
 from penstock.control.home import Home
 from penstock.control.lifecycle import TABLES
@@ -23,7 +23,7 @@ from penstock.errors import TableError, UsageError
 from penstock.layout import catalog_path, log_path
 from penstock.model import TableSchema
 from penstock.positions import Lsn
-from penstock.sources.postgres.spec import PostgresInstanceConfig
+from penstock.sources.postgres.config import PostgresInstanceConfig
 
 FAR = datetime(2200, 1, 1, tzinfo=UTC)
 
@@ -103,7 +103,7 @@ def test_a_table_that_waits_for_its_copy_holds_all_of_it(tables: Tables) -> None
     tables.change(ORDERS, 20)
     tables.base(ORDERS, 1, 20)
     for waiting in (TableState.PENDING, TableState.RETRYING):
-        tables.catalog.wish(TableRecord("shop", ITEMS.table, "items", waiting))
+        tables.catalog.wish([Wish(TableRecord("shop", ITEMS.table, "items", waiting))])
         assert release_history(tables.catalog, "shop") is None
     assert tables.writer.retain(FAR).valid == 10
     tables.catalog.grant(TableRecord("shop", ITEMS.table, "items", TableState.RETRYING), TableState.FAILED)

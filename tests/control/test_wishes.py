@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from penstock.catalog.states import TableState
-from penstock.catalog.store import Catalog, TableRecord
+from penstock.catalog.store import Catalog, TableRecord, Wish
 from penstock.control import altering
 from penstock.control.altering import alter, describe, give_up
+from penstock.control.answer import Answer
 from penstock.control.home import Home
-from penstock.control.lifecycle import instance_of, spec_of
 from penstock.control.named import named_source
+from penstock.control.recorded import database_instance_of, database_spec_of
 from penstock.control.wishes import ask_add, ask_drop, ask_retry, open_wishes
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.layout import base_path, catalog_path
@@ -43,7 +44,7 @@ class Made:
         return {str(table.upstream): table.state.value for table in self.catalog.tables("shop")}
 
     def captured(self) -> dict[str, int]:
-        tables = instance_of(named_source(self.catalog, "shop")).tables
+        tables = database_instance_of(named_source(self.catalog, "shop")).tables
         return {str(table.name): table.generation for table in tables}
 
     def published(self) -> set[str]:
@@ -73,12 +74,12 @@ def shop(database: Any, tmp_path: Path) -> Iterator[Callable[..., Made]]:
 
 def test_wishes_are_noted_with_what_is_asked_of_the_source(shop: Callable[..., Made]) -> None:
     made = shop(tables=NAMED)
-    answer = made.home.obey("ALTER SOURCES shop ADD TABLE public.invoices AS bills")
-    assert answer is not None
+    answer = made.home.sql("ALTER SOURCES shop ADD TABLE public.invoices AS bills")
+    assert isinstance(answer, Answer)
     assert "at the next penstock run" in answer.told
     made.home.drop_table("shop", "users")
     assert made.states() == {"public.orders": "pending", "public.users": "dropping", "public.invoices": "adding"}
-    assert spec_of(named_source(made.catalog, "shop")).tables == ("public.orders", "public.invoices AS bills")
+    assert database_spec_of(named_source(made.catalog, "shop")).tables == ("public.orders", "public.invoices AS bills")
     assert made.captured() == {"public.orders": 0, "public.users": 0}
     told = made.carry_out()
     assert [line.split(": ")[1].split(",")[0] for line in told] == [
@@ -180,7 +181,7 @@ def test_two_who_change_a_source_at_once(shop: Callable[..., Made]) -> None:
     made.home.add_table("shop", "public.invoices")
     wish = TableRecord("shop", TableName("other", "orders"), "more", TableState.ADDING)
     with pytest.raises(TransientError, match="at this moment"):
-        made.catalog.wish(wish, (stale, stale))
+        made.catalog.wish([Wish(wish, (stale, stale))])
     assert "other.orders" not in made.states()
 
 
@@ -201,7 +202,7 @@ def test_killed_at_any_step_the_next_start_finishes(
     made.home.drop_table("shop", "users")
     folder = base_path(made.home.path, "shop", "users")
     folder.mkdir(parents=True)
-    (users,) = [t for t in instance_of(named_source(made.catalog, "shop")).tables if t.name.name == "users"]
+    (users,) = [t for t in database_instance_of(named_source(made.catalog, "shop")).tables if t.name.name == "users"]
     with closing(made.catalog.log("shop").writer()) as writer:
         begun = writer.frontiers().durable
         writer.define(users.table_schema(), begun)
@@ -241,7 +242,7 @@ def test_what_is_excluded_of_a_dropped_table_stays_so(shop: Callable[..., Made],
     assert made.home.check("shop").ready
     made.home.add_table("shop", "public.users")
     made.carry_out()
-    (users,) = [t for t in instance_of(named_source(made.catalog, "shop")).tables if t.name.name == "users"]
+    (users,) = [t for t in database_instance_of(named_source(made.catalog, "shop")).tables if t.name.name == "users"]
     assert [column.name for column in users.columns] == ["id"]
     assert users.column_list
 

@@ -9,6 +9,7 @@ import pytest
 from penstock.errors import UsageError
 from penstock.positions import Lsn
 from penstock.sql.query import Wanted, resolve
+from penstock.sql.sql_error import SqlError
 
 TABLES = {
     ("shop", "orders"): "shop.orders",
@@ -97,6 +98,43 @@ CASES = [
         "SELECT * FROM shop.orders LATERAL VIEW explode(shop.orders.tags) t AS tag, other",
         f"SELECT * FROM {O} LATERAL VIEW explode(`orders`.tags) t AS tag, other",
     ),
+    ("SELECT * FROM shop/* a */./* b */orders -- c", f"SELECT * FROM {O} -- c"),
+    ("SELECT /*+ REPARTITION(3) */ * FROM shop.orders", f"SELECT /*+ REPARTITION(3) */ * FROM {O}"),
+    ("SELECT 'it\\'s', r'\\' FROM shop.orders", f"SELECT 'it\\'s', r'\\' FROM {O}"),
+    ("SELECT * FROM ((shop.orders)) x", f"SELECT * FROM (({O})) x"),
+    ("FROM shop.orders SELECT shop.orders.id", f"FROM {O} SELECT `orders`.id"),
+    (
+        "FROM shop.orders |> WHERE id > 1 |> JOIN shop.items USING (id) |> SELECT shop.items.id",
+        f"FROM {O} |> WHERE id > 1 |> JOIN {I} USING (id) |> SELECT `items`.id",
+    ),
+    (
+        "SELECT * FROM shop.orders, LATERAL (SELECT * FROM shop.items WHERE shop.items.id = shop.orders.id)",
+        f"SELECT * FROM {O}, LATERAL (SELECT * FROM {I} WHERE `items`.id = `orders`.id)",
+    ),
+    (
+        "SELECT * FROM shop.orders o WHERE EXISTS (SELECT 1 FROM shop.items WHERE shop.items.id = o.id)",
+        "SELECT * FROM v1 o WHERE EXISTS (SELECT 1 FROM v2 AS `items` WHERE `items`.id = o.id)",
+    ),
+    (
+        "WITH shop AS (SELECT struct(1 AS id) AS orders) SELECT shop.orders.id, i.id FROM shop, shop.items i",
+        "WITH shop AS (SELECT struct(1 AS id) AS orders) SELECT shop.orders.id, i.id FROM shop, v1 i",
+    ),
+    (
+        "SELECT shop.orders.id, (SELECT max(shop.orders.id) FROM shop.orders) FROM t AS shop",
+        f"SELECT shop.orders.id, (SELECT max(`orders`.id) FROM {O}) FROM t AS shop",
+    ),
+    ("SELECT shop.orders.id FROM shop.orders o", "SELECT shop.orders.id FROM v1 o"),
+    (
+        "MERGE INTO lake.copy c USING shop.orders ON c.id = shop.orders.id WHEN NOT MATCHED THEN INSERT *",
+        f"MERGE INTO lake.copy c USING {O} ON c.id = `orders`.id WHEN NOT MATCHED THEN INSERT *",
+    ),
+    ("EXPLAIN EXTENDED SELECT * FROM shop.orders", f"EXPLAIN EXTENDED SELECT * FROM {O}"),
+    ("-- why\nexplain SELECT 'a;b' FROM shop.orders", f"-- why\nexplain SELECT 'a;b' FROM {O}"),
+    ("DESCRIBE shop.orders", "DESCRIBE v1"),
+    ("DESC TABLE EXTENDED shop.orders", "DESC TABLE EXTENDED v1"),
+    ("SHOW COLUMNS IN shop.orders", "SHOW COLUMNS IN v1"),
+    ("TABLE shop.orders", "TABLE v1"),
+    ("SELECT * FROM f(TABLE(shop.orders), x => TABLE shop.items)", "SELECT * FROM f(TABLE(v1), x => TABLE v2)"),
 ]
 
 
@@ -118,6 +156,11 @@ def test_names_are_replaced(query: str, wanted: str) -> None:
         "SELECT 1.5, 2.x FROM t",
         "SELECT f(shop.orders) FROM t",
         "SHOW TABLES",
+        "SELECT * FROM `shop.orders`",
+        "SELECT shop.orders.id FROM t AS shop",
+        "DROP TABLE shop.orders",
+        "CREATE TABLE shop.orders (id INT)",
+        "DESCRIBE FUNCTION shop.orders",
     ],
 )
 def test_what_is_not_ours_stays(query: str) -> None:
@@ -179,6 +222,8 @@ def test_an_as_of_of_tables_that_are_not_ours_stays() -> None:
         ("SELECT * FROM shop.orders AS OF LSN '2026-11-15T12:00Z'", "column 37: .* is no LSN"),
         ("SELECT * FROM shop.orders AS OF TIMESTAMP '0/1'", "column 43: '0/1' is no time"),
         ("SELECT * FROM shop.orders AS OF TIMESTAMP 'noon'", "column 43: 'noon' is neither"),
+        ("SELECT * FROM shop.orders TIMESTAMP AS OF '2026-11-15'", "column 27: of a live table, AS OF stands before"),
+        ("SELECT * FROM shop.orders FOR VERSION AS OF 3", "(?s)column 27: .*Write: AS OF TIMESTAMP"),
         ("SELECT * FROM shop.orders AS OF TIMESTAMP '2026-11-15 12:00'", "(?s)does not say its time zone.*12:00:00Z"),
     ],
 )
@@ -191,3 +236,21 @@ def test_an_as_of_that_is_wrong_is_refused_at_its_place(query: str, said: str) -
 def test_what_cannot_be_read_is_refused(query: str) -> None:
     with pytest.raises(UsageError, match="not SQL"):
         resolve(query, TABLES, "v")
+
+
+def test_a_table_under_another_name_is_known_by_both() -> None:
+    tables = {("shop", "bills"): "shop.bills", ("shop", "public", "invoices"): "shop.bills"}
+    found = resolve("SELECT shop.public.invoices.id, shop.bills.id FROM shop.bills", tables, "v")
+    assert found.text == "SELECT `bills`.id, `bills`.id FROM v1 AS `bills`"
+
+
+def test_a_quote_in_a_name_is_quoted_in_its_alias() -> None:
+    found = resolve("SELECT * FROM shop.`it``s`", {("shop", "it`s"): "shop.it`s"}, "v")
+    assert found.text == "SELECT * FROM v1 AS `it``s`"
+
+
+def test_an_error_shows_its_place() -> None:
+    with pytest.raises(SqlError) as caught:
+        resolve("SELECT *\n  FROM shop.orders AS OF LSN 'x'", TABLES, "v")
+    assert str(caught.value).startswith("line 2, column 30: ")
+    assert caught.value.excerpt == "  FROM shop.orders AS OF LSN 'x'\n                             ^"

@@ -7,12 +7,15 @@ crash in between is always seen on the next start. Several processes may use it 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from penstock.catalog.progress import PROGRESS_TABLE, CopyProgress
+from penstock.catalog.migrations import migrate
+from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import WISHES, SourceState, TableState
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.place import log_at
@@ -20,44 +23,9 @@ from penstock.errors import DefiniteError, TransientError
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 
-__all__ = ["BaseVersion", "Catalog", "Debt", "SourceRecord", "TableRecord"]
+__all__ = ["BaseVersion", "Catalog", "Debt", "SourceRecord", "TableRecord", "Wish"]
 
-_VERSION = 5
-_SCHEMA = """
-CREATE TABLE source (
-    name TEXT PRIMARY KEY, kind TEXT NOT NULL, spec TEXT NOT NULL, instance TEXT NOT NULL, state TEXT NOT NULL,
-    error TEXT, remedy TEXT, created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP);
-CREATE TABLE source_table (
-    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, schema_name TEXT NOT NULL, table_name TEXT NOT NULL,
-    local TEXT NOT NULL, state TEXT NOT NULL, error TEXT, remedy TEXT,
-    PRIMARY KEY (source, schema_name, table_name), UNIQUE (source, local));
-CREATE TABLE base_version (
-    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, local TEXT NOT NULL, version INTEGER NOT NULL,
-    position INTEGER NOT NULL, columns BLOB NOT NULL, PRIMARY KEY (source, local, version))
-"""
-_DEBT = """
-CREATE TABLE debt (
-    id INTEGER PRIMARY KEY, source TEXT NOT NULL, instance TEXT NOT NULL, durable INTEGER NOT NULL, error TEXT,
-    since TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP)
-"""
-_LOGS = """
-ALTER TABLE source ADD COLUMN log TEXT;
-ALTER TABLE base_version RENAME TO base_version_2;
-CREATE TABLE base_version (
-    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, local TEXT NOT NULL, version INTEGER NOT NULL,
-    position INTEGER NOT NULL, columns BLOB NOT NULL, PRIMARY KEY (source, local, position, version));
-INSERT INTO base_version SELECT * FROM base_version_2;
-DROP TABLE base_version_2
-"""
-_REPAIRS = """
-CREATE TABLE repair (
-    id INTEGER PRIMARY KEY, source TEXT NOT NULL, schema_name TEXT NOT NULL, table_name TEXT NOT NULL,
-    chosen TEXT NOT NULL, asked_by TEXT NOT NULL, asked_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
-    state TEXT NOT NULL DEFAULT 'asked', low INTEGER, high INTEGER, rows_read INTEGER, rows_changed INTEGER,
-    error TEXT, remedy TEXT, ended_at TEXT)
-"""
-_STEPS = {0: _SCHEMA, 1: _DEBT, 2: _LOGS, 3: _REPAIRS, 4: PROGRESS_TABLE}
-"""What takes a catalog from one version to the next."""
+_WAL_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -73,6 +41,19 @@ class SourceRecord:
     remedy: str | None = None
     log: str | None = None
     """Where its change log is, as a URL; None for the embedded one, in the home."""
+    part_of: str | None = None
+    """Of a shard, the name that the user gave to all of them."""
+    shard: str | None = None
+    """Of a shard, what its rows have in the column `penstock.model.SHARD`."""
+    keep_tables: bool = False
+    """Of one that is being dropped, whether its base tables stay."""
+    durable: Lsn = Lsn.ZERO
+    """Of one that is being dropped by force, where its log ended."""
+
+    @property
+    def known_as(self) -> str:
+        """The name that the user gave."""
+        return self.part_of or self.name
 
 
 @dataclass(frozen=True)
@@ -85,6 +66,14 @@ class TableRecord:
     state: TableState
     error: str | None = None
     remedy: str | None = None
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What shall become of a table: its record in that state, and the spec of its source, before and after."""
+
+    table: TableRecord
+    spec: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +94,7 @@ class Debt:
 
     id: int
     source: str
+    kind: str
     instance: str
     durable: Lsn
     error: str | None
@@ -122,18 +112,26 @@ class Catalog:
             message = f"the home {path.parent} cannot be used: {error.strerror}"
             raise DefiniteError(message, "Use another one (--home).") from error
         with self.connected() as db:
-            db.execute("PRAGMA journal_mode = WAL")
-            self._migrate(db)
+            _use_wal(db)
+            migrate(db, path.parent)
 
     def sources(self) -> list[SourceRecord]:
         """Return all sources, by name."""
         with self.connected() as db:
-            rows = db.execute("SELECT name, kind, spec, instance, state, error, remedy, log FROM source ORDER BY name")
-            return [SourceRecord(r[0], r[1], r[2], r[3], SourceState(r[4]), *r[5:]) for r in rows]
+            columns = "name, kind, spec, instance, state, error, remedy, log, part_of, shard, keep_tables, durable"
+            rows = db.execute(f"SELECT {columns} FROM source ORDER BY name")
+            return [_source_record(row) for row in rows]
 
     def source(self, name: str) -> SourceRecord | None:
         """Look a source up."""
         return next((record for record in self.sources() if record.name == name), None)
+
+    def parts(self, name: str) -> list[SourceRecord]:
+        """Return the source of this name, or the shards of which it is made; none where there is no such source."""
+        with self.connected() as db:
+            given = [found for (found,) in db.execute("SELECT name FROM source ORDER BY rowid")]
+        records = sorted(self.sources(), key=lambda record: given.index(record.name))
+        return [record for record in records if record.name == name] or [r for r in records if r.part_of == name]
 
     def log(self, name: str) -> ChangeLog:
         """Return where the change log of a source is."""
@@ -142,15 +140,26 @@ class Catalog:
 
     def add_source(self, record: SourceRecord, tables: Sequence[TableRecord]) -> None:
         """Write a source and its tables, in one step."""
+        self.add_sources([(record, tables)])
+
+    def add_sources(self, sources: Sequence[tuple[SourceRecord, Sequence[TableRecord]]]) -> None:
+        """Write sources and their tables, all in one step."""
         with self.transaction() as db:
-            db.execute(
-                "INSERT INTO source (name, kind, spec, instance, state, log) VALUES (?, ?, ?, ?, ?, ?)",
-                (record.name, record.kind, record.spec, record.instance, record.state, record.log),
-            )
-            db.executemany(
-                "INSERT INTO source_table VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [(t.source, t.upstream.schema, t.upstream.name, t.local, t.state, t.error, t.remedy) for t in tables],
-            )
+            for r, tables in sources:
+                db.execute(
+                    "INSERT INTO source (name, kind, spec, instance, state, log, part_of, shard)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (r.name, r.kind, r.spec, r.instance, r.state, r.log, r.part_of, r.shard),
+                )
+                rows = [(*_place(t), t.local, t.state, t.error, t.remedy) for t in tables]
+                db.executemany("INSERT INTO source_table VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+
+    def made(self, instances: Mapping[str, str]) -> None:
+        """Note in one step that all that these sources need is there: they are ready, with these instances."""
+        query = "UPDATE source SET state=?, instance=? WHERE name=? AND state=?"
+        ready, creating = SourceState.READY, SourceState.CREATING
+        with self.transaction() as db:
+            db.executemany(query, [(ready, instance, name, creating) for name, instance in instances.items()])
 
     def set_source(
         self, name: str, state: SourceState, *, instance: str | None = None, error: str = "", remedy: str = ""
@@ -168,19 +177,38 @@ class Catalog:
         with self.transaction() as db:
             db.execute(query, (state, error or None, remedy or None, instance, name, *guarded))
 
-    def remove_source(self, name: str, debt: tuple[str, Lsn] | None = None) -> None:
+    def dropping(self, names: Sequence[str], *, keep_tables: bool = False) -> None:
+        """Note in one step that these sources are to go; their base tables stay where that was ever asked for."""
+        query = "UPDATE source SET state=?, error=NULL, remedy=NULL, keep_tables=max(keep_tables, ?) WHERE name=?"
+        with self.transaction() as db:
+            db.executemany(query, [(SourceState.DROPPING, keep_tables, name) for name in names])
+
+    def note_durable(self, name: str, durable: Lsn) -> None:
+        """Note where the log of a source ended, before it is removed while something of the source stays upstream."""
+        with self.transaction() as db:
+            db.execute("UPDATE source SET durable=? WHERE name=?", (durable, name))
+
+    def alter(self, specs: Mapping[str, tuple[str, str]]) -> None:
+        """Note in one step what is asked of sources from now on: their specs, before and after."""
+        with self.transaction() as db:
+            for name, spec in specs.items():
+                _change_spec(db, name, spec)
+
+    def remove_source(self, name: str, debt: tuple[str, str, Lsn] | None = None) -> None:
         """Forget a source and everything about it; in the same step, remember the debt that it leaves upstream."""
         with self.transaction() as db:
             db.execute("DELETE FROM source WHERE name=?", (name,))
             db.execute("DELETE FROM repair WHERE source=? AND state='asked'", (name,))
             if debt is not None:
-                db.execute("INSERT INTO debt (source, instance, durable) VALUES (?, ?, ?)", (name, *debt))
+                db.execute("INSERT INTO debt (source, kind, instance, durable) VALUES (?, ?, ?, ?)", (name, *debt))
 
     def debts(self) -> list[Debt]:
         """Return what is still to be removed upstream, the oldest first."""
         with self.connected() as db:
-            rows = db.execute("SELECT id, source, instance, durable, error, since FROM debt ORDER BY id").fetchall()
-        return [Debt(r[0], r[1], r[2], Lsn(r[3]), r[4], r[5]) for r in rows]
+            rows = db.execute(
+                "SELECT id, source, kind, instance, durable, error, since FROM debt ORDER BY id"
+            ).fetchall()
+        return [Debt(r[0], r[1], r[2], r[3], Lsn(r[4]), r[5], r[6]) for r in rows]
 
     def settle(self, debt: Debt) -> None:
         """Forget a debt: nothing is left of it."""
@@ -218,21 +246,11 @@ class Catalog:
         with self.transaction() as db:
             db.execute(query, (*told, *WISHES))
 
-    def wish(self, table: TableRecord, spec: tuple[str, str] | None = None) -> None:
-        """Note what shall become of a table, new or known, together with the spec of its source, before and after."""
-        row = (table.source, table.upstream.schema, table.upstream.name, table.local, table.state, table.error)
+    def wish(self, wishes: Sequence[Wish]) -> None:
+        """Note what shall become of tables, new or known, and what is asked of their sources then; all in one step."""
         with self.transaction() as db:
-            db.execute(
-                "INSERT INTO source_table VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (source, schema_name, table_name)"
-                " DO UPDATE SET state=excluded.state, error=excluded.error, remedy=excluded.remedy",
-                (*row, table.remedy),
-            )
-            if spec is None:
-                return
-            query = "UPDATE source SET spec=?2 WHERE spec=?1 AND name=?3"
-            if not db.execute(query, (*spec, table.source)).rowcount:
-                message = f"source {table.source} was changed by somebody else at this moment"
-                raise TransientError(message, "Nothing was done: try again.")
+            for wish in wishes:
+                _note(db, wish)
 
     def grant(self, table: TableRecord, state: TableState | None, *, error: str = "", remedy: str = "") -> None:
         """Move a table on from a wish that was carried out, or could not be; None: forget the table.
@@ -327,25 +345,6 @@ class Catalog:
         with self.transaction() as db:
             db.execute("DELETE FROM copy_progress WHERE source=?1 AND local=coalesce(?2, local)", (source, local))
 
-    def _migrate(self, db: sqlite3.Connection) -> None:
-        found = db.execute("PRAGMA user_version").fetchone()[0]
-        if found > _VERSION:
-            message = (
-                f"the home {self._path.parent} was made by a newer Penstock (catalog version {found};"
-                f" this one knows {_VERSION})"
-            )
-            raise DefiniteError(
-                message,
-                "Upgrade Penstock, or use another home (--home).",
-            )
-        if found < _VERSION:
-            db.execute("BEGIN IMMEDIATE")
-            for version in range(db.execute("PRAGMA user_version").fetchone()[0], _VERSION):
-                for statement in _STEPS[version].split(";"):
-                    db.execute(statement)
-            db.execute(f"PRAGMA user_version = {_VERSION}")
-            db.execute("COMMIT")
-
     @contextmanager
     def connected(self) -> Iterator[sqlite3.Connection]:
         """Open the catalog's file for reading."""
@@ -375,6 +374,48 @@ class Catalog:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
+
+
+def _source_record(row: Sequence[Any]) -> SourceRecord:
+    name, kind, spec, instance, state, error, remedy, log, part_of, shard, keep_tables, durable = row
+    told = (SourceState(state), error, remedy, log, part_of, shard)
+    return SourceRecord(name, kind, spec, instance, *told, bool(keep_tables), Lsn(durable))
+
+
+def _place(table: TableRecord) -> tuple[str, str, str]:
+    return table.source, table.upstream.schema, table.upstream.name
+
+
+def _note(db: sqlite3.Connection, wish: Wish) -> None:
+    table = wish.table
+    db.execute(
+        "INSERT INTO source_table VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (source, schema_name, table_name)"
+        " DO UPDATE SET state=excluded.state, error=excluded.error, remedy=excluded.remedy",
+        (*_place(table), table.local, table.state, table.error, table.remedy),
+    )
+    if wish.spec is not None:
+        _change_spec(db, table.source, wish.spec)
+
+
+def _change_spec(db: sqlite3.Connection, source: str, spec: tuple[str, str]) -> None:
+    """Replace what is asked of a source, unless that is not what it was before."""
+    query = "UPDATE source SET spec=?2 WHERE spec=?1 AND name=?3 AND state NOT IN (?4, ?5)"
+    if not db.execute(query, (*spec, source, SourceState.CREATING, SourceState.DROPPING)).rowcount:
+        message = f"source {source} was changed by somebody else at this moment"
+        raise TransientError(message, "Nothing was done: try again.")
+
+
+def _use_wal(db: sqlite3.Connection) -> None:
+    """Switch the file to WAL mode; SQLite does not wait for others who do the same at this moment."""
+    deadline = time.monotonic() + _WAL_SECONDS
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 def _translated(error: sqlite3.DatabaseError, path: Path) -> Exception:

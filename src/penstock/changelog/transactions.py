@@ -44,6 +44,8 @@ class Transaction:
     committed_at: datetime
     tables: dict[str, pa.Table]
     """By name, like ``public.orders``, in that order: one row per change, as `penstock.changelog.shapes.changes`."""
+    shard: str | None = None
+    """Of a source that is made of shards, the one in which it committed; `lsn` and `xid` are of that one."""
 
 
 def transactions(

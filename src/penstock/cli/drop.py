@@ -17,6 +17,7 @@ def drop(
     source: Annotated[str, typer.Argument(help="The source's name.")],
     home: HomeOption = Path(".penstock"),
     force: Annotated[bool, typer.Option("--force", help="Also when Postgres cannot be reached.")] = False,
+    keep_tables: Annotated[bool, typer.Option("--keep-tables", help="Leave its tables in the lake.")] = False,
     debug: DebugOption = False,
 ) -> None:
     """Remove a source and what it made, also upstream: slot, publication, log, tables.
@@ -25,7 +26,7 @@ def drop(
     """
     opened = open_existing(home)
     kept = opened.kept(source)
-    left = opened.drop(source, force=force)
+    left = opened.drop(source, force=force, keep_tables=keep_tables)
     typer.echo(f"dropped {source}")
     for thing in kept:
         typer.echo(f"left in Postgres, because it is yours: {thing}")

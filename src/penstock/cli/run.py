@@ -33,6 +33,7 @@ from penstock.cli.options import (
     TextOption,
     source_options,
 )
+from penstock.cli.script import read_script
 from penstock.cli.starting import start_spark, stop_spark, waiting
 from penstock.cli.status import render
 from penstock.control.home import URL_SCHEMES, Home, open_home
@@ -45,7 +46,10 @@ __all__ = ["run"]
 
 
 def run(
-    target: Annotated[str | None, typer.Argument(help="postgresql://… of a database to capture.")] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Argument(help="postgresql://… of a database to capture; of several, as shards; or a file of statements."),
+    ] = None,
     home: HomeOption = Path(".penstock"),
     name: Annotated[str | None, typer.Option("--name", help="The source's name; else the database's.")] = None,
     password: PasswordOption = None,
@@ -65,10 +69,16 @@ def run(
 ) -> None:
     """Capture the tables of a database, and run every source of the home, until Ctrl-C.
 
-    All tables, unless --schema or --table name some. Stops cleanly and resumes exactly where it was. The password
+    All tables, unless --schema or --table name some. A file of CREATE SOURCES statements describes what the home shall
+    have: what it has not yet is made. Stops cleanly and resumes exactly where it was. The password
     comes from PGPASSWORD, ~/.pgpass, or from where --password says.
 
+    Several databases with the same tables are shards of one source, which --name names: its tables have the column
+    penstock_shard.
+
     Example: penstock run postgresql://penstock@db.example.com/shop
+
+    Example: penstock run sources.sql
     """
     console = Console(stderr=True)
     opened = open_home(home)
@@ -79,7 +89,9 @@ def run(
         retain_history=retain_history,
         snapshot=snapshot,
     )
-    if target is not None:
+    if target and _is_file(target[0]):
+        _make_missing(console, opened, target, name, options)
+    elif target:
         _capture(console, opened, target, name, options)
     elif options:
         message = "options of a source without a database"
@@ -108,11 +120,30 @@ def _require_sources(console: Console, home: Home, left: list[PenstockError]) ->
         console.print(f"{error.message}\n{error.remedy}", style="yellow", highlight=False, markup=False)
 
 
-def _capture(console: Console, home: Home, target: str, name: str | None, options: dict[str, Any]) -> None:
-    """Make the source, unless the home captures this database already."""
-    if not target.startswith(URL_SCHEMES):
-        message = f"{'this' if '@' in target else target} is not the URL of a database"  # a password may be in it
-        raise UsageError(message, "Name one as postgresql://user@host:5432/database.")
+def _is_file(target: str) -> bool:
+    return "://" not in target and (target.endswith(".sql") or Path(target).is_file())
+
+
+def _make_missing(console: Console, home: Home, target: list[str], name: str | None, options: dict[str, Any]) -> None:
+    """Make what a file of statements describes and the home has not."""
+    if options or name:
+        message = "options of a source beside a file, which has them in its statements"
+        raise UsageError(message, "Write them there: CREATE SOURCES … WITH (option = value);")
+    if len(target) > 1:
+        message = "a file of statements, and more"
+        raise UsageError(message, "Name one file.")
+    with waiting("looking at the sources"):
+        made = home.make_missing(read_script(Path(target[0])))
+    for each in made:
+        console.print(f"created source {each}: `penstock drop {each}` removes it again, also upstream")
+
+
+def _capture(console: Console, home: Home, target: list[str], name: str | None, options: dict[str, Any]) -> None:
+    """Make the source, unless the home captures this database, or these, already."""
+    for url in target:
+        if not url.startswith(URL_SCHEMES):
+            message = f"{'this' if '@' in url else url} is not the URL of a database"  # a password may be in it
+            raise UsageError(message, "Name one as postgresql://user@host:5432/database, or a file: sources.sql.")
     existing = home.captures(target, **options)
     if existing is not None and name not in (None, existing):
         message = f"this home captures that database already, as source {existing}"

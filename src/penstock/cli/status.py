@@ -81,7 +81,8 @@ def _debt(debt: DebtStatus) -> Text:
 def _headline(source: SourceStatus) -> Text:
     lag = "unknown" if source.lag_bytes is None else f"{source.lag_bytes:,} bytes"
     latency = "" if source.latency_ms is None else f", commit to readable {source.latency_ms:.0f} ms"
-    text = Text.assemble((source.name, "bold"), f" from {source.kind} {source.at}: ", _state(source.state))
+    shard = f", shard {source.shard} of {source.part_of}," if source.part_of else ""
+    text = Text.assemble((source.name, "bold"), f"{shard} from {source.kind} {source.at}: ", _state(source.state))
     return text.append(f", durable {source.durable or 'nothing yet'}, lag {lag}{latency}")
 
 

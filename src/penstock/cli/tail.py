@@ -66,7 +66,8 @@ def tail(
 def render(line: str) -> str:
     """Draw a transaction, given as a line of JSON, for a terminal."""
     told = json.loads(line, parse_int=str, parse_float=str)
-    parts = [f"{told['lsn']}  {told['committed_at']}  xid {told['xid']}"]
+    shard = f"  shard {told['shard']}" if told.get("shard") else ""
+    parts = [f"{told['lsn']}  {told['committed_at']}  xid {told['xid']}{shard}"]
     for table, changes in told["tables"].items():
         parts += [f"  {table}", *(f"    {change['op']:<8} {', '.join(_values(change))}" for change in changes)]
     return "\n".join(parts) + "\n"

@@ -86,20 +86,23 @@ def _verified(
     report = verify_report(source, verdicts, _SHOWN)
     if not repair or not report.differs:
         return report
-    repairs = [_repaired(home, spark, source, verdict, progress) for verdict in verdicts if verdict.key]
+    repairs = [_repaired(home, spark, verdict, progress) for verdict in verdicts if verdict.key]
     after = verify_report(source, compare(_SHOWN), _SHOWN)
     return replace(after, repairs=[done for done in repairs if done is not None], before=report)
 
 
 def _repaired(
-    home: Home, spark: SparkSession, source: str, verdict: Verdict, progress: Callable[[str], None]
+    home: Home, spark: SparkSession, verdict: Verdict, progress: Callable[[str], None]
 ) -> VerifyRepair | None:
     """Have the rows of the differing keys put right; None where nothing differs."""
     if verdict.equal or verdict.differences is None:
         return None
-    progress(f"repairing {source}.{verdict.local}")
-    record = home.repair(source, verdict.table, keys=verdict.differences.keys, spark=spark, progress=progress)
-    return VerifyRepair(f"{source}.{verdict.local}", record.rows_changed or 0, str(record.low), str(record.high))
+    name = f"{verdict.source}.{verdict.local}"
+    progress(f"repairing {name}")
+    record = home.repair(verdict.source, verdict.table, keys=verdict.differences.keys, spark=spark, progress=progress)
+    return VerifyRepair(
+        f"{verdict.source}.{verdict.local}", record.rows_changed or 0, str(record.low), str(record.high)
+    )
 
 
 # -- for a terminal ----------------------------------------------------------------------------------------------------
@@ -114,7 +117,7 @@ def draw(console: Console, report: VerifyReport) -> None:
         console.print("compared again:")
     console.print(_overview(report))
     for table in report.tables:
-        for line in _details(report.source, table):
+        for line in _details(table):
             console.print(line)
 
 
@@ -124,7 +127,7 @@ def _overview(report: VerifyReport) -> Table:
         drawn.add_column(name, justify="right" if name == "rows" else "left")
     for table in report.tables:
         rows = "" if table.rows is None else f"{table.rows:,}"
-        drawn.add_row(escape(table.name), rows, _result(table), report.position or "")
+        drawn.add_row(escape(table.name), rows, _result(table), table.position or "")
     return drawn
 
 
@@ -134,7 +137,7 @@ def _result(table: VerifyTable) -> Text:
     return Text(f"{table.result}: {told}" if told else table.result, style=_COLORS[table.result])
 
 
-def _details(source: str, table: VerifyTable) -> list[Text]:
+def _details(table: VerifyTable) -> list[Text]:
     if table.error is not None:
         return [Text(f"{table.name}: {table.error}\n{table.remedy or ''}".strip(), style="yellow")]
     lines = [Text(f"{table.name}  {key.how:<10}  {json.dumps(key.key, ensure_ascii=False)}") for key in table.keys]
@@ -142,7 +145,7 @@ def _details(source: str, table: VerifyTable) -> list[Text]:
     if table.keys and left:
         lines.append(Text(f"{table.name}  and {left:,} more"))
     elif left:
-        again = f"ALTER SOURCES {source} RETRY TABLE {table.upstream};"
+        again = f"ALTER SOURCES {table.name.partition('.')[0]} RETRY TABLE {table.upstream};"
         lines.append(
             Text(f"{table.name}  has no key, so rows cannot be put right one by one; copied afresh by: {again}")
         )

@@ -28,15 +28,15 @@ from pathlib import Path
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
-from penstock.control.lifecycle import instance_of, spec_of, upstream
+from penstock.control.recorded import database_instance_of, database_spec_of
 from penstock.control.wishes import dropped
 from penstock.errors import PenstockError, TableError
 from penstock.layout import base_path
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.findings import Finding
 from penstock.sources.postgres.captured import CapturedTable
-from penstock.sources.postgres.findings import Finding
-from penstock.sources.postgres.spec import PostgresInstanceConfig
+from penstock.sources.postgres.config import PostgresInstanceConfig
 
 __all__ = ["Described", "alter", "describe", "give_up"]
 
@@ -47,22 +47,20 @@ Described = Mapping[TableName, CapturedTable | Finding]
 def describe(record: SourceRecord, wishes: Sequence[TableRecord]) -> Described:
     """Look at the tables that shall come, or come again."""
     wanted = [wish.upstream for wish in wishes if wish.state is not TableState.DROPPING]
-    with upstream(record.name, instance_of(record).connection):
-        return spec_of(record).look_again(wanted) if wanted else {}
+    return database_spec_of(record).look_again(wanted) if wanted else {}
 
 
 def alter(
     home: Path, catalog: Catalog, record: SourceRecord, wishes: Sequence[TableRecord], found: Described
 ) -> list[str]:
     """Carry wishes out; return what there is to tell. Capture must not run meanwhile: it stores its config, too."""
-    config = _altered(instance_of(record), wishes, found, _generations(catalog, record.name))
-    with upstream(record.name, config.connection):
-        published = config.repair()
+    config = _altered(database_instance_of(record), wishes, found, _generations(catalog, record.name))
+    published = config.repair()
     tables = [t.model_copy(update={"published": int(published)}) if t.name in found else t for t in config.tables]
     config = config.model_copy(update={"tables": tuple(tables)})
     told = (record.error or "", record.remedy or "")
     catalog.set_source(record.name, record.state, instance=config.model_dump_json(), error=told[0], remedy=told[1])
-    _end(catalog.log(record.name), [wish for wish in wishes if wish.state is TableState.DROPPING])
+    _end(catalog.log(record.name), record, [wish for wish in wishes if wish.state is TableState.DROPPING])
     return [_settle(home, catalog, wish, found, published) for wish in wishes]
 
 
@@ -103,7 +101,7 @@ def _generations(catalog: Catalog, source: str) -> dict[TableName, int]:
         return {name: table.generation for name, table in log.tables().items()}
 
 
-def _end(log: ChangeLog, gone: Sequence[TableRecord]) -> None:
+def _end(log: ChangeLog, source: SourceRecord, gone: Sequence[TableRecord]) -> None:
     """Say in the log that tables end here: whoever reads one gets all that was captured of it, and then this error.
 
     It is forgotten when the table comes again, under a higher generation.
@@ -114,7 +112,7 @@ def _end(log: ChangeLog, gone: Sequence[TableRecord]) -> None:
     if ended:
         with closing(log.writer()) as writer:
             durable = writer.frontiers().durable
-            errors = [TableError(str(w.upstream), durable + 1, *dropped(w.source, w.upstream)) for w in ended]
+            errors = [TableError(str(w.upstream), durable + 1, *dropped(source.known_as, w.upstream)) for w in ended]
             writer.publish([], durable, errors=errors)
 
 

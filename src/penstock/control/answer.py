@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.catalog.repairs import Repair
 from penstock.control.status import HomeStatus
 
-__all__ = ["Answer", "repaired", "show_repairs", "show_sources"]
+__all__ = ["Answer", "repaired", "show_errors", "show_repairs", "show_sources", "show_tables"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,26 @@ def show_sources(status: HomeStatus) -> Answer:
         for s in status.sources
     ]
     return Answer(columns=columns, rows=rows)
+
+
+def show_tables(status: HomeStatus, source: str | None = None) -> Answer:
+    """Answer ``SHOW TABLES``."""
+    columns = ("name", "upstream", "state", "position", "behind", "error")
+    rows = [
+        (t.name, t.upstream, t.state, t.position, t.behind, t.error)
+        for s in status.sources
+        if source in (None, s.name, s.part_of)
+        for t in s.tables
+    ]
+    return Answer(columns=columns, rows=rows)
+
+
+def show_errors(status: HomeStatus) -> Answer:
+    """Answer ``SHOW ERRORS``: of sources and of tables, with what to do about each."""
+    of_sources = [(s.name, s.error, s.remedy) for s in status.sources if s.error]
+    of_tables = [(t.name, t.error, t.remedy) for s in status.sources for t in s.tables if t.error]
+    of_debts = [(d.source, d.error, "\n".join(d.statements)) for d in status.debts if d.error]
+    return Answer(columns=("name", "error", "remedy"), rows=[*of_sources, *of_tables, *of_debts])
 
 
 def show_repairs(repairs: Sequence[Repair]) -> Answer:

@@ -16,17 +16,16 @@ from pathlib import Path
 
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
-from penstock.control.lifecycle import instance_of
-from penstock.errors import DefiniteError, PenstockError, TransientError
-from penstock.layout import catalog_path
+from penstock.control.recorded import instance_of
+from penstock.errors import DefiniteError, InUse, PenstockError, TransientError
+from penstock.layout import catalog_path, state_path
 from penstock.sources.family import Instance
-from penstock.sources.postgres.instance import PostgresInstanceFactory
-from penstock.sources.postgres.slot import SlotInUse
+from penstock.sources.kinds import kind
 
 __all__ = ["main"]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 15.0
-_SLOT_SECONDS = 15.0
+_IN_USE_SECONDS = 15.0
 _STOP_SECONDS = 15.0
 
 
@@ -42,7 +41,8 @@ def main(arguments: list[str]) -> int:
     if record is None:
         return DefiniteError.exit_code
     try:
-        instance = PostgresInstanceFactory().instantiate(instance_of(record), catalog.log(name))
+        factory = kind(record.kind).factory()
+        instance = factory.instantiate(instance_of(record), catalog.log(name), state_path(home, name))
         _run_until_stopped(instance, catalog, name, stop)
     except PenstockError as error:
         catalog.set_source(name, SourceState.FAILED, error=error.message, remedy=error.remedy)
@@ -68,10 +68,10 @@ def _run_until_stopped(instance: Instance, catalog: Catalog, name: str, stop: th
             moved = instance.durable_frontier() != before
             pause = _FIRST_PAUSE if moved else min(pause * 2, _LONGEST_PAUSE)
             failing_since = time.monotonic() if moved or not failing_since else failing_since
-            if isinstance(error, SlotInUse) and time.monotonic() - failing_since > _SLOT_SECONDS:
+            if isinstance(error, InUse) and time.monotonic() - failing_since > _IN_USE_SECONDS:
                 raise
             catalog.set_source(name, SourceState.READY, error=error.message, remedy=error.remedy)
-            stop.wait(min(pause, 1.0) if isinstance(error, SlotInUse) else pause)
+            stop.wait(min(pause, 1.0) if isinstance(error, InUse) else pause)
 
 
 def _connected(instance: Instance, catalog: Catalog, name: str) -> None:

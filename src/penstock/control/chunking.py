@@ -28,18 +28,20 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import TableState
 from penstock.changelog.interface import ChangeLog
+from penstock.control.beginning import wait_until_captured
 from penstock.control.breaking_off import breaking_off
-from penstock.control.copying import logged_table, wait_until_captured
+from penstock.control.copying import logged_table
 from penstock.control.followed import FollowedTable, Progress
 from penstock.control.key_ranges import KeyRanges, frame
 from penstock.control.reaching import reached
+from penstock.control.recorded import captured_of
 from penstock.control.side_by_side import side_by_side
 from penstock.durations import parse_duration
 from penstock.errors import TableError
 from penstock.model import TableSchema
 from penstock.positions import Lsn
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.keys import Key, key_of
-from penstock.sources.postgres.spec import PostgresInstanceConfig
 from penstock.sources.postgres.windows import Windows
 from penstock.tables.base_state import State
 from penstock.tables.commits import Copied
@@ -120,7 +122,7 @@ class _Chunks:
             return
         self._base.schema = state.schema
         last = self._base.copied()
-        captured = self._table.captured.grown(state.schema)
+        captured = captured_of(self._table.captured).grown(state.schema)
         number = last.number if last else 0
         with closing(Windows(self._instance, captured, state.window, number)) as windows:
             ranges = KeyRanges(self._spark, windows, self._base, self._instance.chunk_rows)
@@ -154,7 +156,7 @@ class _Chunks:
     def _begin(self) -> State | None:
         """Make the base table, empty, at the position from which on all changes count."""
         with closing(self._log.reader()) as log:
-            captured = self._table.captured.grown(log.tables()[self._name].schema)
+            captured = captured_of(self._table.captured).grown(log.tables()[self._name].schema)
         window = uuid.uuid4().hex
         with closing(Windows(self._instance, captured, window)) as windows:
             start = windows.begin(self._wait, self._stop)

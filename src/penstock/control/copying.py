@@ -33,30 +33,32 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog.progress import CopyProgress
 from penstock.changelog.interface import ChangeLog, LoggedTable
+from penstock.control.beginning import wait_until_captured
 from penstock.control.followed import FollowedTable, Progress
 from penstock.control.key_ranges import frame
 from penstock.control.progress import CopyWatch
 from penstock.control.reaching import reached
+from penstock.control.recorded import captured_of
 from penstock.control.shown import Shown
 from penstock.control.side_by_side import side_by_side
 from penstock.durations import parse_duration
 from penstock.errors import TableError, TransientError
 from penstock.model import TableName
 from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect, connection_error
 from penstock.sources.postgres.copy import copy_ranges, table_bytes
 from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot
-from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
+from penstock.sources.postgres.spec import PostgresSource
 from penstock.sources.postgres.wal import written
 from penstock.spark.boundary import brief, delivering
 from penstock.tables.initial_copy import files_of_ranges, rows_of_ranges
 from penstock.tables.parquet_files import adopt_files
 from penstock.tables.tail import read_tail
 
-__all__ = ["ParallelCopy", "logged_table", "wait_until_captured"]
+__all__ = ["ParallelCopy", "logged_table"]
 
 _SIDE_BY_SIDE = 2
-_LOOK_SECONDS = 0.05
 _NOT_WHOLE = "parallel"
 """Marks a base table that shows no position before its next commit."""
 
@@ -122,7 +124,7 @@ class ParallelCopy:
     def _copy(self, table: FollowedTable, shown: Shown) -> None:
         if self._stop.is_set():
             return
-        captured = table.captured.as_found(shown.tables.get(table.captured.name))
+        captured = captured_of(table.captured).as_found(shown.tables.get(table.captured.name))
         if isinstance(captured, str):
             why = f"{table.record.upstream} cannot be copied: {captured}"
             remedy = f"Capture it anew: ALTER SOURCES {self._source} RETRY TABLE {table.record.upstream};"
@@ -196,17 +198,6 @@ class ParallelCopy:
         self._progress(f"{self._source}: {error.message}")
 
 
-def wait_until_captured(log: ChangeLog, tables: Sequence[FollowedTable], stop: threading.Event) -> bool:
-    """Wait until capture has begun these tables: a copy made before could miss what comes between."""
-    with closing(log.reader()) as reader:
-        while not stop.is_set():
-            logged = reader.tables()
-            if all(table.gone or _has_begun(table.captured, logged.get(table.captured.name)) for table in tables):
-                return True
-            stop.wait(_LOOK_SECONDS)
-    return False
-
-
 def logged_table(log: ChangeLog, name: TableName) -> LoggedTable:
     """Return what the log says of a table that is being copied; its error ends that."""
     with closing(log.reader()) as reader:
@@ -214,7 +205,3 @@ def logged_table(log: ChangeLog, name: TableName) -> LoggedTable:
     if logged.error is not None:
         raise logged.error
     return logged
-
-
-def _has_begun(table: CapturedTable, logged: LoggedTable | None) -> bool:
-    return logged is not None and logged.generation >= table.generation

@@ -13,7 +13,7 @@ from penstock.catalog.store import BaseVersion, Catalog, TableRecord
 from penstock.errors import PenstockError
 from penstock.layout import base_path
 from penstock.positions import Lsn
-from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.family import ProducedTable
 from penstock.tables.base import BaseTable
 from penstock.tables.base_state import State
 
@@ -27,7 +27,7 @@ class FollowedTable:
     """A table that is copied, applied and mended; `writing` is held by whoever does one of these."""
 
     def __init__(
-        self, home: Path, catalog: Catalog, record: TableRecord, captured: CapturedTable, spark: SparkSession
+        self, home: Path, catalog: Catalog, record: TableRecord, captured: ProducedTable, spark: SparkSession
     ) -> None:
         path = base_path(home, record.source, record.local).absolute()
         self.catalog = catalog

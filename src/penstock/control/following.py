@@ -31,10 +31,11 @@ from penstock.catalog.repairs import Repairs
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord
 from penstock.changelog.interface import ChangeLogReader, LoggedTable
+from penstock.control.beginning import begin
 from penstock.control.chunking import ChunkedCopy
 from penstock.control.copying import ParallelCopy
 from penstock.control.followed import FollowedTable, Progress
-from penstock.control.lifecycle import instance_of, spec_of
+from penstock.control.recorded import database_instance_of, database_spec_of, instance_of
 from penstock.control.repairing import Repairing
 from penstock.control.side_by_side import side_by_side
 from penstock.control.upkeeping import Upkeeping
@@ -106,7 +107,7 @@ class Follower:
             records = {record.upstream: record for record in self._catalog.tables(self._source)}
             known = {(table.record.upstream, table.captured.generation): table for table in self._tables}
             found = []
-            for captured in (table for table in instance.tables if table.name not in self._away):
+            for captured in (table for table in instance.produced() if table.name not in self._away):
                 table = known.get((captured.name, captured.generation))
                 if table is None:
                     table = FollowedTable(self._home, self._catalog, records[captured.name], captured, self._spark)
@@ -187,12 +188,14 @@ class Follower:
 
     def _copy(self, pending: list[FollowedTable]) -> None:
         record = self._record()
-        if instance_of(record).snapshot is Snapshot.CHUNKED:
-            ChunkedCopy(self._spark, instance_of(record), self._log, self._progress, self._stop).run(pending)
+        if not instance_of(record).copies():
+            begin(self._spark, self._log, pending, self._stop)
             return
-        ParallelCopy(self._spark, spec_of(record), instance_of(record), self._log, self._progress, self._stop).run(
-            pending
-        )
+        spec, instance = database_spec_of(record), database_instance_of(record)
+        if instance.snapshot is Snapshot.CHUNKED:
+            ChunkedCopy(self._spark, instance, self._log, self._progress, self._stop).run(pending)
+            return
+        ParallelCopy(self._spark, spec, instance, self._log, self._progress, self._stop).run(pending)
 
     # -- repair -----------------------------------------------------------------------------------------------------
 
@@ -207,7 +210,7 @@ class Follower:
                     self._repairing().run(repair, table)
 
     def _repairing(self) -> Repairing:
-        instance = instance_of(self._record())
+        instance = database_instance_of(self._record())
         return Repairing(self._home, self._catalog, self._spark, instance, self._tell, self._stop)
 
     def _tell(self, text: str) -> None:

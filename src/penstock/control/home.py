@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +19,22 @@ from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.changelog.interface import ChangeLog, Frontiers
 from penstock.control.answer import Answer
-from penstock.control.check import CheckReport, check_database, check_source
-from penstock.control.lifecycle import TABLES, create_source, drop_source, instance_of, recover, spec_of, upstream
-from penstock.control.lock import hold_home, holder
+from penstock.control.asked_for import captured_as, described
+from penstock.control.check import CheckReport, check_database, check_sources
+from penstock.control.lifecycle import TABLES, create_source, drop_source, recover
+from penstock.control.lock import hold_home, holder, making, making_if_free
 from penstock.control.moment import AsOf
-from penstock.control.named import named_source, named_tables, runnable_sources
+from penstock.control.named import named_source, named_sources, named_tables, runnable_sources
+from penstock.control.recorded import database_instance_of, instance_of, whole_spec_of
 from penstock.control.status import HomeStatus, home_status
 from penstock.control.views import Views
 from penstock.errors import PenstockError, UsageError
 from penstock.layout import catalog_path
 from penstock.positions import Lsn
-from penstock.sources.postgres.spec import PostgresSource
+from penstock.sources.family import Source
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from penstock.changelog.transactions import Transaction
     from penstock.control.followed import Progress
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.control.running import Running
     from penstock.control.verify import Verdict
 
-__all__ = ["URL_SCHEMES", "Home", "check_target", "open_existing", "open_home", "start_session"]
+__all__ = ["URL_SCHEMES", "Home", "check_target", "open_existing", "open_home", "open_to_run", "start_session"]
 
 URL_SCHEMES = ("postgresql://", "postgres://")
 
@@ -55,6 +58,13 @@ def open_existing(path: Path) -> Home:
         message = f"there is no home at {path}"
         raise UsageError(message, "Name it with --home, or make one with: penstock run postgresql://…")
     return Home(path)
+
+
+def open_to_run(path: Path, text: str | None) -> Home:
+    """Open the home for statements: made if it is not there and one of them creates a source."""
+    from penstock.control.obeying import creates
+
+    return Home(path) if text is not None and creates(text) else open_existing(path)
 
 
 def check_target(path: Path, target: str, **options: Any) -> CheckReport:
@@ -85,37 +95,71 @@ class Home:
         self._catalog = Catalog(catalog_path(path))
         self._views = Views(path, self._catalog)
 
-    def create(self, url: str, name: str | None = None, **options: Any) -> str:
+    def create(self, url: str | Sequence[str], name: str | None = None, **options: Any) -> str:
         """Make a source that captures a Postgres database; return its name.
 
-        All tables, unless the options say otherwise: they are the fields of `PostgresOptions`.
+        All tables, unless the options say otherwise: they are the fields of `PostgresOptions`. Several URLs are those
+        of shards: databases with the same tables, each captured on its own, which are read as one.
         """
-        source = PostgresSource.from_url(url, name, **options)
-        with hold_home(self.path):
+        return self.create_source(described(url, name, **options))
+
+    def create_source(self, source: Source) -> str:
+        """Make a source of any kind; return its name."""
+        with making(self.path):
             recover(self.path, self._catalog)
-            return create_source(self.path, self._catalog, source).name
+            create_source(self.path, self._catalog, source)
+        return source.name
+
+    def make_missing(self, script: str) -> list[str]:
+        """Make the sources that statements describe and this home has not; return the names of those made."""
+        from penstock.control.missing import make_missing
+
+        return make_missing(self, script)
+
+    def spec(self, name: str) -> Source:
+        """Return what was asked for of a source."""
+        return whole_spec_of(name, named_sources(self._catalog, name))
+
+    def alter(self, source: str, **options: Any) -> None:
+        """Give options of a source other values: at once where the home runs, else when it runs next.
+
+        Not all can be changed: `Source.ALTERABLE` of its kind has those that can, others are refused with the reason.
+        """
+        from penstock.control.setting import ask_set
+
+        ask_set(self._catalog, source, options)
 
     def recover(self) -> list[PenstockError]:
-        """Finish or undo what a process that died left half done; refuse while another one has this home.
+        """Finish or undo what a process that died left half done; refuse while another one runs this home.
 
         Return what has to wait, because its upstream cannot be reached.
         """
         with hold_home(self.path):
-            return recover(self.path, self._catalog)
+            return self._recover()
 
-    def drop(self, name: str, *, force: bool = False) -> list[str]:
-        """Remove a source and what it made, also upstream; return what is left to do there by hand."""
-        with hold_home(self.path):
-            left = drop_source(self.path, self._catalog, name, force=force)
-            self._views.forget(name)
+    def _recover(self) -> list[PenstockError]:
+        """The same; while somebody makes or drops a source, that is left to whoever runs the home."""
+        with making_if_free(self.path) as free:
+            return recover(self.path, self._catalog) if free else []
+
+    def drop(self, name: str, *, force: bool = False, keep_tables: bool = False) -> list[str]:
+        """Remove a source and what it made, also upstream; return what is left to do there by hand.
+
+        Whoever runs the home lets go of it first. With `keep_tables`, its base tables stay, as plain Delta tables.
+        """
+        with making(self.path):
+            shards = [record.name for record in self._catalog.parts(name)]
+            left = drop_source(self.path, self._catalog, name, force=force, keep_tables=keep_tables)
+            for shard in shards:
+                self._views.forget(shard)
             if not left:  # Postgres is there: an older debt may be settled, too
                 recover(self.path, self._catalog)
             return left
 
     def kept(self, name: str) -> list[str]:
         """Return what of a source is the user's own upstream, and stays there when the source is dropped."""
-        record = self._catalog.source(name)
-        return [] if record is None else instance_of(record).kept()
+        kept = [thing for record in self._catalog.parts(name) for thing in instance_of(record).kept()]
+        return list(dict.fromkeys(kept))
 
     def add_table(self, source: str, table: str) -> None:
         """Capture another table, ``schema.table`` or ``schema.table AS name``, too: see `drop_table` for when.
@@ -134,8 +178,7 @@ class Home:
         """
         with hold_home(self.path):
             record = named_source(self._catalog, source)
-            with upstream(source, instance_of(record).connection):
-                accepted = instance_of(record).accept_interference()
+            accepted = database_instance_of(record).accept_interference()
             self._catalog.set_source(source, SourceState.READY, instance=accepted.model_dump_json())
 
     def drop_table(self, source: str, table: str) -> None:
@@ -150,43 +193,78 @@ class Home:
 
         ask_retry(self._catalog, source, table)
 
-    def obey(self, statement: str, spark: Callable[[], SparkSession] = lambda: start_session(print)) -> Answer | None:
-        """Carry out a statement of ours and return what there is to tell; None for a query, which is Spark's.
+    def sql(self, text: str, spark: SparkSession | None = None) -> Answer | DataFrame:
+        """Carry out statements, divided by semicolons; return what the last one gave: an answer, or rows of a query.
 
-        `spark` gives the session where a statement needs one.
+        Statements are those of ours, and queries in Spark SQL over live tables. Where one needs Spark and none is
+        given, it is started.
         """
-        from penstock.control.obeying import obey
+        *_, last = self.script(text, lambda: spark or start_session(print))
+        return last
 
-        return obey(self, statement, spark)
+    def script(
+        self, text: str, spark: Callable[[], SparkSession], as_of: AsOf | None = None
+    ) -> Iterator[Answer | DataFrame]:
+        """Carry out statements one after the other, as they are asked for; `spark` gives the session if one is needed.
+
+        Queries see live tables as they are at that moment, or `as_of` another one.
+        """
+        from penstock.control.obeying import obey_all
+
+        return obey_all(self, text, spark, as_of)
+
+    def completions(self, text: str) -> list[str]:
+        """Return what the word at the end of a statement that is being typed could become."""
+        from penstock.control.obeying import completions
+
+        return completions(self, text)
+
+    def statement(self, source: str) -> str:
+        """Return the statement that makes a source like this one."""
+        from penstock.control.obeying import statement_of
+
+        return statement_of(self.spec(source))
+
+    def explain(self, source: Source) -> Answer:
+        """Tell what creating a source would make, outside and here; nothing is made."""
+        from penstock.control.explaining import explain
+
+        return explain(self.path, list(source.shards().values()))
+
+    def names(self) -> list[str]:
+        """Return the names of the sources as they were given: one for all shards of one."""
+        return list(dict.fromkeys(record.known_as for record in self._catalog.sources()))
+
+    def runner(self) -> int | None:
+        """Return the pid of the process that runs this home, if one does."""
+        return holder(self.path)
 
     def sources(self) -> list[str]:
-        """Return the names of the sources."""
+        """Return the names of the sources, of shards each its own."""
         return [record.name for record in self._catalog.sources()]
 
     def tables(self, source: str, named: Sequence[str] = ()) -> list[str]:
         """Return the upstream names of a source's tables, or of those that are named by that or by their local name."""
-        return [str(record.upstream) for record in named_tables(self._catalog, source, named)]
+        first = named_sources(self._catalog, source)[0].name  # shards have the same tables
+        return [str(record.upstream) for record in named_tables(self._catalog, first, named)]
+
+    def local_names(self, source: str) -> list[str]:
+        """Return the names that a source's tables have here."""
+        first = named_sources(self._catalog, source)[0].name
+        return [record.local for record in self._catalog.tables(first)]
 
     def runnable(self) -> list[str]:
         """Return the names of the sources that can run: not those that are being made or dropped."""
-        return runnable_sources(self._catalog)
+        return [record.name for record in runnable_sources(self._catalog)]
 
-    def captures(self, url: str, **options: Any) -> str | None:
-        """Return the name of the source that captures this database, if there is one; refuse other options."""
-        wanted = PostgresSource.from_url(url).connection
-        for record in self._catalog.sources():
-            spec = spec_of(record)
-            if spec.connection == wanted:
-                asked = {"publication": spec.publication, "slot": spec.slot, "password": spec.password, **options}
-                if options and PostgresSource.from_url(url, record.name, **asked) != spec:
-                    message = f"this home captures that database already, as source {record.name}, with other options"
-                    raise UsageError(message, f"Leave the options out, or drop it first: penstock drop {record.name}")
-                return record.name
-        return None
+    def captures(self, url: str | Sequence[str], **options: Any) -> str | None:
+        """Return the name of the source that captures this database, or these; refuse other options."""
+        return captured_as(self._catalog, url, **options)
 
     def check(self, name: str) -> CheckReport:
         """Look whether a source can go on: whether all that it needs upstream is as it should be."""
-        return check_source(self._catalog.log(name), named_source(self._catalog, name))
+        records = named_sources(self._catalog, name)
+        return check_sources([(self._catalog.log(record.name), record) for record in records])
 
     @contextmanager
     def run(self, spark: SparkSession | None = None, progress: Progress | None = None) -> Iterator[Running]:
@@ -194,7 +272,7 @@ class Home:
         from penstock.control.running import Running
 
         with hold_home(self.path):
-            recover(self.path, self._catalog)
+            self._recover()
             running = Running(self.path, self._catalog, spark or start_session(print), progress or (lambda _: None))
             try:
                 yield running
@@ -286,17 +364,26 @@ class Home:
     ) -> list[Verdict]:
         """Compare live tables of a source with Postgres, row by row, at one position; all, unless some are named.
 
+        Of shards, each is compared at a position of its own.
+
         Capture must run, here or in another process: the log has to reach that position. A verdict has the first
         `limit` differing keys. `exact` leaves nothing to hashes. `progress` gets the name of each table in its turn.
         """
         from penstock.control.verify import verify_source
 
-        return verify_source(
-            *(self.path, self._catalog, spark, source, lambda lsn: self.live(spark, {source: lsn}), tables),
-            limit=limit,
-            exact=exact,
-            progress=progress or (lambda _: None),
-        )
+        return [
+            verdict
+            for record in named_sources(self._catalog, source)
+            for verdict in verify_source(
+                *(self.path, self._catalog, spark, record, partial(self._live_at, spark, record.name), tables),
+                limit=limit,
+                exact=exact,
+                progress=progress or (lambda _: None),
+            )
+        ]
+
+    def _live_at(self, spark: SparkSession, source: str, position: Lsn) -> Live:
+        return self.live(spark, {source: position})
 
     def repair(
         self,

@@ -2,83 +2,100 @@
 
 ::
 
-    create:  catalog (creating) ─▶ publication ─▶ slot ─▶ log ─▶ catalog (ready)
-    drop:    catalog (dropping) ─▶ slot ─▶ publication ─▶ log, lake ─▶ catalog (gone)
+    create:  catalog (creating) ─▶ publication ─▶ slot ─▶ log ─▶ catalog (ready) ─▶ taken by whoever runs the home
+    drop:    catalog (dropping) ─▶ let go by whoever runs it ─▶ slot ─▶ publication ─▶ log, lake ─▶ catalog (gone)
 
-The catalog is written first and cleared last. A source found half-made at the next start is undone, one found
-half-dropped is finished. While Postgres cannot be reached, such a source waits, and the others run; dropped by force,
-it goes at once, and what it left upstream stays in the catalog as a debt, which each later start tries to settle.
+The catalog is written first and cleared last. A source found half-made is undone, one found half-dropped is finished:
+by whoever runs the home, or at the next start. All of this is done by one process at a time (see `lock.making`), so
+that nobody takes what is in progress for what was left; and nothing is removed of a source that somebody has in hand.
+
+While Postgres cannot be reached, such a source waits, and the others run; dropped by force, it goes at once, and what
+it left upstream stays in the catalog as a debt, which each later start tries to settle.
+
+Base tables may stay (``KEEP TABLES``): those that are whole, as plain Delta tables. That is in the catalog, too, from
+the first step on.
 """
 
 from __future__ import annotations
 
-import itertools
-import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
-
-import psycopg
 
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog, Debt, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.place import log_at
-from penstock.errors import DefiniteError, PenstockError, TransientError
+from penstock.control.local_names import local_names
+from penstock.control.lock import source_holder, take_source
+from penstock.control.recorded import debt_of, instance_of
+from penstock.control.removal import remove_files, remove_source
+from penstock.control.shards import refuse_shard, refuse_taken, refuse_unlike
+from penstock.errors import DefiniteError, NoSource, PenstockError, Taken, TransientError
 from penstock.layout import lake_path
-from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres.connection import connection_error
-from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
+from penstock.sources.family import InstanceConfig, Source
 
 __all__ = [
+    "HALF",
     "TABLES",
     "create_source",
-    "debt_of",
     "drop_source",
-    "free_name",
-    "instance_of",
     "recover",
-    "spec_of",
-    "upstream",
 ]
 
 
 TABLES = "tables"
 """The reader that stands for the base tables: it needs what they have not taken in."""
+HALF = (SourceState.CREATING, SourceState.DROPPING)
+"""States of a source that is not whole: somebody is at it, or has died over it."""
 
-_NONE: Mapping[TableName, str] = {}
+_LET_GO_SECONDS = 60.0
+_LEFT_ALONE_SECONDS = 1.0
 
 
-def create_source(home: Path, catalog: Catalog, source: PostgresSource) -> SourceRecord:
-    """Make a source: everything it needs upstream and here, or nothing at all."""
-    if catalog.source(source.name) is not None:
-        message = f"there is a source {source.name} already"
-        raise DefiniteError(message, f"Drop it first: penstock drop {source.name}")
-    _refuse_foreign_log(home, source)
-    with upstream(source.name, source.conninfo()):
-        instance = source.create_instances(1)[0]
-    record = SourceRecord(
+def create_source(home: Path, catalog: Catalog, source: Source) -> None:
+    """Make a source, or all of its shards: everything that is needed upstream and here, or nothing at all."""
+    shards = source.shards()
+    refuse_taken(catalog, source, list(shards.values()))
+    for shard in shards.values():
+        _refuse_foreign_log(home, shard)
+        _refuse_kept_tables(home, shard)
+    instances = {word: shard.create_instances(1)[0] for word, shard in shards.items()}
+    refuse_unlike(instances)
+    records = [_record(source, shards[word], instances[word], word) for word in shards]
+    catalog.add_sources(list(zip(records, map(_tables, instances.values()), strict=True)))
+    prepared: list[InstanceConfig] = []
+    for instance in instances.values():
+        try:
+            prepared.append(_prepared(catalog, instance))
+        except BaseException as error:
+            begun = prepared if isinstance(error, Taken) else [*prepared, instance]
+            _undo(home, catalog, list(instances.values()), begun)
+            raise
+    catalog.made({instance.source: instance.model_dump_json() for instance in prepared})
+
+
+def _record(whole: Source, source: Source, instance: InstanceConfig, shard: str | None) -> SourceRecord:
+    return SourceRecord(
         source.name,
         source.NAME,
         source.model_dump_json(),
         instance.model_dump_json(),
         SourceState.CREATING,
         log=source.log,
+        part_of=None if shard is None else whole.name,
+        shard=shard,
     )
-    catalog.add_source(record, _tables(instance))
-    try:
-        with upstream(source.name, source.conninfo()):
-            prepared = instance.prepare()
-        _make_log(catalog.log(source.name), prepared.start())
-    except BaseException as error:
-        _undo(home, catalog, instance, error)
-        raise
-    catalog.set_source(source.name, SourceState.READY, instance=prepared.model_dump_json())
-    return record
 
 
-def _refuse_foreign_log(home: Path, source: PostgresSource) -> None:
+def _prepared(catalog: Catalog, instance: InstanceConfig) -> InstanceConfig:
+    prepared = instance.prepare()
+    _make_log(catalog.log(instance.source), prepared.start())
+    return prepared
+
+
+def _refuse_foreign_log(home: Path, source: Source) -> None:
     """A log in Kafka may be that of another home, whose writer would be fenced and whose history mixed with ours."""
     log = log_at(home, source.name, source.log)
     if log.exists():
@@ -88,44 +105,84 @@ def _refuse_foreign_log(home: Path, source: PostgresSource) -> None:
         )
 
 
-def _undo(home: Path, catalog: Catalog, instance: PostgresInstanceConfig, error: BaseException) -> None:
-    """Take back what a failed create made; while Postgres cannot be reached, the catalog keeps it for `recover`."""
-    taken = isinstance(error.__cause__, psycopg.errors.DuplicateObject)  # what is there is somebody else's
-    try:
-        if not taken:
-            instance.cleanup()
-    except (PenstockError, psycopg.Error):
-        return
-    _remove_files(home, catalog, instance.source)
-    catalog.remove_source(instance.source)
+def _refuse_kept_tables(home: Path, source: Source) -> None:
+    """Tables of an earlier source of this name may have been kept: they are the user's now."""
+    lake = lake_path(home, source.name)
+    if lake.exists() and any(lake.iterdir()):
+        message = f"tables of an earlier source {source.name} are in {lake}"
+        raise DefiniteError(message, "Move that folder away, or remove it; or name the source otherwise.")
 
 
-def drop_source(home: Path, catalog: Catalog, name: str, *, force: bool = False) -> list[str]:
-    """Remove a source and all that it made; return what is left upstream, as statements to run by hand."""
-    record = catalog.source(name)
-    if record is None:
-        known = ", ".join(source.name for source in catalog.sources()) or "none"
+def _undo(home: Path, catalog: Catalog, instances: Sequence[InstanceConfig], begun: Sequence[InstanceConfig]) -> None:
+    """Take back what a failed create made; what cannot be reached right now, the catalog keeps for `recover`."""
+    ours = {instance.source for instance in begun}
+    for instance in instances:
+        try:
+            if instance.source in ours:
+                instance.cleanup()
+            remove_files(home, catalog, instance.source)
+        except PenstockError:
+            continue
+        catalog.remove_source(instance.source)
+
+
+def drop_source(
+    home: Path, catalog: Catalog, name: str, *, force: bool = False, keep_tables: bool = False
+) -> list[str]:
+    """Remove a source and all that it made; return what is left upstream, as statements to run by hand.
+
+    Of shards, those go that can; what keeps one of them is raised after that.
+    """
+    records = catalog.parts(name)
+    if not records:
+        known = ", ".join(dict.fromkeys(source.known_as for source in catalog.sources())) or "none"
         message = f"there is no source {name}"
-        raise DefiniteError(message, f"The sources of this home: {known}.")
-    catalog.set_source(name, SourceState.DROPPING)
-    instance = instance_of(record)
-    left = _clean_upstream(instance, force)
-    debt = (instance.model_dump_json(), _durable(catalog, instance)) if left else None
-    _remove_files(home, catalog, name)
-    catalog.remove_source(name, debt)
+        raise NoSource(message, f"The sources of this home: {known}.")
+    refuse_shard(records[0], name)
+    catalog.dropping([record.name for record in records], keep_tables=keep_tables)
+    left, kept = list[str](), list[TransientError]()
+    for record in records:
+        try:
+            left += _drop(home, catalog, record.name, _LET_GO_SECONDS, force=force)
+        except TransientError as error:
+            kept.append(error)
+    if kept:
+        raise kept[0]
     return left
+
+
+def _drop(home: Path, catalog: Catalog, name: str, seconds: float, *, force: bool = False) -> list[str]:
+    """Remove a source that is marked so, when nobody has it in hand any more."""
+    lock = take_source(home, name, seconds)
+    if lock is None:
+        raise _still_in_hand(home, name)
+    try:
+        record = catalog.source(name)
+        left = [] if record is None else remove_source(home, catalog, record, force=force)
+    except BaseException:
+        lock.let_go()
+        raise
+    lock.remove()
+    return left
+
+
+def _still_in_hand(home: Path, name: str) -> TransientError:
+    pid = source_holder(home, name)
+    message = f"source {name} is not gone yet: the Penstock that runs it (pid {pid}) has it in hand"
+    return TransientError(message, "It goes as soon as that is done; see `penstock status`.")
 
 
 def recover(home: Path, catalog: Catalog) -> list[PenstockError]:
     """Undo what was half made, finish what was half dropped, settle debts; return what has to wait, and why.
 
-    Upstreams that cannot be reached keep nothing else from running. The home must be held.
+    Upstreams that cannot be reached keep nothing else from running. Nobody else may be making anything meanwhile.
     """
     waiting: list[PenstockError] = []
     for record in catalog.sources():
-        if record.state in (SourceState.CREATING, SourceState.DROPPING):
+        if record.state in HALF:
+            catalog.dropping([record.name])
             try:
-                drop_source(home, catalog, record.name)
+                _drop(home, catalog, record.name, _LEFT_ALONE_SECONDS)
             except TransientError as error:
                 catalog.set_source(record.name, SourceState.DROPPING, error=error.message, remedy=error.remedy)
                 waiting.append(error)
@@ -136,125 +193,24 @@ def recover(home: Path, catalog: Catalog) -> list[PenstockError]:
 def _settle(catalog: Catalog, debt: Debt) -> PenstockError | None:
     """Remove what a source dropped by force left upstream; where a new source has those names, they are its own."""
     instance = debt_of(debt)
-    names = [(other.connection, other.slot) for other in map(instance_of, catalog.sources())]
     try:
-        if (instance.connection, instance.slot) not in names:
+        if not any(instance.same_outside(other) for other in map(instance_of, catalog.sources())):
             instance.settle(debt.durable)
-    except (PenstockError, psycopg.Error) as error:
-        said = _said(error)
-        catalog.defer(debt, said)
-        message = f"what source {debt.source} left upstream could not be removed: {said}"
+    except PenstockError as error:
+        catalog.defer(debt, error.message)
+        message = f"what source {debt.source} left upstream could not be removed: {error.message}"
         return TransientError(message, "\n".join(["It will be tried again; or run by hand:", *instance.by_hand()]))
     catalog.settle(debt)
     return None
 
 
-def debt_of(debt: Debt) -> PostgresInstanceConfig:
-    """Read what a debt is about."""
-    return PostgresInstanceConfig.model_validate_json(debt.instance)
-
-
-def spec_of(record: SourceRecord) -> PostgresSource:
-    """Read what was asked for."""
-    return PostgresSource.model_validate_json(record.spec)
-
-
-def instance_of(record: SourceRecord) -> PostgresInstanceConfig:
-    """Read a source's instance config."""
-    return PostgresInstanceConfig.model_validate_json(record.instance)
-
-
-def _tables(instance: PostgresInstanceConfig) -> list[TableRecord]:
-    captured = [table.name for table in instance.tables]
-    refused = [TableName.parse(name) for name in instance.refused]
-    aliases = {table.name: table.alias for table in instance.tables if table.alias}
-    local = _local_names([*captured, *refused], aliases)
-    pending = [TableRecord(instance.source, name, local[name], TableState.PENDING) for name in captured]
+def _tables(instance: InstanceConfig) -> list[TableRecord]:
+    local, left_out = local_names(instance), instance.left_out()
+    pending = [TableRecord(instance.source, t.name, local[t.name], TableState.PENDING) for t in instance.produced()]
     failed = [
-        TableRecord(instance.source, name, local[name], TableState.FAILED, *instance.refused[str(name)])
-        for name in refused
+        TableRecord(instance.source, name, local[name], TableState.FAILED, *why) for name, why in left_out.items()
     ]
     return pending + failed
-
-
-def _local_names(tables: Sequence[TableName], aliases: Mapping[TableName, str] = _NONE) -> dict[TableName, str]:
-    """Name a table as asked for, else as upstream does; where that is taken, in any case, by its schema, a number."""
-    own = {table: _folder_name(alias) for table, alias in aliases.items()}
-    taken = {name.lower() for name in own.values()}
-    names = [table.name.lower() for table in tables if table not in own]
-    for table in tables:
-        lower = table.name.lower()
-        if table not in own and names.count(lower) == 1 and lower not in taken:
-            own[table] = _folder_name(table.name)
-    taken |= {name.lower() for name in own.values()}
-    for table in tables:
-        if table not in own:
-            own[table] = _longer_name(table, taken)
-            taken.add(own[table].lower())
-    return own
-
-
-def free_name(table: TableName, taken: Collection[str]) -> str:
-    """Name a table that comes later as upstream does; where that is taken, in any case, by its schema, a number."""
-    name = _folder_name(table.name)
-    return name if name.lower() not in taken else _longer_name(table, taken)
-
-
-def _longer_name(table: TableName, taken: Collection[str]) -> str:
-    name = _folder_name(f"{table.schema}_{table.name}")
-    numbered = itertools.chain([name], (f"{name}_{n}" for n in itertools.count(2)))
-    return next(name for name in numbered if name.lower() not in taken)
-
-
-def _folder_name(name: str) -> str:
-    """A local name is a folder's, too."""
-    return name.replace("/", "_") if name.strip(".") else name.replace(".", "_")
-
-
-@contextmanager
-def upstream(source: str, conninfo: str) -> Iterator[None]:
-    """Tell in our words what Postgres says while a source is made or changed."""
-    try:
-        yield
-    except psycopg.Error as error:
-        said = " ".join(str(error).split())
-        if error.sqlstate is None or error.sqlstate.startswith(("08", "57")):
-            raise connection_error(error, conninfo) from error
-        message = f"Postgres refused to prepare source {source}: {said}"
-        raise DefiniteError(message, "Mend that upstream, then try again.") from error
-
-
-def _clean_upstream(instance: PostgresInstanceConfig, force: bool) -> list[str]:
-    if not instance.by_hand():  # all of it is the user's
-        return []
-    try:
-        instance.cleanup()
-    except (PenstockError, psycopg.Error) as error:
-        if force:
-            return instance.by_hand()
-        message = (
-            f"source {instance.source} is not gone yet, because slot and publication could not be removed:"
-            f" {_said(error)}"
-        )
-        raise TransientError(
-            message,
-            f"Try again when Postgres can be reached; or: penstock drop {instance.source} --force, and by hand there:\n"
-            + "\n".join(instance.by_hand()),
-        ) from error
-    return []
-
-
-def _said(error: BaseException) -> str:
-    return error.message if isinstance(error, PenstockError) else " ".join(str(error).split())
-
-
-def _durable(catalog: Catalog, instance: PostgresInstanceConfig) -> Lsn:
-    """How far the slot can have been confirmed by us."""
-    log = catalog.log(instance.source)
-    if not log.exists():
-        return instance.start()
-    with closing(log.reader()) as reader:
-        return reader.frontiers().durable
 
 
 def _make_log(log: ChangeLog, start: Lsn) -> None:
@@ -262,8 +218,3 @@ def _make_log(log: ChangeLog, start: Lsn) -> None:
     log.create(start)
     with closing(log.reader()) as reader:
         reader.pin(TABLES, start)
-
-
-def _remove_files(home: Path, catalog: Catalog, name: str) -> None:
-    catalog.log(name).remove()
-    shutil.rmtree(lake_path(home, name), ignore_errors=True)

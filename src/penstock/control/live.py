@@ -15,15 +15,17 @@ from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
 from penstock.changelog.history import not_copied
 from penstock.changelog.interface import LoggedTable
-from penstock.control.lifecycle import instance_of
 from penstock.control.moment import AsOf
+from penstock.control.recorded import instance_of
+from penstock.control.sharded_tables import ShardedTable, sharded_tables
 from penstock.control.wishes import dropped
-from penstock.errors import DefiniteError, TransientError, UsageError
+from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
 from penstock.layout import base_path
 from penstock.positions import Lsn
 from penstock.sql.query import Wanted, resolve
 from penstock.tables.base_state import State
 from penstock.tables.live import live_table
+from penstock.tables.shards import union_of_shards
 
 __all__ = ["Live"]
 
@@ -31,7 +33,8 @@ __all__ = ["Live"]
 class Live:
     """Every table of every source, each source at one position: whole transactions, across tables.
 
-    A table is named ``source.table``, or in full ``source.schema.table``.
+    A table is named ``source.table``, or in full ``source.schema.table``. That of a source of several shards is one
+    table with the column `penstock_shard`; each shard is there under the name of its own source, too.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Live:
         self._spark = spark
         self._look = look
         self._tables = {record.source + "." + record.local: record for record in catalog.tables()}
+        self._sharded = sharded_tables(catalog)
         self._made: dict[str, DataFrame] = {}
         self._others: dict[tuple[str, Lsn | datetime], Live] = {}
         self.positions = dict(positions)
@@ -65,8 +69,9 @@ class Live:
         return next(iter(self.positions.values()))
 
     def tables(self) -> list[str]:
-        """Return the names of all tables, readable or not."""
-        return sorted(self._tables)
+        """Return the names of all tables, readable or not; of shards, what they are together."""
+        parts = {part for table in self._sharded.values() for part in table.parts.values()}
+        return sorted([name for name in self._tables if name not in parts] + list(self._sharded))
 
     def table(self, name: str) -> DataFrame:
         """Return one table at this moment."""
@@ -75,7 +80,8 @@ class Live:
             message = f"there is no table {name}"
             raise UsageError(message, f"Known are: {', '.join(self.tables()) or 'none'}")
         if known not in self._made:
-            self._made[known] = self._make(self._tables[known])
+            sharded = self._sharded.get(known)
+            self._made[known] = self._together(sharded) if sharded else self._make(self._tables[known])
         return self._made[known]
 
     def sql(self, query: str) -> DataFrame:
@@ -101,7 +107,8 @@ class Live:
         """Return a table at this moment or at that which the query names; such a view is kept with this one."""
         if wanted.as_of is None:
             return self.table(wanted.table)
-        source = self._tables[wanted.table].source
+        sharded = self._sharded.get(wanted.table)
+        source = sharded.source if sharded else self._tables[wanted.table].source
         asked = (source, wanted.as_of)
         if asked not in self._others:
             self._others[asked] = self._look({source: wanted.as_of})
@@ -109,10 +116,21 @@ class Live:
 
     def _names(self) -> dict[tuple[str, ...], str]:
         """Name each table by its local name, and by its upstream name unless another one differs from it by case."""
-        upstream = {name: _upstream_name(record) for name, record in self._tables.items()}
+        named: dict[str, TableRecord | ShardedTable] = {**self._tables, **self._sharded}
+        upstream = {name: _upstream_name(record) for name, record in named.items()}
         count = Counter(upstream.values())
         full = {parts: name for name, parts in upstream.items() if count[parts] == 1}
-        return full | {(r.source.lower(), r.local.lower()): name for name, r in self._tables.items()}
+        return full | {(r.source.lower(), r.local.lower()): name for name, r in named.items()}
+
+    def _together(self, table: ShardedTable) -> DataFrame:
+        """Return a table of all shards; an error of one is that of the whole, which is never shown in part."""
+        found = {}
+        for shard, part in table.parts.items():
+            try:
+                found[shard] = self.table(part)
+            except PenstockError as error:
+                raise table.failed(shard, error) from error
+        return union_of_shards(table.name, found)
 
     def _make(self, record: TableRecord) -> DataFrame:
         upto = self.positions.get(record.source)
@@ -138,8 +156,8 @@ class Live:
         """Return the table in the log; raise its definite error where that holds at this position."""
         source = self._catalog.source(record.source)
         if self._dropped(record):
-            raise DefiniteError(*dropped(record.source, record.upstream))
-        captured = [] if source is None else [t for t in instance_of(source).tables if t.name == record.upstream]
+            raise DefiniteError(*dropped(source.known_as if source else record.source, record.upstream))
+        captured = [] if source is None else [t for t in instance_of(source).produced() if t.name == record.upstream]
         with closing(self._catalog.log(record.source).reader()) as log:
             logged = log.tables().get(record.upstream)
         if logged is not None and logged.error is not None and upto >= logged.error.lsn:
@@ -152,5 +170,5 @@ class Live:
         return logged
 
 
-def _upstream_name(record: TableRecord) -> tuple[str, ...]:
+def _upstream_name(record: TableRecord | ShardedTable) -> tuple[str, ...]:
     return record.source.lower(), record.upstream.schema.lower(), record.upstream.name.lower()

@@ -1,31 +1,42 @@
-"""One process at a time runs, creates or drops in a home; which one, is written into the lock."""
+"""Who may do what in a home at the same time: locks on files in `run/`, which end with the processes that hold them.
+
+::
+
+    lock               the one process that runs the home
+    making             whoever makes, drops or recovers sources: nobody takes a create in progress for one that died
+    source-NAME.lock   whoever captures and follows a source; its capture process inherits it, and may live longer
+
+Who holds a lock is written into it.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.errors import DefiniteError
+from penstock.errors import DefiniteError, TransientError
 from penstock.layout import run_path
 
-__all__ = ["hold_home", "holder"]
+__all__ = ["SourceLock", "hold_home", "holder", "making", "making_if_free", "source_holder", "take_source"]
+
+_MAKING_SECONDS = 60.0
+_LOOK_SECONDS = 0.05
+_GLANCE_SECONDS = 0.3
+"""Who looks whether a lock is held has it for a blink."""
 
 
 @contextmanager
 def hold_home(home: Path) -> Iterator[None]:
-    """Be the one process that changes this home; a second one is refused, and told who has it."""
-    handle = _open(home)
+    """Be the one process that runs this home; a second one is refused, and told who has it."""
+    handle = _take(home, "lock", _GLANCE_SECONDS)
+    if handle is None:
+        message = f"another Penstock (pid {holder(home) or 'unknown'}) is using the home {home}"
+        raise DefiniteError(message, "Stop it first, or use another home (--home).")
     try:
-        if not _try(handle):
-            message = f"another Penstock (pid {_pid(handle)}) is using the home {home}"
-            raise DefiniteError(
-                message,
-                "Stop it first, or use another home (--home).",
-            )
-        _sign(handle, home)
         yield
         os.ftruncate(handle, 0)
     finally:
@@ -34,20 +45,104 @@ def hold_home(home: Path) -> Iterator[None]:
 
 def holder(home: Path) -> int | None:
     """Return the pid of the process that holds this home, if one does."""
-    if not (run_path(home) / "lock").exists():
+    return _holder(home, "lock")
+
+
+@contextmanager
+def making(home: Path, seconds: float = _MAKING_SECONDS) -> Iterator[None]:
+    """Be the one who makes, drops or recovers sources here; wait for somebody else to be done, but not for ever."""
+    handle = _take(home, "making", seconds)
+    if handle is None:
+        message = f"another Penstock (pid {_holder(home, 'making') or 'unknown'}) makes or drops a source in {home}"
+        raise TransientError(message, "Try again when it is done.")
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def making_if_free(home: Path) -> Iterator[bool]:
+    """Be that one, unless somebody is at this moment: say which."""
+    handle = _take(home, "making", 0.0)
+    try:
+        yield handle is not None
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+class SourceLock:
+    """The right to capture and follow a source, until it is let go."""
+
+    def __init__(self, path: Path, handle: int) -> None:
+        self._path = path
+        self.handle = handle
+        """A process that inherits it has the lock, too, for as long as it lives."""
+
+    def let_go(self) -> None:
+        """Leave the source to others; a second time nothing happens."""
+        if self.handle >= 0:
+            os.close(self.handle)
+        self.handle = -1
+
+    def remove(self) -> None:
+        """Let go of a source that is no more."""
+        self._path.unlink(missing_ok=True)
+        self.let_go()
+
+
+def take_source(home: Path, source: str, seconds: float = 0.0) -> SourceLock | None:
+    """Take a source; None where somebody else still has it after a while."""
+    handle = _take(home, _name(source), seconds)
+    return None if handle is None else SourceLock(run_path(home) / _name(source), handle)
+
+
+def source_holder(home: Path, source: str) -> int | None:
+    """Return the pid of the process that took a source, if one has it."""
+    return _holder(home, _name(source))
+
+
+def _name(source: str) -> str:
+    return f"source-{source}.lock"
+
+
+def _take(home: Path, name: str, seconds: float) -> int | None:
+    deadline = time.monotonic() + seconds
+    while True:
+        handle = _open(home, name)
+        if _try(handle) and _is_there(handle, run_path(home) / name):
+            _sign(handle, home)
+            return handle
+        os.close(handle)
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(_LOOK_SECONDS)
+
+
+def _is_there(handle: int, path: Path) -> bool:
+    """Whether this is still the file of that name: who had it before may have removed it."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _holder(home: Path, name: str) -> int | None:
+    if not (run_path(home) / name).exists():
         return None
-    handle = _open(home)
+    handle = _open(home, name)
     try:
         return None if _try(handle) else _pid(handle)
     finally:
         os.close(handle)
 
 
-def _open(home: Path) -> int:
+def _open(home: Path, name: str) -> int:
     folder = run_path(home)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise _unusable(home, error) from error
 

@@ -5,6 +5,7 @@
     asked: a moment ──────────────▶ for each source the last transaction at or before it
            an LSN ────────────────▶ of the one source: all transactions that ended at or before it
            source → LSN or moment ▶ each its own; a source that is not named is read as it is now
+           shards → moment ───────▶ all that are known by this name, as if each had been named
 
 A moment is answered only when every source is known to have passed it, so the answer stays. A transaction counts as
 committed no later than the moment at which somebody could first see it (see `changelog.interface`): who saw one in the
@@ -14,7 +15,7 @@ first source and then wrote into the second is never found there without what wa
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -30,6 +31,7 @@ AsOf = Lsn | datetime | str | Mapping[str, Lsn | datetime | str]
 """What a user may ask for: a position, a moment, the text of one; or one of these per source."""
 
 _LOOK_SECONDS = 0.1
+_NO_SHARDS: Mapping[str, str] = {}
 
 
 def seconds(wait: float | timedelta | None) -> float:
@@ -37,22 +39,38 @@ def seconds(wait: float | timedelta | None) -> float:
     return wait.total_seconds() if isinstance(wait, timedelta) else wait or 0.0
 
 
-def asked_of(as_of: AsOf | None, sources: list[str]) -> dict[str, Asked | None]:
-    """Return what is asked of each source; None: as it is now."""
+def asked_of(
+    as_of: AsOf | None, sources: Sequence[str], part_of: Mapping[str, str] = _NO_SHARDS
+) -> dict[str, Asked | None]:
+    """Return what is asked of each source; None: as it is now.
+
+    `part_of` has the names that users gave to shards: what is asked of such a name is asked of all that are part of it.
+    """
     if isinstance(as_of, Mapping):
-        unknown = sorted(set(as_of) - set(sources))
+        unknown = sorted(set(as_of) - set(sources) - set(part_of.values()))
         if unknown:
             message = f"there is no source {unknown[0]} to be read as of another moment"
-            raise UsageError(message, f"Known are: {', '.join(sources) or 'none'}")
-        return {source: parse_as_of(as_of[source]) if source in as_of else None for source in sources}
+            raise UsageError(message, f"Known are: {', '.join([*sources, *dict.fromkeys(part_of.values())]) or 'none'}")
+        return {source: _asked_of_one(as_of, source, part_of.get(source, source)) for source in sources}
     asked = None if as_of is None else parse_as_of(as_of)
     if isinstance(asked, Lsn) and len(sources) > 1:
         message = f"this home has several sources, and {asked} is a position in one of them"
-        remedy = (
-            f"Name the source, in Python as_of={{'{sources[0]}': '{asked}'}}, in SQL behind a table; or give a time."
-        )
-        raise UsageError(message, remedy)
+        raise UsageError(message, _name_one(sources[0], asked))
     return dict.fromkeys(sources, asked)
+
+
+def _asked_of_one(as_of: Mapping[str, Lsn | datetime | str], source: str, whole: str) -> Asked | None:
+    if source in as_of:
+        return parse_as_of(as_of[source])
+    asked = parse_as_of(as_of[whole]) if whole in as_of else None
+    if isinstance(asked, Lsn):
+        message = f"source {whole} is made of shards, and {asked} is a position in one of them"
+        raise UsageError(message, _name_one(source, asked))
+    return asked
+
+
+def _name_one(source: str, asked: Lsn) -> str:
+    return f"Name the source, in Python as_of={{'{source}': '{asked}'}}, in SQL behind a table; or give a time."
 
 
 @dataclass(frozen=True)

@@ -7,24 +7,33 @@ from collections.abc import Sequence
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.errors import UsageError
-from penstock.sources.postgres.names import nearest
+from penstock.nearest import nearest
 
-__all__ = ["named_source", "named_table", "named_tables", "runnable_sources"]
+__all__ = ["named_source", "named_sources", "named_table", "named_tables", "runnable_sources"]
+
+
+def named_sources(catalog: Catalog, name: str) -> list[SourceRecord]:
+    """Look a source up, or the shards of which it is made; one that is not there is told with those that are."""
+    found = catalog.parts(name)
+    if not found:
+        known = ", ".join(dict.fromkeys(source.known_as for source in catalog.sources())) or "none"
+        message = f"there is no source {name}"
+        raise UsageError(message, f"Known are: {known}")
+    return found
 
 
 def named_source(catalog: Catalog, name: str) -> SourceRecord:
-    """Look a source up; one that is not there is told with those that are."""
-    record = catalog.source(name)
-    if record is None:
-        known = ", ".join(source.name for source in catalog.sources()) or "none"
-        message = f"there is no source {name}"
-        raise UsageError(message, f"Known are: {known}")
-    return record
+    """Look one source up; of one that is made of shards, a shard has to be named."""
+    found = named_sources(catalog, name)
+    if found[0].name != name:
+        message = f"source {name} is made of shards, and this can be done with one of them only"
+        raise UsageError(message, f"Name a shard: {', '.join(record.name for record in found)}")
+    return found[0]
 
 
-def runnable_sources(catalog: Catalog) -> list[str]:
-    """Return the names of the sources that can run: not those that are being made or dropped."""
-    return [r.name for r in catalog.sources() if r.state in (SourceState.READY, SourceState.FAILED)]
+def runnable_sources(catalog: Catalog) -> list[SourceRecord]:
+    """Return the sources that can run: not those that are being made or dropped."""
+    return [r for r in catalog.sources() if r.state in (SourceState.READY, SourceState.FAILED)]
 
 
 def named_table(catalog: Catalog, source: str, name: str) -> TableRecord:

@@ -10,8 +10,8 @@ from typing import Any
 from penstock.catalog.repairs import Repair, Repairs, RepairState
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
-from penstock.control.lifecycle import instance_of
 from penstock.control.named import named_source, named_table
+from penstock.control.recorded import database_instance_of
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.sources.postgres.keys import key_of
 
@@ -59,7 +59,7 @@ def _readable_table(catalog: Catalog, source: str, table: str) -> TableRecord:
 
 
 def _key(catalog: Catalog, table: TableRecord) -> tuple[str, ...]:
-    tables = instance_of(named_source(catalog, table.source)).tables
+    tables = database_instance_of(named_source(catalog, table.source)).tables
     key = next((captured.key for captured in tables if captured.name == table.upstream), ())
     if not key:
         message = f"{table.upstream} has no key by which rows could be repaired"

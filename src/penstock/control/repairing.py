@@ -35,13 +35,14 @@ from penstock.control.breaking_off import breaking_off
 from penstock.control.followed import FollowedTable
 from penstock.control.key_ranges import KeyRanges, frame
 from penstock.control.reaching import reached
+from penstock.control.recorded import captured_of
 from penstock.errors import DefiniteError, HistoryGone, TransientError, UsageError
 from penstock.layout import repair_path
 from penstock.model import TableSchema
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.keys import Key, key_of
-from penstock.sources.postgres.spec import PostgresInstanceConfig
 from penstock.sources.postgres.windows import Windows
 from penstock.spark.boundary import brief
 from penstock.tables.base import BaseTable
@@ -103,7 +104,7 @@ class Repairing:
         if table.at is None:
             message = f"{repair.table} has no whole copy to repair"
             raise DefiniteError(message, "See `penstock status`.")
-        captured = table.captured.grown(table.at.schema)
+        captured = captured_of(table.captured).grown(table.at.schema)
         if not captured.key:
             message = f"{repair.table} has no key by which rows could be repaired"
             raise DefiniteError(message, f"Copy it afresh: ALTER SOURCES {repair.source} RETRY TABLE {repair.table};")

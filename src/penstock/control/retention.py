@@ -22,7 +22,8 @@ from datetime import UTC, datetime
 from penstock.catalog.states import TableState
 from penstock.catalog.store import BaseVersion, Catalog, TableRecord
 from penstock.changelog.interface import ChangeLogReader
-from penstock.control.lifecycle import TABLES, instance_of
+from penstock.control.lifecycle import TABLES
+from penstock.control.recorded import instance_of
 from penstock.errors import HistoryGone
 from penstock.positions import Lsn
 

@@ -9,18 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psycopg
-
 from penstock.catalog.progress import CopyProgress
 from penstock.catalog.store import Catalog, Debt, SourceRecord
 from penstock.changelog.interface import ChangeLogReader, Frontiers
-from penstock.control.lifecycle import debt_of, instance_of
+from penstock.control.lifecycle import HALF
 from penstock.control.lock import holder
-from penstock.errors import HistoryGone, PenstockError
+from penstock.control.recorded import debt_of, instance_of
+from penstock.errors import HistoryGone
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres.connection import connect, place
-from penstock.sources.postgres.wal import flushed
 
 __all__ = ["DebtStatus", "HomeStatus", "ReaderStatus", "SourceStatus", "TableStatus", "home_status"]
 
@@ -56,7 +53,7 @@ class ReaderStatus:
 
 @dataclass(frozen=True)
 class SourceStatus:
-    """One source; `lag_bytes` is None where Postgres could not be asked, `log` where the change log is in the home."""
+    """One source; `lag_bytes` is None where it could not be asked, `log` where the change log is in the home."""
 
     name: str
     kind: str
@@ -72,6 +69,8 @@ class SourceStatus:
     log: str | None
     tables: list[TableStatus]
     readers: list[ReaderStatus]
+    part_of: str | None = None
+    shard: str | None = None
 
 
 @dataclass(frozen=True)
@@ -111,13 +110,13 @@ def _debt(debt: Debt) -> DebtStatus:
     instance = debt_of(debt)
     since = datetime.fromisoformat(debt.since).replace(tzinfo=UTC)
     statements = [line for line in instance.by_hand() if not line.startswith("--")]
-    return DebtStatus(debt.source, place(instance.connection), since.isoformat(), statements, debt.error)
+    return DebtStatus(debt.source, instance.place(), since.isoformat(), statements, debt.error)
 
 
 def _source(catalog: Catalog, record: SourceRecord, running: int | None) -> SourceStatus:
     log = catalog.log(record.name)
     frontiers, tables, readers = None, [], []
-    if log.exists():
+    if record.state not in HALF and log.exists():  # it may be half made, or half removed
         with closing(log.reader()) as reader:
             frontiers = reader.frontiers()
             copies = catalog.progress(record.name) if running else {}  # what a process left that died is no progress
@@ -127,18 +126,20 @@ def _source(catalog: Catalog, record: SourceRecord, running: int | None) -> Sour
     return SourceStatus(
         name=record.name,
         kind=record.kind,
-        at=place(instance.connection),
+        at=instance.place(),
         state=record.state.value,
         valid=str(frontiers.valid) if frontiers else None,
         durable=str(frontiers.durable) if frontiers else None,
         committed_at=_moment(frontiers.committed_at if frontiers else None),
         latency_ms=_latency(frontiers),
-        lag_bytes=_lag_bytes(instance.connection, frontiers),
+        lag_bytes=instance.behind(frontiers.durable) if frontiers else None,
         error=record.error,
         remedy=record.remedy,
         log=record.log,
         tables=tables,
         readers=readers,
+        part_of=record.part_of,
+        shard=record.shard,
     )
 
 
@@ -175,16 +176,6 @@ def _latency(frontiers: Frontiers | None) -> float | None:
     if frontiers is None or frontiers.committed_at is None or frontiers.published_at is None:
         return None
     return round((frontiers.published_at - frontiers.committed_at).total_seconds() * 1000, 1)
-
-
-def _lag_bytes(conninfo: str, frontiers: Frontiers | None) -> int | None:
-    if frontiers is None:
-        return None
-    try:
-        with connect(conninfo, connect_timeout=2) as connection:
-            return max(0, flushed(connection) - frontiers.durable)
-    except (PenstockError, psycopg.Error):
-        return None
 
 
 def _moment(moment: datetime | None) -> str | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.errors import DefiniteError, TransientError
-from penstock.layout import run_path
+from penstock.layout import capture_log_path, run_path
 
 __all__ = ["CaptureSupervisor"]
 
@@ -20,9 +21,11 @@ _STOP_SECONDS = 20
 class CaptureSupervisor:
     """Runs the capture process of a source."""
 
-    def __init__(self, home: Path, source: str) -> None:
+    def __init__(self, home: Path, source: str, inherited: Sequence[int] = ()) -> None:
         self._home = home
         self._source = source
+        self._inherited = inherited
+        """Handles that capture has open, too: of the lock on its source, which is free when nobody writes any more."""
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._process = self._start()
@@ -55,8 +58,15 @@ class CaptureSupervisor:
         """Start it in a session of its own; it ends when its standard input does, so also when we are killed."""
         command = [sys.executable, "-m", "penstock.control.capture", str(self._home.absolute()), self._source]
         run_path(self._home).mkdir(parents=True, exist_ok=True)
-        with (run_path(self._home) / f"capture-{self._source}.log").open("ab") as log:
-            return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
+        with capture_log_path(self._home, self._source).open("ab") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=self._inherited,
+            )
 
     def _watch(self) -> None:
         pause = _FIRST_PAUSE

@@ -6,8 +6,9 @@
          ▲
     a lease, renewed from a thread of its own: whoever iterates may take as long as they like over a transaction
 
-Everything before an error of a table is given; then comes the error. A table that had failed before the beginning is
-left out, unless it was asked for by name: then there is nothing to give but its error.
+Several logs, those of shards, are followed in turns. Everything before an error of a table is given; then comes the
+error. A table that had failed before the beginning is left out, unless it was asked for by name: then there is nothing
+to give but its error.
 """
 
 from __future__ import annotations
@@ -16,56 +17,99 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 
 from penstock.catalog.states import TableState
-from penstock.catalog.store import Catalog, TableRecord
+from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog, ChangeLogReader
 from penstock.changelog.transactions import Transaction, transactions
-from penstock.control.named import named_source, named_table
+from penstock.control.named import named_sources, named_table
 from penstock.errors import DefiniteError, PenstockError, TableError, UsageError
 from penstock.model import TableName
 from penstock.positions import Lsn
 
-__all__ = ["follow", "tail"]
+__all__ = ["Tailed", "follow", "tail"]
 
 _LEASE_SECONDS, _RENEW_SECONDS, _LOOK_SECONDS = 60.0, 15.0, 0.1
 _NUMBERS = itertools.count(1)
+_ANYWHERE = ("earliest", "latest")
 
 
 def tail(
     catalog: Catalog, source: str, tables: Sequence[str], start: str | Lsn, stop: Callable[[], bool]
 ) -> Generator[Transaction, None, None]:
-    """Check what was asked for, and follow the log of a source."""
-    named_source(catalog, source)
-    records = [named_table(catalog, source, text) for text in tables]
-    chosen, log = [record.upstream for record in records], catalog.log(source)
+    """Check what was asked for, and follow the log of a source; of shards, those of all of them."""
+    records = named_sources(catalog, source)
+    if len(records) > 1 and start not in _ANYWHERE:
+        message = f"source {source} is made of shards, and {start} is a position in one of them"
+        raise UsageError(message, f"Begin at earliest or latest, or name a shard: {records[0].name}")
+    return follow([_tailed(catalog, record, tables, start) for record in records], stop)
+
+
+def _tailed(catalog: Catalog, source: SourceRecord, tables: Sequence[str], start: str | Lsn) -> Tailed:
+    records = [named_table(catalog, source.name, text) for text in tables]
+    chosen, log = frozenset(record.upstream for record in records), catalog.log(source.name)
     with closing(log.reader()) as reader:
         _refuse_uncaptured(reader, records)
-        after = _position(reader, start, chosen)
-    return follow(log, chosen, after, stop)
+        return Tailed(log, chosen, _position(reader, start, chosen), source.shard)
 
 
-def follow(
-    log: ChangeLog, chosen: Collection[TableName], after: Lsn, stop: Callable[[], bool]
-) -> Generator[Transaction, None, None]:
-    """Yield the transactions after a position, of these tables or of all, until told to stop."""
-    with closing(log.reader()) as reader, _lease(log, after) as lease:
-        left_out = set() if chosen else _failed_before(reader, after)
+@dataclass(frozen=True)
+class Tailed:
+    """A log, the tables that are followed in it (none: all), and after which position."""
+
+    log: ChangeLog
+    chosen: frozenset[TableName]
+    after: Lsn
+    shard: str | None = None
+
+
+def follow(tailed: Sequence[Tailed], stop: Callable[[], bool]) -> Generator[Transaction, None, None]:
+    """Yield the transactions of logs until told to stop: those of one log in commit order, of several as they come."""
+    with ExitStack() as opened:
+        logs = [opened.enter_context(_following(each)) for each in tailed]
         while not stop():
-            durable = reader.wait(after, _LOOK_SECONDS).durable
-            logged = reader.tables()
-            names = set(chosen or logged) - left_out
-            error = _first_error([logged[name].error for name in names if name in logged])
-            upto = durable if error is None else Lsn(min(durable, error.lsn - 1))
-            for transaction in transactions(reader, names, after, upto):
-                yield transaction
-                lease.at = transaction.lsn
-                if stop():
-                    return
-            if error is not None and durable >= error.lsn:
-                raise error
-            lease.at = after = max(after, upto)
+            for log in logs:
+                for transaction in log.more(_LOOK_SECONDS / len(logs)):
+                    yield transaction
+                    log.lease.at = transaction.lsn
+                    if stop():
+                        return
+
+
+class _Followed:
+    """One log that is followed, and how far."""
+
+    def __init__(self, tailed: Tailed, reader: ChangeLogReader, lease: _Lease) -> None:
+        self.lease = lease
+        self._tailed = tailed
+        self._reader = reader
+        self._after = tailed.after
+        self._left_out = set() if tailed.chosen else _failed_before(reader, tailed.after)
+
+    def more(self, seconds: float) -> Iterator[Transaction]:
+        """Yield what is there, or comes within so many seconds; then raise the error of a table, if it has come."""
+        durable = self._reader.wait(self._after, seconds).durable
+        logged = self._reader.tables()
+        names = set(self._tailed.chosen or logged) - self._left_out
+        error = _first_error([logged[name].error for name in names if name in logged])
+        upto = durable if error is None else Lsn(min(durable, error.lsn - 1))
+        for transaction in transactions(self._reader, names, self._after, upto):
+            yield replace(transaction, shard=self._tailed.shard)
+        if error is not None and durable >= error.lsn:
+            raise error if self._tailed.shard is None else _on_shard(self._tailed.shard, error)
+        self.lease.at = self._after = max(self._after, upto)
+
+
+def _on_shard(shard: str, error: TableError) -> TableError:
+    return TableError(error.table, error.lsn, f"on shard {shard}, {error.message}", error.remedy)
+
+
+@contextmanager
+def _following(tailed: Tailed) -> Iterator[_Followed]:
+    with closing(tailed.log.reader()) as reader, _lease(tailed.log, tailed.after) as lease:
+        yield _Followed(tailed, reader, lease)
 
 
 def _refuse_uncaptured(reader: ChangeLogReader, tables: list[TableRecord]) -> None:

@@ -21,6 +21,7 @@ def transaction_json(source: str, transaction: Transaction) -> str:
     told = {
         "version": VERSION,
         "source": source,
+        "shard": transaction.shard,
         "lsn": str(transaction.lsn),
         "xid": transaction.xid,
         "committed_at": transaction.committed_at.isoformat(timespec="microseconds").replace("+00:00", "Z"),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psycopg
@@ -23,19 +23,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.catalog.states import TableState
-from penstock.catalog.store import Catalog, TableRecord
+from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
 from penstock.control.followed import FollowedTable
-from penstock.control.lifecycle import instance_of, spec_of
 from penstock.control.live import Live
 from penstock.control.named import named_source, named_tables
+from penstock.control.recorded import database_instance_of, database_spec_of
 from penstock.control.shown import Shown
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connection_error
 from penstock.sources.postgres.slot import export_snapshot
-from penstock.sources.postgres.spec import PostgresInstanceConfig
 from penstock.spark.boundary import brief, delivering
 from penstock.tables.compare import Differences, differences
 from penstock.tables.initial_copy import upstream_rows
@@ -61,12 +61,16 @@ class Verdict:
     """Its name upstream."""
     local: str
     """Its name here."""
-    position: Lsn
+    position: Lsn | None
+    """None where a shard could not be asked for one."""
     key: tuple[str, ...] = ()
     """The columns that its keys have; none for a table without a key, of which whole rows are told."""
     differences: Differences | None = None
     error: str | None = None
     remedy: str | None = None
+    source: str = ""
+    """The source that it is of; of shards, each has its own."""
+    shard: str | None = None
 
     @property
     def equal(self) -> bool:
@@ -91,7 +95,7 @@ class _How:
     home: Path
     catalog: Catalog
     spark: SparkSession
-    source: str
+    record: SourceRecord
     live_at: Callable[[Lsn], Live]
     limit: int
     exact: bool
@@ -102,7 +106,7 @@ def verify_source(
     home: Path,
     catalog: Catalog,
     spark: SparkSession,
-    source: str,
+    source: SourceRecord,
     live_at: Callable[[Lsn], Live],
     tables: Sequence[str] = (),
     *,
@@ -110,9 +114,23 @@ def verify_source(
     exact: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Verdict]:
-    """Compare tables, all unless some are named, at one exported snapshot; `progress` gets each name."""
-    chosen = named_tables(catalog, source, tables)
+    """Compare tables, all unless some are named, at one exported snapshot; `progress` gets each name.
+
+    A shard that cannot be reached keeps the others from nothing: it has verdicts that say so.
+    """
+    chosen = named_tables(catalog, source.name, tables)
     how = _How(home, catalog, spark, source, live_at, limit, exact, progress)
+    try:
+        verdicts = _compare_until_shown(how, chosen)
+    except TransientError as error:
+        if source.shard is None:
+            raise
+        told = (error.message, error.remedy)
+        verdicts = [Verdict(str(t.upstream), t.local, None, error=told[0], remedy=told[1]) for t in chosen]
+    return [replace(verdict, source=source.name, shard=source.shard) for verdict in verdicts]
+
+
+def _compare_until_shown(how: _How, chosen: Sequence[TableRecord]) -> list[Verdict]:
     verdicts: dict[str, Verdict] = {}
     asked = chosen
     for _ in range(_ATTEMPTS):
@@ -128,9 +146,9 @@ def _compare(how: _How, chosen: Sequence[TableRecord]) -> tuple[list[Verdict], l
 
     Those looked empty to the snapshot, because they were truncated or rewritten since.
     """
-    catalog, spark, source = how.catalog, how.spark, how.source
+    catalog, spark, source = how.catalog, how.spark, how.record.name
     record = named_source(catalog, source)
-    spec, instance = spec_of(record), instance_of(record)
+    spec, instance = database_spec_of(record), database_instance_of(record)
     try:
         _note_newest(how.home, catalog, spark, instance, chosen)
         with export_snapshot(instance.connection) as snapshot, delivering():

@@ -44,6 +44,8 @@ class VerifyTable:
     keys: list[VerifyKey]
     error: str | None
     remedy: str | None
+    shard: str | None = None
+    position: str | None = None
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,10 @@ class VerifyReport:
 
 
 def verify_report(source: str, verdicts: Sequence[Verdict], limit: int = 20) -> VerifyReport:
-    """Tell verdicts, with so many keys of each table."""
-    tables = [_table(source, verdict, limit) for verdict in verdicts]
-    position = str(verdicts[0].position) if verdicts else None
+    """Tell verdicts, with so many keys of each table; tables of shards have no position that they share."""
+    tables = [_table(verdict, limit) for verdict in verdicts]
+    sharded = any(verdict.shard is not None for verdict in verdicts)
+    position = None if sharded or not verdicts else tables[0].position
     return VerifyReport(_VERSION, source, position, all(verdict.equal for verdict in verdicts), tables)
 
 
@@ -89,7 +92,7 @@ def verify_answer(report: VerifyReport) -> Answer:
     """Answer ``VERIFY``."""
     columns = ("table", "upstream", "result", "rows", "position", "missing", "unexpected", "changed", "keys", "error")
     rows = [
-        (t.name, t.upstream, t.result, t.rows, report.position, t.missing, t.unexpected, t.changed, _keys(t), t.error)
+        (t.name, t.upstream, t.result, t.rows, t.position, t.missing, t.unexpected, t.changed, _keys(t), t.error)
         for t in report.tables
     ]
     return Answer(columns=columns, rows=rows)
@@ -99,13 +102,14 @@ def _keys(table: VerifyTable) -> str | None:
     return " ".join(json.dumps(found.key, ensure_ascii=False) for found in table.keys) or None
 
 
-def _table(source: str, verdict: Verdict, limit: int) -> VerifyTable:
-    name, found = f"{source}.{verdict.local}", verdict.differences
+def _table(verdict: Verdict, limit: int) -> VerifyTable:
+    name, found = f"{verdict.source}.{verdict.local}", verdict.differences
+    of = (verdict.shard, None if verdict.position is None else str(verdict.position))
     if found is None:
         none = (None, None, None, None, None)
-        return VerifyTable(name, verdict.table, "not compared", *none, [], verdict.error, verdict.remedy)
+        return VerifyTable(name, verdict.table, "not compared", *none, [], verdict.error, verdict.remedy, *of)
     told = found.first[:limit] if verdict.key else []
     keys = [VerifyKey(json.loads(each.json, parse_float=str), each.how.value) for each in told]
     result = "equal" if verdict.equal else "different"
     counts = (found.rows_compared, found.count, found.missing, found.unexpected, found.changed)
-    return VerifyTable(name, verdict.table, result, *counts, keys, None, None)
+    return VerifyTable(name, verdict.table, result, *counts, keys, None, None, *of)

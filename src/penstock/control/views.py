@@ -45,8 +45,9 @@ class Views:
         """Return all tables, each source at the position that `as_of` means for it."""
         from penstock.control.live import Live
 
-        names = runnable_sources(self._catalog)
-        asked, logs = asked_of(as_of, names), {name: self._catalog.log(name) for name in names}
+        records = runnable_sources(self._catalog)
+        asked = asked_of(as_of, [r.name for r in records], {r.name: r.part_of for r in records if r.part_of})
+        logs = {record.name: self._catalog.log(record.name) for record in records}
         chosen = choose_positions(logs, asked, seconds(wait))
         positions = {source: found.position for source, found in chosen.items()}
         view = Live(self._home, self._catalog, spark, positions, _timestamp(asked, chosen), partial(self.live, spark))

@@ -12,15 +12,19 @@ carries it out; where nobody does, the next one who will.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.catalog.states import WISHES, TableState
-from penstock.catalog.store import Catalog, TableRecord
-from penstock.control.lifecycle import free_name, instance_of, spec_of, upstream
-from penstock.control.named import named_source, named_table
+from penstock.catalog.store import Catalog, SourceRecord, TableRecord, Wish
+from penstock.control.local_names import free_name
+from penstock.control.named import named_sources, named_table
+from penstock.control.recorded import database_instance_of, database_spec_of
+from penstock.control.shards import refuse_shard, refuse_unlike_tables
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import TableName
-from penstock.sources.postgres.findings import Finding
+from penstock.sources.findings import Finding
+from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.names import TableChoice, choice_text, parse_table
 from penstock.sources.postgres.spec import PostgresSource
 
@@ -40,43 +44,59 @@ def dropped(source: str, table: TableName) -> tuple[str, str]:
     return message, f"To have it again: ALTER SOURCES {source} ADD TABLE {table};"
 
 
-def ask_add(catalog: Catalog, source: str, table: str) -> TableRecord:
-    """Note that a table (``schema.table``, or ``schema.table AS name``) shall be captured, too."""
-    record, choice = named_source(catalog, source), parse_table(table)
-    spec, known = spec_of(record), catalog.tables(source)
+def ask_add(catalog: Catalog, source: str, table: str) -> None:
+    """Note that a table (``schema.table``, or ``schema.table AS name``) shall be captured, too; on every shard."""
+    records, choice = named_sources(catalog, source), parse_table(table)
+    refuse_shard(records[0], source)
+    known = {record.name: catalog.tables(record.name) for record in records}
+    found = {record.shard or record.name: _addable(record, choice, known[record.name]) for record in records}
+    refuse_unlike_tables(choice.table, {shard: schema.table_schema() for shard, schema in found.items()})
+    local = _local_name(choice, [each for tables in known.values() for each in tables])
+    wishes = [TableRecord(record.name, choice.table, local, TableState.ADDING) for record in records]
+    specs = [(record.spec, _with_table(database_spec_of(record), choice).model_dump_json()) for record in records]
+    catalog.wish([Wish(*each) for each in zip(wishes, specs, strict=True)])
+
+
+def ask_drop(catalog: Catalog, source: str, table: str) -> None:
+    """Note that a table shall not be captured any more; on every shard."""
+    records = named_sources(catalog, source)
+    refuse_shard(records[0], source)
+    catalog.wish([_drop(catalog, record, table) for record in records])
+
+
+def ask_retry(catalog: Catalog, source: str, table: str) -> None:
+    """Note that a table, failed or live, shall be captured anew; on every shard, unless one is named."""
+    catalog.wish([_retry(catalog, record.name, table) for record in named_sources(catalog, source)])
+
+
+def _addable(record: SourceRecord, choice: TableChoice, known: Sequence[TableRecord]) -> CapturedTable:
+    """Return a table as it is upstream; refuse it where it cannot be captured."""
+    spec = database_spec_of(record)
     _refuse_known(next((each for each in known if each.upstream == choice.table), None))
     _refuse_other_schema(spec, choice.table)
-    with upstream(source, spec.conninfo()):
-        found = spec.look_again([choice.table])[choice.table]
+    found = spec.look_again([choice.table])[choice.table]
     if isinstance(found, Finding):
-        message = f"{choice.table} cannot be added to {source}: {found.why}"
+        message = f"{choice.table} cannot be added to {record.name}: {found.why}"
         raise DefiniteError(message, found.remedy)
-    wish = TableRecord(source, choice.table, _local_name(choice, known), TableState.ADDING)
-    catalog.wish(wish, (record.spec, _with_table(spec, choice).model_dump_json()))
-    return wish
+    return found
 
 
-def ask_drop(catalog: Catalog, source: str, table: str) -> TableRecord:
-    """Note that a table shall not be captured any more."""
-    record, found = named_source(catalog, source), named_table(catalog, source, table)
-    going = {each.upstream for each in catalog.tables(source) if each.state is TableState.DROPPING} | {found.upstream}
-    if all(captured.name in going for captured in instance_of(record).tables):
-        message = f"{found.upstream} is the last table that source {source} captures"
-        raise UsageError(message, f"Drop the source instead: penstock drop {source}")
+def _drop(catalog: Catalog, record: SourceRecord, table: str) -> Wish:
+    found, tables = named_table(catalog, record.name, table), catalog.tables(record.name)
+    going = {each.upstream for each in tables if each.state is TableState.DROPPING} | {found.upstream}
+    if all(captured.name in going for captured in database_instance_of(record).tables):
+        message = f"{found.upstream} is the last table that source {record.known_as} captures"
+        raise UsageError(message, f"Drop the source instead: penstock drop {record.known_as}")
     wish = replace(found, state=TableState.DROPPING, error=None, remedy=None)
-    catalog.wish(wish, (record.spec, _without_table(spec_of(record), found.upstream).model_dump_json()))
-    return wish
+    return Wish(wish, (record.spec, _without_table(database_spec_of(record), found.upstream).model_dump_json()))
 
 
-def ask_retry(catalog: Catalog, source: str, table: str) -> TableRecord:
-    """Note that a table, failed or live, shall be captured anew."""
+def _retry(catalog: Catalog, source: str, table: str) -> Wish:
     found = named_table(catalog, source, table)
     if found.state not in _RETRIED:
-        message = f"{found.upstream} is {found.state}"
+        message = f"{source}: {found.upstream} is {found.state}"
         raise UsageError(message, "It can be captured anew when it is live or has failed; see `penstock status`.")
-    wish = replace(found, state=TableState.RETRYING)
-    catalog.wish(wish)
-    return wish
+    return Wish(replace(found, state=TableState.RETRYING))
 
 
 def _refuse_known(known: TableRecord | None) -> None:

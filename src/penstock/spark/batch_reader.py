@@ -21,7 +21,7 @@ from penstock.spark.pieces import Nothing, Piece, log_pieces, read_piece
 from penstock.spark.snapshot import Snapshot
 from penstock.spark.source_options import EARLIEST, LATEST, PenstockOptions, Rows
 
-__all__ = ["PenstockBatchReader"]
+__all__ = ["PenstockBatchReader", "Pushed"]
 
 _LEASE_SECONDS = 600.0
 _STREAM_ONLY = ("max_rows", "max_bytes", "reader")
@@ -30,12 +30,13 @@ _STREAM_ONLY = ("max_rows", "max_bytes", "reader")
 class PenstockBatchReader(DataSourceReader):
     """Plans a batch query beside the driver, and reads it in tasks."""
 
-    def __init__(self, options: PenstockOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: PenstockOptions, columns: Sequence[str], pushed: Pushed | None = None) -> None:
+        """Read with filters that Spark offers to this reader, or that were offered before."""
         _refuse_stream_options(options)
         self._options = options
         self._columns = list(columns)
         self._shape = Chosen(options).shape
-        self._pushed = _Pushed()
+        self._pushed = pushed or Pushed()
         self.pushFilters = self._pushed  # type: ignore[method-assign]
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -77,7 +78,7 @@ class PenstockBatchReader(DataSourceReader):
         chosen.reader().pin(f"batch {uuid.uuid4().hex[:12]}", after, _LEASE_SECONDS)
 
 
-class _Pushed:
+class Pushed:
     """Takes the filters that Spark offers, and remembers which columns are compared with constants.
 
     Spark refuses a source that takes filters where the setting for it is off, and tells one by its method. This one

@@ -20,7 +20,7 @@ from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn, parse_as_of
 from penstock.spark.source_options import PenstockOptions, Rows, parse_position
 
-__all__ = ["Chosen", "Shape"]
+__all__ = ["Chosen", "Shape", "open_catalog"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Chosen:
         if self.shape.several and options.rows is not Rows.CHANGES:
             message = f"several tables cannot be read as {options.rows}"
             raise UsageError(message, "Read them with rows=changes, or one at a time.")
-        self.catalog = self._catalog()
+        self.catalog = open_catalog(options.home, options.source)
         self.log: ChangeLog = self.catalog.log(options.source)
         self._reader: ChangeLogReader | None = None
 
@@ -129,14 +129,16 @@ class Chosen:
             message = f"the log ends at {durable}: changes up to {upto} are not in it yet"
             raise TransientError(message, "Try again later, or end at a position that the log has.")
 
-    def _catalog(self) -> Catalog:
-        path = catalog_path(Path(self.options.home))
-        if not path.exists():
-            message = f"there is no home at {self.options.home}"
-            raise UsageError(message, "Name the folder in which `penstock run` works.")
-        catalog = Catalog(path)
-        if catalog.source(self.options.source) is None:
-            known = ", ".join(record.name for record in catalog.sources()) or "none"
-            message = f"there is no source {self.options.source} in {self.options.home}"
-            raise UsageError(message, f"Its sources are: {known}.")
-        return catalog
+
+def open_catalog(home: str, source: str) -> Catalog:
+    """Open the catalog of a home that has this source."""
+    path = catalog_path(Path(home))
+    if not path.exists():
+        message = f"there is no home at {home}"
+        raise UsageError(message, "Name the folder in which `penstock run` works.")
+    catalog = Catalog(path)
+    if not catalog.parts(source):
+        known = ", ".join(dict.fromkeys(record.known_as for record in catalog.sources())) or "none"
+        message = f"there is no source {source} in {home}"
+        raise UsageError(message, f"Its sources are: {known}.")
+    return catalog

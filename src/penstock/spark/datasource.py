@@ -22,6 +22,7 @@ from penstock.spark.batch_reader import PenstockBatchReader
 from penstock.spark.chosen import Chosen
 from penstock.spark.planner_noise import hush
 from penstock.spark.ranges import spark_schema
+from penstock.spark.shards import ShardedReader, refuse_shards, sharded_schema, shards_of
 from penstock.spark.source_options import PenstockOptions, Rows
 from penstock.spark.stream_reader import PenstockStreamReader
 
@@ -40,11 +41,17 @@ class PenstockDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the rows that were asked for."""
-        return spark_schema(Chosen(self._parsed()).schema())
+        options = self._parsed()
+        shards = shards_of(options)
+        refuse_shards(options, shards)
+        return spark_schema(sharded_schema(shards) if shards else Chosen(options).schema())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Read once."""
         options = self._parsed()
+        shards = shards_of(options)
+        if shards:
+            return ShardedReader(shards, schema.names)
         return PenstockBatchReader(options, _column_names(schema, options.rows))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -1,36 +1,25 @@
 """Queries over live tables: names of ours are found in the text and replaced; nothing else of it is touched.
 
 ``shop.orders`` in table position becomes a view's name with the alias ``orders`` (unless it has one of its own), also
-with an ``AS OF`` behind it, and ``shop.orders.id`` elsewhere becomes ``orders.id``. Strings, comments and everything
-that is not a captured table stay as they are.
+with an ``AS OF`` behind it. ``shop.orders.id`` elsewhere becomes ``orders.id`` where such a table is in sight, without
+an alias of its own. Strings, comments and everything that is not a captured table stay as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-import sqlglot
 from sqlglot.dialects.spark import Spark
-from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from penstock.errors import UsageError
 from penstock.positions import Lsn
 from penstock.sql.as_of import clause_at
+from penstock.sql.query_names import Name, Place, dotted_names, query_tokens
 
 __all__ = ["Resolved", "Wanted", "resolve"]
 
-_NAMES = {TokenType.VAR, TokenType.IDENTIFIER}
-_TABLES_FOLLOW = {TokenType.FROM, TokenType.JOIN}
-_TABLES_END = {
-    TokenType.SELECT, TokenType.WHERE, TokenType.GROUP_BY, TokenType.HAVING, TokenType.ORDER_BY, TokenType.SORT_BY,
-    TokenType.CLUSTER_BY, TokenType.DISTRIBUTE_BY, TokenType.LIMIT, TokenType.UNION, TokenType.EXCEPT,
-    TokenType.INTERSECT, TokenType.WINDOW, TokenType.QUALIFY,
-}  # fmt: skip
-"""Not ON and USING: a comma behind them, outside of parentheses, is followed by a table."""
-_BEFORE_TABLES = {TokenType.FROM, TokenType.JOIN, TokenType.COMMA, TokenType.L_PAREN}
 _ALIASES = Spark.parser_class.TABLE_ALIAS_TOKENS - {
     TokenType.LIMIT, TokenType.OFFSET, TokenType.PIVOT, TokenType.UNPIVOT,
 }  # fmt: skip
@@ -54,46 +43,60 @@ class Resolved:
 
 
 @dataclass(frozen=True)
-class _Name:
-    """A dotted name in the text: its parts, where it stands, and whether a table is expected there."""
+class _Table:
+    """A table of ours in table position: what is wanted, the text's end there, and the alias if it gets one of us."""
 
-    parts: tuple[str, ...]
-    ends: tuple[int, ...]
-    start: int
-    is_table: bool
-    following: int
-    """The place of the token behind it."""
+    name: Name
+    wanted: Wanted
+    end: int
+    alias: str | None
 
 
 def resolve(query: str, tables: Mapping[tuple[str, ...], str], prefix: str) -> Resolved:
     """Replace the names of `tables` (by their parts, lower case) with views called `prefix` and a number."""
-    views: dict[str, Wanted] = {}
-    tokens = _tokens(query)
+    tokens = query_tokens(query)
+    names = list(dotted_names(query, tokens))
+    found = [table for name in names if (table := _table(query, tokens, name, tables)) is not None]
+    views: dict[Wanted, str] = {}
+    changes = []
+    for table in found:
+        view = views.setdefault(table.wanted, f"{prefix}{len(views) + 1}")
+        new = view if table.alias is None else f"{view} AS {_quoted(table.alias)}"
+        changes.append((table.name.start, table.end, new))
+    changes += [change for name in names if (change := _column(name, found, tables)) is not None]
     pieces, at = [], 0
-    for name in _dotted_names(tokens):
-        known = _longest_known(name, tables)
-        if known is None:
-            continue
-        table, parts = known
-        end = name.ends[parts - 1] + 1
-        alias = name.parts[parts - 1]
-        if name.is_table and len(name.parts) == parts:
-            clause = clause_at(tokens, name.following, query)
-            wanted = Wanted(table, clause.as_of if clause else None)
-            view = next((view for view, known in views.items() if known == wanted), f"{prefix}{len(views) + 1}")
-            views[view] = wanted
-            new = view if _has_alias(tokens, clause.last + 1 if clause else name.following) else f"{view} AS `{alias}`"
-            end = tokens[clause.last].end + 1 if clause else end
-        elif len(name.parts) > parts:  # a column, also behind the FROM of EXTRACT or IS DISTINCT FROM
-            new = f"`{alias}`"
-        else:
-            continue
-        pieces += [query[at : name.start], new]
+    for start, end, new in sorted(changes):
+        pieces += [query[at:start], new]
         at = end
-    return Resolved("".join([*pieces, query[at:]]), views)
+    return Resolved("".join([*pieces, query[at:]]), {view: wanted for wanted, view in views.items()})
 
 
-def _longest_known(name: _Name, tables: Mapping[tuple[str, ...], str]) -> tuple[str, int] | None:
+def _table(query: str, tokens: Sequence[Token], name: Name, tables: Mapping[tuple[str, ...], str]) -> _Table | None:
+    """Return the table of ours that a name in table position means."""
+    known = _longest_known(name, tables)
+    if known is None or known[1] != len(name.parts) or name.place is Place.ELSEWHERE:
+        return None
+    clause = clause_at(tokens, name.following, query) if name.place is Place.TABLE else None
+    following = clause.last + 1 if clause else name.following
+    end = tokens[clause.last].end + 1 if clause else name.ends[-1] + 1
+    is_bare = name.place is Place.BARE_TABLE or _has_alias(tokens, following)
+    return _Table(name, Wanted(known[0], clause.as_of if clause else None), end, None if is_bare else name.parts[-1])
+
+
+def _column(name: Name, found: Sequence[_Table], tables: Mapping[tuple[str, ...], str]) -> tuple[int, int, str] | None:
+    """Return the change of a name that begins with a table of ours, and goes on with a column of it."""
+    known = _longest_known(name, tables)
+    if known is None or known[1] == len(name.parts):
+        return None
+    aliases = [
+        each.alias
+        for each in found
+        if each.wanted.table == known[0] and each.alias and each.name.is_seen_from(name.scope)
+    ]
+    return (name.start, name.ends[known[1] - 1] + 1, _quoted(aliases[-1])) if aliases else None
+
+
+def _longest_known(name: Name, tables: Mapping[tuple[str, ...], str]) -> tuple[str, int] | None:
     lower = tuple(part.lower() for part in name.parts)
     for parts in (3, 2):
         if lower[:parts] in tables and len(lower) >= parts:
@@ -101,65 +104,9 @@ def _longest_known(name: _Name, tables: Mapping[tuple[str, ...], str]) -> tuple[
     return None
 
 
-def _dotted_names(tokens: list[Token]) -> Iterator[_Name]:
-    expects_table = [False]
-    at = 0
-    while at < len(tokens):
-        kind = tokens[at].token_type
-        if kind is TokenType.L_PAREN:
-            inside = at > 0 and tokens[at - 1].token_type in _BEFORE_TABLES
-            expects_table.append(expects_table[-1] and inside)  # a join in parentheses, until a SELECT says otherwise
-        elif kind is TokenType.R_PAREN and len(expects_table) > 1:
-            expects_table.pop()
-        elif kind in _TABLES_FOLLOW:
-            expects_table[-1] = True
-        elif kind in _TABLES_END:
-            expects_table[-1] = False
-        name = _name_at(tokens, at, expects_table[-1])
-        if name is not None:
-            yield name
-            at += 2 * len(name.parts) - 2
-        at += 1
+def _quoted(alias: str) -> str:
+    return "`" + alias.replace("`", "``") + "`"
 
 
-def _name_at(tokens: list[Token], at: int, expects_table: bool) -> _Name | None:
-    """Read a dotted name of at least two parts that begins here."""
-    if at and tokens[at - 1].token_type is TokenType.DOT:
-        return None
-    parts, end = [], at
-    while _is_name(tokens, end):
-        parts.append(tokens[end])
-        if end + 1 < len(tokens) and tokens[end + 1].token_type is TokenType.DOT:
-            end += 2
-        else:
-            break
-    if len(parts) < 2:
-        return None
-    is_table = expects_table and at > 0 and tokens[at - 1].token_type in _BEFORE_TABLES
-    texts, ends = tuple(t.text for t in parts), tuple(t.end for t in parts)
-    return _Name(texts, ends, parts[0].start, is_table, end + 1)
-
-
-def _has_alias(tokens: list[Token], at: int) -> bool:
+def _has_alias(tokens: Sequence[Token], at: int) -> bool:
     return at < len(tokens) and tokens[at].token_type in _ALIASED
-
-
-def _is_name(tokens: list[Token], at: int) -> bool:
-    """After a dot, a keyword and a star are names too; before one, only a plain or quoted name is."""
-    if at >= len(tokens):
-        return False
-    if tokens[at].token_type in _NAMES:
-        return True
-    dotted = at > 0 and tokens[at - 1].token_type is TokenType.DOT
-    leads = at + 1 < len(tokens) and tokens[at + 1].token_type is TokenType.DOT
-    if dotted and tokens[at].token_type is TokenType.STAR:
-        return True
-    return (dotted or leads) and tokens[at].text.isidentifier()
-
-
-def _tokens(query: str) -> list[Token]:
-    try:
-        return sqlglot.tokenize(query, read="spark")
-    except TokenError as error:
-        message = f"this is not SQL: {error}"
-        raise UsageError(message, "Check quotes and parentheses.") from error

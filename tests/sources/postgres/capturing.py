@@ -16,8 +16,9 @@ from penstock.changelog.sqlite.reader import SqliteLogReader
 from penstock.errors import TableError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.instance import PostgresInstance
-from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
+from penstock.sources.postgres.spec import PostgresSource
 
 Change = dict[str, Any]
 PATIENCE = 30.0

@@ -11,9 +11,9 @@ import pytest
 
 from penstock.errors import DefiniteError, ProtocolError, TransientError
 from penstock.positions import Lsn
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.continuity import Fork, continued, parse_history
 from penstock.sources.postgres.slot import SlotInUse
-from penstock.sources.postgres.spec import PostgresInstanceConfig
 
 SLOT = ("logical", "pgoutput", "shop", None, "reserved", "0/50", "0/40", True, False, False, True, None, None, None)
 CONFIG = PostgresInstanceConfig(

@@ -12,10 +12,11 @@ from tests.sources.postgres.capturing import Capture
 
 from penstock.errors import DefiniteError
 from penstock.positions import Lsn
+from penstock.sources.findings import errors_among
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect
-from penstock.sources.postgres.findings import errors_among
 from penstock.sources.postgres.preflight import Finding
-from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource
+from penstock.sources.postgres.spec import PostgresSource
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY)"
 BOTH = {"watermarks": "table", "heartbeat": "table"}

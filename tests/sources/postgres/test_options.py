@@ -8,8 +8,9 @@ import pytest
 
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import TableName
-from penstock.sources.postgres.findings import errors_among
-from penstock.sources.postgres.names import ColumnName, TableChoice, choice_text, nearest, parse_column, parse_table
+from penstock.nearest import nearest
+from penstock.sources.findings import errors_among
+from penstock.sources.postgres.names import ColumnName, TableChoice, choice_text, parse_column, parse_table
 from penstock.sources.postgres.spec import PostgresSource
 
 URL = "postgresql://me@h/shop"

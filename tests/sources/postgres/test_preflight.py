@@ -12,12 +12,13 @@ import pytest
 
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError
+from penstock.sources.findings import errors_among
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect
-from penstock.sources.postgres.findings import errors_among
 from penstock.sources.postgres.preflight import Finding, Preflight, examine
 from penstock.sources.postgres.preflight.server import check_version
 from penstock.sources.postgres.slot import export_snapshot
-from penstock.sources.postgres.spec import PostgresInstanceConfig, PostgresSource, source_name
+from penstock.sources.postgres.spec import PostgresSource, source_name
 from penstock.testing.postgres import start_postgres
 
 

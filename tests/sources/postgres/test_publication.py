@@ -11,10 +11,10 @@ from tests.sources.postgres.capturing import Capture
 from penstock.errors import DefiniteError
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.findings import Finding, Level, errors_among
 from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.copy import copy_range, page_ranges
-from penstock.sources.postgres.findings import Finding, Level, errors_among
 from penstock.sources.postgres.options import Ownership, Rules
 from penstock.sources.postgres.publication import (
     Publication,

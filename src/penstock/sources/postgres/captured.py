@@ -8,9 +8,10 @@ from typing import Self
 
 import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
-from penstock.model import TableName, TableSchema, with_missing
+from penstock.model import TableSchema, with_missing
+from penstock.sources.family import ProducedTable
 from penstock.sources.postgres.types import TEXT_ONLY, ColumnCodec, PostgresType, codec_for
 
 __all__ = ["CapturedColumn", "CapturedTable"]
@@ -61,16 +62,11 @@ _COLUMN = TypeAdapter(CapturedColumn)
 _DESCRIPTION = b"postgres"
 
 
-class CapturedTable(BaseModel):
+class CapturedTable(ProducedTable):
     """A table as its capture begins. Stored in the catalog, sent to Spark's workers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: TableName
     oid: int
     key: tuple[str, ...]
-    generation: int = 0
-    """How often it was captured anew: its history in the log begins with the last time."""
     published: int = 0
     """Of a table that came after its source was made: a position from which on its changes are sent."""
     replica_identity: str = "d"
@@ -80,10 +76,7 @@ class CapturedTable(BaseModel):
     width: int = 0
     """How many columns it ever had, as far as we know: more means that some were added."""
     columns: tuple[CapturedColumn, ...]
-    comment: str | None = None
     estimated_rows: int = 0
-    alias: str | None = None
-    """The name that it shall have here (``FOR TABLES (public.orders AS purchases)``)."""
     partitioned: bool = False
     """Whether it is captured as the root of its partitions: the copy reads all of them."""
     leaves: tuple[int, ...] = ()

@@ -41,8 +41,8 @@ import psycopg
 
 from penstock.errors import DefiniteError, ProtocolError, TransientError
 from penstock.positions import Lsn
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.slot import check_slot, find_slot, identify
-from penstock.sources.postgres.spec import PostgresInstanceConfig
 
 __all__ = ["Fork", "continued", "parse_history", "require_same_server"]
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from penstock.positions import Lsn
 from penstock.sources.family import Instance, InstanceConfig, InstanceFactory
 from penstock.sources.postgres.additions import current_files, describe_additions
 from penstock.sources.postgres.clock import ServerClock
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect, connect_replication, connection_error
 from penstock.sources.postgres.continuity import continued, require_same_server
 from penstock.sources.postgres.decoded import Decoded
@@ -39,7 +41,6 @@ from penstock.sources.postgres.heartbeat import Pulse
 from penstock.sources.postgres.interference import Guard
 from penstock.sources.postgres.options import Heartbeat, Rules, Watermarks
 from penstock.sources.postgres.shapes import Refused, Shape, Undescribed
-from penstock.sources.postgres.spec import PostgresInstanceConfig
 from penstock.sources.postgres.stream import Page, ReplicationStream, StreamEnded, StreamOptions
 from penstock.sources.postgres.visibility import wait_until_visible
 from penstock.sources.postgres.watch import PublicationWatch
@@ -54,8 +55,8 @@ _RETAIN_SECONDS = 1.0
 class PostgresInstanceFactory(InstanceFactory):
     """Makes captures; holds nothing."""
 
-    def instantiate(self, config: InstanceConfig, log: ChangeLog) -> PostgresInstance:
-        """Make a capture that writes to this log."""
+    def instantiate(self, config: InstanceConfig, log: ChangeLog, state: Path) -> PostgresInstance:
+        """Make a capture that writes to this log; all that it needs to know is in there."""
         if not isinstance(config, PostgresInstanceConfig):
             raise TypeError(config)
         return PostgresInstance(config, log)

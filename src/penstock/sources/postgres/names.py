@@ -6,9 +6,7 @@ part without quotes is kept: names are compared as they are, and a wrong one is 
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -20,7 +18,6 @@ __all__ = [
     "ColumnName",
     "TableChoice",
     "choice_text",
-    "nearest",
     "parse_column",
     "parse_table",
     "quoted",
@@ -79,12 +76,6 @@ def parse_column(text: str) -> ColumnName:
         raise UsageError(message, "Write schema.table.column; quote parts with dots.")
     schema, table, column = (_plain(part) for part in found.groups())
     return ColumnName(TableName(schema, table), column)
-
-
-def nearest(wanted: str, known: Iterable[str]) -> str:
-    """Suggest the nearest of the known names, as the end of a sentence; nothing where none is near."""
-    found = difflib.get_close_matches(wanted, list(known), 1)
-    return f"Did you mean {found[0]}?" if found else ""
 
 
 def quoted(*parts: str) -> str:

@@ -1,21 +1,48 @@
 """The options of a Postgres source: what may be asked for, held to sense in one place.
 
-They are the fields of `PostgresSource`, so they come from Python, from the command line and from SQL alike, and go into
-the catalog with it. Whether the tables and columns that they name exist is for preflight to say.
+::
+
+    _Database ──┐
+    _Chosen ────┴┬─▶ PostgresSqlOptions    clauses:   CONNECTION '…' FOR TABLES (…)
+                 ├─▶ PostgresOptions       the fields of `PostgresSource`, from Python and the command line
+    _Behaviour ──┴─▶ PostgresWithOptions   settings:  WITH (snapshot = 'chunked', …)
+
+They go into the catalog with the source. Whether the tables and columns that they name exist is for preflight to say.
 """
 
 from __future__ import annotations
 
 import enum
+import re
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from penstock.durations import parse_duration
 from penstock.errors import UsageError
 from penstock.secret import check_reference
-from penstock.sources.postgres.names import ColumnName, TableChoice, parse_column, parse_table
+from penstock.sources.family import SourceOptions
+from penstock.sources.name_syntax import DottedName, Name, dotted_text
+from penstock.sources.option_syntax import Keyword
+from penstock.sources.postgres.connection import parse_url
+from penstock.sources.postgres.names import ColumnName, TableChoice, choice_text, parse_column, parse_table
+from penstock.sources.syntax import Listed, Secret, Span
 
-__all__ = ["Heartbeat", "Ownership", "Partitions", "PostgresOptions", "Rules", "Snapshot", "Watermarks"]
+__all__ = [
+    "Heartbeat",
+    "Ownership",
+    "Partitions",
+    "PostgresOptions",
+    "PostgresSqlOptions",
+    "PostgresWithOptions",
+    "Rules",
+    "Snapshot",
+    "Watermarks",
+    "check_slot_name",
+]
+
+_Columns = Annotated[tuple[str, ...], Listed(DottedName("schema.table.column"))]
+_Span = Annotated[str, Span()]
 
 
 class Ownership(enum.StrEnum):
@@ -72,16 +99,55 @@ class Watermarks(enum.StrEnum):
     """By updates of the one row of ``dblog_meta.watermarks``."""
 
 
-class PostgresOptions(BaseModel):
-    """What one may ask of a Postgres source beyond its database."""
+class _Chosen(BaseModel):
+    """Which tables, and how the database lets us in."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    password: str | None = Field(default=None, description="where the password is: env:NAME or file:PATH")
-    tables: tuple[str, ...] = Field(default=(), description="these tables, schema.table, optionally AS another name")
-    schemas: tuple[str, ...] = Field(default=(), description="all tables of these schemas")
-    exclude_columns: tuple[str, ...] = Field(default=(), description="columns left out, schema.table.column")
-    text_columns: tuple[str, ...] = Field(default=(), description="columns kept as the text that Postgres prints")
+    password: Annotated[str | None, Secret()] = Field(
+        default=None, description="where the password is: env:NAME or file:PATH"
+    )
+    tables: Annotated[
+        tuple[str, ...], Keyword("FOR TABLES", "tables", "FOR ALL TABLES"), Listed(DottedName("schema.table", True))
+    ] = Field(default=(), description="these tables, schema.table, optionally AS another name")
+    schemas: Annotated[tuple[str, ...], Keyword("FOR SCHEMAS", "tables", "FOR ALL TABLES"), Listed(Name("schema"))] = (
+        Field(default=(), description="all tables of these schemas")
+    )
+
+    @field_validator("password")
+    @classmethod
+    def _only_a_reference(cls, password: str | None) -> str | None:
+        return None if password is None else check_reference(password)
+
+    @field_validator("tables")
+    @classmethod
+    def _names_of_tables(cls, tables: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(choice_text(parse_table(text)) for text in tables)
+
+    @model_validator(mode="after")
+    def _chosen_together(self) -> Self:
+        _refuse_conflicts(self)
+        choices = self.choices()
+        _each_once("table", [str(choice.table) for choice in choices])
+        _each_once("name", [choice.alias.lower() for choice in choices if choice.alias])
+        return self
+
+    def choices(self) -> tuple[TableChoice, ...]:
+        """Return the tables that were named."""
+        return tuple(parse_table(text) for text in self.tables)
+
+    @property
+    def _tables_and_schemas(self) -> bool:
+        return bool(self.tables and self.schemas)
+
+
+class _Behaviour(BaseModel):
+    """How tables are captured and copied."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    exclude_columns: _Columns = Field(default=(), description="columns left out, schema.table.column")
+    text_columns: _Columns = Field(default=(), description="columns kept as the text that Postgres prints")
     publication_ownership: Ownership = Field(default=Ownership.MANAGED, description="whose the publication is")
     slot_ownership: Ownership = Field(default=Ownership.MANAGED, description="whose the slot is")
     rules: Rules = Field(default=Rules.OPEN, description="what a publication may look like")
@@ -92,17 +158,12 @@ class PostgresOptions(BaseModel):
     heartbeat: Heartbeat | None = Field(default=None, description="how an idle database is kept moving")
     heartbeat_interval: float = Field(default=10.0, description="seconds between heartbeats")
     snapshot: Snapshot = Field(default=Snapshot.PARALLEL, description="how tables are copied first")
-    snapshot_wait: str = Field(default="1 hour", description="how long a copy waits for transactions begun before it")
+    snapshot_wait: _Span = Field(default="1 hour", description="how long a copy waits for transactions begun before it")
     chunk_rows: int = Field(
         default=20_000, ge=1, description="rows of the first chunk of a chunked copy; then it adapts"
     )
-    chunk_pause: str = Field(default="0 s", description="the pause between the chunks of a chunked copy")
+    chunk_pause: _Span = Field(default="0 s", description="the pause between the chunks of a chunked copy")
     watermarks: Watermarks = Field(default=Watermarks.MESSAGE, description="how windows are marked in the stream")
-
-    @field_validator("password")
-    @classmethod
-    def _only_a_reference(cls, password: str | None) -> str | None:
-        return None if password is None else check_reference(password)
 
     @field_validator("heartbeat_interval")
     @classmethod
@@ -118,24 +179,20 @@ class PostgresOptions(BaseModel):
         parse_duration(text)
         return text
 
+    @field_validator("exclude_columns", "text_columns")
+    @classmethod
+    def _names_of_columns(cls, columns: tuple[str, ...]) -> tuple[str, ...]:
+        found = (parse_column(text) for text in columns)
+        return tuple(dotted_text((each.table.schema, each.table.name, each.column)) for each in found)
+
     @model_validator(mode="after")
-    def _together(self) -> PostgresOptions:
-        """Refuse what contradicts itself."""
-        for conflict, (what, remedy) in _CONFLICTS.items():
-            if getattr(self, conflict):
-                raise UsageError(what, remedy)
-        choices = self.choices()
-        _each_once("table", [str(choice.table) for choice in choices])
-        _each_once("name", [choice.alias.lower() for choice in choices if choice.alias])
+    def _behaves_together(self) -> Self:
+        _refuse_conflicts(self)
         both = set(self.excluded()) & set(self.as_text())
         if both:
             message = f"{min(both)} is both excluded and kept as text"
             raise UsageError(message, "Name it in one of the two.")
         return self
-
-    def choices(self) -> tuple[TableChoice, ...]:
-        """Return the tables that were named."""
-        return tuple(parse_table(text) for text in self.tables)
 
     def excluded(self) -> tuple[ColumnName, ...]:
         """Return the columns to leave out."""
@@ -144,10 +201,6 @@ class PostgresOptions(BaseModel):
     def as_text(self) -> tuple[ColumnName, ...]:
         """Return the columns to keep as text."""
         return tuple(parse_column(text) for text in self.text_columns)
-
-    @property
-    def _tables_and_schemas(self) -> bool:
-        return bool(self.tables and self.schemas)
 
     @property
     def _slot_before_publication(self) -> bool:
@@ -160,6 +213,65 @@ class PostgresOptions(BaseModel):
     @property
     def _root_under_strict_rules(self) -> bool:
         return self.partitions is Partitions.ROOT and self.rules is Rules.STRICT
+
+
+class PostgresOptions(_Behaviour, _Chosen):
+    """What one may ask of a Postgres source beyond its database."""
+
+
+class _Database(BaseModel):
+    """Where the tables are: in one database, or in several that are the shards of one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    connection: Annotated[str | None, Keyword("CONNECTION", "connection")] = Field(
+        default=None, description="the database: a URL, or keywords as libpq has them, without a password"
+    )
+    connections: Annotated[tuple[str, ...], Keyword("CONNECTIONS", "connection")] = Field(
+        default=(), description="several databases with the same tables, the shards of one"
+    )
+
+    @field_validator("connection")
+    @classmethod
+    def _is_a_database(cls, connection: str | None) -> str | None:
+        return None if connection is None else _checked(connection)
+
+    @field_validator("connections")
+    @classmethod
+    def _are_databases(cls, connections: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(_checked, connections))
+
+    @model_validator(mode="after")
+    def _one_or_more(self) -> Self:
+        if (self.connection is None) == (not self.connections):
+            message = "a Postgres source has one connection, or several that are its shards"
+            raise UsageError(message, "Write CONNECTION 'postgresql://…', or CONNECTIONS ('postgresql://…', …).")
+        _each_once("connection", list(self.connections), shown=False)
+        return self
+
+
+class PostgresSqlOptions(_Chosen, _Database):
+    """What is said in clauses: which database or databases, and which tables."""
+
+
+class PostgresWithOptions(_Behaviour, SourceOptions):
+    """What is said in WITH."""
+
+    publication: str | None = Field(default=None, description="the publication; penstock_ and the source's name")
+    slot: str | None = Field(default=None, description="the replication slot; penstock_ and the source's name")
+
+    @field_validator("slot")
+    @classmethod
+    def _name_of_a_slot(cls, slot: str | None) -> str | None:
+        return None if slot is None else check_slot_name(slot)
+
+
+def check_slot_name(slot: str) -> str:
+    """Return the name of a replication slot; refuse what cannot be one."""
+    if not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
+        message = f"{slot!r} cannot name a replication slot"
+        raise UsageError(message, "Use lower-case letters, digits and underscores, 63 at most.")
+    return slot
 
 
 _CONFLICTS = {
@@ -182,8 +294,21 @@ _CONFLICTS = {
 }
 
 
-def _each_once(what: str, names: list[str]) -> None:
+def _refuse_conflicts(options: BaseModel) -> None:
+    """Refuse what contradicts itself; each half of the options knows some of the conflicts."""
+    for conflict, (what, remedy) in _CONFLICTS.items():
+        if getattr(options, conflict, False):
+            raise UsageError(what, remedy)
+
+
+def _checked(connection: str) -> str:
+    """Return a connection as it was given, if it is one, without a secret in it."""
+    parse_url(connection)
+    return connection
+
+
+def _each_once(what: str, names: list[str], *, shown: bool = True) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        message = f"the {what} {twice[0]} was given twice"
+        message = f"the {what} {twice[0]} was given twice" if shown else f"a {what} was given twice"
         raise UsageError(message, "Give it once.")

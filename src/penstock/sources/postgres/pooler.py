@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from penstock.sources.postgres.findings import Finding, error, warning
+from penstock.sources.findings import Finding, error, warning
 from penstock.sources.postgres.refusals import POOLER_REMEDY
 
 __all__ = ["find_pooler"]

@@ -21,8 +21,8 @@ from psycopg import sql
 
 from penstock.errors import DefiniteError
 from penstock.model import TableName
+from penstock.sources.findings import Finding, error, info, warning
 from penstock.sources.postgres.captured import CapturedTable
-from penstock.sources.postgres.findings import Finding, error, info, warning
 from penstock.sources.postgres.names import quoted, quoted_table
 from penstock.sources.postgres.options import Ownership, Rules
 

@@ -20,7 +20,7 @@ import psycopg
 from psycopg import pq, sql
 from psycopg.errors import error_from_result
 
-from penstock.errors import DefiniteError, TransientError
+from penstock.errors import DefiniteError, InUse, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect, connect_replication, forget_timeouts
 from penstock.sources.postgres.old_transactions import Patience
@@ -53,7 +53,7 @@ _CONFLICT = "CASE WHEN s.conflicting THEN CASE WHEN pg_is_in_recovery() THEN 'co
 _AFRESH = "Drop the source with `penstock drop {source}` and capture it again: its tables are then copied afresh."
 
 
-class SlotInUse(TransientError):
+class SlotInUse(InUse):
     """Another session reads the slot: one that is about to end, or another Penstock."""
 
 

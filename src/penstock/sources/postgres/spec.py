@@ -1,47 +1,42 @@
-"""A Postgres source as a value, and what one running capture of it needs."""
+"""A Postgres source as a value: what was asked for of a database."""
 
 from __future__ import annotations
 
 import re
-import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from pydantic import ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from penstock.errors import DefiniteError, TransientError, UsageError
+from penstock.errors import DefiniteError, UsageError
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
-from penstock.sources.family import InstanceConfig, Source
+from penstock.sources.family import Checked, InstanceConfig, Source, check_name, is_name
+from penstock.sources.findings import Finding, error, errors_among
+from penstock.sources.postgres.asking import asking, preparing
 from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.checking import checked, checked_position, unreachable
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
-from penstock.sources.postgres.findings import Finding, error, errors_among
-from penstock.sources.postgres.meta import make_meta, meta_tables, restore_meta, unmake_meta
-from penstock.sources.postgres.names import TableChoice, choice_text, nearest, quoted
-from penstock.sources.postgres.options import Heartbeat, Ownership, PostgresOptions, Rules, Snapshot, Watermarks
+from penstock.sources.postgres.names import TableChoice, choice_text
+from penstock.sources.postgres.options import (
+    Ownership,
+    PostgresOptions,
+    PostgresSqlOptions,
+    PostgresWithOptions,
+    check_slot_name,
+)
 from penstock.sources.postgres.preflight import Preflight, chosen_tables, examine, examine_named
 from penstock.sources.postgres.preflight.role import find_role
 from penstock.sources.postgres.preflight.tables import check_table
-from penstock.sources.postgres.publication import create_publication, drop_publication, repair_publication
-from penstock.sources.postgres.slot import (
-    SlotFlags,
-    create_slot,
-    drop_slot,
-    find_slot,
-    identify,
-    slot_problem,
-    take_snapshot,
-)
-from penstock.sources.postgres.wal import written
+from penstock.sources.postgres.shards import check_connections, shard_suffixes, shard_words
+from penstock.sources.postgres.slot import SlotFlags, identify, take_snapshot
 
-__all__ = ["PostgresInstanceConfig", "PostgresSource", "source_name"]
+__all__ = ["PostgresSource", "source_name"]
 
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
-_RELEASE_SECONDS = 10.0
-_SETTLE_SECONDS = 3
+_LONGEST_NAME = 41
 
 
 def source_name(url: str) -> str:
@@ -49,7 +44,7 @@ def source_name(url: str) -> str:
     parameters = conninfo_to_dict(parse_url(url))
     database = str(parameters.get("dbname") or parameters.get("service") or parameters.get("user") or "postgres")
     name = re.sub(r"[^a-z0-9_]+", "_", database.lower()).strip("_")[:40]
-    return name if _NAME.fullmatch(name) else f"db_{name}"[:41]
+    return name if is_name(name) else f"db_{name}"[:41]
 
 
 class PostgresSource(Source, PostgresOptions):
@@ -58,18 +53,16 @@ class PostgresSource(Source, PostgresOptions):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     NAME: ClassVar[str] = "POSTGRES"
+    SqlOptions: ClassVar[type[PostgresSqlOptions]] = PostgresSqlOptions
+    WithOptions: ClassVar[type[PostgresWithOptions]] = PostgresWithOptions
+    ALTERABLE: ClassVar[frozenset[str]] = frozenset(
+        ("retain_history", "snapshot", "snapshot_wait", "chunk_rows", "chunk_pause", "heartbeat_interval")
+    )
 
-    connection: str
+    connection: str = ""
+    connections: tuple[str, ...] = Field(default=(), description="the databases of shards, in the place of one")
     publication: str
     slot: str
-
-    @field_validator("name")
-    @classmethod
-    def _plain_name(cls, name: str) -> str:
-        if not _NAME.fullmatch(name):
-            message = "a source's name is a lower-case letter, then letters, digits and underscores, 41 at most"
-            raise ValueError(message)
-        return name
 
     @field_validator("connection")
     @classmethod
@@ -79,34 +72,102 @@ class PostgresSource(Source, PostgresOptions):
     @field_validator("slot")
     @classmethod
     def _name_of_a_slot(cls, slot: str) -> str:
-        if not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
-            message = f"{slot!r} cannot name a replication slot"
-            raise UsageError(message, "Use lower-case letters, digits and underscores, 63 at most.")
-        return slot
+        return check_slot_name(slot)
+
+    @field_validator("connections")
+    @classmethod
+    def _several_databases(cls, connections: tuple[str, ...]) -> tuple[str, ...]:
+        return check_connections(connections) if connections else ()
+
+    @model_validator(mode="after")
+    def _one_or_several(self) -> PostgresSource:
+        if self.connections and self.connection:
+            message = f"source {self.name} has both one database and several"
+            raise UsageError(message, "Give connection, or connections.")
+        return self
 
     @classmethod
     def from_url(cls, url: str, name: str | None = None, **options: Any) -> Self:
         """Describe the capture of a database by its URL, and by options (the fields of `PostgresOptions`)."""
-        name = name or source_name(url)
-        if not _NAME.fullmatch(name):
-            message = f"{name!r} cannot name a source"
-            raise UsageError(
-                message,
-                "Use a lower-case letter, then lower-case letters, digits and underscores, 41 at most.",
-            )
         connection, password = _split_password(parse_url(url))
-        given = {"publication": f"penstock_{name}", "slot": f"penstock_{name}", "password": password}
+        return cls._named(name or source_name(url), {"password": password, **options}, connection=connection)
+
+    @classmethod
+    def from_urls(cls, urls: Sequence[str], name: str, **options: Any) -> Self:
+        """Describe the capture of several databases with the same tables, which become one source: see `shards`."""
+        return cls._named(name, options, connections=check_connections(urls))
+
+    @classmethod
+    def _named(cls, name: str, options: dict[str, Any], **where: Any) -> Self:
+        name = check_name(name)
+        given = {"publication": f"penstock_{name}", "slot": f"penstock_{name}"}
         given |= {option: value for option, value in options.items() if value is not None}
-        _known_options(cls, given)
-        try:
-            return cls.model_validate({**given, "name": name, "connection": connection})
-        except ValidationError as invalid:
-            first = invalid.errors(include_input=False, include_url=False)[0]
-            message = f"the option {'.'.join(map(str, first['loc'])) or name}: {first['msg']}"
-            raise UsageError(message, "See the reference of the options of a Postgres source.") from None
+        return cls.of(name, **{**given, **where})
+
+    @classmethod
+    def from_options(cls, name: str, sql: BaseModel, with_: BaseModel) -> Self:
+        """Describe what a statement asks for: one database, or several."""
+        given = {field: getattr(part, field) for part in (sql, with_) for field in part.model_fields_set}
+        connection, connections = given.pop("connection", None), given.pop("connections", ())
+        return cls.from_urls(connections, name, **given) if connections else cls.from_url(connection, name, **given)
+
+    def sql_options(self) -> PostgresSqlOptions:
+        """Return what is written in clauses."""
+        fields = {field: getattr(self, field) for field in PostgresSqlOptions.model_fields}
+        return PostgresSqlOptions.model_construct(**{**fields, "connection": self.connection or None})
+
+    def with_options(self) -> PostgresWithOptions:
+        """Return what is written in ``WITH``; publication and slot where they are not called as ever."""
+        fields = {field: getattr(self, field) for field in PostgresWithOptions.model_fields}
+        usual = {field: None for field in ("publication", "slot") if fields[field] == f"penstock_{self.name}"}
+        return PostgresWithOptions.model_construct(**{**fields, **usual})
+
+    def shards(self) -> Mapping[str | None, Self]:
+        """Return a source for each database, where there are several.
+
+        A password by reference holds for all, unless a connection has its own; so does a publication or slot of the
+        user's, which has the same name everywhere. Ours are named after the shard.
+        """
+        if not self.connections:
+            return {None: self}
+        words = shard_words(self.connections)
+        named = zip(words, self.connections, shard_suffixes(words), strict=True)
+        return {word: self._shard(connection, suffix) for word, connection, suffix in named}
+
+    def _shard(self, connection: str, suffix: str) -> Self:
+        connection, password = _split_password(connection)
+        return type(self).model_validate(
+            {
+                **self.model_dump(exclude={"connections"}),
+                **{field: f"{getattr(self, field)}_{suffix}" for field in self._ours()},
+                "name": f"{self.name[: _LONGEST_NAME - len(suffix) - 1]}_{suffix}",
+                "connection": connection,
+                "password": password or self.password,
+            }
+        )
+
+    @classmethod
+    def whole(cls, name: str, shards: Sequence[Source]) -> Source:
+        """Return the source of several databases whose shards these are."""
+        parts = [shard for shard in shards if isinstance(shard, cls)]
+        passwords = {part.password for part in parts}
+        shared = passwords.pop() if len(passwords) == 1 else None
+        connections = [part.connection if shared == part.password else part.conninfo() for part in parts]
+        suffix = shard_suffixes(shard_words(connections))[0]
+        owned = {field: getattr(parts[0], field).removesuffix(f"_{suffix}") for field in parts[0]._ours()}
+        given = parts[0].model_dump(exclude={"name", "connection"})
+        return cls.of(name, **{**given, **owned, "password": shared, "connections": tuple(connections)})
+
+    def _ours(self) -> list[str]:
+        """Name what of publication and slot is ours."""
+        owned = {"publication": self.publication_ownership, "slot": self.slot_ownership}
+        return [field for field, ownership in owned.items() if ownership is Ownership.MANAGED]
 
     def conninfo(self) -> str:
         """Return the connection as `connect` takes it: the reference stands in the place of the password."""
+        if self.connections:
+            message = f"source {self.name} is made of {len(self.connections)} databases"
+            raise UsageError(message, "Ask one of its shards.")
         return make_conninfo(self.connection, password=self.password) if self.password else self.connection
 
     def preflight(
@@ -141,7 +202,7 @@ class PostgresSource(Source, PostgresOptions):
     def look_again(self, tables: Collection[TableName]) -> dict[TableName, CapturedTable | Finding]:
         """Return these tables as they are now, whether or not they are captured; or why one cannot be."""
         named = self.model_copy(update={"tables": tuple(choice_text(TableChoice(t)) for t in tables), "schemas": ()})
-        with connect(self.conninfo()) as connection:
+        with preparing(self.name, self.conninfo()), connect(self.conninfo()) as connection:
             role = find_role(connection)
             selection, problems = examine_named(connection, self.publication, named)
         found: dict[TableName, CapturedTable | Finding] = {}
@@ -155,11 +216,30 @@ class PostgresSource(Source, PostgresOptions):
 
     def describe(self) -> Sequence[TableSchema]:
         """Return the schemas of the tables that can be captured."""
-        return [table.captured().table_schema() for table in self.preflight().capturable()]
+        with asking(self.connection):
+            return [table.captured().table_schema() for table in self.preflight().capturable()]
+
+    def check(self, instance: InstanceConfig | None = None, durable: Lsn | None = None) -> Checked:
+        """Look at the database; of a source that is there, also whether its slot has what the log has not."""
+        there = instance if isinstance(instance, PostgresInstanceConfig) else None
+        try:
+            with asking(self.connection):
+                if there is None:
+                    return checked(self.preflight())
+                captured = frozenset(table.name for table in there.tables)
+                found = self.preflight(captured=captured, refused=frozenset(there.left_out()))
+                return checked(found, checked_position(there, durable))
+        except DefiniteError as refused:
+            return unreachable(refused)
+
+    def place(self) -> str:
+        """Name host, port and database."""
+        return ", ".join(map(place, self.connections or [self.connection]))
 
     def create_instances(self, workers: int) -> Sequence[PostgresInstanceConfig]:
         """Return the one instance: one slot and one connection serve all tables."""
-        found = self.preflight()
+        with preparing(self.name, self.conninfo()):
+            found = self.preflight()
         found.require()
         return [
             PostgresInstanceConfig(
@@ -186,134 +266,21 @@ class PostgresSource(Source, PostgresOptions):
         ]
 
 
-class PostgresInstanceConfig(InstanceConfig):
-    """What one capture process needs, and what it made upstream."""
-
-    connection: str
-    publication: str
-    slot: str
-    tables: tuple[CapturedTable, ...]
-    refused: dict[str, tuple[str, str]] = Field(default_factory=dict)
-    publication_ownership: Ownership = Ownership.MANAGED
-    slot_ownership: Ownership = Ownership.MANAGED
-    rules: Rules = Rules.OPEN
-    flags: SlotFlags = SlotFlags()
-    heartbeat: Heartbeat | None = None
-    heartbeat_interval: float = 10.0
-    identity: str = ""
-    """Made with the source, and in every watermark: what tells ours from those of others."""
-    snapshot: Snapshot = Snapshot.PARALLEL
-    snapshot_wait: str = "1 hour"
-    chunk_rows: int = 20_000
-    chunk_pause: str = "0 s"
-    watermarks: Watermarks = Watermarks.MESSAGE
-    accepted_interference: int = 0
-    """Up to here, what others wrote in the place of our watermarks and heartbeats is settled."""
-    standby: bool = False
-    """Whether it was a standby from which capture began."""
-    start_lsn: int = 0
-    system: str = ""
-    timeline: int = 0
-    forked_at: int = 0
-    """Where this timeline began; 0 for the first one, and until capture has connected."""
-
-    def start(self) -> Lsn:
-        """Return the position from which on the slot sees every commit."""
-        return Lsn(self.start_lsn)
-
-    def prepare(self) -> Self:
-        """Make our tables, the publication, then the slot: a slot decodes only with publications older than itself."""
-        with connect(self.connection) as connection, connect_replication(self.connection) as replication:
-            system, timeline = identify(replication)
-            standby = connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
-            meta, made = self.meta_tables(), False
-            claimed = make_meta(connection, meta, self.identity) if meta else Lsn.ZERO
-            try:
-                if self._owns_publication:
-                    create_publication(connection, self.publication, self.tables, self.rules, meta)
-                    made = True
-                start = self._make_slot(replication) if self._owns_slot else self._take_slot(connection)
-            except BaseException:
-                if made:
-                    drop_publication(connection, self.publication)
-                unmake_meta(connection, meta, self.identity)
-                raise
-        known = {"start_lsn": int(start), "system": system, "timeline": timeline, "standby": standby}
-        return self.model_copy(update={**known, "accepted_interference": int(claimed)})
-
-    def meta_tables(self) -> tuple[TableName, ...]:
-        """Return the tables upstream in which we mark windows and beat; none where logical messages do."""
-        return meta_tables(self.watermarks, self.heartbeat)
-
-    def accept_interference(self) -> Self:
-        """Put our rows upstream right again, and take all that others wrote there so far as settled.
-
-        For somebody who knows who that was. Capture must not run meanwhile; it goes on with the config returned.
-        """
-        with connect(self.connection) as connection:
-            settled = restore_meta(connection, self.meta_tables(), self.identity)
-        return self.model_copy(update={"accepted_interference": int(settled)})
-
-    def _make_slot(self, replication: psycopg.Connection[Any]) -> Lsn:
-        flags = self.flags
-        return create_slot(
-            *(replication, self.slot), temporary=flags.temporary, two_phase=flags.two_phase, failover=flags.failover
-        )
-
-    def _take_slot(self, connection: psycopg.Connection[Any]) -> Lsn:
-        """Begin where a slot of the user's stands."""
-        state = find_slot(connection, self.slot)
-        problem = f"there is no replication slot {self.slot}" if state is None else slot_problem(state, self.flags)
-        if state is None or problem is not None:
-            raise DefiniteError(str(problem), "Make it, or name another one.")
-        return state.confirmed
-
-    def repair(self) -> Lsn:
-        """Make our publication publish exactly the tables of this config; return a position after that."""
-        with connect(self.connection) as connection:
-            if self._owns_publication:
-                repair_publication(connection, self.publication, self.tables, self.rules, self.meta_tables())
-            return written(connection)
-
-    def cleanup(self) -> list[str]:
-        """Drop slot, publication and tables that are ours; a capture that was just stopped gets a moment to let go."""
-        removed = []
-        with connect(self.connection) as connection:
-            if self._owns_slot and _drop_released(connection, self.slot):
-                removed.append(f"slot {self.slot}")
-            if self._owns_publication and drop_publication(connection, self.publication):
-                removed.append(f"publication {self.publication}")
-            removed += unmake_meta(connection, self.meta_tables(), self.identity)
-        return removed
-
-    def settle(self, durable: Lsn) -> list[str]:
-        """Clean up long after capture ended: a slot that was confirmed beyond `durable` is somebody else's by now."""
-        with connect(self.connection, connect_timeout=_SETTLE_SECONDS) as connection:
-            state = find_slot(connection, self.slot) if self._owns_slot else None
-            if state is not None and state.confirmed > durable:
-                return unmake_meta(connection, self.meta_tables(), self.identity)
-        return self.cleanup()
-
-    def by_hand(self) -> list[str]:
-        """Return what to run in psql on that database."""
-        slot = [f"SELECT pg_drop_replication_slot('{self.slot}');"] if self._owns_slot else []
-        publication = [f"DROP PUBLICATION IF EXISTS {quoted(self.publication)};"] if self._owns_publication else []
-        meta = [f"DROP TABLE IF EXISTS {table}; -- if Penstock made it" for table in self.meta_tables()]
-        left = [*slot, *publication, *meta]
-        return [f"-- on {place(self.connection)}", *left] if left else []
-
-    def kept(self) -> list[str]:
-        """Name what is the user's, and stays upstream."""
-        slot = [] if self._owns_slot else [f"slot {self.slot}"]
-        return slot + ([] if self._owns_publication else [f"publication {self.publication}"])
-
-    @property
-    def _owns_slot(self) -> bool:
-        return self.slot_ownership is Ownership.MANAGED
-
-    @property
-    def _owns_publication(self) -> bool:
-        return self.publication_ownership is Ownership.MANAGED
+_UPSTREAM = "it was made upstream with the source"
+_COLUMNS = "the history of its tables has the columns that were chosen then"
+_TABLES = "tables come and go by ALTER SOURCES … ADD TABLE and DROP TABLE"
+_FIXED = {
+    **dict.fromkeys(
+        ("publication", "slot", "publication_ownership", "slot_ownership", "rules", "partitions"), _UPSTREAM
+    ),
+    **dict.fromkeys(("slot_temporary", "two_phase", "failover"), "the slot was made so"),
+    **dict.fromkeys(("heartbeat", "watermarks"), "what it needs upstream was made with the source"),
+    **dict.fromkeys(("tables", "schemas"), _TABLES),
+    **dict.fromkeys(("exclude_columns", "text_columns"), _COLUMNS),
+    "connection": "the history of the source is that of this database",
+    "password": "it is a reference: change what it refers to, and capture uses that when it connects next",
+}
+"""Why options cannot be changed later."""
 
 
 def _split_password(conninfo: str) -> tuple[str, str | None]:
@@ -321,21 +288,3 @@ def _split_password(conninfo: str) -> tuple[str, str | None]:
     parameters = conninfo_to_dict(conninfo)
     password = parameters.pop("password", None)
     return make_conninfo("", **parameters), str(password) if password else None
-
-
-def _known_options(source: type[PostgresSource], given: dict[str, Any]) -> None:
-    for option in given:
-        if option not in source.model_fields:
-            message = f"there is no option {option} of a Postgres source"
-            raise UsageError(message, nearest(option, source.model_fields) or "See the reference of its options.")
-
-
-def _drop_released(connection: psycopg.Connection[Any], slot: str) -> bool:
-    deadline = time.monotonic() + _RELEASE_SECONDS
-    while True:
-        try:
-            return drop_slot(connection, slot)
-        except (TransientError, psycopg.errors.ObjectInUse):
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)

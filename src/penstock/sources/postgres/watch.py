@@ -16,8 +16,8 @@ import psycopg
 from penstock.errors import DefiniteError, TableError
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.publication import Publication, read_publication
-from penstock.sources.postgres.spec import PostgresInstanceConfig
 
 __all__ = ["PublicationWatch"]
 

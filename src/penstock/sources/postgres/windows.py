@@ -27,11 +27,11 @@ from penstock.durations import parse_duration
 from penstock.errors import DefiniteError, TableError, UsageError
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.copy import copy_rows, from_table, selected, table_bytes
 from penstock.sources.postgres.keys import Key, key_type
 from penstock.sources.postgres.old_transactions import next_transaction, wait_for_transactions_before
-from penstock.sources.postgres.spec import PostgresInstanceConfig
 from penstock.sources.postgres.wal import written
 from penstock.sources.postgres.watermark import Mark, Watermark, write_watermark
 

@@ -14,7 +14,7 @@ the source from being created; an error of a table keeps that table out, and the
 
 from __future__ import annotations
 
-from penstock.sources.postgres.findings import Finding, Level
+from penstock.sources.findings import Finding, Level
 from penstock.sources.postgres.preflight.examination import Preflight, chosen_tables, examine, examine_named
 
 __all__ = ["Finding", "Level", "Preflight", "chosen_tables", "examine", "examine_named"]

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from penstock.model import TableName
-from penstock.sources.postgres.findings import Finding, error
+from penstock.sources.findings import Finding, error
 from penstock.sources.postgres.names import quoted, quoted_table
 from penstock.sources.postgres.options import Ownership, Partitions, PostgresOptions
 from penstock.sources.postgres.publication import Publication, check_publication

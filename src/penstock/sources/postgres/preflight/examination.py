@@ -10,7 +10,7 @@ import psycopg
 
 from penstock.errors import DefiniteError
 from penstock.model import TableName
-from penstock.sources.postgres.findings import Finding, error, errors_among, info
+from penstock.sources.findings import Finding, error, errors_among, info
 from penstock.sources.postgres.introspect import find_tables
 from penstock.sources.postgres.meta import find_meta, meta_tables
 from penstock.sources.postgres.options import Ownership, PostgresOptions

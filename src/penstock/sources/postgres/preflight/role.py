@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from penstock.sources.postgres.findings import Finding, error
+from penstock.sources.findings import Finding, error
 from penstock.sources.postgres.names import quoted
 from penstock.sources.postgres.options import Ownership, PostgresOptions
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 
-from penstock.sources.postgres.findings import Finding, error, info, warning
+from penstock.sources.findings import Finding, error, info, warning
 from penstock.sources.postgres.options import Ownership, PostgresOptions
 
 __all__ = ["check_server", "check_version"]

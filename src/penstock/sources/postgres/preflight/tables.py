@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from penstock.model import RESERVED
-from penstock.sources.postgres.findings import Finding, error, info
+from penstock.sources.findings import Finding, error, info
 from penstock.sources.postgres.introspect import UpstreamTable
 from penstock.sources.postgres.names import quoted, quoted_table
 from penstock.sources.postgres.options import Ownership, PostgresOptions

@@ -1,0 +1,74 @@
+"""The tables of the catalog, version by version: a home of an older Penstock is brought up to date when opened."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from penstock.catalog.progress import PROGRESS_TABLE
+from penstock.errors import DefiniteError
+
+__all__ = ["VERSION", "migrate"]
+
+_SCHEMA = """
+CREATE TABLE source (
+    name TEXT PRIMARY KEY, kind TEXT NOT NULL, spec TEXT NOT NULL, instance TEXT NOT NULL, state TEXT NOT NULL,
+    error TEXT, remedy TEXT, created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP);
+CREATE TABLE source_table (
+    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, schema_name TEXT NOT NULL, table_name TEXT NOT NULL,
+    local TEXT NOT NULL, state TEXT NOT NULL, error TEXT, remedy TEXT,
+    PRIMARY KEY (source, schema_name, table_name), UNIQUE (source, local));
+CREATE TABLE base_version (
+    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, local TEXT NOT NULL, version INTEGER NOT NULL,
+    position INTEGER NOT NULL, columns BLOB NOT NULL, PRIMARY KEY (source, local, version))
+"""
+_DEBT = """
+CREATE TABLE debt (
+    id INTEGER PRIMARY KEY, source TEXT NOT NULL, instance TEXT NOT NULL, durable INTEGER NOT NULL, error TEXT,
+    since TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP)
+"""
+_LOGS = """
+ALTER TABLE source ADD COLUMN log TEXT;
+ALTER TABLE base_version RENAME TO base_version_2;
+CREATE TABLE base_version (
+    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, local TEXT NOT NULL, version INTEGER NOT NULL,
+    position INTEGER NOT NULL, columns BLOB NOT NULL, PRIMARY KEY (source, local, position, version));
+INSERT INTO base_version SELECT * FROM base_version_2;
+DROP TABLE base_version_2
+"""
+_REPAIRS = """
+CREATE TABLE repair (
+    id INTEGER PRIMARY KEY, source TEXT NOT NULL, schema_name TEXT NOT NULL, table_name TEXT NOT NULL,
+    chosen TEXT NOT NULL, asked_by TEXT NOT NULL, asked_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    state TEXT NOT NULL DEFAULT 'asked', low INTEGER, high INTEGER, rows_read INTEGER, rows_changed INTEGER,
+    error TEXT, remedy TEXT, ended_at TEXT)
+"""
+_KINDS = """
+ALTER TABLE debt ADD COLUMN kind TEXT NOT NULL DEFAULT 'POSTGRES'
+"""
+_SHARDS = """
+ALTER TABLE source ADD COLUMN part_of TEXT;
+ALTER TABLE source ADD COLUMN shard TEXT
+"""
+_KEEPING = """
+ALTER TABLE source ADD COLUMN keep_tables INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE source ADD COLUMN durable INTEGER NOT NULL DEFAULT 0
+"""
+_STEPS = (_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _KINDS, _SHARDS, _KEEPING)
+"""What takes a catalog from one version, the place in this list, to the next."""
+VERSION = len(_STEPS)
+
+
+def migrate(db: sqlite3.Connection, home: Path) -> None:
+    """Take the catalog of a home to this version, in one transaction; refuse one that is newer."""
+    found = db.execute("PRAGMA user_version").fetchone()[0]
+    if found > VERSION:
+        message = f"the home {home} was made by a newer Penstock (catalog version {found}; this one knows {VERSION})"
+        raise DefiniteError(message, "Upgrade Penstock, or use another home (--home).")
+    if found < VERSION:
+        db.execute("BEGIN IMMEDIATE")
+        for step in _STEPS[db.execute("PRAGMA user_version").fetchone()[0] :]:
+            for statement in step.split(";"):
+                db.execute(statement)
+        db.execute(f"PRAGMA user_version = {VERSION}")
+        db.execute("COMMIT")

@@ -1,0 +1,44 @@
+"""What `check` has to say of a Postgres source: preflight, and where its slot stands, in the family's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.errors import DefiniteError
+from penstock.positions import Lsn
+from penstock.sources.family import Checked
+from penstock.sources.findings import Finding, error
+from penstock.sources.postgres.config import PostgresInstanceConfig
+from penstock.sources.postgres.connection import connect
+from penstock.sources.postgres.preflight import Preflight
+from penstock.sources.postgres.slot import SlotInUse, check_slot, find_slot
+
+__all__ = ["checked", "checked_position", "unreachable"]
+
+
+def checked(found: Preflight, more: Sequence[Finding] = ()) -> Checked:
+    """Tell what preflight found, and more."""
+    capturable = {table.name for table in found.capturable()}
+    findings = list(dict.fromkeys([*more, *found.findings()]))
+    if not found.tables and not found.blocking():
+        findings.append(error("database", "there is no table to capture", "Create one, or name another database."))
+    ready = not more and not found.blocking() and bool(found.tables)
+    return Checked(tuple((table.name, table.name in capturable) for table, _ in found.tables), tuple(findings), ready)
+
+
+def checked_position(instance: PostgresInstanceConfig, durable: Lsn | None) -> list[Finding]:
+    """Hold the slot against what the log has; that somebody reads it is as it should be."""
+    with connect(instance.connection) as connection:
+        state = find_slot(connection, instance.slot)
+    try:
+        check_slot(state, instance.slot, instance.source, Lsn(max(instance.start(), durable or Lsn.ZERO)))
+    except SlotInUse:
+        return []
+    except DefiniteError as lost:
+        return [error("slot", lost.message, lost.remedy)]
+    return []
+
+
+def unreachable(refused: DefiniteError) -> Checked:
+    """Tell that the database could not be asked at all."""
+    return Checked((), (error("connection", refused.message, refused.remedy),), ready=False)

@@ -1,0 +1,211 @@
+"""What one running capture of a Postgres database needs, and what it makes there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import psycopg
+from pydantic import Field
+
+from penstock.errors import DefiniteError, PenstockError, TransientError
+from penstock.model import TableName
+from penstock.positions import Lsn
+from penstock.sources.family import InstanceConfig
+from penstock.sources.postgres.asking import asking, preparing
+from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.connection import connect, connect_replication, place
+from penstock.sources.postgres.meta import make_meta, meta_tables, restore_meta, unmake_meta
+from penstock.sources.postgres.names import quoted
+from penstock.sources.postgres.options import Heartbeat, Ownership, Rules, Snapshot, Watermarks
+from penstock.sources.postgres.publication import create_publication, drop_publication, repair_publication
+from penstock.sources.postgres.slot import SlotFlags, create_slot, drop_slot, find_slot, identify, slot_problem
+from penstock.sources.postgres.wal import flushed, written
+
+__all__ = ["PostgresInstanceConfig"]
+
+_RELEASE_SECONDS = 10.0
+_SETTLE_SECONDS = 3
+_ASK_SECONDS = 2
+
+
+class PostgresInstanceConfig(InstanceConfig):
+    """What one capture process needs, and what it made upstream."""
+
+    connection: str
+    publication: str
+    slot: str
+    tables: tuple[CapturedTable, ...]
+    refused: dict[str, tuple[str, str]] = Field(default_factory=dict)
+    publication_ownership: Ownership = Ownership.MANAGED
+    slot_ownership: Ownership = Ownership.MANAGED
+    rules: Rules = Rules.OPEN
+    flags: SlotFlags = SlotFlags()
+    heartbeat: Heartbeat | None = None
+    heartbeat_interval: float = 10.0
+    identity: str = ""
+    """Made with the source, and in every watermark: what tells ours from those of others."""
+    snapshot: Snapshot = Snapshot.PARALLEL
+    snapshot_wait: str = "1 hour"
+    chunk_rows: int = 20_000
+    chunk_pause: str = "0 s"
+    watermarks: Watermarks = Watermarks.MESSAGE
+    accepted_interference: int = 0
+    """Up to here, what others wrote in the place of our watermarks and heartbeats is settled."""
+    standby: bool = False
+    """Whether it was a standby from which capture began."""
+    start_lsn: int = 0
+    system: str = ""
+    timeline: int = 0
+    forked_at: int = 0
+    """Where this timeline began; 0 for the first one, and until capture has connected."""
+
+    def start(self) -> Lsn:
+        """Return the position from which on the slot sees every commit."""
+        return Lsn(self.start_lsn)
+
+    def prepare(self) -> Self:
+        """Make our tables, the publication, then the slot: a slot decodes only with publications older than itself."""
+        with (
+            preparing(self.source, self.connection),
+            connect(self.connection) as connection,
+            connect_replication(self.connection) as replication,
+        ):
+            system, timeline = identify(replication)
+            standby = connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
+            meta, made = self.meta_tables(), False
+            claimed = make_meta(connection, meta, self.identity) if meta else Lsn.ZERO
+            try:
+                if self._owns_publication:
+                    create_publication(connection, self.publication, self.tables, self.rules, meta)
+                    made = True
+                start = self._make_slot(replication) if self._owns_slot else self._take_slot(connection)
+            except BaseException:
+                if made:
+                    drop_publication(connection, self.publication)
+                unmake_meta(connection, meta, self.identity)
+                raise
+        known = {"start_lsn": int(start), "system": system, "timeline": timeline, "standby": standby}
+        return self.model_copy(update={**known, "accepted_interference": int(claimed)})
+
+    def meta_tables(self) -> tuple[TableName, ...]:
+        """Return the tables upstream in which we mark windows and beat; none where logical messages do."""
+        return meta_tables(self.watermarks, self.heartbeat)
+
+    def accept_interference(self) -> Self:
+        """Put our rows upstream right again, and take all that others wrote there so far as settled.
+
+        For somebody who knows who that was. Capture must not run meanwhile; it goes on with the config returned.
+        """
+        with preparing(self.source, self.connection), connect(self.connection) as connection:
+            settled = restore_meta(connection, self.meta_tables(), self.identity)
+        return self.model_copy(update={"accepted_interference": int(settled)})
+
+    def _make_slot(self, replication: psycopg.Connection[Any]) -> Lsn:
+        flags = self.flags
+        return create_slot(
+            *(replication, self.slot), temporary=flags.temporary, two_phase=flags.two_phase, failover=flags.failover
+        )
+
+    def _take_slot(self, connection: psycopg.Connection[Any]) -> Lsn:
+        """Begin where a slot of the user's stands."""
+        state = find_slot(connection, self.slot)
+        problem = f"there is no replication slot {self.slot}" if state is None else slot_problem(state, self.flags)
+        if state is None or problem is not None:
+            raise DefiniteError(str(problem), "Make it, or name another one.")
+        return state.confirmed
+
+    def repair(self) -> Lsn:
+        """Make our publication publish exactly the tables of this config; return a position after that."""
+        with preparing(self.source, self.connection), connect(self.connection) as connection:
+            if self._owns_publication:
+                repair_publication(connection, self.publication, self.tables, self.rules, self.meta_tables())
+            return written(connection)
+
+    def cleanup(self) -> list[str]:
+        """Drop slot, publication and tables that are ours; a capture that was just stopped gets a moment to let go."""
+        removed = []
+        with asking(self.connection), connect(self.connection) as connection:
+            if self._owns_slot and _drop_released(connection, self.slot):
+                removed.append(f"slot {self.slot}")
+            if self._owns_publication and drop_publication(connection, self.publication):
+                removed.append(f"publication {self.publication}")
+            removed += unmake_meta(connection, self.meta_tables(), self.identity)
+        return removed
+
+    def settle(self, durable: Lsn) -> list[str]:
+        """Clean up long after capture ended: a slot that was confirmed beyond `durable` is somebody else's by now."""
+        with asking(self.connection), connect(self.connection, connect_timeout=_SETTLE_SECONDS) as connection:
+            state = find_slot(connection, self.slot) if self._owns_slot else None
+            if state is not None and state.confirmed > durable:
+                return unmake_meta(connection, self.meta_tables(), self.identity)
+        return self.cleanup()
+
+    def by_hand(self) -> list[str]:
+        """Return what to run in psql on that database."""
+        slot = [f"SELECT pg_drop_replication_slot('{self.slot}');"] if self._owns_slot else []
+        publication = [f"DROP PUBLICATION IF EXISTS {quoted(self.publication)};"] if self._owns_publication else []
+        meta = [f"DROP TABLE IF EXISTS {table}; -- if Penstock made it" for table in self.meta_tables()]
+        left = [*slot, *publication, *meta]
+        return [f"-- on {place(self.connection)}", *left] if left else []
+
+    def produced(self) -> Sequence[CapturedTable]:
+        """Return the tables that are captured."""
+        return self.tables
+
+    def left_out(self) -> Mapping[TableName, tuple[str, str]]:
+        """Return the tables that cannot be captured."""
+        return {TableName.parse(name): why for name, why in self.refused.items()}
+
+    def copies(self) -> bool:
+        """A slot shows what happens from now on; the rest is copied."""
+        return True
+
+    def place(self) -> str:
+        """Name host, port and database."""
+        return place(self.connection)
+
+    def same_outside(self, other: InstanceConfig) -> bool:
+        """Say whether another source has this slot by now."""
+        if not isinstance(other, PostgresInstanceConfig):
+            return False
+        return (self.connection, self.slot) == (other.connection, other.slot)
+
+    def behind(self, durable: Lsn) -> int | None:
+        """Ask how much WAL there is beyond a position."""
+        try:
+            with connect(self.connection, connect_timeout=_ASK_SECONDS) as connection:
+                return max(0, flushed(connection) - durable)
+        except (PenstockError, psycopg.Error):
+            return None
+
+    def makes(self) -> list[str]:
+        """Name what is ours upstream."""
+        publication = [f"publication {self.publication}"] if self._owns_publication else []
+        slot = [f"slot {self.slot}"] if self._owns_slot else []
+        return [*(f"table {table}" for table in self.meta_tables()), *publication, *slot]
+
+    def kept(self) -> list[str]:
+        """Name what is the user's, and stays upstream."""
+        slot = [] if self._owns_slot else [f"slot {self.slot}"]
+        return slot + ([] if self._owns_publication else [f"publication {self.publication}"])
+
+    @property
+    def _owns_slot(self) -> bool:
+        return self.slot_ownership is Ownership.MANAGED
+
+    @property
+    def _owns_publication(self) -> bool:
+        return self.publication_ownership is Ownership.MANAGED
+
+
+def _drop_released(connection: psycopg.Connection[Any], slot: str) -> bool:
+    deadline = time.monotonic() + _RELEASE_SECONDS
+    while True:
+        try:
+            return drop_slot(connection, slot)
+        except (TransientError, psycopg.errors.ObjectInUse):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)

@@ -1,0 +1,65 @@
+"""What could come next, by what the grammar would take."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.sql.completion import Known, candidates
+from tests.sql.kinds import KINDS
+
+KNOWN = Known({"shop": ("orders", "order items"), "bank": ("accounts",)})
+SHOP = "CREATE SOURCES x FROM POSTGRES CONNECTION 'postgresql://db/shop'"
+
+
+def after(text: str) -> list[str]:
+    return candidates(text, KINDS, KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SHO", ["SHOW CREATE SOURCES", "SHOW ERRORS", "SHOW REPAIRS", "SHOW SINKS", "SHOW SOURCES", "SHOW TABLES"]),
+        ("show s", ["SINKS", "SOURCES"]),
+        ("SHOW TABLES ", [";", "FROM", "IN"]),
+        ("SHOW TABLES FROM ", ["bank", "shop"]),
+        ("SHOW TABLES FROM s", ["shop"]),
+        ("SELECT 1; SHOW CREATE SOURCES ", ["bank", "shop"]),
+        ("ALTER SOURCES ", ["bank", "shop"]),
+        ("ALTER SOURCES shop ", ["ACCEPT INTERFERENCE", "ADD TABLE", "DROP TABLE", "RETRY TABLE", "SET"]),
+        ("ALTER SOURCES shop RETRY TABLE ", ['"order items"', "orders"]),
+        ("ALTER SOURCES shop SET (retain ", ["history"]),
+        ("CREATE SOURCES x FROM ", ["KAFKA", "LOAD GENERATOR", "POSTGRES"]),
+        ("CREATE SOURCES x FROM LOAD ", ["GENERATOR"]),
+        ("CREATE SOURCES x FROM POSTGRES C", ["CONNECTION", "CONNECTIONS"]),
+        (f"{SHOP} FOR ", ["ALL TABLES", "SCHEMAS", "TABLES"]),
+        (f"{SHOP} FOR ALL ", ["TABLES"]),
+        (f"{SHOP} WITH (sn", ["snapshot", "snapshot wait"]),
+        (f"{SHOP} WITH (failover, heart", ["heartbeat", "heartbeat interval"]),
+        (f"{SHOP} WITH (snapshot = ", ["'chunked'", "'parallel'"]),
+        (f"{SHOP} WITH (failover = ", ["FALSE", "OFF", "ON", "TRUE"]),
+        ("CREATE SOURCE c FROM KAFKA ENVELOPE ", ["DEBEZIUM", "DEBEZIUM UPSERT", "NONE", "UPSERT"]),
+        ("VERIFY ", ["bank", "shop"]),
+        ("VERIFY shop.", ['"order items"', "orders"]),
+        ("VERIFY shop.or", ["orders"]),
+        ("SELECT * FROM ", ["bank", "shop"]),
+        ("SELECT * FROM shop.", ['"order items"', "orders"]),
+        ("SELECT * FROM `bank`.a", ["accounts"]),
+        ("SELECT * FROM shop.orders JO", ["JOIN"]),
+        ("SELECT * FROM shop.orders GROUP", ["GROUP BY"]),
+        ("SELECT * FROM shop.orders, ", ["bank", "shop"]),
+        (f"{SHOP} WITH (snapshot = 'pa", []),
+        ("SHOW SOURCES -- S", []),
+        ("SELECT 'SHO", []),
+    ],
+)
+def test_what_could_come_next(text: str, expected: list[str]) -> None:
+    assert after(text) == expected
+
+
+def test_an_empty_line_offers_statements_and_queries() -> None:
+    found = after("")
+    assert {"CREATE SOURCES", "SHOW TABLES", "VERIFY", "SELECT", "WITH"} <= set(found)
+
+
+def test_a_clause_that_was_given_is_not_needed_for_the_next() -> None:
+    assert {"FOR ALL TABLES", "PASSWORD", "WITH"} <= set(after(f"{SHOP} "))

@@ -1,0 +1,91 @@
+"""Whatever is typed: a statement, None for a query, or an error of ours. Nothing else comes out of the parser."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import UsageError
+from penstock.sql.completion import Known, candidates
+from penstock.sql.grammar import is_ours, parse
+from penstock.sql.query import resolve
+from penstock.sql.script import divided
+from penstock.sql.sql_error import SqlError
+from tests.sql.generated import ODD, sources
+from tests.sql.kinds import KINDS
+from tests.sql.test_rendering import written
+from tests.sql.test_wrong_statements import cases
+
+WRONG = [statement for statement, _ in cases()]
+BEGINNINGS = [
+    "CREATE SOURCES", "CREATE SOURCES shop FROM POSTGRES", "CREATE SOURCE c FROM KAFKA", "EXPLAIN SOURCES",
+    "ALTER SOURCES shop", "ALTER SOURCES shop SET (", "DROP SOURCES", "SHOW", "SHOW TABLES", "SHOW CREATE SOURCES",
+    "VERIFY", "REPAIR", "REPAIR a.b WHERE KEY IN (", "CREATE SOURCES shop FROM POSTGRES CONNECTION 'x' WITH (",
+]  # fmt: skip
+TOKENS = [
+    "CREATE", "SOURCES", "FROM", "POSTGRES", "KAFKA", "CONNECTION", "'postgresql://u:hunter2@h/d'", "PASSWORD",
+    "'hunter2'", "FOR", "ALL", "TABLES", "SCHEMAS", "(", ")", ",", "=", ".", ";", "-", "1", "1e999", "9" * 5000, "1.5",
+    "WITH", "snapshot", "retain", "history", "'1 day'", "true", "\"q\"", "`b`", "''", "AS", "WHERE", "KEY", "IN",
+    "FORMAT", "AVRO", "ENVELOPE", "DEBEZIUM", "INCLUDE", "--c\n", "/*c*/", "'", '"', "`", "/*", "é", "\x00", "\\", "{#",
+]  # fmt: skip
+
+
+def read(text: str) -> None:
+    """Parse; whatever is raised must be ours, with a place in the text."""
+    try:
+        statement = parse(text, KINDS)
+    except SqlError as error:
+        lines = text.count("\n") + 1
+        assert 1 <= error.line <= lines
+        assert error.column >= 1
+        assert error.remedy
+        line, caret = error.excerpt.split("\n")
+        assert len(line) <= 106
+        assert len(caret) <= 106
+        assert caret.strip() == "^"
+    else:
+        assert (statement is None) == (not is_ours(text))
+        assert "hunter2" not in repr(statement) or "PASSWORD" not in text
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(["", *BEGINNINGS]), st.one_of(st.text(), st.text(ODD)))
+def test_any_text(beginning: str, text: str) -> None:
+    read(f"{beginning} {text}")
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.sampled_from(["", *BEGINNINGS]), st.lists(st.sampled_from(TOKENS), max_size=12), st.sampled_from(["", " "]))
+def test_a_soup_of_tokens(beginning: str, tokens: list[str], between: str) -> None:
+    read(f"{beginning} {between.join(tokens)}")
+
+
+@settings(max_examples=250, deadline=None)
+@given(sources.map(written), st.data())
+def test_a_statement_with_something_changed(text: str, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, min(len(text), start + 8)))
+    read(text[:start] + data.draw(st.one_of(st.sampled_from(["", *TOKENS]), st.text(max_size=3))) + text[end:])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(WRONG), st.sampled_from(WRONG), st.integers(0, 200), st.integers(0, 200))
+def test_two_statements_grown_together(first: str, second: str, until: int, after: int) -> None:
+    read(first[:until] + second[after:])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(st.lists(st.sampled_from(TOKENS)).map(" ".join), st.sampled_from(WRONG), st.text(ODD)))
+def test_completion_and_scripts_take_anything(text: str) -> None:
+    assert isinstance(candidates(text, KINDS, Known({"shop": ("orders",)})), list)
+    for piece in divided(text):
+        assert piece.text in text
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(["SELECT", "shop.orders", "AS OF", "LSN", "'0/1'", "x", *TOKENS])).map(" ".join))
+def test_queries_of_anything_are_resolved_or_refused(text: str) -> None:
+    try:
+        resolve(text, {("shop", "orders"): "shop.orders"}, "v")
+    except UsageError as error:
+        assert error.remedy

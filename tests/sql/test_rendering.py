@@ -1,0 +1,76 @@
+"""SHOW CREATE and parse are inverse to one another."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+
+from penstock.sources.postgres.options import PostgresSqlOptions, PostgresWithOptions, Snapshot
+from penstock.sql.grammar import parse
+from penstock.sql.rendering import written_source
+from penstock.sql.statements import CreateSource
+from tests.sql.generated import sources
+from tests.sql.kinds import KINDS, Avro, Debezium, KafkaSqlOptions, KafkaWithOptions, TransactionTopic
+
+
+def written(source: CreateSource) -> str:
+    return written_source(source.name, source.kind, source.sql_options, source.with_options)
+
+
+@settings(max_examples=300, deadline=None)
+@given(sources)
+def test_what_is_written_is_read_as_the_same_source(source: CreateSource) -> None:
+    text = written(source)
+    assert parse(text, KINDS) == source
+    assert parse(text.rstrip(";") + " -- a comment", KINDS) == source
+
+
+def test_only_what_differs_from_the_defaults_is_written() -> None:
+    options = PostgresSqlOptions(connection="postgresql://penstock@db/shop")
+    assert written_source("shop", "POSTGRES", options, PostgresWithOptions()) == (
+        "CREATE SOURCES shop FROM POSTGRES\n  CONNECTION 'postgresql://penstock@db/shop'\n  FOR ALL TABLES;"
+    )
+
+
+def test_a_statement_reads_well() -> None:
+    sql_options = PostgresSqlOptions(
+        connection="postgresql://penstock@db/shop", password="env:PW", tables=("public.orders AS orders", '"a b".c')
+    )
+    with_options = PostgresWithOptions(
+        snapshot=Snapshot.CHUNKED, exclude_columns=("public.users.hash",), two_phase=True
+    )
+    assert (
+        written_source("my shop", "POSTGRES", sql_options, with_options)
+        == """\
+CREATE SOURCES "my shop" FROM POSTGRES
+  CONNECTION 'postgresql://penstock@db/shop'
+  PASSWORD 'env:PW'
+  FOR TABLES (public.orders AS orders, "a b".c)
+  WITH (
+    exclude columns = (public.users.hash),
+    two phase = true,
+    snapshot = 'chunked'
+  );"""
+    )
+
+
+def test_models_within_models_are_written() -> None:
+    sql_options = KafkaSqlOptions(
+        broker="k:9092",
+        topic="it's",
+        format=Avro(registry="http://r"),
+        envelope=Debezium(transaction_metadata=TransactionTopic(topic="tx")),
+        read_only=True,
+    )
+    assert (
+        written_source("clicks", "KAFKA", sql_options, KafkaWithOptions(start_at={0: 5}))
+        == """\
+CREATE SOURCES clicks FROM KAFKA
+  BROKER 'k:9092'
+  TOPIC 'it''s'
+  FORMAT AVRO USING SCHEMA REGISTRY 'http://r'
+  ENVELOPE DEBEZIUM TRANSACTION METADATA (TOPIC 'tx')
+  READ ONLY
+  WITH (
+    start at = (0 = 5)
+  );"""
+    )
