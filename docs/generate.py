@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any, get_args
 
 import psycopg
 import pyarrow as pa
@@ -762,7 +762,8 @@ def _option_rows(model: type[BaseModel], names: Iterable[str]) -> list[list[str]
         field = model.model_fields[name]
         default = "" if field.default in (None, ()) or name in _SHAPES else _code(str(field.default).lower())
         meaning = f"{str(field.description)[0].upper()}{str(field.description)[1:]}."
-        value = _SHAPES.get(name) or _values(field.annotation)
+        is_path = name.endswith(("_location", "_keytab"))
+        value = _SHAPES.get(name) or ("path" if is_path else _values(field.annotation))
         rows.append([_code(name), value, "required" if field.is_required() else default, meaning])
     return rows
 
@@ -773,8 +774,6 @@ def _values(kind: Any) -> str:
     for member in [*members, *(m for m in get_args(kind) if m is not NoneType)]:
         if isinstance(member, type) and issubclass(member, enum.Enum):
             return ", ".join(_code(str(choice.value)) for choice in member)
-        if get_origin(member) is Annotated:
-            return "path"
     return _OPTION_TYPES[str(members[0]).replace("<class '", "").replace("'>", "")]
 
 

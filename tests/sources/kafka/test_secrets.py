@@ -13,7 +13,7 @@ from pydantic_core import PydanticSerializationError
 
 from penstock.errors import DefiniteError, UsageError
 from penstock.sources.kafka.private_files import write_private
-from penstock.sources.kafka.secrets import Secret, keep_in
+from penstock.sources.kafka.secrets import Secret
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
 CANARY = "c4nary-in-a-mine"
@@ -65,8 +65,12 @@ def test_a_sealed_one_is_shown_nowhere() -> None:
 
 
 def test_kept_they_are_references(tmp_path: Path) -> None:
+    def keep(option: str, secret: str) -> str:
+        write_private(tmp_path / "secrets" / option, f"{secret}\n")
+        return f"file:{tmp_path / 'secrets' / option}"
+
     sealed = literal()
-    kept = sealed.kept(keep_in(tmp_path / "secrets"))
+    kept = sealed.kept(keep)
     assert {name: secret.resolved() for name, secret in kept.secrets().items()} == {
         name: f"{CANARY} {name}" for name in SECRETS
     }

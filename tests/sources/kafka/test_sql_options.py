@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import UsageError
-from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions, MessageFormat, Metadata, refuse_strangers
+from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions, MessageFormat, refuse_strangers
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
 CLICKS: dict[str, Any] = {"broker": "k1:9092", "topic": "clicks", "value_format": "json"}
@@ -18,13 +18,16 @@ UPSERT = {"kind": "upsert"}
 def test_the_example_of_the_interface() -> None:
     options = KafkaSqlOptions.given(
         **AVRO | {"broker": "k1:9092, k2:9092"},
-        include=({"of": "key"}, {"of": "PARTITION", "alias": "p"}, {"of": "headers"}),
+        include=({"what": "key"}, {"what": "partition", "name": "p"}, {"what": "headers"}),
         envelope={"kind": "DEBEZIUM", "transaction_metadata_topic": "clicks.transactions"},
     )
     assert options.broker == "k1:9092,k2:9092"
     assert (options.key_format, options.value_format) == (MessageFormat.AVRO, MessageFormat.AVRO)
-    assert [column.name for column in options.include] == ["key", "p", "headers"]
-    assert options.include[1].of is Metadata.PARTITION
+    assert [(column.what, column.name) for column in options.include] == [
+        ("key", None),
+        ("partition", "p"),
+        ("headers", None),
+    ]
     assert options.envelope.kind is EnvelopeKind.DEBEZIUM
     assert KafkaSqlOptions.model_validate_json(options.model_dump_json()) == options
 
@@ -55,8 +58,9 @@ def test_brokers(broker: str) -> None:
         ({"envelope": {"kind": "none", "transaction_metadata_topic": "t"}}, "Debezium writes", "ENVELOPE DEBEZIUM"),
         ({"envelope": {"kind": "debezium", "transaction_metadata_topic": "clicks"}}, "cannot hold both", "Debezium"),
         ({"envelope": {"kind": "debezium", "transaction_metadata_topic": "a b"}}, "cannot be the name", "249"),
-        ({"include": ({"of": "key"},)}, "INCLUDE KEY", "KEY FORMAT BYTES"),
-        ({"include": ({"of": "offset"}, {"of": "partition", "alias": "Offset"})}, "the name offset", "AS"),
+        ({"include": ({"what": "key"},)}, "INCLUDE KEY", "KEY FORMAT BYTES"),
+        ({"include": ({"what": "offset"}, {"what": "partition", "name": "Offset"})}, "the name offset", "AS"),
+        ({"include": ({"what": "weather"},)}, "no 'weather' to include", "headers"),
         ({"topik": "x"}, "no option topik", "Did you mean topic?"),
     ],
 )

@@ -129,7 +129,7 @@ def test_without_secrets_nothing_is_written(tmp_path: Path) -> None:
 
 
 def test_headers_are_asked_for_where_they_are_shown(tmp_path: Path) -> None:
-    asked = KafkaSqlOptions.given(broker="k", topic="t", value_format="json", include=({"of": "headers"},))
+    asked = KafkaSqlOptions.given(broker="k", topic="t", value_format="json", include=({"what": "headers"},))
     assert spark_options(asked, KafkaWithOptions(), "shop", tmp_path)["includeHeaders"] == "true"
     assert spark_options(WHAT, KafkaWithOptions(), "shop", tmp_path)["includeHeaders"] == "false"
 

@@ -18,6 +18,7 @@ _FIXED = {"enable.auto.commit": "false", "enable.auto.offset.store": "false", "a
 
 def librdkafka_settings(what: KafkaSqlOptions, how: KafkaWithOptions, source: str) -> dict[str, str]:
     """Return the settings of a consumer, secrets in clear: for a client alone, right before it is made."""
+    how.require_secrets()
     as_they_are = ("sasl_username", *_LOCATIONS, *_KERBEROS)
     settings = {_name(option): getattr(how, option) for option in as_they_are}
     settings |= {_name(option): how.secrets()[option].resolved() for option in _SECRETS if option in how.secrets()}

@@ -12,17 +12,16 @@ so that no message, log, catalog or plan holds it by accident: forgetting to kee
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import GetCoreSchemaHandler, SecretStr
 from pydantic_core import CoreSchema, core_schema
 
 from penstock.errors import UsageError
 from penstock.secret import check_reference, is_reference, resolve
-from penstock.sources.kafka.private_files import write_private
+from penstock.sources.kafka.writing import SecretText
 
-__all__ = ["Keep", "Secret", "keep_in"]
+__all__ = ["Keep", "Secret", "SecretOption"]
 
 Keep = Callable[[str, str], str]
 """Takes the name of an option and its literal secret, and returns the reference under which it is found from now on."""
@@ -90,20 +89,15 @@ class Secret:
         )
 
 
-def keep_in(folder: Path) -> Keep:
-    """Keep literals in files that none but this user reads, each under the name of its option."""
-
-    def keep(option: str, literal: str) -> str:
-        path = folder.absolute() / option
-        write_private(path, f"{literal}\n")
-        return f"file:{path}"
-
-    return keep
+SecretOption = Annotated[Secret | None, SecretText()]
+"""A field that holds a secret, or none."""
 
 
 def _read(given: Any) -> Secret:
     if isinstance(given, Secret):
         return given
+    if isinstance(given, SecretStr):  # as the grammar hands on a secret in clear
+        return Secret(given.get_secret_value())
     if not isinstance(given, str):
         message = "it is not text"
         raise ValueError(message)

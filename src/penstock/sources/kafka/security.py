@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from penstock.sources.kafka.secrets import Secret
+from penstock.sources.kafka.secrets import SecretOption
 from penstock.sources.kafka.words import Word
 
 __all__ = ["KerberosOptions", "Mechanism", "PathText", "SaslOptions", "SecurityProtocol", "SslOptions"]
@@ -58,26 +58,29 @@ class Mechanism(Word):
         return self is not Mechanism.GSSAPI
 
 
-def _absolute(path: str) -> str:
+def _absolute(path: str | None) -> str | None:
     """Make it mean the same in any folder."""
-    return str(Path(path).expanduser().absolute())
+    if path == "":
+        message = "it is empty"
+        raise ValueError(message)
+    return None if path is None else str(Path(path).expanduser().absolute())
 
 
-PathText = Annotated[str, Field(min_length=1), AfterValidator(_absolute)]
+PathText = Annotated[str | None, AfterValidator(_absolute)]
 """The path of a file, as text; stored as an absolute one."""
 
 
 class SslOptions(BaseModel):
     """TLS: whom we trust, and the certificate that we show."""
 
-    ssl_ca_location: PathText | None = Field(
+    ssl_ca_location: PathText = Field(
         default=None, description="file of certificates (PEM) of authorities to trust, instead of the system's"
     )
-    ssl_certificate_location: PathText | None = Field(
+    ssl_certificate_location: PathText = Field(
         default=None, description="file of the client's certificate (PEM), with those that lead to its authority"
     )
-    ssl_key_location: PathText | None = Field(default=None, description="file of the client's private key (PEM)")
-    ssl_key_password: Secret | None = Field(
+    ssl_key_location: PathText = Field(default=None, description="file of the client's private key (PEM)")
+    ssl_key_password: SecretOption = Field(
         default=None, description="what unlocks the private key: env:NAME or file:PATH"
     )
 
@@ -89,7 +92,7 @@ class KerberosOptions(BaseModel):
         default=None, min_length=1, description="the name that brokers run under, kafka where it is not given"
     )
     sasl_kerberos_principal: str | None = Field(default=None, min_length=1, description="the client's principal")
-    sasl_kerberos_keytab: PathText | None = Field(default=None, description="file of keys of the principal")
+    sasl_kerberos_keytab: PathText = Field(default=None, description="file of keys of the principal")
     sasl_kerberos_kinit_cmd: str | None = Field(
         default=None, min_length=1, description="the command that gets a ticket, or a fresh one"
     )
@@ -103,4 +106,4 @@ class SaslOptions(KerberosOptions):
 
     sasl_mechanisms: Mechanism | None = Field(default=None, description="how the login is made")
     sasl_username: str | None = Field(default=None, min_length=1, description="the user")
-    sasl_password: Secret | None = Field(default=None, description="where the password is: env:NAME or file:PATH")
+    sasl_password: SecretOption = Field(default=None, description="where the password is: env:NAME or file:PATH")

@@ -1,5 +1,8 @@
 """What the options of a Kafka source mean together: what is missing, contradicts itself or is refused, in one place.
 
+A secret that is missing is looked for apart from the rest, and later: in SQL one that is written in clear is taken out
+of the options until it has been kept somewhere.
+
 A rule is a question about the options, and what is said where its answer is yes. Rules are tried in order, so the first
 ones are those that explain most. No rule looks at a secret, only at whether there is one.
 """
@@ -17,7 +20,7 @@ from penstock.sources.kafka.security import KerberosOptions, Mechanism, SaslOpti
 if TYPE_CHECKING:
     from penstock.sources.kafka.with_options import KafkaWithOptions
 
-__all__ = ["REFUSED", "given_of", "refuse_nonsense"]
+__all__ = ["REFUSED", "given_of", "refuse_missing_secrets", "refuse_nonsense"]
 
 REFUSED: dict[str, tuple[str, str]] = {
     "cache": (
@@ -36,7 +39,16 @@ REFUSED: dict[str, tuple[str, str]] = {
 def refuse_nonsense(options: KafkaWithOptions) -> None:
     """Raise `UsageError` for the first rule that the options break."""
     _refuse_literals(options)
-    for broken, what, remedy in _RULES:
+    _refuse(options, _RULES)
+
+
+def refuse_missing_secrets(options: KafkaWithOptions) -> None:
+    """Raise `UsageError` where a secret is needed and not there."""
+    _refuse(options, _SECRETS)
+
+
+def _refuse(options: KafkaWithOptions, rules: Iterable[_Rule]) -> None:
+    for broken, what, remedy in rules:
         if broken(options):
             raise UsageError(what, remedy)
 
@@ -58,9 +70,8 @@ def _refuse_literals(options: KafkaWithOptions) -> None:
         raise UsageError(message, remedy)
 
 
-def _login(options: KafkaWithOptions) -> list[str]:
-    """Return the options of user and password that were given."""
-    return [name for name in ("sasl_username", "sasl_password") if getattr(options, name) is not None]
+def _has_login(options: KafkaWithOptions) -> bool:
+    return options.sasl_username is not None or options.sasl_password is not None
 
 
 def _with_password(options: KafkaWithOptions) -> bool:
@@ -90,10 +101,6 @@ def _half_a_registry_certificate(options: KafkaWithOptions) -> bool:
     return (both[0] is None) != (both[1] is None)
 
 
-def _half_a_registry_login(options: KafkaWithOptions) -> bool:
-    return (options.schema_registry_username is None) != (options.schema_registry_password is None)
-
-
 def _several_starts(options: KafkaWithOptions) -> bool:
     starts = options.start_offset, options.start_timestamp, options.kafka_time_offset
     return sum(start is not None for start in starts) > 1
@@ -117,12 +124,12 @@ _RULES: tuple[_Rule, ...] = (
         f"Set sasl_mechanisms to one of {', '.join(Mechanism)}.",
     ),
     (
-        lambda o: _with_password(o) and len(_login(o)) < 2,
-        "this mechanism needs a user and a password, and one of them is missing",
+        lambda o: _with_password(o) and o.sasl_username is None,
+        "this mechanism needs a user and a password, and the user is missing",
         "Set both sasl_username and sasl_password.",
     ),
     (
-        lambda o: o.sasl_mechanisms is Mechanism.GSSAPI and bool(_login(o)),
+        lambda o: o.sasl_mechanisms is Mechanism.GSSAPI and _has_login(o),
         "Kerberos (GSSAPI) takes no sasl_username and no sasl_password",
         "Leave them out and give sasl_kerberos_principal and sasl_kerberos_keytab, or choose another mechanism.",
     ),
@@ -147,8 +154,8 @@ _RULES: tuple[_Rule, ...] = (
         "Set ssl_key_location and ssl_certificate_location, or leave it out.",
     ),
     (
-        _half_a_registry_login,
-        "a login to the schema registry needs a user and a password",
+        lambda o: o.schema_registry_password is not None and o.schema_registry_username is None,
+        "a login to the schema registry needs a user and a password, and the user is missing",
         "Set both schema_registry_username and schema_registry_password.",
     ),
     (
@@ -170,5 +177,17 @@ _RULES: tuple[_Rule, ...] = (
         lambda o: o.quarantine_limit is not None and o.on_error != "quarantine",
         "quarantine_limit was given, and messages are not put aside",
         "Set on_error to quarantine, or leave quarantine_limit out.",
+    ),
+)
+_SECRETS: tuple[_Rule, ...] = (
+    (
+        lambda o: _with_password(o) and o.sasl_password is None,
+        "this mechanism needs a user and a password, and the password is missing",
+        "Set both sasl_username and sasl_password.",
+    ),
+    (
+        lambda o: o.schema_registry_username is not None and o.schema_registry_password is None,
+        "a login to the schema registry needs a user and a password, and the password is missing",
+        "Set both schema_registry_username and schema_registry_password.",
     ),
 )

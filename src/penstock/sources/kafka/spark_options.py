@@ -22,7 +22,8 @@ def spark_options(what: KafkaSqlOptions, how: KafkaWithOptions, source: str, pri
     Secrets, and certificates with them, are written into a file of the folder `private` that is the source's own. It
     is replaced when they change, and has to be there for as long as the options are used.
     """
-    headers = any(column.of is Metadata.HEADERS for column in what.include)
+    how.require_secrets()
+    headers = any(column.what == Metadata.HEADERS for column in what.include)
     return {
         "kafka.bootstrap.servers": what.broker,
         "subscribe": what.topic,

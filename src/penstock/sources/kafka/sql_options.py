@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -13,6 +13,9 @@ from penstock.sources.kafka.given import read_options
 from penstock.sources.kafka.sense import given_of
 from penstock.sources.kafka.with_options import KafkaWithOptions, RegistryOptions
 from penstock.sources.kafka.words import Word
+from penstock.sources.kafka.writing import EnvelopeText
+from penstock.sources.name_syntax import Inclusion, Inclusions
+from penstock.sources.option_syntax import Keyword
 
 __all__ = [
     "Envelope",
@@ -20,7 +23,6 @@ __all__ = [
     "KafkaSqlOptions",
     "MessageFormat",
     "Metadata",
-    "MetadataColumn",
     "refuse_strangers",
 ]
 
@@ -66,20 +68,6 @@ class Metadata(Word):
     """Its headers."""
 
 
-class MetadataColumn(BaseModel):
-    """A column for what is known of a message."""
-
-    model_config = _FROZEN
-
-    of: Metadata
-    alias: str | None = Field(default=None, min_length=1)
-
-    @property
-    def name(self) -> str:
-        """The column's name."""
-        return self.alias or self.of.value
-
-
 class EnvelopeKind(Word):
     """What a message says of the row that it is about."""
 
@@ -117,9 +105,15 @@ class KafkaSqlOptions(BaseModel):
         default=None, description="how keys are written; without it they are not read"
     )
     value_format: MessageFormat = Field(description="how values are written")
-    schema_registry: str | None = Field(default=None, description="the URL of the schema registry")
-    include: tuple[MetadataColumn, ...] = Field(default=(), description="columns for what is known of a message")
-    envelope: Envelope = Field(default=Envelope(), description="how messages become changes of a table")
+    schema_registry: Annotated[str | None, Keyword("USING SCHEMA REGISTRY")] = Field(
+        default=None, description="the URL of the schema registry"
+    )
+    include: Annotated[tuple[Inclusion, ...], Inclusions(tuple(Metadata))] = Field(
+        default=(), description="columns for what is known of a message"
+    )
+    envelope: Annotated[Envelope, EnvelopeText()] = Field(
+        default=Envelope(), description="how messages become changes of a table"
+    )
 
     @classmethod
     def given(cls, **options: Any) -> Self:
@@ -194,8 +188,11 @@ def _checked_url(url: str) -> str:
     return url
 
 
-def _one_name_each(columns: tuple[MetadataColumn, ...]) -> None:
-    names = [column.name.lower() for column in columns]
+def _one_name_each(columns: tuple[Inclusion, ...]) -> None:
+    if strangers := [column.what for column in columns if column.what not in tuple(Metadata)]:
+        message = f"there is no {strangers[0]!r} to include"
+        raise UsageError(message, f"Choose among {', '.join(Metadata)}.")
+    names = [(column.name or column.what).lower() for column in columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         message = f"two columns of INCLUDE have the name {twice[0]}"
         raise UsageError(message, "Give one of them another with AS.")
@@ -219,6 +216,6 @@ def _envelope_fits(options: KafkaSqlOptions) -> None:
     if topic is not None and _checked_topic(topic) == options.topic:
         message = f"the topic {topic} cannot hold both messages and transaction metadata"
         raise UsageError(message, "Name the topic that Debezium writes its transactions to.")
-    if any(column.of is Metadata.KEY for column in options.include) and options.key_format is None:
+    if any(column.what == Metadata.KEY for column in options.include) and options.key_format is None:
         message = "INCLUDE KEY was asked for, and the keys' format is not given"
         raise UsageError(message, "Add KEY FORMAT … VALUE FORMAT …; KEY FORMAT BYTES takes them as they are.")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from penstock.errors import UsageError
 from penstock.positions import parse_as_of
 from penstock.sources.kafka.given import read_options
-from penstock.sources.kafka.secrets import Keep, Secret
+from penstock.sources.kafka.secrets import Keep, Secret, SecretOption
 from penstock.sources.kafka.security import Mechanism, PathText, SaslOptions, SecurityProtocol, SslOptions
-from penstock.sources.kafka.sense import REFUSED, given_of, refuse_nonsense
+from penstock.sources.kafka.sense import REFUSED, given_of, refuse_missing_secrets, refuse_nonsense
 from penstock.sources.kafka.words import Word
+from penstock.sources.kafka.writing import Offsets
 
 __all__ = ["Beginning", "IsolationLevel", "KafkaWithOptions", "OnError", "RegistryOptions", "TimestampType"]
 
@@ -58,19 +59,19 @@ class RegistryOptions(BaseModel):
     """How a schema registry is reached. The brokers' options are not used for it."""
 
     schema_registry_username: str | None = Field(default=None, min_length=1, description="the registry's user")
-    schema_registry_password: Secret | None = Field(
+    schema_registry_password: SecretOption = Field(
         default=None, description="where the registry's password is: env:NAME or file:PATH"
     )
-    schema_registry_ssl_ca_location: PathText | None = Field(
+    schema_registry_ssl_ca_location: PathText = Field(
         default=None, description="file of certificates (PEM) of authorities to trust with the registry"
     )
-    schema_registry_ssl_certificate_location: PathText | None = Field(
+    schema_registry_ssl_certificate_location: PathText = Field(
         default=None, description="file of the certificate (PEM) to show to the registry"
     )
-    schema_registry_ssl_key_location: PathText | None = Field(
+    schema_registry_ssl_key_location: PathText = Field(
         default=None, description="file of that certificate's private key (PEM)"
     )
-    schema_registry_ssl_key_password: Secret | None = Field(
+    schema_registry_ssl_key_password: SecretOption = Field(
         default=None, description="what unlocks that private key: env:NAME or file:PATH"
     )
 
@@ -96,7 +97,7 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
     group_id_prefix: str = Field(
         default="penstock-", pattern=r"^[A-Za-z0-9._-]{1,200}$", description="what names of consumer groups begin with"
     )
-    start_offset: Beginning | tuple[int, ...] | None = Field(
+    start_offset: Annotated[Beginning | tuple[int, ...] | None, Offsets()] = Field(
         default=None,
         description="where reading begins: earliest (the default), latest, or an offset for each partition from 0 on; "
         "partitions without one begin with their first message",
@@ -135,7 +136,9 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
     @classmethod
     def given(cls, **options: Any) -> Self:
         """Read options by name; what is unknown, refused or makes no sense is a `UsageError`."""
-        return read_options(cls, cls.NAME, options, REFUSED)
+        read = read_options(cls, cls.NAME, options, REFUSED)
+        read.require_secrets()
+        return read
 
     @field_validator("sasl_mechanisms", mode="before")
     @classmethod
@@ -172,6 +175,10 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
         """Return the secrets that were given, by option."""
         named = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: value for name, value in named.items() if isinstance(value, Secret)}
+
+    def require_secrets(self) -> None:
+        """Refuse a login without its password. Do this when all secrets should be there; a client's settings do."""
+        refuse_missing_secrets(self)
 
     def kept(self, keep: Keep) -> Self:
         """Return the same options with references in the place of literals, which `keep` is handed."""
