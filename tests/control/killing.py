@@ -1,69 +1,81 @@
-"""Kills a process before and after every step that lasts, whoever takes it: nothing has to be listed, or can be missed.
+"""Kills a process before every step that lasts, whoever takes it, and at its end: none has to be listed, or is missed.
 
 ::
 
-    prepare ─▶ the action, in a process of its own, not killed ─▶ how many steps it takes
-    for each step:  prepare ─▶ the action, killed at this step ─▶ whoever asked looks at what is left
+    for each step:  prepare ─▶ the action, in a process of its own, killed there ─▶ whoever asked looks at what is left
 
-Steps that last are commits of SQLite (the catalog, an embedded log), statements that change something in Postgres, ends
-of transactions there, and folders and files that come or go.
+Steps that last are commits of SQLite (the catalog, an embedded log), statements that change something in Postgres, and
+folders and files that come or go. Between two of them nothing changes that lasts: right after one is right before the
+next.
 """
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import re
 import signal
 import sqlite3
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-__all__ = ["killed_at_each_step"]
+__all__ = ["killed_at", "killed_at_each_step", "killed_when"]
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload([__name__, "penstock.control.home", "penstock.control.altering"])
 _HARMLESS = re.compile(r"\s*(SELECT|SHOW|IDENTIFY_SYSTEM|SET|WITH|BEGIN)\b", re.IGNORECASE)
 _CHANGING = re.compile(r"pg_(create|drop|advance)_?\w*replication_slot|pg_create_logical", re.IGNORECASE)
 _FILES = ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "shutil.rmtree")
-_FOREVER = 1 << 30
+_END = "the end"
 
 Action = Callable[..., object]
 
 
 def killed_at_each_step(action: Action, *args: Any, notes: Path, prepare: Callable[[], object]) -> Iterator[str]:
     """Do `action` again and again, killed a step later each time; yield the name of that step."""
-    prepare()
-    count = len(_do(action, args, notes, None))
-    assert count > 1
-    for step in range(count):
+    for number in itertools.count():
         prepare()
-        yield _do(action, args, notes, step)[-1]
+        step = killed_at(number, action, *args, notes=notes)
+        yield step
+        if step == _END:
+            return
 
 
-def _do(action: Action, args: tuple[Any, ...], notes: Path, kill_at: int | None) -> list[str]:
-    """Do it in a process of its own; return the names of the steps that it came to."""
+def killed_at(number: int, action: Action, *args: Any, notes: Path) -> str:
+    """Do it in a process of its own, which is killed at a step; return the name of that."""
     notes.unlink(missing_ok=True)
-    process = _PROCESSES.Process(target=_child, args=(action, args, notes, _FOREVER if kill_at is None else kill_at))
+    process = _PROCESSES.Process(target=_child, args=(action, args, notes, number))
     process.start()
     process.join()
-    assert process.exitcode == (0 if kill_at is None else -signal.SIGKILL), (kill_at, notes.read_text())
-    return notes.read_text().splitlines()
+    assert process.exitcode == -signal.SIGKILL
+    return notes.read_text().splitlines()[-1]
+
+
+def killed_when(reached: Callable[[], bool], action: Action, *args: Any) -> None:
+    """Do it in a process of its own, which is killed in the middle of a step: when something is seen of that."""
+    process = _PROCESSES.Process(target=action, args=args)
+    process.start()
+    while not reached():
+        assert process.is_alive()
+        time.sleep(0.01)
+    process.kill()
+    process.join()
 
 
 def _child(action: Action, args: tuple[Any, ...], notes: Path, kill_at: int) -> None:
     steps = _Steps(notes, kill_at)
     _watch_sqlite(steps)
     _watch_postgres(steps)
-    sys.addaudithook(lambda event, told: steps.take(f"{event} {told[0]}") if event in _FILES else None)
+    sys.addaudithook(lambda event, told: _see_file(steps, event, *told))
     steps.armed = True
     action(*args)
-    steps.armed = False
+    steps.take(_END)
 
 
 class _Steps:
@@ -82,12 +94,10 @@ class _Steps:
             os.kill(os.getpid(), signal.SIGKILL)
         self._left -= 1
 
-    @contextmanager
-    def around(self, name: str) -> Iterator[None]:
-        """Two steps: before something, and after it."""
-        self.take(f"before {name}")
-        yield
-        self.take(f"after {name}")
+
+def _see_file(steps: _Steps, event: str, *told: Any) -> None:
+    if event in _FILES and not (event == "os.mkdir" and Path(told[0]).exists()):
+        steps.take(f"{event} {told[0]}")
 
 
 def _watch_sqlite(steps: _Steps) -> None:
@@ -95,34 +105,21 @@ def _watch_sqlite(steps: _Steps) -> None:
 
     class Connection(sqlite3.Connection):
         def execute(self, statement: str, *args: Any) -> sqlite3.Cursor:
-            if statement != "COMMIT":
-                return super().execute(statement, *args)
-            (_, _, path) = super().execute("PRAGMA database_list").fetchone()
-            with steps.around(f"commit in {Path(path).name}"):
-                return super().execute(statement, *args)
+            if statement == "COMMIT":
+                (_, _, path) = super().execute("PRAGMA database_list").fetchone()
+                steps.take(f"commit in {Path(path).name}")
+            return super().execute(statement, *args)
 
-    sqlite3.connect = lambda *args, **options: connect(*args, **{"factory": Connection, **options})  # type: ignore[assignment]
+    sqlite3.connect = lambda *args, **options: connect(*args, **{"factory": Connection, **options})
 
 
 def _watch_postgres(steps: _Steps) -> None:
-    execute, transaction = psycopg.Connection.execute, psycopg.Connection.transaction
-    changed = set[int]()
+    execute = psycopg.Connection.execute
 
     def watched(self: psycopg.Connection[Any], query: Any, *args: Any, **options: Any) -> psycopg.Cursor[Any]:
         text = query if isinstance(query, str) else query.as_string(self)
-        if _HARMLESS.match(text) and not _CHANGING.search(text):
-            return execute(self, query, *args, **options)
-        changed.add(id(self))
-        with steps.around(text):
-            return execute(self, query, *args, **options)
-
-    @contextmanager
-    def whole(self: psycopg.Connection[Any], *args: Any, **options: Any) -> Iterator[Any]:
-        changed.discard(id(self))
-        with transaction(self, *args, **options) as opened:
-            yield opened
-        if id(self) in changed:
-            steps.take("after the transaction")
+        if not _HARMLESS.match(text) or _CHANGING.search(text):
+            steps.take(text)
+        return execute(self, query, *args, **options)
 
     psycopg.Connection.execute = watched  # type: ignore[method-assign]
-    psycopg.Connection.transaction = whole  # type: ignore[method-assign,assignment]

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.control.killing import killed_at_each_step
+from tests.control.killing import killed_at_each_step, killed_when
+from tests.control.shop import until
 
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import BaseVersion, Catalog
@@ -24,9 +25,10 @@ from penstock.control.recorded import database_instance_of, database_spec_of
 from penstock.control.setting import is_set, set_options
 from penstock.control.wishes import open_wishes
 from penstock.errors import TransientError
-from penstock.layout import base_path, catalog_path, lake_path, log_path, run_path, state_path
+from penstock.layout import base_path, catalog_path, lake_path, log_path, state_path
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.postgres import config
 from penstock.sources.postgres.config import PostgresInstanceConfig
 
 MADE = """
@@ -64,7 +66,8 @@ class Shop:
 
     def begin(self) -> None:
         """Begin anew, with a home that has no source."""
-        for source in Home(self.path).sources():
+        Home(self.path).recover()
+        for source in {record.known_as for record in self.catalog.sources()}:
             Home(self.path).drop(source)
         shutil.rmtree(lake_path(self.path, "shop"), ignore_errors=True)
         assert self.upstream() == set()
@@ -78,8 +81,9 @@ class Shop:
             folder.mkdir(parents=True)
             (folder / "rows").write_text("")
         state_path(self.path, "shop").mkdir(parents=True)
-        schema = database_instance_of(self.record()).tables[0].table_schema()
-        self.catalog.record_base("shop", "orders", BaseVersion(0, Lsn(1), schema))
+        (orders,) = [table for table in database_instance_of(self.record()).tables if table.name.name == "orders"]
+        self.catalog.record_base("shop", "orders", BaseVersion(0, Lsn(1), orders.table_schema()))
+        self.catalog.set_table("shop", orders.name, TableState.LIVE)
 
     def record(self) -> Any:
         return named_source(self.catalog, "shop")
@@ -98,7 +102,7 @@ class Shop:
         assert self.upstream() == set()
         assert not list(self.path.glob("log/*"))
         assert not list(self.path.glob("state/*"))
-        assert not list(run_path(self.path).glob("source-*"))
+        assert not list(self.path.glob("run/capture-*"))
         assert {path.name for path in self.path.glob("lake/shop/*")} == (kept or set())
         return True
 
@@ -115,12 +119,12 @@ class Shop:
         return True
 
 
-def create(path: Path, urls: Any, options: dict[str, Any]) -> None:
-    Home(path).create(urls, "shop", **options)
+def create(path: Path, urls: Any, options: dict[str, Any], name: str = "shop") -> None:
+    Home(path).create(urls, name, **options)
 
 
-def drop(path: Path, *, keep_tables: bool = False) -> None:
-    Home(path).drop("shop", keep_tables=keep_tables)
+def drop(path: Path, name: str = "shop", *, keep_tables: bool = False) -> None:
+    Home(path).drop(name, keep_tables=keep_tables)
 
 
 def drop_by_force(path: Path) -> None:
@@ -130,8 +134,8 @@ def drop_by_force(path: Path) -> None:
         message = "nobody answers"
         raise TransientError(message)
 
-    PostgresInstanceConfig.cleanup = unreachable  # type: ignore[method-assign]
-    PostgresInstanceConfig.settle = lambda self, _: unreachable(self)  # type: ignore[method-assign]
+    PostgresInstanceConfig.cleanup = unreachable  # type: ignore[method-assign, assignment]
+    PostgresInstanceConfig.settle = lambda self, _: unreachable(self)  # type: ignore[method-assign, assignment]
     Home(path).drop("shop", force=True)
 
 
@@ -200,6 +204,20 @@ def test_create_of_one_that_is_tried_again_at_once(shop: Shop) -> None:
             shop.create()
         made = made or shop.upstream()
         assert shop.is_whole(made), step
+
+
+def test_create_while_postgres_makes_the_slot(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server goes on with what it was told, and has it in hand until it is done: that is waited for."""
+    monkeypatch.setattr(config, "_RELEASE_SECONDS", 0.5)
+    slot = f"slot {shop.names['slot']}"
+    with shop.database.connect(autocommit=False) as before:
+        before.execute("INSERT INTO orders VALUES (1)")  # a slot begins where all transactions have ended
+        killed_when(lambda: slot in shop.upstream(), create, shop.path, shop.database.url, shop.names)
+        (waiting,) = Home(shop.path).recover()
+        assert "not gone yet" in waiting.message
+        assert shop.record().state is SourceState.DROPPING
+    until(lambda: Home(shop.path).recover() == [], "the slot to be made, and dropped")
+    assert shop.is_gone()
 
 
 def test_drop(shop: Shop) -> None:
@@ -284,7 +302,7 @@ def test_alter_table(shop: Shop, action: Any) -> None:
         published = {name for (name,) in shop.database.execute("SELECT tablename FROM pg_publication_tables")}
         chosen = {TableName.parse(text.split()[0]).name for text in database_spec_of(shop.record()).tables}
         assert set(captured) == set(known) == published == chosen, step
-        assert set(known.values()) == {TableState.PENDING}, step
+        assert set(known.values()) <= {TableState.PENDING, TableState.LIVE}, step
         assert len(shop.upstream()) == 2, step
         outcomes.append(set(captured) == after and (captured.get("orders", 0) > 0 or action is not retry))
         assert outcomes[-1] or set(captured) == before, step

@@ -28,6 +28,7 @@ def test_every_figure_by_source_and_table() -> None:
     assert found["penstock_source_durable_lsn", "a"] == Lsn.parse("1/A0")
     assert found["penstock_source_up", "a"] == 1
     assert found["penstock_source_up", "b"] == 0
+    assert found["penstock_source_state", "a", "ready"] == found["penstock_source_state", "b", "failed"] == 1
     assert found["penstock_source_lag_bytes", "a"] == 4096
     assert found["penstock_source_commit_to_readable_seconds", "a"] == 0.0125
     assert found["penstock_table_behind", "a", "live", 'public."t"'] == 7

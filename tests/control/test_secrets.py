@@ -85,7 +85,7 @@ def plan(frame: DataFrame) -> str:
 
 def executed_plans(spark: SparkSession) -> list[str]:
     """What Spark keeps of all that it has executed, the copy and merges of ours included."""
-    kept = spark._jsparkSession.sharedState().statusStore().executionsList()  # type: ignore[attr-defined]
+    kept = spark._jsparkSession.sharedState().statusStore().executionsList()
     runs = [kept.apply(place) for place in range(kept.size())]
     return [f"{run.description()}\n{run.details()}\n{run.physicalPlanDescription()}" for run in runs]
 
@@ -112,6 +112,7 @@ def test_a_source_that_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.INFO, "py4j")  # which tells every call
     monkeypatch.delenv("PGPASSWORD", raising=False)
     home, said = Home(tmp_path / "home"), list[str]()
     home.create(server.url_for("postgres", "person"), "shop", password=f"file:{password}")

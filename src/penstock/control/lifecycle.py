@@ -158,12 +158,9 @@ def _drop(home: Path, catalog: Catalog, name: str, seconds: float, *, force: boo
         raise _still_in_hand(home, name)
     try:
         record = catalog.source(name)
-        left = [] if record is None else remove_source(home, catalog, record, force=force)
-    except BaseException:
+        return [] if record is None else remove_source(home, catalog, record, force=force)
+    finally:
         lock.let_go()
-        raise
-    lock.remove()
-    return left
 
 
 def _still_in_hand(home: Path, name: str) -> TransientError:

@@ -75,8 +75,7 @@ def making_if_free(home: Path) -> Iterator[bool]:
 class SourceLock:
     """The right to capture and follow a source, until it is let go."""
 
-    def __init__(self, path: Path, handle: int) -> None:
-        self._path = path
+    def __init__(self, handle: int) -> None:
         self.handle = handle
         """A process that inherits it has the lock, too, for as long as it lives."""
 
@@ -86,16 +85,11 @@ class SourceLock:
             os.close(self.handle)
         self.handle = -1
 
-    def remove(self) -> None:
-        """Let go of a source that is no more."""
-        self._path.unlink(missing_ok=True)
-        self.let_go()
-
 
 def take_source(home: Path, source: str, seconds: float = 0.0) -> SourceLock | None:
     """Take a source; None where somebody else still has it after a while."""
     handle = _take(home, _name(source), seconds)
-    return None if handle is None else SourceLock(run_path(home) / _name(source), handle)
+    return None if handle is None else SourceLock(handle)
 
 
 def source_holder(home: Path, source: str) -> int | None:
@@ -108,24 +102,14 @@ def _name(source: str) -> str:
 
 
 def _take(home: Path, name: str, seconds: float) -> int | None:
-    deadline = time.monotonic() + seconds
-    while True:
-        handle = _open(home, name)
-        if _try(handle) and _is_there(handle, run_path(home) / name):
-            _sign(handle, home)
-            return handle
-        os.close(handle)
+    handle, deadline = _open(home, name), time.monotonic() + seconds
+    while not _try(handle):
         if time.monotonic() >= deadline:
+            os.close(handle)
             return None
         time.sleep(_LOOK_SECONDS)
-
-
-def _is_there(handle: int, path: Path) -> bool:
-    """Whether this is still the file of that name: who had it before may have removed it."""
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
+    _sign(handle, home)
+    return handle
 
 
 def _holder(home: Path, name: str) -> int | None:

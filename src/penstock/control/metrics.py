@@ -49,9 +49,17 @@ class _Status(Collector):
                 if value is not None:
                     family.add_metric([source.name], value)
             yield family
+        yield self._states()
         yield self._tables()
         yield from map(self._copies, _COPY)
         yield self._readers()
+
+    def _states(self) -> GaugeMetricFamily:
+        what = "1 for the state in which a source is, as the status says it"
+        family = GaugeMetricFamily("penstock_source_state", what, labels=["source", "state"])
+        for source in self._status.sources:
+            family.add_metric([source.name, source.state], 1)
+        return family
 
     def _tables(self) -> GaugeMetricFamily:
         what = "Changes that are in the log and not yet in the base table"

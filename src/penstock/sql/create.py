@@ -13,9 +13,10 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from penstock.errors import UsageError
+from penstock.nearest import nearest
 from penstock.sources.option_reading import Given, Option, read_clauses, read_settings, unknown_clause, validated
 from penstock.sources.option_syntax import Kind, options_of
-from penstock.sources.syntax import Flag, Secret, did_you_mean
+from penstock.sources.syntax import Flag, Secret
 from penstock.sql.cursor import StatementCursor
 from penstock.sql.statements import AlterSet, CreateSource
 
@@ -71,7 +72,7 @@ def _kind(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> Kind:
         if cursor.takes(*kind.NAME.upper().split()):
             return kind
     words = " ".join(cursor.words()[:1])
-    near = did_you_mean(words, [kind.NAME for kind in kinds.values()])
+    near = nearest(words, [kind.NAME for kind in kinds.values()])
     message = f"there is no kind of source {words}" if words else "the kind of source stands here"
     raise cursor.wrong(message, near or f"The kinds are {', '.join(kind.NAME for kind in kinds.values())}.")
 

@@ -87,6 +87,11 @@ class PostgresSource(Source, PostgresOptions):
         return self
 
     @classmethod
+    def why_fixed(cls, option: str) -> str:
+        """Say why an option cannot be changed later: mostly because something was made upstream with it."""
+        return _FIXED.get(option) or super().why_fixed(option)
+
+    @classmethod
     def from_url(cls, url: str, name: str | None = None, **options: Any) -> Self:
         """Describe the capture of a database by its URL, and by options (the fields of `PostgresOptions`)."""
         connection, password = _split_password(parse_url(url))
@@ -277,7 +282,7 @@ _FIXED = {
     **dict.fromkeys(("heartbeat", "watermarks"), "what it needs upstream was made with the source"),
     **dict.fromkeys(("tables", "schemas"), _TABLES),
     **dict.fromkeys(("exclude_columns", "text_columns"), _COLUMNS),
-    "connection": "the history of the source is that of this database",
+    **dict.fromkeys(("connection", "connections"), "the history of the source is that of this database"),
     "password": "it is a reference: change what it refers to, and capture uses that when it connects next",
 }
 """Why options cannot be changed later."""
