@@ -111,10 +111,9 @@ class Columns:
         return index
 
     def _store(self, kind: pa.DataType) -> Store:
-        for is_kind, store in _STORES:
-            if is_kind(kind):
-                return Store.NUMBER if self._numbers_as_text and pa.types.is_floating(kind) else store
-        return Store.FIXED
+        if self._numbers_as_text and pa.types.is_floating(kind):
+            return Store.NUMBER
+        return next((store for is_kind, store in _STORES if is_kind(kind)), Store.FIXED)
 
     def _nulls(self, index: int) -> Iterator[int]:
         yield index

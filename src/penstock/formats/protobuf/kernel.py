@@ -1,0 +1,460 @@
+"""Protobuf's wire format, walked by a plan.
+
+Fields come in any order, any number of times, and the parts of one message may be apart from each other. So each message
+is scanned first: every occurrence of a field that the plan knows is chained to its slot. Then the fields are put, one after
+the other. The last value of a single field wins; parts of a single message are one message, as the encoding says.
+
+A field that the plan does not know is passed over: that is how Protobuf evolves. One whose wire type is not that of its
+kind is a problem.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.formats.gather import digits
+from penstock.formats.problems import CODE, NODE, A, B, Faults, Problem
+from penstock.formats.protobuf.ops import (
+    BOOL,
+    BYTES,
+    DOUBLE,
+    EMPTY,
+    ENUM,
+    FIXED32,
+    FIXED64,
+    FLOAT,
+    IMPLICIT,
+    INT32,
+    MAP,
+    MESSAGE,
+    MOST_DEPTH,
+    REQUIRED,
+    SFIXED32,
+    SFIXED64,
+    SINGLE,
+    SINT32,
+    SINT64,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_EXACT,
+    UINT32,
+    UINT64,
+    WRAPPED,
+)
+from penstock.formats.sink import Bytes, Ints, Sink, compiled, put, put_null, reserve
+from penstock.formats.wire import ENDED, invalid_utf8, little_endian, signed, varint
+
+__all__ = ["Plan", "Scratch", "scratch_for", "walk_all"]
+
+_FINE = int(Problem.FINE)
+_TRUNCATED = int(Problem.TRUNCATED)
+_OVERLONG = int(Problem.OVERLONG)
+_INTEGER_RANGE = int(Problem.INTEGER_RANGE)
+_LENGTH = int(Problem.LENGTH)
+_UTF8 = int(Problem.UTF8)
+_DEPTH = int(Problem.DEPTH)
+_WIRE_TYPE = int(Problem.WIRE_TYPE)
+_FIELD_NUMBER = int(Problem.FIELD_NUMBER)
+_GROUP = int(Problem.GROUP)
+_REQUIRED = int(Problem.REQUIRED)
+_NANOSECONDS = int(Problem.NANOSECONDS)
+_TIME_RANGE = int(Problem.TIME_RANGE)
+_PACKED = int(Problem.PACKED)
+
+_BAD = -1
+_NONE = -1
+_VARINT, _EIGHT, _BYTES, _BEGIN, _END, _FOUR = range(6)
+_MOST_NUMBER = np.uint64((1 << 29) - 1)
+_U3 = np.uint64(3)
+_MOST_SECONDS = (2**63 - 1) // 1_000_000 - 1
+
+
+class Plan(NamedTuple):
+    """How to read messages of one or several descriptors."""
+
+    messages: Ints
+    """A row per message: its first field and how many it has."""
+    fields: Ints
+    """A row per field: number, kind, column, cardinality, presence, message or first name, count of names."""
+    names: Ints
+    """A row per name of an enumeration: its number, and its place and size in the constants."""
+    constants: Bytes
+
+
+class Scratch(NamedTuple):
+    """Room for the occurrences of fields of the messages that are open."""
+
+    head: Ints
+    tail: Ints
+    place: Ints
+    size: Ints
+    after: Ints
+    used: Ints
+    """How many slots and how many occurrences are in use."""
+
+
+def scratch_for(longest: int, deepest: int, widest: int) -> Scratch:
+    """Make room for messages of so many bytes, nested so deep, with so many fields at all levels together."""
+    slots, found = widest + 1, (longest // 2 + 4) * (deepest + 1)
+    return Scratch(*(np.zeros(size, np.int64) for size in (slots, slots, found, found, found, 2)))
+
+
+@compiled
+def walk_all(
+    data: Bytes, start: Ints, end: Ints, root: Ints, plan: Plan, scratch: Scratch, sink: Sink, faults: Faults
+) -> None:
+    """Put every message that has no fault yet; note the faults that are found."""
+    before = np.empty_like(sink.count)
+    for index in range(len(start)):
+        if faults[index, CODE] != _FINE:
+            put_null(sink, 0)
+            continue
+        before[:] = sink.count
+        fault = faults[index]
+        scratch.used[:] = 0
+        whole = _chained(scratch, _NONE, start[index], end[index] - start[index])
+        put(sink, 0, 0, 0)
+        if not _message(data, whole, root[index], 0, plan, scratch, sink, fault):
+            code = fault[CODE]
+            if code == _TRUNCATED or code == _OVERLONG or code == _UTF8 or code == _INTEGER_RANGE:
+                fault[A] -= start[index]
+            elif code == _FIELD_NUMBER or code == _GROUP:
+                fault[A] -= start[index]
+            sink.count[:] = before
+            put_null(sink, 0)
+
+
+@compiled
+def _blame(fault: Ints, problem: int, field: int, a: int, b: int) -> int:
+    fault[CODE] = problem
+    fault[NODE] = field + 1
+    fault[A] = a
+    fault[B] = b
+    return _BAD
+
+
+@compiled
+def _chained(scratch: Scratch, slot: int, place: int, size: int) -> int:
+    """Add an occurrence at the end of a slot's chain (of none: on its own)."""
+    entry = scratch.used[1]
+    scratch.used[1] = entry + 1
+    scratch.place[entry] = place
+    scratch.size[entry] = size
+    scratch.after[entry] = _NONE
+    if slot != _NONE:
+        if scratch.head[slot] == _NONE:
+            scratch.head[slot] = entry
+        else:
+            scratch.after[scratch.tail[slot]] = entry
+        scratch.tail[slot] = entry
+    return entry
+
+
+@compiled
+def _number(data: Bytes, at: int, end: int, field: int, fault: Ints) -> tuple[np.uint64, int]:
+    number, after = varint(data, at, end)
+    if after < 0:
+        problem = _TRUNCATED if after == ENDED else _OVERLONG
+        return number, _blame(fault, problem, field, end if after == ENDED else at, 0)
+    return number, after
+
+
+@compiled
+def _passed(data: Bytes, at: int, end: int, wire: int, number: int, field: int, fault: Ints) -> int:
+    """Return the place after a value of any wire type; of groups, after their end."""
+    open_groups = np.empty(MOST_DEPTH, np.int64)
+    depth = 0
+    while True:
+        if wire == _VARINT:
+            _, at = _number(data, at, end, field, fault)
+        elif wire == _BYTES:
+            length, at = _number(data, at, end, field, fault)
+            if at >= 0:
+                if length > np.uint64(end - at):
+                    return _blame(fault, _LENGTH, field, np.int64(length), end - at)
+                at += np.int64(length)
+        elif wire == _EIGHT or wire == _FOUR:
+            width = 8 if wire == _EIGHT else 4
+            at = at + width if end - at >= width else _blame(fault, _TRUNCATED, field, end, 0)
+        elif wire == _BEGIN:
+            if depth == MOST_DEPTH:
+                return _blame(fault, _DEPTH, field, MOST_DEPTH, 0)
+            open_groups[depth] = number
+            depth += 1
+        elif wire == _END:
+            if depth == 0 or open_groups[depth - 1] != number:
+                return _blame(fault, _GROUP, field, at, 0)
+            depth -= 1
+        else:
+            return _blame(fault, _FIELD_NUMBER, field, at, 0)
+        if at < 0 or depth == 0:
+            return at
+        tag, at = _number(data, at, end, field, fault)
+        if at < 0:
+            return _blame(fault, _GROUP, field, end, 0)
+        wire, number = np.int64(tag & np.uint64(7)), np.int64(tag >> _U3)
+
+
+@compiled
+def _wire_type(kind: int) -> int:
+    if kind == DOUBLE or kind == FIXED64 or kind == SFIXED64:
+        return _EIGHT
+    if kind == FLOAT or kind == FIXED32 or kind == SFIXED32:
+        return _FOUR
+    if kind == STRING or kind == BYTES or kind == MESSAGE or kind > SINT64:
+        return _BYTES
+    return _VARINT
+
+
+@compiled
+def _scan(
+    data: Bytes, whole: int, first: int, count: int, slots: int, plan: Plan, scratch: Scratch, fault: Ints
+) -> bool:
+    """Chain the occurrences of known fields in all parts of a message."""
+    part, guess = whole, 0
+    while part != _NONE:
+        at, end = scratch.place[part], scratch.place[part] + scratch.size[part]
+        while at < end:
+            begin = at
+            tag, at = _number(data, at, end, _NONE, fault)
+            if at < 0:
+                return False
+            number, wire = tag >> _U3, np.int64(tag & np.uint64(7))
+            if number == np.uint64(0) or number > _MOST_NUMBER:
+                _blame(fault, _FIELD_NUMBER, _NONE, begin, 0)
+                return False
+            field = _NONE
+            for step in range(count):
+                candidate = (guess + step) % count
+                if plan.fields[first + candidate, 0] == np.int64(number):
+                    field, guess = first + candidate, candidate
+                    break
+            value = at
+            at = _passed(data, at, end, wire, np.int64(number), field, fault)
+            if at < 0:
+                return False
+            if field == _NONE:
+                continue
+            expected = _wire_type(plan.fields[field, 1])
+            packed = wire == _BYTES and expected != _BYTES and plan.fields[field, 3] != SINGLE
+            if wire != expected and not packed:
+                _blame(fault, _WIRE_TYPE, field, wire, expected)
+                return False
+            if wire == _BYTES:
+                length, value = varint(data, value, end)
+                _chained(scratch, slots + field - first, value, np.int64(length))
+            else:
+                _chained(scratch, slots + field - first, value, -1)
+        part = scratch.after[part]
+    return True
+
+
+@compiled
+def _message(
+    data: Bytes, whole: int, message: int, depth: int, plan: Plan, scratch: Scratch, sink: Sink, fault: Ints
+) -> bool:
+    """Put the fields of a message whose parts are the chain `whole`; False with the fault noted."""
+    if depth > MOST_DEPTH:
+        _blame(fault, _DEPTH, _NONE, MOST_DEPTH, 0)
+        return False
+    first, count = plan.messages[message, 0], plan.messages[message, 1]
+    slots, found = scratch.used[0], scratch.used[1]
+    scratch.used[0] += count
+    scratch.head[slots : slots + count] = _NONE
+    fine = _scan(data, whole, first, count, slots, plan, scratch, fault)
+    for index in range(count):
+        if fine:
+            fine = _field(data, first + index, slots + index, depth, plan, scratch, sink, fault)
+    scratch.used[0], scratch.used[1] = slots, found
+    return fine
+
+
+@compiled
+def _field(
+    data: Bytes, field: int, slot: int, depth: int, plan: Plan, scratch: Scratch, sink: Sink, fault: Ints
+) -> bool:
+    """Put one field, from the chain of its occurrences."""
+    kind, column, often, presence = (
+        plan.fields[field, 1],
+        plan.fields[field, 2],
+        plan.fields[field, 3],
+        plan.fields[field, 4],
+    )
+    head = scratch.head[slot]
+    if often != SINGLE:
+        return _items(data, field, head, depth, plan, scratch, sink, fault)
+    if head == _NONE:
+        if presence == REQUIRED:
+            _blame(fault, _REQUIRED, field, 0, 0)
+            return False
+        if presence != IMPLICIT:
+            put_null(sink, column)
+            return True
+        if kind == ENUM:
+            _put_name(0, field, plan, sink)
+            return True
+        if kind != MESSAGE and kind != WRAPPED:
+            put(sink, column, 0, 0)
+            return True
+    if kind == MESSAGE or kind == WRAPPED:
+        if kind == MESSAGE:
+            put(sink, column, 0, 0)
+        return _message(data, head, plan.fields[field, 5], depth + 1, plan, scratch, sink, fault)
+    if kind == TIMESTAMP or kind == TIMESTAMP_EXACT:
+        return _timestamp(data, head, field, plan, scratch, sink, fault)
+    last = scratch.tail[slot]
+    return _value(data, scratch.place[last], scratch.size[last], len(data), field, plan, sink, fault) >= 0
+
+
+@compiled
+def _items(
+    data: Bytes, field: int, head: int, depth: int, plan: Plan, scratch: Scratch, sink: Sink, fault: Ints
+) -> bool:
+    """Put the items of a repeated field or the pairs of a map."""
+    kind, column, often = plan.fields[field, 1], plan.fields[field, 2], plan.fields[field, 3]
+    child = column + 1
+    place = reserve(sink, column)
+    count, part = 0, head
+    while part != _NONE:
+        at, size = scratch.place[part], scratch.size[part]
+        if often == MAP or kind == MESSAGE or kind == WRAPPED:
+            if often != MAP and kind == MESSAGE:
+                put(sink, child, 0, 0)
+            alone = _chained(scratch, _NONE, at, size)
+            fine = _message(data, alone, plan.fields[field, 5], depth + 1, plan, scratch, sink, fault)
+            scratch.used[1] = alone
+            if not fine:
+                return False
+            count += 1
+        elif kind == TIMESTAMP or kind == TIMESTAMP_EXACT:
+            alone = _chained(scratch, _NONE, at, size)
+            fine = _timestamp(data, alone, field, plan, scratch, sink, fault)
+            scratch.used[1] = alone
+            if not fine:
+                return False
+            count += 1
+        elif size >= 0 and _wire_type(kind) != _BYTES:
+            end = at + size
+            while at < end:
+                at = _value(data, at, -1, end, field, plan, sink, fault)
+                if at < 0:
+                    fault[CODE] = _PACKED if fault[CODE] == _TRUNCATED else fault[CODE]
+                    fault[A] = size if fault[CODE] == _PACKED else fault[A]
+                    return False
+                count += 1
+        else:
+            if _value(data, at, size, len(data), field, plan, sink, fault) < 0:
+                return False
+            count += 1
+        part = scratch.after[part]
+    if sink.valid.size:
+        sink.value[place] = count
+    return True
+
+
+@compiled
+def _value(data: Bytes, at: int, size: int, end: int, field: int, plan: Plan, sink: Sink, fault: Ints) -> int:
+    """Put a value that holds no others; return the place after it."""
+    kind = plan.fields[field, 1]
+    column = plan.fields[field, 2] + (1 if plan.fields[field, 3] != SINGLE else 0)
+    wire = _wire_type(kind)
+    if wire == _BYTES:
+        if kind == STRING:
+            wrong = invalid_utf8(data, at, at + size)
+            if wrong >= 0:
+                return _blame(fault, _UTF8, field, wrong, 0)
+        put(sink, column, 1 if kind == EMPTY else at, 0 if kind == EMPTY else size)
+        return at + size
+    if wire == _VARINT:
+        number, after = _number(data, at, end, field, fault)
+        if after < 0:
+            return _BAD
+        return after if _put_varint(number, kind, column, at, field, plan, sink, fault) else _BAD
+    width = 8 if wire == _EIGHT else 4
+    if end - at < width:
+        return _blame(fault, _TRUNCATED, field, end, 0)
+    bits = little_endian(data, at, width)
+    if kind == FIXED64:
+        put(sink, column, 0, np.int64(bits))
+    elif kind == SFIXED32:
+        put(sink, column, np.int64(np.int32(np.uint32(bits))), 0)
+    else:
+        put(sink, column, np.int64(bits), 0)
+    return at + width
+
+
+@compiled
+def _put_varint(
+    number: np.uint64, kind: int, column: int, at: int, field: int, plan: Plan, sink: Sink, fault: Ints
+) -> bool:
+    value = signed(number) if kind == SINT32 or kind == SINT64 else np.int64(number)
+    if kind == UINT64:
+        put(sink, column, 0, value)
+        return True
+    if kind == INT32 or kind == SINT32 or kind == ENUM:
+        if value > 2147483647 or value < -2147483648:
+            _blame(fault, _INTEGER_RANGE, field, at, 0)
+            return False
+    elif kind == UINT32 and (value > 4294967295 or value < 0):
+        _blame(fault, _INTEGER_RANGE, field, at, 0)
+        return False
+    if kind == ENUM:
+        name = _name(value, field, plan)
+        if name == _NONE:
+            put(sink, column, value, -digits(value))
+        else:
+            put(sink, column, -1 - plan.names[name, 1], plan.names[name, 2])
+    else:
+        put(sink, column, (1 if value else 0) if kind == BOOL else value, 0)
+    return True
+
+
+@compiled
+def _name(number: int, field: int, plan: Plan) -> int:
+    first = plan.fields[field, 5]
+    for index in range(first, first + plan.fields[field, 6]):
+        if plan.names[index, 0] == number:
+            return index
+    return _NONE
+
+
+@compiled
+def _put_name(number: int, field: int, plan: Plan, sink: Sink) -> None:
+    name = _name(number, field, plan)
+    if name == _NONE:
+        put(sink, plan.fields[field, 2], number, -digits(number))
+    else:
+        put(sink, plan.fields[field, 2], -1 - plan.names[name, 1], plan.names[name, 2])
+
+
+@compiled
+def _timestamp(data: Bytes, whole: int, field: int, plan: Plan, scratch: Scratch, sink: Sink, fault: Ints) -> bool:
+    """Put seconds and nanoseconds since 1970 as microseconds."""
+    seconds, nanos = np.int64(0), np.int64(0)
+    part = whole
+    while part != _NONE:
+        at, end = scratch.place[part], scratch.place[part] + scratch.size[part]
+        while at < end:
+            tag, at = _number(data, at, end, field, fault)
+            if at < 0:
+                return False
+            value = at
+            at = _passed(data, at, end, np.int64(tag & np.uint64(7)), np.int64(tag >> _U3), field, fault)
+            if at < 0:
+                return False
+            if tag == np.uint64(8):
+                seconds = np.int64(varint(data, value, end)[0])
+            elif tag == np.uint64(16):
+                nanos = np.int64(varint(data, value, end)[0])
+        part = scratch.after[part]
+    if seconds > _MOST_SECONDS or seconds < -_MOST_SECONDS or nanos < 0 or nanos > 999_999_999:
+        _blame(fault, _TIME_RANGE, field, 0, 0)
+        return False
+    if plan.fields[field, 1] == TIMESTAMP_EXACT and nanos % 1000:
+        _blame(fault, _NANOSECONDS, field, 0, 0)
+        return False
+    column = plan.fields[field, 2] + (1 if plan.fields[field, 3] != SINGLE else 0)
+    put(sink, column, seconds * 1_000_000 + nanos // 1000, 0)
+    return True
