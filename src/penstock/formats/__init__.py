@@ -6,8 +6,8 @@
                 │                                 │
                 └──────────── Registry ───────────┘        evolved: may the reader schema grow?
 
-A format decodes columns at a time, in compiled code. What it cannot read exactly it does not read: the row is null, and its
-problem says why, without repeating what the message holds.
+A format decodes columns at a time, in compiled code. What it cannot read exactly it does not read: the row is null,
+and its problem says why, without repeating what the message holds.
 """
 
 from penstock.formats.decoder import Decoded

@@ -28,7 +28,9 @@ _TYPES = {
     _Type.TIMESTAMPLTZ: pa.timestamp("us", "UTC"),
     _Type.TIMESTAMPNTZ: pa.timestamp("us"),
 }
-_REMEDY = "Write columns as in Spark SQL: id BIGINT, price DECIMAL(10,2), tags ARRAY<STRING>, extra MAP<STRING, STRING>."
+_REMEDY = (
+    "Write columns as in Spark SQL: id BIGINT, price DECIMAL(10,2), tags ARRAY<STRING>, extra MAP<STRING, STRING>."
+)
 
 
 def ddl_columns(text: str) -> pa.DataType:
@@ -46,7 +48,8 @@ def ddl_columns(text: str) -> pa.DataType:
 
 def _type(found: exp.Expression | None) -> pa.DataType:
     if not isinstance(found, exp.DataType):
-        raise UsageError("a column has no type", _REMEDY)
+        msg = "a column has no type"
+        raise UsageError(msg, _REMEDY)
     inner = found.expressions
     match found.this:
         case _Type.STRUCT if inner:

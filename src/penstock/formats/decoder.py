@@ -4,7 +4,7 @@
 
     binary column ─▶ Messages ─▶ schema ids (framing) ─▶ plan per writer ─▶ kernel, twice ─▶ rows
                                        │                                        │
-                                       └────────────── faults ──────────────────┴──────────▶ problems (text, null = fine)
+                                       └────────────── faults ──────────────────┴─────▶ problems (text, null = fine)
 
 All writer schemas of a batch are in one plan; each message begins at the node of its own. Nothing is looked up here: a
 decoder is given what ids mean (`penstock.formats.registry`), so that it can be sent to an executor.

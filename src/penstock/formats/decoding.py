@@ -31,8 +31,8 @@ def decode_batch(
 ) -> Decoded:
     """Decode a binary column of messages.
 
-    `registry` is the client to ask what schema ids mean; keep one per source, it remembers. `TransientError` where it does not
-    answer: no message of the batch is decoded then, and the batch can be tried again.
+    `registry` is the client to ask what schema ids mean; keep one per source, it remembers. `TransientError` where it
+    does not answer: no message of the batch is decoded then, and the batch can be tried again.
     """
     writers: Writers = {}
     if resolved.framed:

@@ -1,8 +1,8 @@
 """Decoding a column of a Spark DataFrame.
 
-The driver finds the schema ids of the frame in one pass and looks them up; executors get the schemas with the function. So no
-executor talks to the registry, and a registry that does not answer fails before anything is decoded. Executors decode whole
-Arrow batches (`penstock.formats.decoder`): there is no Python call or object per message.
+The driver finds the schema ids of the frame in one pass and looks them up; executors get the schemas with the
+function. So no executor talks to the registry, and a registry that does not answer fails before anything is decoded.
+Executors decode whole Arrow batches (`penstock.formats.decoder`): there is no Python call or object per message.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Callable
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -36,8 +36,8 @@ def decode(
 ) -> DataFrame:
     """Add a struct column of the reader schema and a column with each message's problem (null: none).
 
-    A message that is null (a tombstone) gives null in both. Where messages name schema ids, the frame is read once for these
-    before this returns; a stream is therefore decoded in ``foreachBatch``.
+    A message that is null (a tombstone) gives null in both. Where messages name schema ids, the frame is read once
+    for these before this returns; a stream is therefore decoded in ``foreachBatch``.
     """
     writers = _looked_up(frame, column, resolved, registry) if resolved.framed else {}
     returned = StructType([StructField("row", resolved.spark_type), StructField("problem", StringType())])
@@ -48,7 +48,7 @@ def decode(
     return decoded.withColumn(problem, F.col(both).getField("problem")).drop(both)
 
 
-def _named(column: str) -> F.Column:
+def _named(column: str) -> Column:
     return F.col(f"`{column.replace('`', '``')}`")
 
 

@@ -1,7 +1,7 @@
 """The five bytes that registries' serialisers put before a message: a zero, and the schema id.
 
-Behind them Protobuf has the place of the message in its file: a count and that many indexes, as zigzag numbers; a single
-zero stands for the first message.
+Behind them Protobuf has the place of the message in its file: a count and that many indexes, as zigzag numbers; a
+single zero stands for the first message.
 """
 
 from __future__ import annotations

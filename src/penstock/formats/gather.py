@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.formats.sink import Bytes, Ints, compiled
+from penstock.formats.sink import Bytes, Ints, compiled, inner
 
 __all__ = ["digits", "gathered"]
 
@@ -32,7 +32,7 @@ def gathered(place: Ints, size: Ints, data: Bytes, constants: Bytes) -> Bytes:
     return result
 
 
-@compiled
+@inner
 def digits(number: int) -> int:
     """Count the characters of a number's text."""
     count = 1 if number >= 0 else 2
@@ -43,7 +43,7 @@ def digits(number: int) -> int:
     return count
 
 
-@compiled
+@inner
 def _print(number: int, length: int, result: Bytes, at: int) -> None:
     rest = abs(number)
     for index in range(at + length - 1, at - 1, -1):

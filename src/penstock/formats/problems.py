@@ -1,7 +1,7 @@
 """Why a message is corrupt: a code and up to two numbers from a kernel, made into text for people.
 
-A text names the kind of problem, the field, the place or the counts, the schema id and the size of the message. It never
-holds content of the message. Texts are made for all corrupt messages of a kind at once, in Arrow.
+A text names the kind of problem, the field, the place or the counts, the schema id and the size of the message. It
+never holds content of the message. Texts are made for all corrupt messages of a kind at once, in Arrow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.formats.sink import Ints
 __all__ = ["CODE", "NODE", "A", "B", "Faults", "Names", "Problem", "no_faults", "problem_texts"]
 
 CODE, NODE, A, B = range(4)
-"""The four numbers of a fault: a `Problem`, the node of the plan at which it was found, and two of the problem's own."""
+"""The four numbers of a fault: a `Problem`, the node of the plan at which it was found, two of the problem's own."""
 
 Faults = Ints
 
@@ -154,7 +154,12 @@ def _texts(kind: str, problem: Problem, faults: Faults, sizes: Ints, ids: Ints, 
     for index, piece in enumerate(_SLOT.split(_TEXTS[problem])):
         pieces.append(_slot(piece, faults, names) if index % 2 else pa.scalar(piece))
     known = pc.binary_join_element_wise("schema id ", _text(ids), ", ", "")
-    pieces += [" (", pc.if_else(pa.array(ids >= 0), known, ""), _text(sizes), pc.if_else(sizes == 1, " byte)", " bytes)")]
+    pieces += [
+        " (",
+        pc.if_else(pa.array(ids >= 0), known, ""),
+        _text(sizes),
+        pc.if_else(sizes == 1, " byte)", " bytes)"),
+    ]
     return pc.binary_join_element_wise(*pieces, "")
 
 

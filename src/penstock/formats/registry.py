@@ -1,7 +1,8 @@
-"""A schema registry with the interface of Confluent's: what a schema id means, and what the latest schema of a subject is.
+"""A schema registry with Confluent's interface: what a schema id means, and the latest schema of a subject.
 
-An id never changes its meaning, so what was read once is kept for ever: in memory, and in a folder if one is given. That the
-registry does not know an id is not kept: it may come later. Schemas that refer to others are read with all of these.
+An id never changes its meaning, so what was read once is kept for ever: in memory, and in a folder if one is given.
+That the registry does not know an id is not kept: it may come later. Schemas that refer to others are read with all
+of these.
 
 Passwords are references (`penstock.secret`), read when a request is made and sent to the registry alone.
 """
@@ -189,7 +190,8 @@ class Registry:
         if error.code in _REFUSED:
             message = f"the schema registry at {self._address.url} refuses access (HTTP {error.code})"
             raise DefiniteError(message, "Give a username and a password, or a token, that may read schemas.")
-        raise self._unreachable(f"HTTP {error.code}")
+        msg = f"HTTP {error.code}"
+        raise self._unreachable(msg)
 
     def _says_absent(self, error: urllib.error.HTTPError) -> bool:
         """Tell the registry's own "not found" from that of a proxy or a wrong address."""

@@ -47,8 +47,9 @@ def resolve(
 ) -> ResolvedFormat:
     """Fix the reader schema of a format.
 
-    `subject` is the registry's subject where the format names none (a topic's is ``<topic>-value``); `registry` a client to
-    use instead of a new one; `sample` some messages, for JSON whose columns neither the format nor a registry tells.
+    `subject` is the registry's subject where the format names none (a topic's is ``<topic>-value``); `registry` a
+    client to use instead of a new one; `sample` some messages, for JSON whose columns neither the format nor a
+    registry tells.
     """
     match described:
         case AvroFormat():
@@ -82,7 +83,9 @@ def fixed(
     )
 
 
-def latest_schema(address: RegistryAddress, subject: str | None, kind: str, registry: Registry | None) -> RegisteredSchema:
+def latest_schema(
+    address: RegistryAddress, subject: str | None, kind: str, registry: Registry | None
+) -> RegisteredSchema:
     """Return the latest schema of a subject, which is of this kind."""
     if subject is None:
         message = "no subject of the schema registry is named"
@@ -109,7 +112,12 @@ def _registered(
 
 def _avro(described: AvroFormat, found: RegisteredSchema) -> ResolvedFormat:
     schema = parse_avro(found.text, [text for _, text in found.references])
-    return fixed(described, _unwrapped(avro_columns(schema), is_wrapped(schema)), reader=avro_text(schema), wrapped=is_wrapped(schema))
+    return fixed(
+        described,
+        _unwrapped(avro_columns(schema), is_wrapped(schema)),
+        reader=avro_text(schema),
+        wrapped=is_wrapped(schema),
+    )
 
 
 def _unwrapped(columns: pa.DataType, wrapped: bool) -> pa.DataType:
@@ -128,7 +136,9 @@ def _json(
     elif sample is not None:
         columns, raw = inferred_columns(sample)
     else:
-        message = "columns of JSON messages are neither given, nor in a registry, nor can they be inferred from messages"
+        message = (
+            "columns of JSON messages are neither given, nor in a registry, nor can they be inferred from messages"
+        )
         raise UsageError(message, "Give them (columns = 'id BIGINT, …'), or wait until the topic has messages.")
     resolved = fixed(described, columns, raw=raw, wrapped=not pa.types.is_struct(columns))
     json_plan(Columns(resolved.arrow_type), raw=raw, wrapped=resolved.wrapped, refuse_extra=False)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-__all__ = ["Bytes", "Ints", "Sink", "compiled", "put", "put_null", "reserve"]
+__all__ = ["Bytes", "Ints", "Sink", "compiled", "inner", "put", "put_null", "reserve"]
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -28,8 +28,18 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def compiled(function: _F) -> _F:
-    """Compile at the first call, or load from the cache beside the source; it runs without the GIL."""
+    """Compile at the first call, or load from the cache beside the source; it runs without the GIL.
+
+    numba keys its cache on the file of this function, not on those of functions called from it: after a change of these
+    while developing, delete ``__pycache__``.
+    """
     made: _F = njit(cache=True, nogil=True, error_model="numpy")(function)
+    return made
+
+
+def inner(function: _F) -> _F:
+    """Compile as a part of the kernels that call it; Python cannot."""
+    made: _F = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")(function)
     return made
 
 
@@ -47,7 +57,7 @@ class Sink(NamedTuple):
     """The columns that get an entry when that column is null: itself and, below a struct, its fields."""
 
 
-@compiled
+@inner
 def put(sink: Sink, column: int, value: int, size: int) -> None:
     """Add one entry."""
     at = sink.count[column]
@@ -58,7 +68,7 @@ def put(sink: Sink, column: int, value: int, size: int) -> None:
         sink.size[at] = size
 
 
-@compiled
+@inner
 def reserve(sink: Sink, column: int) -> int:
     """Add one entry whose value, a count of items, is set later; return where."""
     at = sink.count[column]
@@ -68,7 +78,7 @@ def reserve(sink: Sink, column: int) -> int:
     return at
 
 
-@compiled
+@inner
 def put_null(sink: Sink, column: int) -> None:
     """Add a null, also to the fields of a struct."""
     for index in range(sink.null_at[column], sink.null_at[column + 1]):

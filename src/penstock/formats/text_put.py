@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.errors import UsageError
 from penstock.formats.problems import CODE, NODE, A, B, Problem
-from penstock.formats.sink import Bytes, Ints, Sink, compiled, put
+from penstock.formats.sink import Bytes, Ints, Sink, inner, put
 from penstock.formats.text_values import date_days, decimal_value, float_problem, integer_value, timestamp_micros
 
 __all__ = [
@@ -53,7 +53,7 @@ def scalar_rule(kind: pa.DataType, path: str) -> tuple[int, int, int]:
     raise UsageError(message, "Use BOOLEAN, a number, STRING, DATE or a timestamp; in JSON also ARRAY, MAP, STRUCT.")
 
 
-@compiled
+@inner
 def put_number(
     data: Bytes, at: int, end: int, rule: int, first: int, second: int, column: int, sink: Sink, fault: Ints
 ) -> bool:
@@ -74,7 +74,7 @@ def put_number(
     return _noted(problem, column, first, second, fault)
 
 
-@compiled
+@inner
 def put_time(data: Bytes, at: int, end: int, rule: int, column: int, sink: Sink, fault: Ints) -> bool:
     """Put a date or a time; False with the fault noted."""
     if rule == DATE:
@@ -86,7 +86,7 @@ def put_time(data: Bytes, at: int, end: int, rule: int, column: int, sink: Sink,
     return _noted(problem, column, 0, 0, fault)
 
 
-@compiled
+@inner
 def _noted(problem: int, column: int, first: int, second: int, fault: Ints) -> bool:
     if problem == _FINE:
         return True

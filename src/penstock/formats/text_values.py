@@ -1,9 +1,9 @@
 """Numbers, dates and times written as text, read exactly or not at all.
 
-Every function takes the bytes of one value and says with a `Problem` what is wrong with it, `FINE` if nothing. Nothing is
-rounded, cut off or wrapped around: a number that its column cannot hold is a problem. Floating-point columns are the
-one exception that lies in their nature; they take what they can tell apart from its neighbours, that is 17 digits, and
-whole numbers only if they hold them exactly.
+Every function takes the bytes of one value and says with a `Problem` what is wrong with it, `FINE` if nothing.
+Nothing is rounded, cut off or wrapped around: a number that its column cannot hold is a problem. Floating-point
+columns are the one exception that lies in their nature; they take what they can tell apart from its neighbours, that
+is 17 digits, and whole numbers only if they hold them exactly.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.formats.problems import Problem
-from penstock.formats.sink import Bytes, compiled
+from penstock.formats.sink import Bytes, inner
 from penstock.formats.wire import within_precision
 
 __all__ = ["date_days", "decimal_value", "float_problem", "integer_value", "is_number", "timestamp_micros"]
@@ -35,12 +35,12 @@ _U10 = np.uint64(10)
 _MOST_EXPONENT = 100_000
 
 
-@compiled
+@inner
 def _digit(byte: int) -> bool:
     return byte >= _ZERO and byte <= _NINE
 
 
-@compiled
+@inner
 def is_number(data: Bytes, at: int, end: int) -> int:
     """Return where a number in JSON's grammar ends that begins at `at`; -1 if none does."""
     if at < end and data[at] == _MINUS:
@@ -69,7 +69,7 @@ def is_number(data: Bytes, at: int, end: int) -> int:
     return at
 
 
-@compiled
+@inner
 def integer_value(data: Bytes, at: int, end: int, bits: int) -> tuple[int, int]:
     """Read a whole number that fits so many bits; the text is known to be a number."""
     negative = data[at] == _MINUS
@@ -92,7 +92,7 @@ def integer_value(data: Bytes, at: int, end: int, bits: int) -> tuple[int, int]:
     return result, _FINE
 
 
-@compiled
+@inner
 def _shape(data: Bytes, at: int, end: int) -> tuple[int, int, int, int]:
     """Return where the digits of a number begin and end, where its point is, and its exponent."""
     if data[at] == _MINUS:
@@ -112,7 +112,7 @@ def _shape(data: Bytes, at: int, end: int) -> tuple[int, int, int, int]:
     return at, stop, point, exponent
 
 
-@compiled
+@inner
 def decimal_value(data: Bytes, at: int, end: int, precision: int, scale: int) -> tuple[int, np.uint64, int]:
     """Read a number as its unscaled value, in 128 bits; the text is known to be a number."""
     negative = data[at] == _MINUS
@@ -146,14 +146,14 @@ def decimal_value(data: Bytes, at: int, end: int, precision: int, scale: int) ->
     return np.int64(high), low, _FINE
 
 
-@compiled
+@inner
 def _ten_times(high: np.uint64, low: np.uint64, digit: np.uint64) -> tuple[np.uint64, np.uint64]:
     first = (low & _M32) * _U10 + digit
     second = (low >> _U32) * _U10 + (first >> _U32)
     return high * _U10 + (second >> _U32), (second << _U32) | (first & _M32)
 
 
-@compiled
+@inner
 def float_problem(data: Bytes, at: int, end: int, bits: int) -> int:
     """Say what keeps a number from a floating-point column; the text is known to be a number."""
     begin, stop, point, exponent = _shape(data, at, end)
@@ -177,7 +177,12 @@ def float_problem(data: Bytes, at: int, end: int, bits: int) -> int:
     size = before - 1 + exponent
     leading /= 10.0 ** (min(significant, 17) - 1)
     if bits == 64:
-        if size > 308 or (size == 308 and leading >= 1.797693134862315) or size < -324 or (size == -324 and leading < 2.5):
+        if (
+            size > 308
+            or (size == 308 and leading >= 1.797693134862315)
+            or size < -324
+            or (size == -324 and leading < 2.5)
+        ):
             return _NUMBER_RANGE
     elif size > 38 or (size == 38 and leading >= 3.4028234) or size < -45:
         return _NUMBER_RANGE
@@ -188,14 +193,14 @@ def float_problem(data: Bytes, at: int, end: int, bits: int) -> int:
     return _FINE
 
 
-@compiled
+@inner
 def _two(data: Bytes, at: int, end: int) -> int:
     if at + 2 > end or not _digit(data[at]) or not _digit(data[at + 1]):
         return -1
     return (np.int64(data[at]) - _ZERO) * 10 + np.int64(data[at + 1]) - _ZERO
 
 
-@compiled
+@inner
 def date_days(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """Read YYYY-MM-DD as days since 1970."""
     if end - at != 10 or data[at + 4] != _MINUS or data[at + 7] != _MINUS:
@@ -216,7 +221,7 @@ def date_days(data: Bytes, at: int, end: int) -> tuple[int, int]:
     return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468, _FINE
 
 
-@compiled
+@inner
 def timestamp_micros(data: Bytes, at: int, end: int, zoned: bool) -> tuple[int, int]:
     """Read YYYY-MM-DDTHH:MM:SS with up to six digits of a fraction, and a zone if and only if `zoned`."""
     if end - at < 19 or (data[at + 10] != 84 and data[at + 10] != 32):
@@ -251,7 +256,7 @@ def timestamp_micros(data: Bytes, at: int, end: int, zoned: bool) -> tuple[int, 
 _NO_ZONE = 1_000_000
 
 
-@compiled
+@inner
 def _zone(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """Read Z, +HH, +HHMM or +HH:MM as seconds."""
     if at >= end:

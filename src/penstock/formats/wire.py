@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.formats.sink import Bytes, compiled
+from penstock.formats.sink import Bytes, inner
 
 __all__ = [
     "ENDED",
@@ -34,7 +34,7 @@ _POWER_HIGH = np.array([power >> 64 for power in _POWERS], np.uint64)
 _POWER_LOW = np.array([power & (2**64 - 1) for power in _POWERS], np.uint64)
 
 
-@compiled
+@inner
 def varint(data: Bytes, at: int, end: int) -> tuple[np.uint64, int]:
     """Read a base-128 number of at most 64 bits."""
     result, shift = _U0, _U0
@@ -52,13 +52,13 @@ def varint(data: Bytes, at: int, end: int) -> tuple[np.uint64, int]:
     return result, OVERFLOW
 
 
-@compiled
+@inner
 def signed(number: np.uint64) -> int:
     """Undo the zigzag that keeps small negative numbers short."""
     return np.int64(number >> _U1) ^ -np.int64(number & _U1)
 
 
-@compiled
+@inner
 def little_endian(data: Bytes, at: int, width: int) -> np.uint64:
     """Read `width` bytes, least first; the caller knows that they are there."""
     result = _U0
@@ -67,7 +67,7 @@ def little_endian(data: Bytes, at: int, width: int) -> np.uint64:
     return result
 
 
-@compiled
+@inner
 def big_endian(data: Bytes, at: int, width: int) -> tuple[int, np.uint64, bool]:
     """Read a two's complement number of any width: its upper and lower 64 bits, and whether 128 are enough."""
     negative = width > 0 and data[at] >= 128
@@ -82,7 +82,7 @@ def big_endian(data: Bytes, at: int, width: int) -> tuple[int, np.uint64, bool]:
     return np.int64(high), low, (np.int64(high) < 0) == negative
 
 
-@compiled
+@inner
 def within_precision(high: int, low: np.uint64, precision: int) -> bool:
     """Say whether a number of 128 bits has at most `precision` decimal digits."""
     up, down = np.uint64(high), low
@@ -93,7 +93,7 @@ def within_precision(high: int, low: np.uint64, precision: int) -> bool:
     return bool(up < limit or (up == limit and down < _POWER_LOW[precision]))
 
 
-@compiled
+@inner
 def invalid_utf8(data: Bytes, at: int, end: int) -> int:
     """Return where text stops being UTF-8 (overlong forms, surrogates and halves included), or -1."""
     while at < end:

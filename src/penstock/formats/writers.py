@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.formats.framing import read_ids
 from penstock.formats.messages import Messages, of_array
-from penstock.formats.problems import A, CODE, Problem
+from penstock.formats.problems import CODE, A, Problem
 from penstock.formats.registry import RegisteredSchema
 from penstock.formats.sink import Ints
 

@@ -58,7 +58,7 @@ def _encoded(value: Any, schema: AvroType) -> bytes:
 def _nested(value: Any, schema: AvroType) -> bytes:
     match schema.kind:
         case "record":
-            parts = (_encoded(value[one.name] if one.name in value else one.default, one.type) for one in schema.fields)
+            parts = (_encoded(value.get(one.name, one.default), one.type) for one in schema.fields)
             return b"".join(parts)
         case "array":
             return _blocks([_encoded(item, schema.inner) for item in value])

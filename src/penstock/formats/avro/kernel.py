@@ -1,12 +1,12 @@
 """Avro's binary encoding, walked by a plan.
 
 A plan is a table of nodes, one per place in the writer's schema; a node says what is encoded there (`Op`) and into
-which column it goes (-1: nowhere, it is only passed over). Differences between the writer's and the reader's schema were
-settled when the plan was made (`penstock.formats.avro.plan`); here bytes become entries of columns.
+which column it goes (-1: nowhere, it is only passed over). Differences between the writer's and the reader's schema
+were settled when the plan was made (`penstock.formats.avro.plan`); here bytes become entries of columns.
 
-Every length, count, index and number is checked against the bytes that are left, so that no message reads beyond itself
-or makes more than its size warrants. What is left behind the last value is a problem of its own: Avro has no end mark, and
-left-over bytes are how a message shows that it was read with the wrong schema.
+Every length, count, index and number is checked against the bytes that are left, so that no message reads beyond
+itself or makes more than its size warrants. What is left behind the last value is a problem of its own: Avro has no
+end mark, and left-over bytes are how a message shows that it was read with the wrong schema.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from penstock.formats.avro.ops import (
     UNION,
 )
 from penstock.formats.problems import CODE, NODE, A, B, Faults, Problem
-from penstock.formats.sink import Bytes, Ints, Sink, compiled, put, put_null, reserve
+from penstock.formats.sink import Bytes, Ints, Sink, compiled, inner, put, put_null, reserve
 from penstock.formats.wire import (
     ENDED,
     big_endian,
@@ -102,15 +102,20 @@ def walk_all(data: Bytes, start: Ints, end: Ints, root: Ints, plan: Plan, sink: 
         if at >= 0 and at < end[index]:
             at = _blame(fault, _TRAILING, root[index], end[index] - at, 0)
         if at < 0:
-            if fault[CODE] == _TRUNCATED or fault[CODE] == _OVERLONG or fault[CODE] == _UTF8:
-                fault[A] -= start[index]
-            elif fault[CODE] == _INTEGER_RANGE or fault[CODE] == _BOOLEAN or fault[CODE] == _NEGATIVE_LENGTH:
+            if (
+                fault[CODE] == _TRUNCATED
+                or fault[CODE] == _OVERLONG
+                or fault[CODE] == _UTF8
+                or fault[CODE] == _INTEGER_RANGE
+                or fault[CODE] == _BOOLEAN
+                or fault[CODE] == _NEGATIVE_LENGTH
+            ):
                 fault[A] -= start[index]
             sink.count[:] = before
             put_null(sink, 0)
 
 
-@compiled
+@inner
 def _blame(fault: Ints, problem: int, node: int, a: int, b: int) -> int:
     fault[CODE] = problem
     fault[NODE] = node
@@ -119,7 +124,7 @@ def _blame(fault: Ints, problem: int, node: int, a: int, b: int) -> int:
     return _BAD
 
 
-@compiled
+@inner
 def _number(data: Bytes, at: int, end: int, node: int, fault: Ints) -> tuple[int, int]:
     """Read a zigzag number; the place after it is `_BAD` if there is none."""
     number, after = varint(data, at, end)
@@ -128,7 +133,7 @@ def _number(data: Bytes, at: int, end: int, node: int, fault: Ints) -> tuple[int
     return signed(number), after
 
 
-@compiled
+@inner
 def _length(data: Bytes, at: int, end: int, node: int, fault: Ints) -> tuple[int, int]:
     """Read a length in bytes, all of which are there."""
     length, after = _number(data, at, end, node, fault)
@@ -141,7 +146,7 @@ def _length(data: Bytes, at: int, end: int, node: int, fault: Ints) -> tuple[int
     return length, after
 
 
-@compiled
+@inner
 def _put_integer(sink: Sink, column: int, number: int, how: int, node: int, fault: Ints) -> bool:
     """Put an integer the way its column wants it; False if that would change it."""
     if how == TIMES_1000:
@@ -165,7 +170,7 @@ def _put_integer(sink: Sink, column: int, number: int, how: int, node: int, faul
     return True
 
 
-@compiled
+@inner
 def _put_float(sink: Sink, column: int, bits: np.uint64, how: int) -> None:
     if how == FLOAT_TO_DOUBLE:
         single = np.array([bits]).astype(np.uint32).view(np.float32)
@@ -174,7 +179,7 @@ def _put_float(sink: Sink, column: int, bits: np.uint64, how: int) -> None:
         put(sink, column, np.int64(bits), 0)
 
 
-@compiled
+@inner
 def _put_decimal(
     data: Bytes, at: int, width: int, column: int, precision: int, scale: int, sink: Sink, node: int, fault: Ints
 ) -> bool:
@@ -188,11 +193,11 @@ def _put_decimal(
     return True
 
 
-@compiled
+@inner
 def _leaf(data: Bytes, at: int, end: int, node: int, plan: Plan, sink: Sink, fault: Ints, constant: bool) -> int:
     """Read a value that holds no others; return the place after it."""
     op, column, first, second = plan.nodes[node, 0], plan.nodes[node, 1], plan.nodes[node, 2], plan.nodes[node, 3]
-    if op == INT or op == LONG:
+    if op in (INT, LONG):
         number, after = _number(data, at, end, node, fault)
         if after < 0:
             return _BAD
@@ -201,12 +206,14 @@ def _leaf(data: Bytes, at: int, end: int, node: int, plan: Plan, sink: Sink, fau
         if column >= 0 and not _put_integer(sink, column, number, first, node, fault):
             return _BAD
         return after
-    if op == STRING or op == BYTES or op == DECIMAL:
+    if op in (STRING, BYTES, DECIMAL):
         length, after = _length(data, at, end, node, fault)
         if after < 0:
             return _BAD
         if op == DECIMAL:
-            return after + length if _put_decimal(data, after, length, column, first, second, sink, node, fault) else _BAD
+            return (
+                after + length if _put_decimal(data, after, length, column, first, second, sink, node, fault) else _BAD
+            )
         if op == STRING:
             wrong = invalid_utf8(data, after, after + length)
             if wrong >= 0:
@@ -240,7 +247,7 @@ def _leaf(data: Bytes, at: int, end: int, node: int, plan: Plan, sink: Sink, fau
     return at + width
 
 
-@compiled
+@inner
 def _walk(
     data: Bytes, at: int, end: int, node: int, depth: int, plan: Plan, sink: Sink, fault: Ints, constant: bool
 ) -> int:
@@ -281,12 +288,12 @@ def _walk(
     if op == CONSTANT:
         after = _walk(plan.constants, first, len(plan.constants), second, depth + 1, plan, sink, fault, True)
         return at if after >= 0 else _BAD
-    if op == ARRAY or op == MAP:
+    if op in (ARRAY, MAP):
         return _items(data, at, end, node, depth, plan, sink, fault, constant)
     return _blame(fault, _REFUSED, node, first, 0)
 
 
-@compiled
+@inner
 def _items(
     data: Bytes, at: int, end: int, node: int, depth: int, plan: Plan, sink: Sink, fault: Ints, constant: bool
 ) -> int:
@@ -303,7 +310,7 @@ def _items(
         if count == 0:
             break
         if count < 0:
-            size, at = _length(data, at, end, node, fault)
+            _size, at = _length(data, at, end, node, fault)
             if at < 0:
                 return _BAD
             count = -count

@@ -104,7 +104,7 @@ class _Parser:
     def _named(self, name: str, namespace: str) -> AvroType:
         if name in _PRIMITIVE:
             return AvroType(name)
-        for candidate in ([name] if "." in name else [f"{namespace}.{name}", name]):
+        for candidate in [name] if "." in name else [f"{namespace}.{name}", name]:
             if candidate in self._names:
                 return self._names[candidate]
         message = f"an Avro schema refers to a type {name!r} that it does not define"

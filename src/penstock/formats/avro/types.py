@@ -16,7 +16,8 @@
 | union of null and one other | that other, or null |
 | union of several | STRUCT with a field per member, of which one is not null |
 
-A schema that is not a record becomes a struct with one column, ``value``. A recursive one has no columns: it is refused.
+A schema that is not a record becomes a struct with one column, ``value``. A recursive one has no columns: it is
+refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One line of delimited fields into columns.
 
-A field may stand in quotes; a quote within it is written twice. A field without quotes that is empty is null; an empty one
-in quotes is empty text, or null in a column of another type. One line end may close the message, and nothing may follow it.
+A field may stand in quotes; a quote within it is written twice. A field without quotes that is empty is null; an
+empty one in quotes is empty text, or null in a column of another type. One line end may close the message, and
+nothing may follow it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.formats.problems import CODE, NODE, A, B, Faults, Problem
-from penstock.formats.sink import Bytes, Ints, Sink, compiled, put, put_null
+from penstock.formats.sink import Bytes, Ints, Sink, compiled, inner, put, put_null
 from penstock.formats.text_put import BOOLEAN, DECIMAL, FLOATING, INTEGER, STRING, put_number, put_time
 from penstock.formats.text_values import is_number
 from penstock.formats.wire import invalid_utf8
@@ -53,7 +54,7 @@ def walk_all(data: Bytes, start: Ints, end: Ints, arena: Bytes, plan: Plan, sink
             put_null(sink, 0)
 
 
-@compiled
+@inner
 def _blame(fault: Ints, problem: int, column: int, a: int, b: int) -> int:
     fault[CODE] = problem
     fault[NODE] = column
@@ -62,7 +63,7 @@ def _blame(fault: Ints, problem: int, column: int, a: int, b: int) -> int:
     return _BAD
 
 
-@compiled
+@inner
 def _line(data: Bytes, at: int, end: int, arena: Bytes, plan: Plan, sink: Sink, fault: Ints) -> bool:
     columns = len(plan.rules)
     put(sink, 0, 0, 0)
@@ -89,7 +90,7 @@ def _line(data: Bytes, at: int, end: int, arena: Bytes, plan: Plan, sink: Sink, 
     return True
 
 
-@compiled
+@inner
 def _field(
     data: Bytes, at: int, end: int, arena: Bytes, plan: Plan, column: int, fault: Ints
 ) -> tuple[int, int, int, bool]:
@@ -118,7 +119,7 @@ def _field(
     return 0, 0, _blame(fault, _QUOTE, column, begin, 0), True
 
 
-@compiled
+@inner
 def _put(arena: Bytes, start: int, stop: int, quoted: bool, column: int, plan: Plan, sink: Sink, fault: Ints) -> bool:
     rule = plan.rules[column - 1, 0]
     if start == stop and (rule != STRING or not quoted):
@@ -131,7 +132,7 @@ def _put(arena: Bytes, start: int, stop: int, quoted: bool, column: int, plan: P
             return False
         put(sink, column, start, stop - start)
         return True
-    if rule == INTEGER or rule == FLOATING or rule == DECIMAL:
+    if rule in (INTEGER, FLOATING, DECIMAL):
         if is_number(arena, start, stop) != stop:
             _blame(fault, _NUMBER_TEXT, column, 0, 0)
             return False
@@ -147,7 +148,7 @@ def _put(arena: Bytes, start: int, stop: int, quoted: bool, column: int, plan: P
     return put_time(arena, start, stop, rule, column, sink, fault)
 
 
-@compiled
+@inner
 def _boolean(arena: Bytes, start: int, stop: int) -> int:
     """Read true or false, t or f, in any case."""
     size, first = stop - start, arena[start] | 32

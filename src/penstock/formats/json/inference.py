@@ -1,8 +1,8 @@
 """Columns of JSON messages, inferred once from a sample.
 
-Integers are BIGINT (beyond 64 bits DECIMAL(38,0)), other numbers DOUBLE, objects STRUCT, arrays ARRAY. Where messages of the sample
-disagree, or say nothing because all have null there, the column takes any value, as its JSON text: then nothing is guessed.
-Dates are text: that a string looks like one says little.
+Integers are BIGINT (beyond 64 bits DECIMAL(38,0)), other numbers DOUBLE, objects STRUCT, arrays ARRAY. Where messages
+of the sample disagree, or say nothing because all have null there, the column takes any value, as its JSON text: then
+nothing is guessed. Dates are text: that a string looks like one says little.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def inferred_columns(sample: Iterable[bytes]) -> tuple[pa.DataType, list[str]]:
         shape = _merged(shape, _shape(found))
     if not usable or shape is None:
         what = "no message of the sample is JSON with a value" if not usable else "the sample holds nothing but null"
-        raise DefiniteError(f"columns cannot be inferred: {what}", _REMEDY)
+        msg = f"columns cannot be inferred: {what}"
+        raise DefiniteError(msg, _REMEDY)
     raw: list[str] = []
     return _type(shape, "" if _is(shape, "struct") else "value", raw), raw
 

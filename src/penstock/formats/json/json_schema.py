@@ -1,8 +1,9 @@
 """Columns of JSON messages by their JSON Schema, as registries keep it.
 
-An object with ``properties`` is a STRUCT, one with a schema for ``additionalProperties`` alone a MAP; integer is BIGINT, number
-DOUBLE, and a type beside ``null`` is that type. What says more than one type, or none, becomes a column that takes any value,
-as its JSON text. Only the shape is taken from the schema: lengths, patterns and ``required`` are the writer's affair.
+An object with ``properties`` is a STRUCT, one with a schema for ``additionalProperties`` alone a MAP; integer is
+BIGINT, number DOUBLE, and a type beside ``null`` is that type. What says more than one type, or none, becomes a
+column that takes any value, as its JSON text. Only the shape is taken from the schema: lengths, patterns and
+``required`` are the writer's affair.
 """
 
 from __future__ import annotations

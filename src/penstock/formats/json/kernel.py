@@ -19,7 +19,7 @@ from penstock.formats.json.tape import (
     tokens,
 )
 from penstock.formats.problems import CODE, NODE, A, B, Faults, Problem
-from penstock.formats.sink import Bytes, Ints, Sink, compiled, put, put_null, reserve
+from penstock.formats.sink import Bytes, Ints, Sink, compiled, inner, put, put_null, reserve
 from penstock.formats.text_put import BOOLEAN, DECIMAL, FLOATING, INTEGER, put_number, put_time
 from penstock.formats.text_put import STRING as TEXT
 
@@ -80,7 +80,7 @@ def walk_all(
             put_null(sink, 0)
 
 
-@compiled
+@inner
 def _mismatch(fault: Ints, column: int, found: int, rule: int) -> bool:
     fault[CODE] = _KIND
     fault[NODE] = column
@@ -89,7 +89,7 @@ def _mismatch(fault: Ints, column: int, found: int, rule: int) -> bool:
     return False
 
 
-@compiled
+@inner
 def _put(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, sink: Sink, fault: Ints) -> bool:
     """Put a token, and what is within it, into a column; False with the fault noted."""
     kind, rule = tape.kind[token], plan.rules[column, 0]
@@ -106,14 +106,14 @@ def _put(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, sink: Si
         return True
     if rule == STRUCT:
         return _struct(arena, token, column, tape, plan, sink, fault)
-    if rule == LIST or rule == MAP:
+    if rule in (LIST, MAP):
         return _items(arena, token, column, tape, plan, sink, fault)
     if rule == BOOLEAN:
         if kind != TRUE and kind != FALSE:
             return _mismatch(fault, column, kind, rule)
         put(sink, column, 1 if kind == TRUE else 0, 0)
         return True
-    if rule == INTEGER or rule == FLOATING or rule == DECIMAL:
+    if rule in (INTEGER, FLOATING, DECIMAL):
         if kind != NUMBER:
             return _mismatch(fault, column, kind, rule)
         return put_number(arena, start, end, rule, plan.rules[column, 1], plan.rules[column, 2], column, sink, fault)
@@ -125,7 +125,7 @@ def _put(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, sink: Si
     return put_time(arena, start, end, rule, column, sink, fault)
 
 
-@compiled
+@inner
 def _written(arena: Bytes, at: int) -> tuple[int, int]:
     """Return where text with escapes stands in the message."""
     stop = at
@@ -134,7 +134,7 @@ def _written(arena: Bytes, at: int) -> tuple[int, int]:
     return at, stop
 
 
-@compiled
+@inner
 def _struct(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, sink: Sink, fault: Ints) -> bool:
     if tape.kind[token] != OBJECT:
         return _mismatch(fault, column, tape.kind[token], STRUCT)
@@ -172,7 +172,7 @@ def _struct(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, sink:
     return True
 
 
-@compiled
+@inner
 def _items(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, sink: Sink, fault: Ints) -> bool:
     rule, child = plan.rules[column, 0], plan.rules[column, 3]
     if tape.kind[token] != (ARRAY if rule == LIST else OBJECT):

@@ -34,7 +34,8 @@ assert len(_FOUND) == EXPECTED
 
 def json_plan(columns: Columns, *, raw: Collection[str], wrapped: bool, refuse_extra: bool) -> Plan:
     """Make the plan; the columns named in `raw` take any value, as its JSON text."""
-    rules, keys = [], []
+    rules: list[list[int]] = []
+    keys: list[list[int]] = []
     constants = bytearray()
     for column in columns:
         first, count = 0, 0

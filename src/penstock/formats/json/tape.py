@@ -6,11 +6,12 @@
                                 │               └ string
                                 └ each token knows where its text is and which token follows when it is passed over
 
-The whole grammar is held to: what is not JSON is a problem, with the byte at which it stops being JSON. So are text that is
-not UTF-8, escapes that stand for no character (half a surrogate pair), control characters in text, and the same key twice
-in one object, of which other readers drop one without a word.
+The whole grammar is held to: what is not JSON is a problem, with the byte at which it stops being JSON. So are text
+that is not UTF-8, escapes that stand for no character (half a surrogate pair), control characters in text, and the
+same key twice in one object, of which other readers drop one without a word.
 
-Text with escapes is written without them into the second half of the arena, at the same place; its first half is the message.
+Text with escapes is written without them into the second half of the arena, at the same place; its first half is the
+message.
 """
 
 from __future__ import annotations
@@ -20,11 +21,25 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.formats.problems import CODE, NODE, A, B, Problem
-from penstock.formats.sink import Bytes, Ints, compiled
+from penstock.formats.sink import Bytes, Ints, compiled, inner
 from penstock.formats.text_values import is_number
 from penstock.formats.wire import invalid_utf8
 
-__all__ = ["ARRAY", "FALSE", "KEY", "NULL", "NUMBER", "OBJECT", "STRING", "TRUE", "Tape", "same_text", "tape_for", "text_hash", "tokens"]
+__all__ = [
+    "ARRAY",
+    "FALSE",
+    "KEY",
+    "NULL",
+    "NUMBER",
+    "OBJECT",
+    "STRING",
+    "TRUE",
+    "Tape",
+    "same_text",
+    "tape_for",
+    "text_hash",
+    "tokens",
+]
 
 OBJECT, ARRAY, STRING, NUMBER, TRUE, FALSE, NULL, KEY = range(1, 9)
 
@@ -66,11 +81,12 @@ def tape_for(longest: int) -> Tape:
     """Make room for a message of so many bytes."""
     room = longest + 2
     table = 1 << max(4, int(longest).bit_length())
-    sizes = (room, room, room, room, room, _MOST_DEPTH + 1)
-    return Tape(*(np.zeros(size, np.int64) for size in sizes), np.zeros((table, 2), np.int64), np.zeros(1, np.int64))
+    kind, start, end, after, hashes = np.zeros((5, room), np.int64)
+    seen = np.zeros((table, 2), np.int64)
+    return Tape(kind, start, end, after, hashes, np.zeros(_MOST_DEPTH + 1, np.int64), seen, np.zeros(1, np.int64))
 
 
-@compiled
+@inner
 def _blame(fault: Ints, problem: int, at: int) -> int:
     fault[CODE] = problem
     fault[NODE] = 0
@@ -79,14 +95,14 @@ def _blame(fault: Ints, problem: int, at: int) -> int:
     return _BAD
 
 
-@compiled
+@inner
 def _space(data: Bytes, at: int, end: int) -> int:
     while at < end and (data[at] == 32 or data[at] == 10 or data[at] == 13 or data[at] == 9):
         at += 1
     return at
 
 
-@compiled
+@inner
 def _add(tape: Tape, count: int, kind: int, start: int, end: int) -> int:
     tape.kind[count] = kind
     tape.start[count] = start
@@ -95,7 +111,7 @@ def _add(tape: Tape, count: int, kind: int, start: int, end: int) -> int:
     return count + 1
 
 
-@compiled
+@inner
 def tokens(data: Bytes, begin: int, end: int, arena: Bytes, tape: Tape, fault: Ints) -> int:
     """Fill the tape with the message between `begin` and `end`; return the count of tokens, or -1 with the fault."""
     count, depth, state = 0, 0, _VALUE
@@ -129,7 +145,7 @@ def tokens(data: Bytes, begin: int, end: int, arena: Bytes, tape: Tape, fault: I
                 return _blame(fault, _SYNTAX, at - begin)
             at += 1
             state = _NAME if tape.kind[tape.open[depth - 1]] == OBJECT else _VALUE
-        elif state == _NAME or state == _FIRST_NAME:
+        elif state in (_NAME, _FIRST_NAME):
             if byte != _QUOTE:
                 return _blame(fault, _SYNTAX, at - begin)
             at = _string(data, begin, at + 1, end, arena, tape, count, KEY, fault)
@@ -160,7 +176,7 @@ def tokens(data: Bytes, begin: int, end: int, arena: Bytes, tape: Tape, fault: I
             state = _AFTER
 
 
-@compiled
+@inner
 def _scalar(data: Bytes, begin: int, at: int, end: int, arena: Bytes, tape: Tape, count: int, fault: Ints) -> int:
     byte = data[at]
     if byte == _QUOTE:
@@ -182,7 +198,7 @@ def _scalar(data: Bytes, begin: int, at: int, end: int, arena: Bytes, tape: Tape
     return at + length
 
 
-@compiled
+@inner
 def _string(
     data: Bytes, begin: int, at: int, end: int, arena: Bytes, tape: Tape, count: int, kind: int, fault: Ints
 ) -> int:
@@ -211,7 +227,7 @@ def _string(
     return stop + 1
 
 
-@compiled
+@inner
 def _unescaped(data: Bytes, at: int, end: int, arena: Bytes, to: int) -> int:
     """Write text without its escapes; return its length, or ``-1 - place`` of an escape that cannot be."""
     start = to
@@ -240,7 +256,7 @@ def _unescaped(data: Bytes, at: int, end: int, arena: Bytes, to: int) -> int:
     return to - start
 
 
-@compiled
+@inner
 def _plain_escape(letter: int) -> int:
     if letter == 110:
         return 10
@@ -252,10 +268,10 @@ def _plain_escape(letter: int) -> int:
         return 8
     if letter == 102:
         return 12
-    return letter if letter == _QUOTE or letter == _BACKSLASH or letter == 47 else -1
+    return letter if letter in (_QUOTE, _BACKSLASH) or letter == 47 else -1
 
 
-@compiled
+@inner
 def _hex4(data: Bytes, at: int, end: int) -> int:
     if at + 4 > end:
         return -1
@@ -272,7 +288,7 @@ def _hex4(data: Bytes, at: int, end: int) -> int:
     return code
 
 
-@compiled
+@inner
 def _put_utf8(arena: Bytes, to: int, code: int) -> int:
     if code < 0x80:
         arena[to] = code
@@ -302,18 +318,18 @@ def text_hash(data: Bytes, at: int, end: int) -> int:
     return np.int64(result)
 
 
-@compiled
+@inner
 def same_text(one: Bytes, at: int, end: int, other: Bytes, place: int, size: int) -> bool:
     """Compare text byte by byte."""
     if end - at != size:
         return False
-    for index in range(size):
-        if one[at + index] != other[place + index]:
-            return False
-    return True
+    index = 0
+    while index < size and one[at + index] == other[place + index]:
+        index += 1
+    return index == size
 
 
-@compiled
+@inner
 def _duplicate(arena: Bytes, closed: int, count: int, tape: Tape) -> int:
     """Return a key that an object has a second time, or -1."""
     tape.stamp[0] += 1

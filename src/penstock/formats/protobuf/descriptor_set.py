@@ -1,6 +1,7 @@
 """Descriptor sets: what ``protoc --include_imports --descriptor_set_out`` writes, read without a Protobuf library.
 
-A descriptor set is itself a Protobuf message. Of its fields only those are looked at that say what a message looks like.
+A descriptor set is itself a Protobuf message. Of its fields only those are looked at that say what a message looks
+like.
 """
 
 from __future__ import annotations

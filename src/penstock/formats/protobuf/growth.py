@@ -17,7 +17,9 @@ def grown_files(ours: list[ProtoFile], theirs: list[ProtoFile], obstacles: list[
     grown = [replace(file, messages=[growth.grown(one) for one in file.messages]) for file in ours]
     known, names = set(growth.ours.messages), set(growth.ours.enums)
     new = ProtoFile(
-        messages=[replace(one, messages=[], enums=[]) for name, one in growth.theirs.messages.items() if name not in known],
+        messages=[
+            replace(one, messages=[], enums=[]) for name, one in growth.theirs.messages.items() if name not in known
+        ],
         enums=[one for name, one in growth.theirs.enums.items() if name not in names],
     )
     return [new, *grown]

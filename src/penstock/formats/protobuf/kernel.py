@@ -1,8 +1,9 @@
 """Protobuf's wire format, walked by a plan.
 
-Fields come in any order, any number of times, and the parts of one message may be apart from each other. So each message
-is scanned first: every occurrence of a field that the plan knows is chained to its slot. Then the fields are put, one after
-the other. The last value of a single field wins; parts of a single message are one message, as the encoding says.
+Fields come in any order, any number of times, and the parts of one message may be apart from each other. So each
+message is scanned first: every occurrence of a field that the plan knows is chained to its slot. Then the fields are
+put, one after the other. The last value of a single field wins; parts of a single message are one message, as the
+encoding says.
 
 A field that the plan does not know is passed over: that is how Protobuf evolves. One whose wire type is not that of its
 kind is a problem.
@@ -43,7 +44,7 @@ from penstock.formats.protobuf.ops import (
     UINT64,
     WRAPPED,
 )
-from penstock.formats.sink import Bytes, Ints, Sink, compiled, put, put_null, reserve
+from penstock.formats.sink import Bytes, Ints, Sink, compiled, inner, put, put_null, reserve
 from penstock.formats.wire import ENDED, invalid_utf8, little_endian, signed, varint
 
 __all__ = ["Plan", "Scratch", "scratch_for", "walk_all"]
@@ -118,15 +119,13 @@ def walk_all(
         put(sink, 0, 0, 0)
         if not _message(data, whole, root[index], 0, plan, scratch, sink, fault):
             code = fault[CODE]
-            if code == _TRUNCATED or code == _OVERLONG or code == _UTF8 or code == _INTEGER_RANGE:
-                fault[A] -= start[index]
-            elif code == _FIELD_NUMBER or code == _GROUP:
+            if code in (_TRUNCATED, _OVERLONG, _UTF8, _INTEGER_RANGE, _FIELD_NUMBER, _GROUP):
                 fault[A] -= start[index]
             sink.count[:] = before
             put_null(sink, 0)
 
 
-@compiled
+@inner
 def _blame(fault: Ints, problem: int, field: int, a: int, b: int) -> int:
     fault[CODE] = problem
     fault[NODE] = field + 1
@@ -135,7 +134,7 @@ def _blame(fault: Ints, problem: int, field: int, a: int, b: int) -> int:
     return _BAD
 
 
-@compiled
+@inner
 def _chained(scratch: Scratch, slot: int, place: int, size: int) -> int:
     """Add an occurrence at the end of a slot's chain (of none: on its own)."""
     entry = scratch.used[1]
@@ -152,7 +151,7 @@ def _chained(scratch: Scratch, slot: int, place: int, size: int) -> int:
     return entry
 
 
-@compiled
+@inner
 def _number(data: Bytes, at: int, end: int, field: int, fault: Ints) -> tuple[np.uint64, int]:
     number, after = varint(data, at, end)
     if after < 0:
@@ -161,7 +160,7 @@ def _number(data: Bytes, at: int, end: int, field: int, fault: Ints) -> tuple[np
     return number, after
 
 
-@compiled
+@inner
 def _passed(data: Bytes, at: int, end: int, wire: int, number: int, field: int, fault: Ints) -> int:
     """Return the place after a value of any wire type; of groups, after their end."""
     open_groups = np.empty(MOST_DEPTH, np.int64)
@@ -175,7 +174,7 @@ def _passed(data: Bytes, at: int, end: int, wire: int, number: int, field: int, 
                 if length > np.uint64(end - at):
                     return _blame(fault, _LENGTH, field, np.int64(length), end - at)
                 at += np.int64(length)
-        elif wire == _EIGHT or wire == _FOUR:
+        elif wire in (_EIGHT, _FOUR):
             width = 8 if wire == _EIGHT else 4
             at = at + width if end - at >= width else _blame(fault, _TRUNCATED, field, end, 0)
         elif wire == _BEGIN:
@@ -197,18 +196,18 @@ def _passed(data: Bytes, at: int, end: int, wire: int, number: int, field: int, 
         wire, number = np.int64(tag & np.uint64(7)), np.int64(tag >> _U3)
 
 
-@compiled
+@inner
 def _wire_type(kind: int) -> int:
-    if kind == DOUBLE or kind == FIXED64 or kind == SFIXED64:
+    if kind in (DOUBLE, FIXED64, SFIXED64):
         return _EIGHT
-    if kind == FLOAT or kind == FIXED32 or kind == SFIXED32:
+    if kind in (FLOAT, FIXED32, SFIXED32):
         return _FOUR
-    if kind == STRING or kind == BYTES or kind == MESSAGE or kind > SINT64:
+    if kind in (STRING, BYTES, MESSAGE) or kind > SINT64:
         return _BYTES
     return _VARINT
 
 
-@compiled
+@inner
 def _scan(
     data: Bytes, whole: int, first: int, count: int, slots: int, plan: Plan, scratch: Scratch, fault: Ints
 ) -> bool:
@@ -251,7 +250,7 @@ def _scan(
     return True
 
 
-@compiled
+@inner
 def _message(
     data: Bytes, whole: int, message: int, depth: int, plan: Plan, scratch: Scratch, sink: Sink, fault: Ints
 ) -> bool:
@@ -271,7 +270,7 @@ def _message(
     return fine
 
 
-@compiled
+@inner
 def _field(
     data: Bytes, field: int, slot: int, depth: int, plan: Plan, scratch: Scratch, sink: Sink, fault: Ints
 ) -> bool:
@@ -298,17 +297,17 @@ def _field(
         if kind != MESSAGE and kind != WRAPPED:
             put(sink, column, 0, 0)
             return True
-    if kind == MESSAGE or kind == WRAPPED:
+    if kind in (MESSAGE, WRAPPED):
         if kind == MESSAGE:
             put(sink, column, 0, 0)
         return _message(data, head, plan.fields[field, 5], depth + 1, plan, scratch, sink, fault)
-    if kind == TIMESTAMP or kind == TIMESTAMP_EXACT:
+    if kind in (TIMESTAMP, TIMESTAMP_EXACT):
         return _timestamp(data, head, field, plan, scratch, sink, fault)
     last = scratch.tail[slot]
     return _value(data, scratch.place[last], scratch.size[last], len(data), field, plan, sink, fault) >= 0
 
 
-@compiled
+@inner
 def _items(
     data: Bytes, field: int, head: int, depth: int, plan: Plan, scratch: Scratch, sink: Sink, fault: Ints
 ) -> bool:
@@ -319,7 +318,7 @@ def _items(
     count, part = 0, head
     while part != _NONE:
         at, size = scratch.place[part], scratch.size[part]
-        if often == MAP or kind == MESSAGE or kind == WRAPPED:
+        if often == MAP or kind in (MESSAGE, WRAPPED):
             if often != MAP and kind == MESSAGE:
                 put(sink, child, 0, 0)
             alone = _chained(scratch, _NONE, at, size)
@@ -328,7 +327,7 @@ def _items(
             if not fine:
                 return False
             count += 1
-        elif kind == TIMESTAMP or kind == TIMESTAMP_EXACT:
+        elif kind in (TIMESTAMP, TIMESTAMP_EXACT):
             alone = _chained(scratch, _NONE, at, size)
             fine = _timestamp(data, alone, field, plan, scratch, sink, fault)
             scratch.used[1] = alone
@@ -354,7 +353,7 @@ def _items(
     return True
 
 
-@compiled
+@inner
 def _value(data: Bytes, at: int, size: int, end: int, field: int, plan: Plan, sink: Sink, fault: Ints) -> int:
     """Put a value that holds no others; return the place after it."""
     kind = plan.fields[field, 1]
@@ -385,15 +384,15 @@ def _value(data: Bytes, at: int, size: int, end: int, field: int, plan: Plan, si
     return at + width
 
 
-@compiled
+@inner
 def _put_varint(
     number: np.uint64, kind: int, column: int, at: int, field: int, plan: Plan, sink: Sink, fault: Ints
 ) -> bool:
-    value = signed(number) if kind == SINT32 or kind == SINT64 else np.int64(number)
+    value = signed(number) if kind in (SINT32, SINT64) else np.int64(number)
     if kind == UINT64:
         put(sink, column, 0, value)
         return True
-    if kind == INT32 or kind == SINT32 or kind == ENUM:
+    if kind in (INT32, SINT32, ENUM):
         if value > 2147483647 or value < -2147483648:
             _blame(fault, _INTEGER_RANGE, field, at, 0)
             return False
@@ -411,7 +410,7 @@ def _put_varint(
     return True
 
 
-@compiled
+@inner
 def _name(number: int, field: int, plan: Plan) -> int:
     first = plan.fields[field, 5]
     for index in range(first, first + plan.fields[field, 6]):
@@ -420,7 +419,7 @@ def _name(number: int, field: int, plan: Plan) -> int:
     return _NONE
 
 
-@compiled
+@inner
 def _put_name(number: int, field: int, plan: Plan, sink: Sink) -> None:
     name = _name(number, field, plan)
     if name == _NONE:
@@ -429,7 +428,7 @@ def _put_name(number: int, field: int, plan: Plan, sink: Sink) -> None:
         put(sink, plan.fields[field, 2], -1 - plan.names[name, 1], plan.names[name, 2])
 
 
-@compiled
+@inner
 def _timestamp(data: Bytes, whole: int, field: int, plan: Plan, scratch: Scratch, sink: Sink, fault: Ints) -> bool:
     """Put seconds and nanoseconds since 1970 as microseconds."""
     seconds, nanos = np.int64(0), np.int64(0)

@@ -1,4 +1,4 @@
-"""Numbers of a Protobuf plan: kinds of fields as descriptors number them, ours beyond these, cardinality and presence."""
+"""Numbers of a Protobuf plan: kinds of fields as descriptors number them, ours beyond these; how often; presence."""
 
 from __future__ import annotations
 

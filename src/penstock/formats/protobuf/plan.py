@@ -1,9 +1,9 @@
 """Plans: how messages of each writer's descriptor become columns of the one reader's.
 
-Fields are matched by number. Where both descriptors know a number, they must agree on its type, else every message of that
-writer is refused with the field's name: bytes of one type read as another are rarely an error, and always wrong. A field
-that only the writer knows is passed over; one that only the reader knows is absent. Names of enumerations are the
-writer's, so that new ones are known.
+Fields are matched by number. Where both descriptors know a number, they must agree on its type, else every message of
+that writer is refused with the field's name: bytes of one type read as another are rarely an error, and always wrong.
+A field that only the writer knows is passed over; one that only the reader knows is absent. Names of enumerations are
+the writer's, so that new ones are known.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class PlanBuilder:
         index = len(self._messages)
         self._messages.append([first, len(message.fields)])
         paths = [f"{path}.{one.name}" if path else one.name for one in message.fields]
-        self._fields += [[one.number, 0, column, 0, 0, 0, 0] for one, column in zip(message.fields, columns, strict=True)]
+        self._fields += [
+            [one.number, 0, column, 0, 0, 0, 0] for one, column in zip(message.fields, columns, strict=True)
+        ]
         self.names += paths
         for place, (one, column, below) in enumerate(zip(message.fields, columns, paths, strict=True)):
             self._fields[first + place][1:] = self._field(one, message, pool, column, below)
@@ -104,7 +106,9 @@ class PlanBuilder:
         return first, len(names)
 
 
-def disagreements(reader: Pool, writer: Pool, message: str, path: str = "", seen: frozenset[str] = frozenset()) -> Iterator[str]:
+def disagreements(
+    reader: Pool, writer: Pool, message: str, path: str = "", seen: frozenset[str] = frozenset()
+) -> Iterator[str]:
     """Yield what a writer's message has under a number that the reader's has otherwise."""
     if message in seen or message not in writer.messages or message not in reader.messages:
         return

@@ -1,4 +1,4 @@
-"""The text of a .proto file, as schema registries keep it: proto2 and proto3, as far as it says what messages look like.
+"""The text of a .proto file, as registries keep it: proto2 and proto3, as far as it says what messages look like.
 
 Options, services, extensions and reserved numbers are passed over.
 """
@@ -32,7 +32,8 @@ def _words(text: str) -> Iterator[str]:
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None:
-            raise _wrong("it holds a character that cannot be there")
+            msg = "it holds a character that cannot be there"
+            raise _wrong(msg)
         if found["word"]:
             yield found["word"]
         at = found.end()
@@ -55,7 +56,8 @@ class _Reader:
                 case "syntax":
                     self._proto3 = self._syntax()
                 case "edition":
-                    raise _wrong("it uses editions, which are not understood")
+                    msg = "it uses editions, which are not understood"
+                    raise _wrong(msg)
                 case "package":
                     made.package = self._next()
                     self._expect(";")
@@ -68,7 +70,8 @@ class _Reader:
                 case "import" | "option" | "service" | "extend":
                     self._pass_over()
                 case _:
-                    raise _wrong(f"{word!r} where a definition is expected")
+                    msg = f"{word!r} where a definition is expected"
+                    raise _wrong(msg)
         return made
 
     def _syntax(self) -> bool:
@@ -111,12 +114,15 @@ class _Reader:
         label = word if word in _LABELS and self._peek(1) != "=" else ""
         type_name = self._next() if label else word
         if type_name == "group":
-            raise _wrong("it has a group, which is not understood")
+            msg = "it has a group, which is not understood"
+            raise _wrong(msg)
         kind = ops.KINDS.get(type_name, ops.MESSAGE)
         explicit = in_oneof or label == "optional" or not self._proto3
         presence = ops.REQUIRED if label == "required" else ops.EXPLICIT if explicit else ops.IMPLICIT
         name, number = self._numbered()
-        return ProtoField(name, number, kind, "" if type_name in ops.KINDS else type_name, label == "repeated", presence)
+        return ProtoField(
+            name, number, kind, "" if type_name in ops.KINDS else type_name, label == "repeated", presence
+        )
 
     def _map(self, made: ProtoMessage) -> None:
         """Write a map as descriptors do: repeated messages of a key and a value."""
@@ -162,7 +168,8 @@ class _Reader:
         try:
             return sign * int(word, 8 if re.fullmatch(r"0[0-7]+", word) else 0)
         except ValueError:
-            raise _wrong(f"{word!r} where a number is expected") from None
+            msg = f"{word!r} where a number is expected"
+            raise _wrong(msg) from None
 
     def _bracketed(self) -> None:
         depth = 0
@@ -189,13 +196,15 @@ class _Reader:
 
     def _next(self) -> str:
         if self._at >= len(self._words):
-            raise _wrong("it ends too early")
+            msg = "it ends too early"
+            raise _wrong(msg)
         self._at += 1
         return self._words[self._at - 1]
 
     def _expect(self, word: str) -> None:
         if (found := self._next()) != word:
-            raise _wrong(f"{found!r} where {word!r} is expected")
+            msg = f"{found!r} where {word!r} is expected"
+            raise _wrong(msg)
 
 
 def _within(scope: str, name: str) -> str:

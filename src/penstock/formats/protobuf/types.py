@@ -12,9 +12,9 @@
 | google.protobuf.Timestamp | TIMESTAMP |
 | google.protobuf.Int64Value and its kin | the value, or null |
 
-A field without presence (proto3, neither optional nor in a oneof) is never null: one that was not sent is zero or empty. All
-others are null when they were not sent; of a oneof at most one is not. A message that holds itself has no columns: it is
-refused, and so are groups.
+A field without presence (proto3, neither optional nor in a oneof) is never null: one that was not sent is zero or
+empty. All others are null when they were not sent; of a oneof at most one is not. A message that holds itself has no
+columns: it is refused, and so are groups.
 """
 
 from __future__ import annotations
