@@ -248,10 +248,32 @@ def _leaf(data: Bytes, at: int, end: int, node: int, plan: Plan, sink: Sink, fau
 
 
 @inner
+def _block(data: Bytes, at: int, end: int, node: int, total: int, plan: Plan, fault: Ints) -> tuple[int, int]:
+    """Read how many items the next block of an array or a map has; 0 ends it."""
+    least = plan.nodes[node, 3]
+    count, at = _number(data, at, end, node, fault)
+    if at < 0 or count == 0:
+        return 0, at
+    if count < 0:
+        _, at = _length(data, at, end, node, fault)
+        if at < 0:
+            return 0, _BAD
+        count = -count
+    room = (end - at) // least if least else MOST_EMPTY_ITEMS - total
+    if count < 0 or count > room:
+        return 0, _blame(fault, _ITEMS, node, count, end - at)
+    return count, at
+
+
+@inner
 def _walk(
     data: Bytes, at: int, end: int, node: int, depth: int, plan: Plan, sink: Sink, fault: Ints, constant: bool
 ) -> int:
-    """Read the value of `node` at `at`; return the place after it, or `_BAD` with the fault noted."""
+    """Read the value of `node` at `at`; return the place after it, or `_BAD` with the fault noted.
+
+    One function for all that holds others: numba keeps functions that call themselves in its cache, but crashes when
+    it loads two that call each other.
+    """
     op, column, first, second = plan.nodes[node, 0], plan.nodes[node, 1], plan.nodes[node, 2], plan.nodes[node, 3]
     if op >= BOOLEAN:
         return _leaf(data, at, end, node, plan, sink, fault, constant)
@@ -288,41 +310,23 @@ def _walk(
     if op == CONSTANT:
         after = _walk(plan.constants, first, len(plan.constants), second, depth + 1, plan, sink, fault, True)
         return at if after >= 0 else _BAD
-    if op in (ARRAY, MAP):
-        return _items(data, at, end, node, depth, plan, sink, fault, constant)
-    return _blame(fault, _REFUSED, node, first, 0)
-
-
-@inner
-def _items(
-    data: Bytes, at: int, end: int, node: int, depth: int, plan: Plan, sink: Sink, fault: Ints, constant: bool
-) -> int:
-    """Read the blocks of an array or a map."""
-    op, column, item, least = plan.nodes[node, 0], plan.nodes[node, 1], plan.nodes[node, 2], plan.nodes[node, 3]
-    key = plan.nodes[node, 4]
-    total, place = 0, np.int64(0)
+    if op != ARRAY and op != MAP:
+        return _blame(fault, _REFUSED, node, first, 0)
+    key, total, place = plan.nodes[node, 4], 0, np.int64(0)
     if column >= 0:
         place = reserve(sink, column)
     while True:
-        count, at = _number(data, at, end, node, fault)
+        count, at = _block(data, at, end, node, total, plan, fault)
         if at < 0:
             return _BAD
         if count == 0:
             break
-        if count < 0:
-            _size, at = _length(data, at, end, node, fault)
-            if at < 0:
-                return _BAD
-            count = -count
-        room = (end - at) // least if least else MOST_EMPTY_ITEMS - total
-        if count < 0 or count > room:
-            return _blame(fault, _ITEMS, node, count, end - at)
         for _ in range(count):
             if op == MAP:
                 at = _leaf(data, at, end, key, plan, sink, fault, constant)
                 if at < 0:
                     return _BAD
-            at = _walk(data, at, end, item, depth + 1, plan, sink, fault, constant)
+            at = _walk(data, at, end, first, depth + 1, plan, sink, fault, constant)
             if at < 0:
                 return _BAD
         total += count

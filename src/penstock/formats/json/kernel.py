@@ -90,24 +90,10 @@ def _mismatch(fault: Ints, column: int, found: int, rule: int) -> bool:
 
 
 @inner
-def _put(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, sink: Sink, fault: Ints) -> bool:
-    """Put a token, and what is within it, into a column; False with the fault noted."""
+def _scalar(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, sink: Sink, fault: Ints) -> bool:
+    """Put a token that holds no others."""
     kind, rule = tape.kind[token], plan.rules[column, 0]
     start, end = tape.start[token], tape.end[token]
-    if kind == NULL:
-        put_null(sink, column)
-        return True
-    if rule == RAW:
-        quotes = 1 if kind == STRING else 0
-        if start >= len(arena) // 2:
-            # Its text without escapes lies in the second half; how it was written is found by the next token's place.
-            start, end = _written(arena, start - len(arena) // 2)
-        put(sink, column, start - quotes, end - start + 2 * quotes)
-        return True
-    if rule == STRUCT:
-        return _struct(arena, token, column, tape, plan, sink, fault)
-    if rule in (LIST, MAP):
-        return _items(arena, token, column, tape, plan, sink, fault)
     if rule == BOOLEAN:
         if kind != TRUE and kind != FALSE:
             return _mismatch(fault, column, kind, rule)
@@ -126,21 +112,21 @@ def _put(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, sink: Si
 
 
 @inner
-def _written(arena: Bytes, at: int) -> tuple[int, int]:
-    """Return where text with escapes stands in the message."""
-    stop = at
-    while arena[stop] != 34:
-        stop += 2 if arena[stop] == 92 else 1
-    return at, stop
+def _raw(arena: Bytes, token: int, column: int, tape: Tape, sink: Sink) -> None:
+    """Put a token as it is written."""
+    start, end, quotes = tape.start[token], tape.end[token], 1 if tape.kind[token] == STRING else 0
+    if start >= len(arena) // 2:  # this is its text without escapes; it was written at the same place of the message
+        start -= len(arena) // 2
+        end = start
+        while arena[end] != 34:
+            end += 2 if arena[end] == 92 else 1
+    put(sink, column, start - quotes, end - start + 2 * quotes)
 
 
 @inner
-def _struct(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, sink: Sink, fault: Ints) -> bool:
-    if tape.kind[token] != OBJECT:
-        return _mismatch(fault, column, tape.kind[token], STRUCT)
+def _found(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, slots: int, fault: Ints) -> bool:
+    """Note for each key of a struct which token has its value; False if the object has a key that is refused."""
     first, count = plan.rules[column, 1], plan.rules[column, 2]
-    slots = plan.slots[-1]
-    plan.slots[-1] = slots + count
     plan.slots[slots : slots + count] = _NONE
     key, stop, guess = token + 1, tape.after[token], 0
     while key < stop:
@@ -160,24 +146,42 @@ def _struct(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, sink:
             fault[CODE], fault[NODE], fault[A] = _EXTRA, column, tape.start[key]
             return False
         key = tape.after[key + 1]
-    put(sink, column, 0, 0)
-    for index in range(count):
-        below = plan.keys[first + index, 3]
-        value = plan.slots[slots + index]
-        if value == _NONE:
-            put_null(sink, below)
-        elif not _put(arena, value, below, tape, plan, sink, fault):
-            return False
-    plan.slots[-1] = slots
     return True
 
 
 @inner
-def _items(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, sink: Sink, fault: Ints) -> bool:
-    rule, child = plan.rules[column, 0], plan.rules[column, 3]
-    if tape.kind[token] != (ARRAY if rule == LIST else OBJECT):
-        return _mismatch(fault, column, tape.kind[token], rule)
-    place = reserve(sink, column)
+def _put(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, sink: Sink, fault: Ints) -> bool:
+    """Put a token, and what is within it, into a column; False with the fault noted.
+
+    One function for all that holds others: numba keeps functions that call themselves in its cache, but crashes when
+    it loads two that call each other.
+    """
+    kind, rule = tape.kind[token], plan.rules[column, 0]
+    if kind == NULL:
+        put_null(sink, column)
+        return True
+    if rule == RAW:
+        _raw(arena, token, column, tape, sink)
+        return True
+    if rule < STRUCT:
+        return _scalar(arena, token, column, tape, plan, sink, fault)
+    if kind != (ARRAY if rule == LIST else OBJECT):
+        return _mismatch(fault, column, kind, rule)
+    if rule == STRUCT:
+        slots = plan.slots[-1]
+        plan.slots[-1] = slots + plan.rules[column, 2]
+        if not _found(arena, token, column, tape, plan, slots, fault):
+            return False
+        put(sink, column, 0, 0)
+        for index in range(plan.rules[column, 2]):
+            below, value = plan.keys[plan.rules[column, 1] + index, 3], plan.slots[slots + index]
+            if value == _NONE:
+                put_null(sink, below)
+            elif not _put(arena, value, below, tape, plan, sink, fault):
+                return False
+        plan.slots[-1] = slots
+        return True
+    child, place = plan.rules[column, 3], reserve(sink, column)
     item, stop, count = token + 1, tape.after[token], 0
     while item < stop:
         if rule == MAP:

@@ -69,7 +69,7 @@ _NONE = -1
 _VARINT, _EIGHT, _BYTES, _BEGIN, _END, _FOUR = range(6)
 _MOST_NUMBER = np.uint64((1 << 29) - 1)
 _U3 = np.uint64(3)
-_MOST_SECONDS = (2**63 - 1) // 1_000_000 - 1
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # the years 1 to 9999, as Protobuf's own rule says
 
 
 class Plan(NamedTuple):
@@ -254,7 +254,11 @@ def _scan(
 def _message(
     data: Bytes, whole: int, message: int, depth: int, plan: Plan, scratch: Scratch, sink: Sink, fault: Ints
 ) -> bool:
-    """Put the fields of a message whose parts are the chain `whole`; False with the fault noted."""
+    """Put the fields of a message whose parts are the chain `whole`; False with the fault noted.
+
+    One function for all that holds others: numba keeps functions that call themselves in its cache, but crashes when
+    it loads two that call each other.
+    """
     if depth > MOST_DEPTH:
         _blame(fault, _DEPTH, _NONE, MOST_DEPTH, 0)
         return False
@@ -262,85 +266,86 @@ def _message(
     slots, found = scratch.used[0], scratch.used[1]
     scratch.used[0] += count
     scratch.head[slots : slots + count] = _NONE
-    fine = _scan(data, whole, first, count, slots, plan, scratch, fault)
-    for index in range(count):
-        if fine:
-            fine = _field(data, first + index, slots + index, depth, plan, scratch, sink, fault)
-    scratch.used[0], scratch.used[1] = slots, found
-    return fine
-
-
-@inner
-def _field(
-    data: Bytes, field: int, slot: int, depth: int, plan: Plan, scratch: Scratch, sink: Sink, fault: Ints
-) -> bool:
-    """Put one field, from the chain of its occurrences."""
-    kind, column, often, presence = (
-        plan.fields[field, 1],
-        plan.fields[field, 2],
-        plan.fields[field, 3],
-        plan.fields[field, 4],
-    )
-    head = scratch.head[slot]
-    if often != SINGLE:
-        return _items(data, field, head, depth, plan, scratch, sink, fault)
-    if head == _NONE:
-        if presence == REQUIRED:
-            _blame(fault, _REQUIRED, field, 0, 0)
-            return False
-        if presence != IMPLICIT:
-            put_null(sink, column)
-            return True
-        if kind == ENUM:
-            _put_name(0, field, plan, sink)
-            return True
+    if not _scan(data, whole, first, count, slots, plan, scratch, fault):
+        return False
+    for field in range(first, first + count):
+        kind, column, often = plan.fields[field, 1], plan.fields[field, 2], plan.fields[field, 3]
+        head, inside = scratch.head[slots + field - first], plan.fields[field, 5]
         if kind != MESSAGE and kind != WRAPPED:
-            put(sink, column, 0, 0)
-            return True
-    if kind in (MESSAGE, WRAPPED):
-        if kind == MESSAGE:
-            put(sink, column, 0, 0)
-        return _message(data, head, plan.fields[field, 5], depth + 1, plan, scratch, sink, fault)
-    if kind in (TIMESTAMP, TIMESTAMP_EXACT):
-        return _timestamp(data, head, field, plan, scratch, sink, fault)
-    last = scratch.tail[slot]
-    return _value(data, scratch.place[last], scratch.size[last], len(data), field, plan, sink, fault) >= 0
+            if not _plain(data, field, slots + field - first, plan, scratch, sink, fault):
+                return False
+        elif often == SINGLE:
+            if head == _NONE and plan.fields[field, 4] == REQUIRED:
+                _blame(fault, _REQUIRED, field, 0, 0)
+                return False
+            if head == _NONE and plan.fields[field, 4] != IMPLICIT:
+                put_null(sink, column)
+                continue
+            if kind == MESSAGE:
+                put(sink, column, 0, 0)
+            if not _message(data, head, inside, depth + 1, plan, scratch, sink, fault):
+                return False
+        else:
+            place, items, part = reserve(sink, column), 0, head
+            while part != _NONE:
+                if often != MAP and kind == MESSAGE:
+                    put(sink, column + 1, 0, 0)
+                alone = _chained(scratch, _NONE, scratch.place[part], scratch.size[part])
+                if not _message(data, alone, inside, depth + 1, plan, scratch, sink, fault):
+                    return False
+                scratch.used[1] = alone
+                items += 1
+                part = scratch.after[part]
+            if sink.valid.size:
+                sink.value[place] = items
+    scratch.used[0], scratch.used[1] = slots, found
+    return True
 
 
 @inner
-def _items(
-    data: Bytes, field: int, head: int, depth: int, plan: Plan, scratch: Scratch, sink: Sink, fault: Ints
-) -> bool:
-    """Put the items of a repeated field or the pairs of a map."""
-    kind, column, often = plan.fields[field, 1], plan.fields[field, 2], plan.fields[field, 3]
-    child = column + 1
-    place = reserve(sink, column)
+def _plain(data: Bytes, field: int, slot: int, plan: Plan, scratch: Scratch, sink: Sink, fault: Ints) -> bool:
+    """Put a field that holds no messages, from the chain of its occurrences."""
+    kind, column = plan.fields[field, 1], plan.fields[field, 2]
+    head = scratch.head[slot]
+    if plan.fields[field, 3] != SINGLE:
+        return _items(data, field, head, plan, scratch, sink, fault)
+    if head != _NONE:
+        if kind in (TIMESTAMP, TIMESTAMP_EXACT):
+            return _timestamp(data, head, field, plan, scratch, sink, fault)
+        last = scratch.tail[slot]
+        return _value(data, scratch.place[last], scratch.size[last], len(data), field, plan, sink, fault) >= 0
+    if plan.fields[field, 4] == REQUIRED:
+        _blame(fault, _REQUIRED, field, 0, 0)
+        return False
+    if plan.fields[field, 4] != IMPLICIT:
+        put_null(sink, column)
+    elif kind == ENUM:
+        _put_name(0, field, plan, sink)
+    else:
+        put(sink, column, 0, 0)
+    return True
+
+
+@inner
+def _items(data: Bytes, field: int, head: int, plan: Plan, scratch: Scratch, sink: Sink, fault: Ints) -> bool:
+    """Put the items of a repeated field that holds no messages."""
+    kind, place = plan.fields[field, 1], reserve(sink, plan.fields[field, 2])
     count, part = 0, head
     while part != _NONE:
         at, size = scratch.place[part], scratch.size[part]
-        if often == MAP or kind in (MESSAGE, WRAPPED):
-            if often != MAP and kind == MESSAGE:
-                put(sink, child, 0, 0)
+        if kind in (TIMESTAMP, TIMESTAMP_EXACT):
             alone = _chained(scratch, _NONE, at, size)
-            fine = _message(data, alone, plan.fields[field, 5], depth + 1, plan, scratch, sink, fault)
-            scratch.used[1] = alone
-            if not fine:
+            if not _timestamp(data, alone, field, plan, scratch, sink, fault):
                 return False
-            count += 1
-        elif kind in (TIMESTAMP, TIMESTAMP_EXACT):
-            alone = _chained(scratch, _NONE, at, size)
-            fine = _timestamp(data, alone, field, plan, scratch, sink, fault)
             scratch.used[1] = alone
-            if not fine:
-                return False
             count += 1
         elif size >= 0 and _wire_type(kind) != _BYTES:
             end = at + size
             while at < end:
                 at = _value(data, at, -1, end, field, plan, sink, fault)
                 if at < 0:
-                    fault[CODE] = _PACKED if fault[CODE] == _TRUNCATED else fault[CODE]
-                    fault[A] = size if fault[CODE] == _PACKED else fault[A]
+                    if fault[CODE] == _TRUNCATED:
+                        fault[CODE], fault[A] = _PACKED, size
                     return False
                 count += 1
         else:
@@ -448,7 +453,7 @@ def _timestamp(data: Bytes, whole: int, field: int, plan: Plan, scratch: Scratch
             elif tag == np.uint64(16):
                 nanos = np.int64(varint(data, value, end)[0])
         part = scratch.after[part]
-    if seconds > _MOST_SECONDS or seconds < -_MOST_SECONDS or nanos < 0 or nanos > 999_999_999:
+    if seconds > _LAST_SECOND or seconds < _FIRST_SECOND or nanos < 0 or nanos > 999_999_999:
         _blame(fault, _TIME_RANGE, field, 0, 0)
         return False
     if plan.fields[field, 1] == TIMESTAMP_EXACT and nanos % 1000:
