@@ -256,7 +256,7 @@ def test_mutants_are_read_as_another_implementation_reads_them_or_are_problems()
             assert repr(row) == repr(strictly(mutant))  # NaN is not equal to itself
         else:
             other = strictly(mutant)
-            stricter = ("branch -", "boolean is", "32 bits", "64 bits", "items announced", "negative", "UTF-8")
+            stricter = ("branch -", "boolean that", "32 bits", "64 bits", "items announced", "negative", "UTF-8")
             assert other is None or any(words in text for words in stricter), text
     assert sum(text is not None for text in told) > 500
 

@@ -64,7 +64,11 @@ def test_protobuf_gains_fields_by_number() -> None:
     old = head + "message M { message P { int32 x = 1; } int32 a = 1; P p = 2; }"
     new = (
         head
-        + "enum E { Z = 0; } message M { message P { E e = 2; int32 x = 1; } string first = 3; P p = 2; int64 a = 1; Q q = 4; } message Q { int32 z = 1; }"
+        + """
+        enum E { Z = 0; }
+        message M { message P { E e = 2; int32 x = 1; } string first = 3; P p = 2; int64 a = 1; Q q = 4; }
+        message Q { int32 z = 1; }
+    """
     )
     resolved = resolve(ProtobufFormat(descriptor_set=in_base64(old), message="M"))
     found = evolved(resolved, registered(new, "PROTOBUF"))

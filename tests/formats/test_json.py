@@ -31,7 +31,7 @@ def test_every_type() -> None:
         "n": Decimal("-12345678.90"),
         "day": date(2024, 2, 29),
         "at": datetime(2023, 12, 31, 23, 30, 0, 250000, tzinfo=UTC),
-        "there": datetime(1, 1, 1, 0, 0, 0, 1),
+        "there": datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=UTC).replace(tzinfo=None),
         "a": [{"k": 1}, None, {"k": None}],
         "m": {"p": 1.0, "q": -2500.0},
     }
@@ -106,7 +106,7 @@ def test_without_columns_and_sample_it_says_what_to_do() -> None:
         resolve(JsonFormat())
     with pytest.raises(DefiniteError, match="no message of the sample is JSON"):
         resolve(JsonFormat(), sample=[b"x"])
-    with pytest.raises(UsageError, match="NOT NULL|constraints"):
+    with pytest.raises(UsageError, match="without constraints"):
         resolve(JsonFormat(columns="id INT NOT NULL"))
     with pytest.raises(UsageError, match="not read from text"):
         resolve(JsonFormat(columns="id BINARY"))

@@ -38,13 +38,13 @@ def full() -> tuple[Any, dict[str, Any]]:
     """Return a message with everything in it, and what it should be read as."""
     made = order(
         id=-3, note="", big=2**64 - 1, numbers=[1, -2, 3], status=1, count={"value": 0}, zigzag=-4, price=1.5,
-        history=[1, -5, 99], f32=2**32 - 1, f64=2**63, s32=-(2**31), s64=-(2**63), ratio=0.5, raw=b"\xff", u32=2**32 - 1,
-        zigzag64=-(2**63), prices=[1.0, 2.0], names={-1: "m", 7: "s"}, paid=True,
+        history=[1, -5, 99], f32=2**32 - 1, f64=2**63, s32=-(2**31), s64=-(2**63), ratio=0.5, raw=b"\xff",
+        u32=2**32 - 1, zigzag64=-(2**63), prices=[1.0, 2.0], names={-1: "m", 7: "s"}, paid=True,
     )  # fmt: skip
     made.items["a"].sku = "x"
     made.items["b"].n = 4
     made.voucher.tags.append("é")
-    made.at.FromDatetime(datetime(1969, 12, 31, 23, 59, 59, 5))
+    made.at.FromDatetime(datetime(1969, 12, 31, 23, 59, 59, 5, tzinfo=UTC))
     made.list.add(sku="q")
     made.list.add()
     made.times.add(seconds=1)
@@ -53,8 +53,8 @@ def full() -> tuple[Any, dict[str, Any]]:
         "items": {"a": {"sku": "x", "n": 0, "tags": []}, "b": {"sku": "", "n": 4, "tags": []}},
         "voucher": {"sku": "", "n": 0, "tags": ["é"]}, "at": datetime(1969, 12, 31, 23, 59, 59, 5, tzinfo=UTC),
         "list": [{"sku": "q", "n": 0, "tags": []}, {"sku": "", "n": 0, "tags": []}], "zigzag": -4, "price": 1.5,
-        "history": ["PAID", "REFUNDED", "99"], "f32": 2**32 - 1, "f64": Decimal(2**63), "s32": -(2**31), "s64": -(2**63),
-        "ratio": 0.5, "raw": b"\xff", "u32": 2**32 - 1, "zigzag64": -(2**63), "prices": [1.0, 2.0],
+        "history": ["PAID", "REFUNDED", "99"], "f32": 2**32 - 1, "f64": Decimal(2**63), "s32": -(2**31),
+        "s64": -(2**63), "ratio": 0.5, "raw": b"\xff", "u32": 2**32 - 1, "zigzag64": -(2**63), "prices": [1.0, 2.0],
         "names": {-1: "m", 7: "s"}, "times": [datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)], "paid": True,
     }  # fmt: skip
     return made, expected

@@ -76,13 +76,13 @@ class Problem(enum.IntEnum):
 
 _TEXTS = {
     Problem.UNFRAMED: "too short for a schema id: 5 bytes are needed",
-    Problem.MAGIC: "the first byte is {a}, not 0: this was not written with a schema registry",
+    Problem.MAGIC: "the first byte is not 0: this was not written with a schema registry",
     Problem.UNKNOWN_SCHEMA: "the registry does not know this schema",
     Problem.REFUSED: "{message}",
     Problem.TRUNCATED: "{field}: the message ends within the value, at byte {a}",
     Problem.OVERLONG: "{field}: a number at byte {a} does not fit 64 bits",
     Problem.INTEGER_RANGE: "{field}: a number at byte {a} does not fit 32 bits",
-    Problem.BOOLEAN: "{field}: a boolean is {b}, not 0 or 1, at byte {a}",
+    Problem.BOOLEAN: "{field}: a boolean that is neither 0 nor 1, at byte {a}",
     Problem.NEGATIVE_LENGTH: "{field}: a length at byte {a} is negative",
     Problem.LENGTH: "{field}: a length of {a} bytes, and {b} are left",
     Problem.UTF8: "{field}: invalid UTF-8 at byte {a}",

@@ -208,6 +208,26 @@ def _wire_type(kind: int) -> int:
 
 
 @inner
+def _tag(data: Bytes, at: int, end: int, field: int, fault: Ints) -> tuple[int, int, int]:
+    """Read a field's number and wire type."""
+    tag, after = _number(data, at, end, field, fault)
+    number = tag >> _U3
+    if after >= 0 and (number == np.uint64(0) or number > _MOST_NUMBER):
+        after = _blame(fault, _FIELD_NUMBER, field, at, 0)
+    return np.int64(number), np.int64(tag & np.uint64(7)), after
+
+
+@inner
+def _well_formed(data: Bytes, at: int, end: int, field: int, fault: Ints) -> bool:
+    """Say whether a message of which nothing is wanted is one."""
+    while at >= 0 and at < end:
+        number, wire, at = _tag(data, at, end, field, fault)
+        if at >= 0:
+            at = _passed(data, at, end, wire, number, field, fault)
+    return at >= 0
+
+
+@inner
 def _scan(
     data: Bytes, whole: int, first: int, count: int, slots: int, plan: Plan, scratch: Scratch, fault: Ints
 ) -> bool:
@@ -216,22 +236,17 @@ def _scan(
     while part != _NONE:
         at, end = scratch.place[part], scratch.place[part] + scratch.size[part]
         while at < end:
-            begin = at
-            tag, at = _number(data, at, end, _NONE, fault)
+            number, wire, at = _tag(data, at, end, _NONE, fault)
             if at < 0:
-                return False
-            number, wire = tag >> _U3, np.int64(tag & np.uint64(7))
-            if number == np.uint64(0) or number > _MOST_NUMBER:
-                _blame(fault, _FIELD_NUMBER, _NONE, begin, 0)
                 return False
             field = _NONE
             for step in range(count):
                 candidate = (guess + step) % count
-                if plan.fields[first + candidate, 0] == np.int64(number):
+                if plan.fields[first + candidate, 0] == number:
                     field, guess = first + candidate, candidate
                     break
             value = at
-            at = _passed(data, at, end, wire, np.int64(number), field, fault)
+            at = _passed(data, at, end, wire, number, field, fault)
             if at < 0:
                 return False
             if field == _NONE:
@@ -369,6 +384,8 @@ def _value(data: Bytes, at: int, size: int, end: int, field: int, plan: Plan, si
             wrong = invalid_utf8(data, at, at + size)
             if wrong >= 0:
                 return _blame(fault, _UTF8, field, wrong, 0)
+        if kind == EMPTY and not _well_formed(data, at, at + size, field, fault):
+            return _BAD
         put(sink, column, 1 if kind == EMPTY else at, 0 if kind == EMPTY else size)
         return at + size
     if wire == _VARINT:
@@ -441,16 +458,17 @@ def _timestamp(data: Bytes, whole: int, field: int, plan: Plan, scratch: Scratch
     while part != _NONE:
         at, end = scratch.place[part], scratch.place[part] + scratch.size[part]
         while at < end:
-            tag, at = _number(data, at, end, field, fault)
-            if at < 0:
-                return False
+            number, wire, at = _tag(data, at, end, field, fault)
             value = at
-            at = _passed(data, at, end, np.int64(tag & np.uint64(7)), np.int64(tag >> _U3), field, fault)
+            if at >= 0:
+                at = _passed(data, at, end, wire, number, field, fault)
+            if at >= 0 and number <= 2 and wire != _VARINT:
+                at = _blame(fault, _WIRE_TYPE, field, wire, _VARINT)
             if at < 0:
                 return False
-            if tag == np.uint64(8):
+            if number == 1:
                 seconds = np.int64(varint(data, value, end)[0])
-            elif tag == np.uint64(16):
+            elif number == 2:
                 nanos = np.int64(varint(data, value, end)[0])
         part = scratch.after[part]
     if seconds > _LAST_SECOND or seconds < _FIRST_SECOND or nanos < 0 or nanos > 999_999_999:
