@@ -176,7 +176,8 @@ class Registry:
             with opener.open(request, timeout=_SECONDS) as answer:
                 found = json.loads(answer.read(_MOST_BYTES))
         except urllib.error.HTTPError as error:
-            return self._refusal(error)
+            self._check_refusal(error)
+            return None
         except (OSError, ValueError) as error:
             why = getattr(error, "reason", None) or error
             raise self._unreachable(type(why).__name__ if not isinstance(why, str) else why) from None
@@ -184,7 +185,8 @@ class Registry:
             raise self._odd()
         return found
 
-    def _refusal(self, error: urllib.error.HTTPError) -> None:
+    def _check_refusal(self, error: urllib.error.HTTPError) -> None:
+        """Return if the registry says that there is no such thing, and raise what it means otherwise."""
         if error.code == _NOT_FOUND and self._says_absent(error):
             return
         if error.code in _REFUSED:

@@ -39,7 +39,8 @@ def compiled(function: _F) -> _F:
 
 def inner(function: _F) -> _F:
     """Compile as a part of the kernels that call it; Python cannot."""
-    made: _F = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")(function)
+    options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
+    made: _F = njit(**options)(function)
     return made
 
 

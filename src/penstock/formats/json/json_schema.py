@@ -82,7 +82,7 @@ class _Reader:
                 item = f"{path}[]"
                 kind = self.type(schema.get("items"), item, above, document)
                 return pa.list_(pa.field("element", kind if kind is not None else self.any(item)))
-        return _SCALARS.get(told[0])
+        return _SCALARS.get(str(told[0]))
 
     def _object(self, schema: dict[str, Any], path: str, above: tuple[int, ...], document: Any) -> pa.DataType | None:
         if isinstance(properties := schema.get("properties"), dict) and properties:
