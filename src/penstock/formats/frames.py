@@ -42,7 +42,8 @@ def decode(
     writers = _looked_up(frame, column, resolved, registry) if resolved.framed else {}
     returned = StructType([StructField("row", resolved.spark_type), StructField("problem", StringType())])
     both = f"_decoded_{uuid.uuid4().hex}"
-    function = arrow_udf(_decoding(resolved, writers), returned)
+    # Its stubs ask for the kind of function, which it takes from the annotations.
+    function = arrow_udf(_decoding(resolved, writers), returned)  # type: ignore[call-overload]
     decoded = frame.withColumn(both, function(_named(column)))
     decoded = decoded.withColumn(into, F.col(both).getField("row"))
     return decoded.withColumn(problem, F.col(both).getField("problem")).drop(both)

@@ -17,10 +17,10 @@ __all__ = ["INDEX_BITS", "read_ids", "read_indexes"]
 INDEX_BITS = 15
 """A place in a file is packed into one number: up to four indexes, outermost last, and one more than each."""
 
-_FINE = int(Problem.FINE)
-_UNFRAMED = int(Problem.UNFRAMED)
-_MAGIC = int(Problem.MAGIC)
-_MESSAGE_INDEX = int(Problem.MESSAGE_INDEX)
+_FINE = np.int64(Problem.FINE)
+_UNFRAMED = np.int64(Problem.UNFRAMED)
+_MAGIC = np.int64(Problem.MAGIC)
+_MESSAGE_INDEX = np.int64(Problem.MESSAGE_INDEX)
 _MOST_INDEXES = 4
 
 

@@ -45,4 +45,6 @@ def of_array(array: pa.Array | pa.ChunkedArray) -> Messages:
     if array.null_count:
         faults[:, CODE] = np.where(pc.is_null(array).to_numpy(zero_copy_only=False), int(Problem.ABSENT), 0)
     whole = np.frombuffer(data if data is not None and data.size else b"\0", np.uint8)
+    # As constants of plans are: kernels are compiled for one type of array, and recursive ones must be (see `inner`).
+    whole.flags.writeable = False
     return Messages(whole, places[:-1].copy(), places[1:].copy(), np.diff(places), faults)

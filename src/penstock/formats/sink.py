@@ -19,10 +19,14 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-__all__ = ["Bytes", "Ints", "Sink", "compiled", "inner", "put", "put_null", "reserve"]
+__all__ = ["NIL", "Bytes", "Ints", "Sink", "compiled", "inner", "put", "put_null", "reserve"]
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
+
+NIL = np.int64(0)
+"""Zero, as an argument of inner functions. numba compiles a function anew for each literal that it is called with, and
+constants of Python's own type count as literals; those of numpy's do not."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -38,7 +42,11 @@ def compiled(function: _F) -> _F:
 
 
 def inner(function: _F) -> _F:
-    """Compile as a part of the kernels that call it; Python cannot."""
+    """Compile as a part of the kernels that call it; Python cannot call it.
+
+    It may call itself, with arguments of the same types, literals (see `NIL`) included. Two that call each other, or
+    one that calls itself with another type, crash when numba loads them from its cache.
+    """
     options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
     made: _F = njit(**options)(function)
     return made

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.errors import UsageError
 from penstock.formats.problems import CODE, NODE, A, B, Problem
-from penstock.formats.sink import Bytes, Ints, Sink, inner, put
+from penstock.formats.sink import NIL, Bytes, Ints, Sink, inner, put
 from penstock.formats.text_values import date_days, decimal_value, float_problem, integer_value, timestamp_micros
 
 __all__ = [
@@ -37,7 +37,7 @@ DATE = 6
 TIMESTAMP = 7
 LOCAL_TIMESTAMP = 8
 
-_FINE = int(Problem.FINE)
+_FINE = np.int64(Problem.FINE)
 
 
 def scalar_rule(kind: pa.DataType, path: str) -> tuple[int, int, int]:
@@ -62,7 +62,7 @@ def put_number(
     if rule == INTEGER:
         number, problem = integer_value(data, at, end, first)
         if problem == _FINE:
-            put(sink, column, number, 0)
+            put(sink, column, number, NIL)
     elif rule == FLOATING:
         problem = float_problem(data, at, end, first)
         if problem == _FINE:
@@ -82,7 +82,7 @@ def put_time(data: Bytes, at: int, end: int, rule: int, column: int, sink: Sink,
     else:
         number, problem = timestamp_micros(data, at, end, rule == TIMESTAMP)
     if problem == _FINE:
-        put(sink, column, number, 0)
+        put(sink, column, number, NIL)
     return _noted(problem, column, 0, 0, fault)
 
 

@@ -16,16 +16,16 @@ from penstock.formats.wire import within_precision
 
 __all__ = ["date_days", "decimal_value", "float_problem", "integer_value", "is_number", "timestamp_micros"]
 
-_FINE = int(Problem.FINE)
-_NUMBER_RANGE = int(Problem.NUMBER_RANGE)
-_NOT_WHOLE = int(Problem.NOT_WHOLE)
-_NUMBER_TEXT = int(Problem.NUMBER_TEXT)
-_SCALE = int(Problem.SCALE)
-_DECIMAL = int(Problem.DECIMAL)
-_TIME_TEXT = int(Problem.TIME_TEXT)
-_NANOSECONDS = int(Problem.NANOSECONDS)
-_INEXACT = int(Problem.INEXACT)
-_DIGITS = int(Problem.DIGITS)
+_FINE = np.int64(Problem.FINE)
+_NUMBER_RANGE = np.int64(Problem.NUMBER_RANGE)
+_NOT_WHOLE = np.int64(Problem.NOT_WHOLE)
+_NUMBER_TEXT = np.int64(Problem.NUMBER_TEXT)
+_SCALE = np.int64(Problem.SCALE)
+_DECIMAL = np.int64(Problem.DECIMAL)
+_TIME_TEXT = np.int64(Problem.TIME_TEXT)
+_NANOSECONDS = np.int64(Problem.NANOSECONDS)
+_INEXACT = np.int64(Problem.INEXACT)
+_DIGITS = np.int64(Problem.DIGITS)
 
 _ZERO, _NINE, _MINUS, _PLUS, _POINT = 48, 57, 45, 43, 46
 _MOST_TENTH = (2**63 - 1) // 10

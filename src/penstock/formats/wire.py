@@ -20,8 +20,8 @@ __all__ = [
     "within_precision",
 ]
 
-ENDED = -1
-OVERFLOW = -2
+ENDED = np.int64(-1)
+OVERFLOW = np.int64(-2)
 
 _U0 = np.uint64(0)
 _U1 = np.uint64(1)

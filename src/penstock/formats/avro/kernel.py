@@ -42,7 +42,7 @@ from penstock.formats.avro.ops import (
     UNION,
 )
 from penstock.formats.problems import CODE, NODE, A, B, Faults, Problem
-from penstock.formats.sink import Bytes, Ints, Sink, compiled, inner, put, put_null, reserve
+from penstock.formats.sink import NIL, Bytes, Ints, Sink, compiled, inner, put, put_null, reserve
 from penstock.formats.wire import (
     ENDED,
     big_endian,
@@ -55,26 +55,27 @@ from penstock.formats.wire import (
 
 __all__ = ["Plan", "walk_all"]
 
-_FINE = int(Problem.FINE)
-_TRUNCATED = int(Problem.TRUNCATED)
-_OVERLONG = int(Problem.OVERLONG)
-_INTEGER_RANGE = int(Problem.INTEGER_RANGE)
-_BOOLEAN = int(Problem.BOOLEAN)
-_NEGATIVE_LENGTH = int(Problem.NEGATIVE_LENGTH)
-_LENGTH = int(Problem.LENGTH)
-_UTF8 = int(Problem.UTF8)
-_BRANCH = int(Problem.BRANCH)
-_SYMBOL = int(Problem.SYMBOL)
-_ITEMS = int(Problem.ITEMS)
-_TRAILING = int(Problem.TRAILING)
-_DECIMAL = int(Problem.DECIMAL)
-_DEPTH = int(Problem.DEPTH)
-_INEXACT = int(Problem.INEXACT)
-_TIME_RANGE = int(Problem.TIME_RANGE)
-_REFUSED = int(Problem.REFUSED)
+_FINE = np.int64(Problem.FINE)
+_TRUNCATED = np.int64(Problem.TRUNCATED)
+_OVERLONG = np.int64(Problem.OVERLONG)
+_INTEGER_RANGE = np.int64(Problem.INTEGER_RANGE)
+_BOOLEAN = np.int64(Problem.BOOLEAN)
+_NEGATIVE_LENGTH = np.int64(Problem.NEGATIVE_LENGTH)
+_LENGTH = np.int64(Problem.LENGTH)
+_UTF8 = np.int64(Problem.UTF8)
+_BRANCH = np.int64(Problem.BRANCH)
+_SYMBOL = np.int64(Problem.SYMBOL)
+_ITEMS = np.int64(Problem.ITEMS)
+_TRAILING = np.int64(Problem.TRAILING)
+_DECIMAL = np.int64(Problem.DECIMAL)
+_DEPTH = np.int64(Problem.DEPTH)
+_INEXACT = np.int64(Problem.INEXACT)
+_TIME_RANGE = np.int64(Problem.TIME_RANGE)
+_REFUSED = np.int64(Problem.REFUSED)
 
-_BAD = -1
+_BAD = np.int64(-1)
 _MOST_MILLISECONDS = (2**63 - 1) // 1000
+_IN_MESSAGE, _IN_CONSTANTS = np.bool_(False), np.bool_(True)
 
 
 class Plan(NamedTuple):
@@ -98,9 +99,9 @@ def walk_all(data: Bytes, start: Ints, end: Ints, root: Ints, plan: Plan, sink: 
             continue
         before[:] = sink.count
         fault = faults[index]
-        at = _walk(data, start[index], end[index], root[index], 0, plan, sink, fault, False)
+        at = _walk(data, start[index], end[index], root[index], NIL, plan, sink, fault, _IN_MESSAGE)
         if at >= 0 and at < end[index]:
-            at = _blame(fault, _TRAILING, root[index], end[index] - at, 0)
+            at = _blame(fault, _TRAILING, root[index], end[index] - at, NIL)
         if at < 0:
             if (
                 fault[CODE] == _TRUNCATED
@@ -129,7 +130,7 @@ def _number(data: Bytes, at: int, end: int, node: int, fault: Ints) -> tuple[int
     """Read a zigzag number; the place after it is `_BAD` if there is none."""
     number, after = varint(data, at, end)
     if after < 0:
-        return 0, _blame(fault, _TRUNCATED if after == ENDED else _OVERLONG, node, end if after == ENDED else at, 0)
+        return 0, _blame(fault, _TRUNCATED if after == ENDED else _OVERLONG, node, end if after == ENDED else at, NIL)
     return signed(number), after
 
 
@@ -140,7 +141,7 @@ def _length(data: Bytes, at: int, end: int, node: int, fault: Ints) -> tuple[int
     if after < 0:
         return 0, _BAD
     if length < 0:
-        return 0, _blame(fault, _NEGATIVE_LENGTH, node, at, 0)
+        return 0, _blame(fault, _NEGATIVE_LENGTH, node, at, NIL)
     if length > end - after:
         return 0, _blame(fault, _LENGTH, node, length, end - after)
     return length, after
@@ -151,22 +152,22 @@ def _put_integer(sink: Sink, column: int, number: int, how: int, node: int, faul
     """Put an integer the way its column wants it; False if that would change it."""
     if how == TIMES_1000:
         if number > _MOST_MILLISECONDS or number < -_MOST_MILLISECONDS:
-            _blame(fault, _TIME_RANGE, node, 0, 0)
+            _blame(fault, _TIME_RANGE, node, NIL, NIL)
             return False
         number *= 1000
     elif how == EXACT_DOUBLE:
         double = np.float64(number)
         if abs(double) >= 9.2e18 or np.int64(double) != number:
-            _blame(fault, _INEXACT, node, 0, 0)
+            _blame(fault, _INEXACT, node, NIL, NIL)
             return False
         number = np.array([double]).view(np.int64)[0]
     elif how == EXACT_FLOAT:
         single = np.float32(number)
         if abs(single) >= 9.2e18 or np.int64(single) != number:
-            _blame(fault, _INEXACT, node, 0, 0)
+            _blame(fault, _INEXACT, node, NIL, NIL)
             return False
         number = np.int64(np.array([single], np.float32).view(np.int32)[0])
-    put(sink, column, number, 0)
+    put(sink, column, number, NIL)
     return True
 
 
@@ -174,9 +175,9 @@ def _put_integer(sink: Sink, column: int, number: int, how: int, node: int, faul
 def _put_float(sink: Sink, column: int, bits: np.uint64, how: int) -> None:
     if how == FLOAT_TO_DOUBLE:
         single = np.array([bits]).astype(np.uint32).view(np.float32)
-        put(sink, column, single.astype(np.float64).view(np.int64)[0], 0)
+        put(sink, column, single.astype(np.float64).view(np.int64)[0], NIL)
     else:
-        put(sink, column, np.int64(bits), 0)
+        put(sink, column, np.int64(bits), NIL)
 
 
 @inner
@@ -202,7 +203,7 @@ def _leaf(data: Bytes, at: int, end: int, node: int, plan: Plan, sink: Sink, fau
         if after < 0:
             return _BAD
         if op == INT and (number > 2147483647 or number < -2147483648):
-            return _blame(fault, _INTEGER_RANGE, node, at, 0)
+            return _blame(fault, _INTEGER_RANGE, node, at, NIL)
         if column >= 0 and not _put_integer(sink, column, number, first, node, fault):
             return _BAD
         return after
@@ -217,7 +218,7 @@ def _leaf(data: Bytes, at: int, end: int, node: int, plan: Plan, sink: Sink, fau
         if op == STRING:
             wrong = invalid_utf8(data, after, after + length)
             if wrong >= 0:
-                return _blame(fault, _UTF8, node, wrong, 0)
+                return _blame(fault, _UTF8, node, wrong, NIL)
         if column >= 0:
             put(sink, column, -1 - after if constant else after, length)
         return after + length
@@ -232,7 +233,7 @@ def _leaf(data: Bytes, at: int, end: int, node: int, plan: Plan, sink: Sink, fau
         return after
     width = 1 if op == BOOLEAN else 4 if op == FLOAT else 8 if op == DOUBLE else plan.nodes[node, 4]
     if end - at < width:
-        return _blame(fault, _TRUNCATED, node, end, 0)
+        return _blame(fault, _TRUNCATED, node, end, NIL)
     if op == BOOLEAN and data[at] > 1:
         return _blame(fault, _BOOLEAN, node, at, data[at])
     if op == DECIMAL_FIXED:
@@ -241,7 +242,7 @@ def _leaf(data: Bytes, at: int, end: int, node: int, plan: Plan, sink: Sink, fau
         if op == FIXED:
             put(sink, column, -1 - at if constant else at, width)
         elif op == BOOLEAN:
-            put(sink, column, np.int64(data[at]), 0)
+            put(sink, column, np.int64(data[at]), NIL)
         else:
             _put_float(sink, column, little_endian(data, at, width), first)
     return at + width
@@ -282,10 +283,10 @@ def _walk(
             put_null(sink, column)
         return at
     if depth > MOST_DEPTH:
-        return _blame(fault, _DEPTH, node, MOST_DEPTH, 0)
+        return _blame(fault, _DEPTH, node, MOST_DEPTH, NIL)
     if op == RECORD:
         if column >= 0:
-            put(sink, column, 0, 0)
+            put(sink, column, NIL, NIL)
         for index in range(first, first + second):
             child = plan.links[index]
             if plan.nodes[child, 0] >= BOOLEAN:
@@ -303,15 +304,15 @@ def _walk(
             return _blame(fault, _BRANCH, node, branch, second)
         return _walk(data, after, end, plan.links[first + branch], depth + 1, plan, sink, fault, constant)
     if op == MEMBER:
-        put(sink, column, 0, 0)
+        put(sink, column, NIL, NIL)
         for index in range(first, first + second):
             put_null(sink, plan.links[index])
         return _walk(data, at, end, plan.nodes[node, 4], depth + 1, plan, sink, fault, constant)
     if op == CONSTANT:
-        after = _walk(plan.constants, first, len(plan.constants), second, depth + 1, plan, sink, fault, True)
+        after = _walk(plan.constants, first, len(plan.constants), second, depth + 1, plan, sink, fault, _IN_CONSTANTS)
         return at if after >= 0 else _BAD
     if op != ARRAY and op != MAP:
-        return _blame(fault, _REFUSED, node, first, 0)
+        return _blame(fault, _REFUSED, node, first, NIL)
     key, total, place = plan.nodes[node, 4], 0, np.int64(0)
     if column >= 0:
         place = reserve(sink, column)

@@ -12,21 +12,21 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.formats.problems import CODE, NODE, A, B, Faults, Problem
-from penstock.formats.sink import Bytes, Ints, Sink, compiled, inner, put, put_null
+from penstock.formats.sink import NIL, Bytes, Ints, Sink, compiled, inner, put, put_null
 from penstock.formats.text_put import BOOLEAN, DECIMAL, FLOATING, INTEGER, STRING, put_number, put_time
 from penstock.formats.text_values import is_number
 from penstock.formats.wire import invalid_utf8
 
 __all__ = ["Plan", "walk_all"]
 
-_FINE = int(Problem.FINE)
-_QUOTE = int(Problem.QUOTE)
-_FIELDS = int(Problem.FIELDS)
-_UTF8 = int(Problem.UTF8)
-_TRAILING = int(Problem.TRAILING)
-_NUMBER_TEXT = int(Problem.NUMBER_TEXT)
-_BOOLEAN_TEXT = int(Problem.BOOLEAN_TEXT)
-_BAD = -1
+_FINE = np.int64(Problem.FINE)
+_QUOTE = np.int64(Problem.QUOTE)
+_FIELDS = np.int64(Problem.FIELDS)
+_UTF8 = np.int64(Problem.UTF8)
+_TRAILING = np.int64(Problem.TRAILING)
+_NUMBER_TEXT = np.int64(Problem.NUMBER_TEXT)
+_BOOLEAN_TEXT = np.int64(Problem.BOOLEAN_TEXT)
+_BAD = np.int64(-1)
 
 
 class Plan(NamedTuple):
@@ -66,7 +66,7 @@ def _blame(fault: Ints, problem: int, column: int, a: int, b: int) -> int:
 @inner
 def _line(data: Bytes, at: int, end: int, arena: Bytes, plan: Plan, sink: Sink, fault: Ints) -> bool:
     columns = len(plan.rules)
-    put(sink, 0, 0, 0)
+    put(sink, 0, NIL, NIL)
     if end > at and data[end - 1] == 10:
         end -= 2 if end - at > 1 and data[end - 2] == 13 else 1
     count = 0
@@ -81,7 +81,7 @@ def _line(data: Bytes, at: int, end: int, arena: Bytes, plan: Plan, sink: Sink, 
         if after >= end:
             break
         if data[after] != plan.delimiter:
-            _blame(fault, _TRAILING, 0, end - after, 0)
+            _blame(fault, _TRAILING, 0, end - after, NIL)
             return False
         at = after + 1
     if count != columns:
@@ -99,7 +99,7 @@ def _field(
         stop = at
         while stop < end and data[stop] != plan.delimiter and data[stop] != 10 and data[stop] != 13:
             if data[stop] == plan.quote:
-                return 0, 0, _blame(fault, _QUOTE, column, stop, 0), False
+                return 0, 0, _blame(fault, _QUOTE, column, stop, NIL), False
             stop += 1
         return at, stop, stop, False
     begin = at
@@ -111,12 +111,12 @@ def _field(
             if at + 1 >= end or data[at + 1] != plan.quote:
                 after = at + 1
                 if after < end and data[after] != plan.delimiter and data[after] != 10 and data[after] != 13:
-                    return 0, 0, _blame(fault, _QUOTE, column, after, 0), True
+                    return 0, 0, _blame(fault, _QUOTE, column, after, NIL), True
                 return start, to, after, True
             at += 1
         arena[to] = data[at]
         at, to = at + 1, to + 1
-    return 0, 0, _blame(fault, _QUOTE, column, begin, 0), True
+    return 0, 0, _blame(fault, _QUOTE, column, begin, NIL), True
 
 
 @inner
@@ -128,22 +128,22 @@ def _put(arena: Bytes, start: int, stop: int, quoted: bool, column: int, plan: P
     if rule == STRING:
         wrong = invalid_utf8(arena, start, stop)
         if wrong >= 0:
-            _blame(fault, _UTF8, column, wrong % (len(arena) // 2), 0)
+            _blame(fault, _UTF8, column, wrong % (len(arena) // 2), NIL)
             return False
         put(sink, column, start, stop - start)
         return True
     if rule in (INTEGER, FLOATING, DECIMAL):
         if is_number(arena, start, stop) != stop:
-            _blame(fault, _NUMBER_TEXT, column, 0, 0)
+            _blame(fault, _NUMBER_TEXT, column, NIL, NIL)
             return False
         first, second = plan.rules[column - 1, 1], plan.rules[column - 1, 2]
         return put_number(arena, start, stop, rule, first, second, column, sink, fault)
     if rule == BOOLEAN:
         value = _boolean(arena, start, stop)
         if value < 0:
-            _blame(fault, _BOOLEAN_TEXT, column, 0, 0)
+            _blame(fault, _BOOLEAN_TEXT, column, NIL, NIL)
             return False
-        put(sink, column, value, 0)
+        put(sink, column, value, NIL)
         return True
     return put_time(arena, start, stop, rule, column, sink, fault)
 

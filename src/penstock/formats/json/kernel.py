@@ -19,7 +19,7 @@ from penstock.formats.json.tape import (
     tokens,
 )
 from penstock.formats.problems import CODE, NODE, A, B, Faults, Problem
-from penstock.formats.sink import Bytes, Ints, Sink, compiled, inner, put, put_null, reserve
+from penstock.formats.sink import NIL, Bytes, Ints, Sink, compiled, inner, put, put_null, reserve
 from penstock.formats.text_put import BOOLEAN, DECIMAL, FLOATING, INTEGER, put_number, put_time
 from penstock.formats.text_put import STRING as TEXT
 
@@ -34,10 +34,10 @@ RAW = 23
 EXPECTED = 10
 """Where, among the words for kinds of values, those for rules begin."""
 
-_FINE = int(Problem.FINE)
-_KIND = int(Problem.KIND)
-_EXTRA = int(Problem.EXTRA)
-_NONE = -1
+_FINE = np.int64(Problem.FINE)
+_KIND = np.int64(Problem.KIND)
+_EXTRA = np.int64(Problem.EXTRA)
+_NONE = np.int64(-1)
 
 
 class Plan(NamedTuple):
@@ -71,8 +71,8 @@ def walk_all(
         if fine:
             plan.slots[-1] = 0
             if plan.root:
-                put(sink, 0, 0, 0)
-            fine = _put(arena, 0, plan.root, tape, plan, sink, fault)
+                put(sink, 0, NIL, NIL)
+            fine = _put(arena, NIL, plan.root, tape, plan, sink, fault)
             if not fine and fault[CODE] == _EXTRA:
                 fault[A] = fault[A] % len(data) - 1 - start[index]
         if not fine:
@@ -97,7 +97,7 @@ def _scalar(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, sink:
     if rule == BOOLEAN:
         if kind != TRUE and kind != FALSE:
             return _mismatch(fault, column, kind, rule)
-        put(sink, column, 1 if kind == TRUE else 0, 0)
+        put(sink, column, 1 if kind == TRUE else 0, NIL)
         return True
     if rule in (INTEGER, FLOATING, DECIMAL):
         if kind != NUMBER:
@@ -172,7 +172,7 @@ def _put(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, sink: Si
         plan.slots[-1] = slots + plan.rules[column, 2]
         if not _found(arena, token, column, tape, plan, slots, fault):
             return False
-        put(sink, column, 0, 0)
+        put(sink, column, NIL, NIL)
         for index in range(plan.rules[column, 2]):
             below, value = plan.keys[plan.rules[column, 1] + index, 3], plan.slots[slots + index]
             if value == _NONE:

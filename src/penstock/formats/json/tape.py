@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.formats.problems import CODE, NODE, A, B, Problem
-from penstock.formats.sink import Bytes, Ints, compiled, inner
+from penstock.formats.sink import NIL, Bytes, Ints, compiled, inner
 from penstock.formats.text_values import is_number
 from penstock.formats.wire import invalid_utf8
 
@@ -43,16 +43,16 @@ __all__ = [
 
 OBJECT, ARRAY, STRING, NUMBER, TRUE, FALSE, NULL, KEY = range(1, 9)
 
-_EMPTY = int(Problem.EMPTY)
-_SYNTAX = int(Problem.SYNTAX)
-_TRAILING = int(Problem.TRAILING)
-_DEPTH = int(Problem.DEPTH)
-_UTF8 = int(Problem.UTF8)
-_ESCAPE = int(Problem.ESCAPE)
-_CONTROL = int(Problem.CONTROL)
-_DUPLICATE = int(Problem.DUPLICATE)
+_EMPTY = np.int64(Problem.EMPTY)
+_SYNTAX = np.int64(Problem.SYNTAX)
+_TRAILING = np.int64(Problem.TRAILING)
+_DEPTH = np.int64(Problem.DEPTH)
+_UTF8 = np.int64(Problem.UTF8)
+_ESCAPE = np.int64(Problem.ESCAPE)
+_CONTROL = np.int64(Problem.CONTROL)
+_DUPLICATE = np.int64(Problem.DUPLICATE)
 
-_BAD = -1
+_BAD = np.int64(-1)
 _MOST_DEPTH = 200
 _VALUE, _FIRST_VALUE, _NAME, _FIRST_NAME, _AFTER = range(5)
 _QUOTE, _BACKSLASH, _COMMA, _COLON = 34, 92, 44, 58
@@ -117,7 +117,7 @@ def tokens(data: Bytes, begin: int, end: int, arena: Bytes, tape: Tape, fault: I
     count, depth, state = 0, 0, _VALUE
     at = _space(data, begin, end)
     if at >= end:
-        return _blame(fault, _EMPTY, 0)
+        return _blame(fault, _EMPTY, NIL)
     while True:
         at = _space(data, at, end)
         if state == _AFTER and depth == 0:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.formats.problems import CODE, A, Faults, Problem
-from penstock.formats.sink import Bytes, Ints, Sink, compiled, put, put_null
+from penstock.formats.sink import NIL, Bytes, Ints, Sink, compiled, put, put_null
 from penstock.formats.wire import invalid_utf8
 
 __all__ = ["walk_all"]
 
-_FINE = int(Problem.FINE)
-_UTF8 = int(Problem.UTF8)
+_FINE = np.int64(Problem.FINE)
+_UTF8 = np.int64(Problem.UTF8)
 
 
 @compiled
@@ -27,5 +27,5 @@ def walk_all(data: Bytes, start: Ints, end: Ints, is_text: bool, sink: Sink, fau
         if faults[index, CODE] != _FINE:
             put_null(sink, 0)
         else:
-            put(sink, 0, 0, 0)
+            put(sink, 0, NIL, NIL)
             put(sink, 1, start[index], end[index] - start[index])

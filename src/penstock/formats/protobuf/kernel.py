@@ -44,28 +44,28 @@ from penstock.formats.protobuf.ops import (
     UINT64,
     WRAPPED,
 )
-from penstock.formats.sink import Bytes, Ints, Sink, compiled, inner, put, put_null, reserve
+from penstock.formats.sink import NIL, Bytes, Ints, Sink, compiled, inner, put, put_null, reserve
 from penstock.formats.wire import ENDED, invalid_utf8, little_endian, signed, varint
 
 __all__ = ["Plan", "Scratch", "scratch_for", "walk_all"]
 
-_FINE = int(Problem.FINE)
-_TRUNCATED = int(Problem.TRUNCATED)
-_OVERLONG = int(Problem.OVERLONG)
-_INTEGER_RANGE = int(Problem.INTEGER_RANGE)
-_LENGTH = int(Problem.LENGTH)
-_UTF8 = int(Problem.UTF8)
-_DEPTH = int(Problem.DEPTH)
-_WIRE_TYPE = int(Problem.WIRE_TYPE)
-_FIELD_NUMBER = int(Problem.FIELD_NUMBER)
-_GROUP = int(Problem.GROUP)
-_REQUIRED = int(Problem.REQUIRED)
-_NANOSECONDS = int(Problem.NANOSECONDS)
-_TIME_RANGE = int(Problem.TIME_RANGE)
-_PACKED = int(Problem.PACKED)
+_FINE = np.int64(Problem.FINE)
+_TRUNCATED = np.int64(Problem.TRUNCATED)
+_OVERLONG = np.int64(Problem.OVERLONG)
+_INTEGER_RANGE = np.int64(Problem.INTEGER_RANGE)
+_LENGTH = np.int64(Problem.LENGTH)
+_UTF8 = np.int64(Problem.UTF8)
+_DEPTH = np.int64(Problem.DEPTH)
+_WIRE_TYPE = np.int64(Problem.WIRE_TYPE)
+_FIELD_NUMBER = np.int64(Problem.FIELD_NUMBER)
+_GROUP = np.int64(Problem.GROUP)
+_REQUIRED = np.int64(Problem.REQUIRED)
+_NANOSECONDS = np.int64(Problem.NANOSECONDS)
+_TIME_RANGE = np.int64(Problem.TIME_RANGE)
+_PACKED = np.int64(Problem.PACKED)
 
-_BAD = -1
-_NONE = -1
+_BAD = np.int64(-1)
+_NONE = np.int64(-1)
 _VARINT, _EIGHT, _BYTES, _BEGIN, _END, _FOUR = range(6)
 _MOST_NUMBER = np.uint64((1 << 29) - 1)
 _U3 = np.uint64(3)
@@ -116,8 +116,8 @@ def walk_all(
         fault = faults[index]
         scratch.used[:] = 0
         whole = _chained(scratch, _NONE, start[index], end[index] - start[index])
-        put(sink, 0, 0, 0)
-        if not _message(data, whole, root[index], 0, plan, scratch, sink, fault):
+        put(sink, 0, NIL, NIL)
+        if not _message(data, whole, root[index], NIL, plan, scratch, sink, fault):
             code = fault[CODE]
             if code in (_TRUNCATED, _OVERLONG, _UTF8, _INTEGER_RANGE, _FIELD_NUMBER, _GROUP):
                 fault[A] -= start[index]
@@ -156,7 +156,7 @@ def _number(data: Bytes, at: int, end: int, field: int, fault: Ints) -> tuple[np
     number, after = varint(data, at, end)
     if after < 0:
         problem = _TRUNCATED if after == ENDED else _OVERLONG
-        return number, _blame(fault, problem, field, end if after == ENDED else at, 0)
+        return number, _blame(fault, problem, field, end if after == ENDED else at, NIL)
     return number, after
 
 
@@ -176,23 +176,23 @@ def _passed(data: Bytes, at: int, end: int, wire: int, number: int, field: int, 
                 at += np.int64(length)
         elif wire in (_EIGHT, _FOUR):
             width = 8 if wire == _EIGHT else 4
-            at = at + width if end - at >= width else _blame(fault, _TRUNCATED, field, end, 0)
+            at = at + width if end - at >= width else _blame(fault, _TRUNCATED, field, end, NIL)
         elif wire == _BEGIN:
             if depth == MOST_DEPTH:
-                return _blame(fault, _DEPTH, field, MOST_DEPTH, 0)
+                return _blame(fault, _DEPTH, field, MOST_DEPTH, NIL)
             open_groups[depth] = number
             depth += 1
         elif wire == _END:
             if depth == 0 or open_groups[depth - 1] != number:
-                return _blame(fault, _GROUP, field, at, 0)
+                return _blame(fault, _GROUP, field, at, NIL)
             depth -= 1
         else:
-            return _blame(fault, _FIELD_NUMBER, field, at, 0)
+            return _blame(fault, _FIELD_NUMBER, field, at, NIL)
         if at < 0 or depth == 0:
             return at
         tag, at = _number(data, at, end, field, fault)
         if at < 0:
-            return _blame(fault, _GROUP, field, end, 0)
+            return _blame(fault, _GROUP, field, end, NIL)
         wire, number = np.int64(tag & np.uint64(7)), np.int64(tag >> _U3)
 
 
@@ -213,7 +213,7 @@ def _tag(data: Bytes, at: int, end: int, field: int, fault: Ints) -> tuple[int, 
     tag, after = _number(data, at, end, field, fault)
     number = tag >> _U3
     if after >= 0 and (number == np.uint64(0) or number > _MOST_NUMBER):
-        after = _blame(fault, _FIELD_NUMBER, field, at, 0)
+        after = _blame(fault, _FIELD_NUMBER, field, at, NIL)
     return np.int64(number), np.int64(tag & np.uint64(7)), after
 
 
@@ -275,7 +275,7 @@ def _message(
     it loads two that call each other.
     """
     if depth > MOST_DEPTH:
-        _blame(fault, _DEPTH, _NONE, MOST_DEPTH, 0)
+        _blame(fault, _DEPTH, _NONE, MOST_DEPTH, NIL)
         return False
     first, count = plan.messages[message, 0], plan.messages[message, 1]
     slots, found = scratch.used[0], scratch.used[1]
@@ -291,20 +291,20 @@ def _message(
                 return False
         elif often == SINGLE:
             if head == _NONE and plan.fields[field, 4] == REQUIRED:
-                _blame(fault, _REQUIRED, field, 0, 0)
+                _blame(fault, _REQUIRED, field, NIL, NIL)
                 return False
             if head == _NONE and plan.fields[field, 4] != IMPLICIT:
                 put_null(sink, column)
                 continue
             if kind == MESSAGE:
-                put(sink, column, 0, 0)
+                put(sink, column, NIL, NIL)
             if not _message(data, head, inside, depth + 1, plan, scratch, sink, fault):
                 return False
         else:
             place, items, part = reserve(sink, column), 0, head
             while part != _NONE:
                 if often != MAP and kind == MESSAGE:
-                    put(sink, column + 1, 0, 0)
+                    put(sink, column + 1, NIL, NIL)
                 alone = _chained(scratch, _NONE, scratch.place[part], scratch.size[part])
                 if not _message(data, alone, inside, depth + 1, plan, scratch, sink, fault):
                     return False
@@ -330,14 +330,14 @@ def _plain(data: Bytes, field: int, slot: int, plan: Plan, scratch: Scratch, sin
         last = scratch.tail[slot]
         return _value(data, scratch.place[last], scratch.size[last], len(data), field, plan, sink, fault) >= 0
     if plan.fields[field, 4] == REQUIRED:
-        _blame(fault, _REQUIRED, field, 0, 0)
+        _blame(fault, _REQUIRED, field, NIL, NIL)
         return False
     if plan.fields[field, 4] != IMPLICIT:
         put_null(sink, column)
     elif kind == ENUM:
         _put_name(0, field, plan, sink)
     else:
-        put(sink, column, 0, 0)
+        put(sink, column, NIL, NIL)
     return True
 
 
@@ -383,7 +383,7 @@ def _value(data: Bytes, at: int, size: int, end: int, field: int, plan: Plan, si
         if kind == STRING:
             wrong = invalid_utf8(data, at, at + size)
             if wrong >= 0:
-                return _blame(fault, _UTF8, field, wrong, 0)
+                return _blame(fault, _UTF8, field, wrong, NIL)
         if kind == EMPTY and not _well_formed(data, at, at + size, field, fault):
             return _BAD
         put(sink, column, 1 if kind == EMPTY else at, 0 if kind == EMPTY else size)
@@ -395,14 +395,14 @@ def _value(data: Bytes, at: int, size: int, end: int, field: int, plan: Plan, si
         return after if _put_varint(number, kind, column, at, field, plan, sink, fault) else _BAD
     width = 8 if wire == _EIGHT else 4
     if end - at < width:
-        return _blame(fault, _TRUNCATED, field, end, 0)
+        return _blame(fault, _TRUNCATED, field, end, NIL)
     bits = little_endian(data, at, width)
     if kind == FIXED64:
         put(sink, column, 0, np.int64(bits))
     elif kind == SFIXED32:
-        put(sink, column, np.int64(np.int32(np.uint32(bits))), 0)
+        put(sink, column, np.int64(np.int32(np.uint32(bits))), NIL)
     else:
-        put(sink, column, np.int64(bits), 0)
+        put(sink, column, np.int64(bits), NIL)
     return at + width
 
 
@@ -416,10 +416,10 @@ def _put_varint(
         return True
     if kind in (INT32, SINT32, ENUM):
         if value > 2147483647 or value < -2147483648:
-            _blame(fault, _INTEGER_RANGE, field, at, 0)
+            _blame(fault, _INTEGER_RANGE, field, at, NIL)
             return False
     elif kind == UINT32 and (value > 4294967295 or value < 0):
-        _blame(fault, _INTEGER_RANGE, field, at, 0)
+        _blame(fault, _INTEGER_RANGE, field, at, NIL)
         return False
     if kind == ENUM:
         name = _name(value, field, plan)
@@ -428,7 +428,7 @@ def _put_varint(
         else:
             put(sink, column, -1 - plan.names[name, 1], plan.names[name, 2])
     else:
-        put(sink, column, (1 if value else 0) if kind == BOOL else value, 0)
+        put(sink, column, (1 if value else 0) if kind == BOOL else value, NIL)
     return True
 
 
@@ -472,11 +472,11 @@ def _timestamp(data: Bytes, whole: int, field: int, plan: Plan, scratch: Scratch
                 nanos = np.int64(varint(data, value, end)[0])
         part = scratch.after[part]
     if seconds > _LAST_SECOND or seconds < _FIRST_SECOND or nanos < 0 or nanos > 999_999_999:
-        _blame(fault, _TIME_RANGE, field, 0, 0)
+        _blame(fault, _TIME_RANGE, field, NIL, NIL)
         return False
     if plan.fields[field, 1] == TIMESTAMP_EXACT and nanos % 1000:
-        _blame(fault, _NANOSECONDS, field, 0, 0)
+        _blame(fault, _NANOSECONDS, field, NIL, NIL)
         return False
     column = plan.fields[field, 2] + (1 if plan.fields[field, 3] != SINGLE else 0)
-    put(sink, column, seconds * 1_000_000 + nanos // 1000, 0)
+    put(sink, column, seconds * 1_000_000 + nanos // 1000, NIL)
     return True
