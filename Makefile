@@ -67,4 +67,5 @@ $(READY): requirements.lock pyproject.toml src/penstock/spark/jars.lock
 	$(BIN)/python -c 'from penstock.spark.jars import ensure_jars; ensure_jars(print)'
 	@echo "compiling kernels, once"
 	$(BIN)/python -m penstock.sources.postgres.warm
+	$(BIN)/python -m penstock.formats.warm
 	@touch $@

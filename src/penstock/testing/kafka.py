@@ -10,9 +10,6 @@ It listens on the loopback interface alone, and on the same ports for as long as
 after `restart`. One door is open, without authentication; `guarded` adds doors with logins and TLS. Everything it keeps
 is in `folder`, which stays; starting there again finds the same topics. It runs as whoever starts it, root included.
 What it says is in ``folder/broker.log``.
-
-The watch ends the broker when this process dies, however that happens: the kernel closes the pipe on which it waits.
-A process id can be reused, so it looks whether that process still has `folder` on its command line.
 """
 
 from __future__ import annotations
@@ -36,6 +33,7 @@ from penstock.spark.jars import fetched_jars, read_lock
 from penstock.spark.java import find_java
 from penstock.testing.kafka_security import GuardedDoors
 from penstock.testing.ports import free_ports
+from penstock.testing.watch import watched
 
 __all__ = ["KafkaBroker", "start_kafka"]
 
@@ -44,11 +42,6 @@ _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 20.0
 _ONE_OF_EACH = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
-_WATCH = """
-trap '' INT TERM HUP QUIT
-read -r line
-if grep -qaF -- "$2" "/proc/$1/cmdline"; then kill -9 "$1"; fi
-"""
 
 
 def start_kafka(folder: Path, *, guarded: bool = False) -> KafkaBroker:
@@ -99,7 +92,7 @@ class KafkaBroker:
             self._process = subprocess.Popen(
                 [*_java(), "kafka.Kafka", str(properties)], stdin=subprocess.DEVNULL, stdout=said, stderr=said
             )
-        self._watch = _watched(self._process.pid, properties)
+        self._watch = watched(self._process.pid, str(properties))
         self._await_answer()
 
     def stop(self) -> None:
@@ -199,8 +192,3 @@ class KafkaBroker:
 def _java() -> list[str]:
     jars = fetched_jars(read_lock("penstock.testing", "kafka.lock"))
     return [str(find_java().executable), *_SMALL, _QUIET, "-cp", os.pathsep.join(map(str, jars))]
-
-
-def _watched(pid: int, properties: Path) -> subprocess.Popen[bytes]:
-    command = ["sh", "-c", _WATCH, "watch", str(pid), str(properties)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
