@@ -56,7 +56,6 @@ WRITERS: Writers = {
     4: RegisteredSchema(kind="AVRO", text='{"type": "nonsense"}'),
     404: None,
 }
-BIG = 16_777_216
 
 
 def _avro(**other: bytes) -> bytes:
@@ -127,7 +126,7 @@ CORRUPT: dict[str, tuple[str, bytes]] = {
     "time beyond the year 9999": ("PROTOBUF", _order(at={"seconds": 2**60})),
     "required field missing": ("PROTOBUF2", b"\x10\x01"),
     "empty text": ("JSON", b""),
-    "half an object": ("JSON", b'{"id": 7, "s": "sec'),
+    "half an object": ("JSON", b'{"id": 7, "s": "secret'),
     "text behind the object": ("JSON", b'{"id": 7} {"id": 8}'),
     "byte order mark": ("JSON", b"\xef\xbb\xbf{}"),
     "array where an object is expected": ("JSON", b"[1]"),

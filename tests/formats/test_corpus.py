@@ -19,8 +19,8 @@ def test_every_corrupt_message_is_told_as_the_snapshot_says() -> None:
 
 
 def test_no_problem_repeats_what_a_message_holds() -> None:
-    assert sum(b"sec" in message for _, message in CORRUPT.values()) >= 8
-    assert [text for text in told().values() if "sec" in str(text)] == []
+    assert sum(b"secret" in message for _, message in CORRUPT.values()) >= 8
+    assert [text for text in told().values() if "secret" in str(text)] == []
 
 
 @pytest.mark.parametrize("group", GOOD)

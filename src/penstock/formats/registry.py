@@ -176,7 +176,8 @@ class Registry:
             with opener.open(request, timeout=_SECONDS) as answer:
                 found = json.loads(answer.read(_MOST_BYTES))
         except urllib.error.HTTPError as error:
-            self._check_refusal(error)
+            with error:  # it holds the connection
+                self._check_refusal(error)
             return None
         except (OSError, ValueError) as error:
             why = getattr(error, "reason", None) or error
