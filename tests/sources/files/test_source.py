@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,14 @@ def test_what_keeps_a_folder_from_being_read(tmp_path: Path) -> None:
         source.create_instances(1)
     pq.write_table(pa.table({"id": [1]}), tmp_path / "gone" / "0")
     assert source.check().ready
+
+
+def test_a_file_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    os.close(os.open(os.fsencode(tmp_path) + b"/\xff.json", os.O_CREAT))
+    (tmp_path / "a.json").write_text('{"id": 1}\n')
+    with pytest.raises(DefiniteError, match="whose name is not UTF-8"):
+        FileSource.of("events", path=str(tmp_path), format="json").create_instances(1)
+    assert FileSource.of("events", path=str(tmp_path), format="json", pattern="[a-z]*").create_instances(1)
 
 
 def test_a_source_that_is_there_needs_its_folder_alone(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from penstock.errors import TransientError
+from penstock.errors import DefiniteError, TransientError
 
 __all__ = ["FoundFile", "found_files", "print_of"]
 
@@ -51,12 +51,22 @@ def _found(folder: Path, pattern: str) -> Iterator[FoundFile]:
     for path in folder.iterdir():
         if path.name.startswith((".", "_")) or not fnmatchcase(path.name, pattern):
             continue
+        _refuse_unwritable(path)
         try:
             told = path.stat()
         except FileNotFoundError:  # it went meanwhile, or is a link to nothing
             continue
         if stat.S_ISREG(told.st_mode):
             yield FoundFile(path, told.st_size, told.st_ctime_ns // 1000, told.st_mtime_ns)
+
+
+def _refuse_unwritable(path: Path) -> None:
+    """What was taken in of a file is noted by its name, which has to be a text for that."""
+    try:
+        path.name.encode()
+    except UnicodeEncodeError:
+        message = f"the folder {path.parent} has a file whose name is not UTF-8"
+        raise DefiniteError(message, "Rename it; or choose files by a pattern that does not fit its name.") from None
 
 
 def print_of(path: Path, upto: int) -> int:

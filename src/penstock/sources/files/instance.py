@@ -50,20 +50,23 @@ class FileInstance(SteppingInstance[FileConfig]):
         """Files of which nothing is left, as they were then."""
 
     def resume(self, at: Lsn, noted: Mapping[str, Any]) -> None:
-        """Look at everything again."""
-        self._left, self._done = iter(()), {}
+        """Look at everything again; a folder that is not there is told before anything else."""
+        self._left, self._done = iter(self._look()), {}
 
     def next_step(self, at: Lsn, noted: Mapping[str, Any]) -> Step | None:
         """Go on with the last look at the folder; then look once more."""
         step = self._first(self._left, noted)
         if step is None:
-            self._left = iter(found_files(Path(self._config.path), self._config.pattern))
+            self._left = iter(self._look())
             step = self._first(self._left, noted)
         return step
 
     def pause(self) -> float:
         """Return the poll interval."""
         return parse_duration(self._config.poll_interval).total_seconds()
+
+    def _look(self) -> list[FoundFile]:
+        return found_files(Path(self._config.path), self._config.pattern)
 
     def _first(self, files: Iterable[FoundFile], noted: Mapping[str, Any]) -> Step | None:
         for file in files:
