@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import UsageError
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions
 from penstock.sources.kafka.with_options import Beginning, KafkaWithOptions
-from penstock.sources.option_syntax import Kind, options_of, written_clauses, written_settings
+from penstock.sources.option_syntax import Written, options_of, written_clauses, written_settings
 from penstock.sql.grammar import parse
 from penstock.sql.statements import CreateSource
 
@@ -31,7 +31,7 @@ class Kafka:
     WithOptions: ClassVar[type[KafkaWithOptions]] = KafkaWithOptions
 
 
-KINDS: dict[str, Kind] = {"KAFKA": Kafka}
+KINDS: dict[str, Written] = {"KAFKA": Kafka}
 
 
 def read(text: str) -> tuple[KafkaSqlOptions, KafkaWithOptions]:
