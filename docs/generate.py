@@ -6,7 +6,7 @@
     codecs ─▶ types.md               states.py ─▶ states.md                 HomeStatus ─▶ status.md
     CheckReport ─▶ check.md          PostgresOptions ─▶ source-options.md   transaction_json ─▶ tail.md
     VerifyReport ─▶ verify.md        options of other kinds ─▶ other-sources.md
-    statements.py, options ─▶ sql.md
+    statements.py, options ─▶ sql.md KafkaWithOptions ─▶ kafka-options.md
 
 What the code does not say, a word on each field of the status and on each type, stands here; a field or a type without
 one is a `KeyError`, so a page cannot lag behind.
@@ -47,6 +47,18 @@ from penstock.control.verify_report import VerifyKey, VerifyRepair, VerifyReport
 from penstock.positions import Lsn
 from penstock.sources.files.options import FileFormat, FileSqlOptions, FileWithOptions, UnknownFields
 from penstock.sources.findings import Level
+from penstock.sources.kafka.security import KerberosOptions, Mechanism, SaslOptions, SecurityProtocol, SslOptions
+from penstock.sources.kafka.sense import REFUSED
+from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions, MessageFormat, Metadata
+from penstock.sources.kafka.translation import TRANSLATIONS
+from penstock.sources.kafka.with_options import (
+    Beginning,
+    IsolationLevel,
+    KafkaWithOptions,
+    OnError,
+    RegistryOptions,
+    TimestampType,
+)
 from penstock.sources.load.options import LoadSqlOptions, LoadWithOptions
 from penstock.sources.option_reading import Option
 from penstock.sources.option_syntax import options_of
@@ -99,6 +111,7 @@ def pages() -> dict[str, str]:
         "verify.md": _verify,
         "source-options.md": _source_options,
         "other-sources.md": _other_sources,
+        "kafka-options.md": _kafka_options,
         "sql.md": _sql,
     }
     return {name: f"{_MADE}\n\n{make().strip()}\n" for name, make in makers.items()}
@@ -738,14 +751,17 @@ def _tail() -> str:
     )
 
 
-def _option_table(model: type[BaseModel]) -> str:
+def _option_table(model: type[BaseModel], names: Iterable[str] = ()) -> str:
+    """Return the table of a model's options, or of those that are named."""
     rows = []
-    for name, field in model.model_fields.items():
+    for name in names or model.model_fields:
+        field = model.model_fields[name]
         kind = field.annotation
         choices = next((c for c in (kind, *get_args(kind)) if isinstance(c, type) and issubclass(c, enum.Enum)), None)
         listed = ", ".join(_code(str(choice.value)) for choice in choices) if choices else ""
-        value = listed or _OPTION_TYPES[str(kind).replace("<class '", "").replace("'>", "")]
-        default = "" if field.is_required() or field.default in (None, ()) else _code(str(field.default).lower())
+        value = _SHAPES.get(name) or listed or _OPTION_TYPES[str(kind).replace("<class '", "").replace("'>", "")]
+        unsaid = field.is_required() or field.default in (None, ()) or name in _SHAPES
+        default = "" if unsaid else _code(str(field.default).lower())
         rows.append([_code(name), value, default, f"{str(field.description)[0].upper()}{str(field.description)[1:]}."])
     return _table(["option", "value", "default", "meaning"], rows)
 
@@ -809,7 +825,93 @@ _OPTION_TYPES = {
     "float": "number",
     "int": "number",
     "int | None": "number",
+    "penstock.sources.kafka.secrets.Secret | None": "reference",
+    "typing.Optional[penstock.sources.kafka.secrets.Secret]": "reference",
 }
+_SHAPES = {
+    "start_offset": "`earliest`, `latest`, or a list of numbers",
+    "include": "list of [columns](#columns-of-include), optionally AS another name",
+    "envelope": "an [envelope](#envelopes), optionally with the topic of transaction metadata",
+}
+
+
+# -- the options of a Kafka source -------------------------------------------------------------------------------------
+
+_OF_CLIENTS = (
+    "Penstock looks at topics with librdkafka, and Spark reads them with Kafka's Java client. This is what an "
+    "option is called there; what begins with `kafka.` is a setting of the Java client."
+)
+_ON_SECRETS = (
+    "A password is a reference: `env:NAME` is an environment variable, `file:PATH` the first line of a file. It is "
+    "read when a client is made. In clear it is refused, unless `allow_literal_secrets` is set: then it is put into"
+    " a file of mode 600, and the option becomes a reference to that. Neither errors nor `repr` show it.",
+    "Spark prints the options of a reader, in the plan of a stream for one, and hides those whose name or value "
+    "looks like a secret to it (`spark.redaction.regex`). A private key does not. So Spark is given none of it: "
+    "passwords, the private key and certificates are in a file of mode 600, and the options point to it "
+    "(`${file:PATH:NAME}`, by Kafka's `FileConfigProvider`, which may read this file alone). On a cluster, "
+    "executors need it at the same path. A test plants passwords and looks for them in plans, the UI, the event "
+    "log, the checkpoint and logs.",
+)
+_ON_KEYS = (
+    "Certificates and keys are PEM files, for both clients. Brokers are always held to their names. The Java client"
+    " wants the private key in PKCS#8; `openssl pkcs8 -topk8` makes one of an older kind. Java 17 cannot unlock a "
+    "key that was locked in openssl's present way (PBES2), and says `PBES2 SecretKeyFactory not available`; Java 25"
+    " can. Lock it with `openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES` there, or use a newer Java.",
+    "`GSSAPI` needs a librdkafka that is built with libsasl2, which the wheel of `confluent-kafka` is not; an error"
+    " says so. It has not been tried with a Kerberos server. `OAUTHBEARER` is refused.",
+)
+
+
+def _kafka_options() -> str:
+    grouped = [*SslOptions.model_fields, *SaslOptions.model_fields, *RegistryOptions.model_fields]
+    protocol = ["security_protocol", "allow_literal_secrets"]
+    reading = [name for name in KafkaWithOptions.model_fields if name not in {*grouped, *protocol}]
+    sections: list[tuple[str, Iterable[str]]] = [
+        ("Security", protocol),
+        ("TLS", SslOptions.model_fields),
+        ("Login", [name for name in SaslOptions.model_fields if name not in KerberosOptions.model_fields]),
+        ("Kerberos", KerberosOptions.model_fields),
+        ("Reading", reading),
+        ("Schema registry", RegistryOptions.model_fields),
+    ]
+    parts = [
+        "# Options of a Kafka source",
+        "These are the options, how they are checked, and what they mean to Kafka's clients. A source that reads them "
+        "cannot be created yet. In SQL a name is written with spaces: `ssl ca location`.",
+        "## Before WITH",
+        _option_table(KafkaSqlOptions),
+    ]
+    for title, names in sections:
+        parts += [f"## {title}", _option_table(KafkaWithOptions, names)]
+    parts += ["## Secrets", *_ON_SECRETS, "## Certificates, keys and Kerberos", *_ON_KEYS]
+    parts += ["## Names to clients", _OF_CLIENTS, _table(["option", "librdkafka", "Spark", ""], _translated())]
+    parts += [
+        "## Refused",
+        _table(["option", "why"], [[_code(o), f"{why[0].upper()}{why[1:]}."] for o, (why, _) in REFUSED.items()]),
+    ]
+    parts += [
+        *_choices("Protocols", SecurityProtocol),
+        *_choices("Mechanisms", Mechanism),
+        *_choices("Beginnings", Beginning),
+        *_choices("Isolation levels", IsolationLevel),
+        *_choices("Timestamp types", TimestampType),
+        *_choices("On error", OnError),
+        *_choices("Formats", MessageFormat),
+        *_choices("Columns of INCLUDE", Metadata),
+        *_choices("Envelopes", EnvelopeKind),
+    ]
+    return "\n\n".join(parts)
+
+
+def _translated() -> list[list[str]]:
+    return [[_code(o), *(n if not n or " " in n else _code(n) for n in (t.librdkafka or "", t.spark or "")), t.reason]
+            for o, t in TRANSLATIONS.items()]  # fmt: skip
+
+
+def _choices(title: str, kind: type[enum.StrEnum]) -> list[str]:
+    """Return a section for the values of an option."""
+    docs = _attribute_docs(kind)
+    return [f"## {title}", _table(["value", "meaning"], [[_code(k.value), docs[k.name]] for k in kind])]
 
 
 # -- SQL ---------------------------------------------------------------------------------------------------------------

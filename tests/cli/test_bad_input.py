@@ -214,10 +214,17 @@ def test_a_second_instance_of_a_home_with_a_source(home: Path, shop: Database) -
     opened = open_home(home)
     opened.create(shop.url, "shop")
     with hold_home(home):
-        for command in (["run"], ["run", shop.url], ["drop", "shop"], ["drop", "shop", "--force"]):
+        for command in (["run"], ["run", shop.url]):
             assert f"pid {os.getpid()}" in penstock(*command, "--home", home).is_an_error(DEFINITE).said
-    assert opened.sources() == ["shop"]
-    opened.drop("shop")
+        assert opened.sources() == ["shop"]
+        assert penstock("drop", "shop", "--home", home).code == 0
+    assert nothing_is_left(home, shop)
+
+
+def test_a_source_that_somebody_else_drops(home: Path, shop: Database) -> None:
+    open_home(home).create(shop.url, "shop")
+    penstock("drop", "shop", "--home", home)
+    assert "no source shop" in penstock("drop", "shop", "--home", home).is_an_error(DEFINITE).said
 
 
 def test_a_source_that_was_half_made_is_undone_and_made(home: Path, shop: Database) -> None:

@@ -7,8 +7,8 @@ from pyspark.sql import SparkSession
 
 from penstock.sql.query import resolve
 
-TABLES = {("shop", "orders"): "shop.orders", ("shop", "items"): "shop.items"}
-QUERIES = [
+TABLES: dict[tuple[str, ...], str] = {("shop", "orders"): "shop.orders", ("shop", "items"): "shop.items"}
+QUERIES: list[tuple[str, list[object]]] = [
     ("SELECT shop.orders.id FROM shop.orders JOIN shop.items USING (id) ORDER BY 1", [1, 2]),
     ("SELECT o.id FROM (shop.orders o JOIN shop.items i ON o.id = i.id) WHERE i.n = 'b'", [2]),
     ("SELECT max(id) FROM shop.orders WHERE EXISTS (SELECT 1 FROM shop.items i WHERE i.id = shop.orders.id)", [2]),

@@ -39,10 +39,10 @@ from penstock.sources.syntax import (
     Text,
 )
 
-__all__ = ["Keyword", "Kind", "options_of", "written_clauses", "written_settings"]
+__all__ = ["Keyword", "Written", "options_of", "written_clauses", "written_settings"]
 
 
-class Kind(Protocol):
+class Written(Protocol):
     """A kind of source, as far as the grammar goes: its name behind FROM, and its two models of options."""
 
     @property

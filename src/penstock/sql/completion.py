@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from penstock.errors import UsageError
 from penstock.sources.name_syntax import written_name
-from penstock.sources.option_syntax import Kind
+from penstock.sources.option_syntax import Written
 from penstock.sql.cursor import StatementCursor
 from penstock.sql.grammar import is_ours, read_statement
 from penstock.sql.script import divided
@@ -34,7 +34,7 @@ class Known:
     tables: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
-def candidates(text: str, kinds: Mapping[str, Kind], known: Known) -> list[str]:
+def candidates(text: str, kinds: Mapping[str, Written], known: Known) -> list[str]:
     """Return what could stand in the place of the word at the end of `text`, sorted; nothing within a text."""
     typed = _TYPED_BACKWARDS.match(text[::-1])
     assert typed is not None, "it also matches nothing"
@@ -45,7 +45,7 @@ def candidates(text: str, kinds: Mapping[str, Kind], known: Known) -> list[str]:
     return sorted({each for each in found if each.upper().startswith(word.upper()) and each != word})
 
 
-def _possible(statement: str, kinds: Mapping[str, Kind], known: Known) -> list[str]:
+def _possible(statement: str, kinds: Mapping[str, Written], known: Known) -> list[str]:
     try:
         cursor = StatementCursor(statement)
     except UsageError:
@@ -63,7 +63,7 @@ def _possible(statement: str, kinds: Mapping[str, Kind], known: Known) -> list[s
     return ours or list(_QUERY)
 
 
-def _expected(cursor: StatementCursor, statement: str, kinds: Mapping[str, Kind], known: Known) -> list[str]:
+def _expected(cursor: StatementCursor, statement: str, kinds: Mapping[str, Written], known: Known) -> list[str]:
     """Ask the grammar what it would take at the end."""
     with contextlib.suppress(UsageError):
         read_statement(cursor, kinds)

@@ -19,7 +19,7 @@ from difflib import get_close_matches
 from penstock.errors import UsageError
 from penstock.nearest import nearest
 from penstock.sources.name_syntax import dotted_text
-from penstock.sources.option_syntax import Kind
+from penstock.sources.option_syntax import Written
 from penstock.sql.create import read_alter_set, read_create
 from penstock.sql.cursor import StatementCursor
 from penstock.sql.excerpt import Beginning
@@ -65,7 +65,7 @@ _SPARKS_REPAIR = re.compile(r"REPAIR\s+TABLE\b(?!\s*\.)", re.IGNORECASE)
 _SPARKS_NOUNS = frozenset({"SCHEMA", "SCHEMAS", "DATABASE", "TABLE", "VIEW", "VIEWS", "FUNCTION", "NAMESPACE"})
 
 
-def parse(text: str, kinds: Mapping[str, Kind], begins: Beginning | None = None) -> Statement | None:
+def parse(text: str, kinds: Mapping[str, Written], begins: Beginning | None = None) -> Statement | None:
     """Return the statement; None for a query. `begins` is where it begins in its file, for errors."""
     if not is_ours(text):
         return None
@@ -93,7 +93,7 @@ def is_ours(text: str) -> bool:
     return bool(second) and first not in _SPARKS and _is_near(first, _OF_ONE_WORD)
 
 
-def read_statement(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> Statement:
+def read_statement(cursor: StatementCursor, kinds: Mapping[str, Written]) -> Statement:
     """Read a statement whose first words are ours, or nearly."""
     readers: dict[tuple[str, ...], Callable[[], Statement]] = {
         ("CREATE", "SOURCES"): lambda: read_create(cursor, kinds),
@@ -155,7 +155,7 @@ def _show_create(cursor: StatementCursor) -> ShowCreate:
     return ShowCreate(cursor.name("source"))
 
 
-def _alter(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> Statement:
+def _alter(cursor: StatementCursor, kinds: Mapping[str, Written]) -> Statement:
     cursor.usage(_ALTER)
     source = cursor.name("source")
     if cursor.takes("ACCEPT", "INTERFERENCE"):
