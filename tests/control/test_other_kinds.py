@@ -107,7 +107,7 @@ def test_a_folder_ends_with_an_error_and_begins_anew(tmp_path: Path, spark: Spar
         f"CREATE SOURCE events FROM FILE PATH '{folder}' FORMAT JSON KEY (id) COLUMNS (id bigint, name string)"
         " WITH (poll interval = '50 ms')",
     )
-    home.sql("CREATE SOURCE bank FROM LOAD GENERATOR BANK WITH (rate = 20, accounts = 10)")
+    home.sql("CREATE SOURCE bank FROM LOAD GENERATOR BANK WITH (transactions = 20, accounts = 10)")
     with running(home, spark):
         (folder / "1.json").write_text('{"id": 1, "name": "a"}\n{"id": 2, "name": "b"}\n')
         until(lambda: home.frontiers("events").durable == 1, "the first file")
