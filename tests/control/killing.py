@@ -28,7 +28,7 @@ import psycopg
 __all__ = ["killed_at", "killed_at_each_step", "killed_when"]
 
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload([__name__, "penstock.control.home", "penstock.control.altering"])
+_PROCESSES.set_forkserver_preload([__name__, "tests.control.actions"])
 _HARMLESS = re.compile(r"\s*(SELECT|SHOW|IDENTIFY_SYSTEM|SET|WITH|BEGIN)\b", re.IGNORECASE)
 _CHANGING = re.compile(r"pg_(create|drop|advance)_?\w*replication_slot|pg_create_logical", re.IGNORECASE)
 _FILES = ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "shutil.rmtree")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from tests.conftest import made_database
+from tests.control.actions import create, drop
 from tests.control.killing import killed_at
 from tests.control.shop import Shop, until
-from tests.control.test_killed import create, drop
 
 from penstock.catalog.states import SourceState
 from penstock.control.home import Home

@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.control.actions import add, carry_out, change, create, drop, drop_by_force, keep, retry, take_out
 from tests.control.killing import killed_at_each_step, killed_when
 from tests.control.shop import until
 
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import BaseVersion, Catalog
-from penstock.control.altering import alter, describe
 from penstock.control.home import Home
 from penstock.control.lifecycle import TABLES
 from penstock.control.named import named_source, named_sources
 from penstock.control.recorded import database_instance_of, database_spec_of
 from penstock.control.setting import is_set, set_options
 from penstock.control.wishes import open_wishes
-from penstock.errors import TransientError
 from penstock.layout import base_path, catalog_path, lake_path, log_path, state_path
 from penstock.model import TableName
 from penstock.positions import Lsn
@@ -119,57 +118,6 @@ class Shop:
         return True
 
 
-def create(path: Path, urls: Any, options: dict[str, Any], name: str = "shop") -> None:
-    Home(path).create(urls, name, **options)
-
-
-def drop(path: Path, name: str = "shop", *, keep_tables: bool = False) -> None:
-    Home(path).drop(name, keep_tables=keep_tables)
-
-
-def drop_by_force(path: Path) -> None:
-    """Drop it while Postgres cannot be reached."""
-
-    def unreachable(_: object) -> list[str]:
-        message = "nobody answers"
-        raise TransientError(message)
-
-    PostgresInstanceConfig.cleanup = unreachable  # type: ignore[method-assign, assignment]
-    PostgresInstanceConfig.settle = lambda self, _: unreachable(self)  # type: ignore[method-assign, assignment]
-    Home(path).drop("shop", force=True)
-
-
-def change(path: Path, options: dict[str, Any]) -> None:
-    home = Home(path)
-    home.alter("shop", **options)
-    catalog = Catalog(catalog_path(path))
-    set_options(catalog, named_source(catalog, "shop"))
-
-
-def add(path: Path) -> None:
-    Home(path).add_table("shop", "public.invoices AS bills")
-    carry_out(path)
-
-
-def take_out(path: Path) -> None:
-    Home(path).drop_table("shop", "public.orders")
-    carry_out(path)
-
-
-def retry(path: Path) -> None:
-    Home(path).retry("shop", "public.orders")
-    carry_out(path)
-
-
-def carry_out(path: Path) -> None:
-    """Carry out what is wished of tables, as whoever runs the home does while capture stands still."""
-    catalog = Catalog(catalog_path(path))
-    for record in catalog.sources():
-        wishes = open_wishes(catalog, record.name)
-        if wishes:
-            alter(path, catalog, record, wishes, describe(record, wishes))
-
-
 @pytest.fixture
 def shop(database: Any, tmp_path: Path) -> Shop:
     database.execute(MADE)
@@ -240,10 +188,6 @@ def test_drop_that_keeps_tables(shop: Shop) -> None:
             assert base_path(shop.path, "shop", "audit").exists(), step
         else:
             assert shop.is_gone(kept={"orders"}), step
-
-
-def keep(path: Path) -> None:
-    drop(path, keep_tables=True)
 
 
 def test_drop_by_force(shop: Shop) -> None:
