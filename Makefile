@@ -31,7 +31,7 @@ matrix: $(READY) ## the tests that face Postgres, on each version that is suppor
 	$(BIN)/python -m tests.matrix $(VERSIONS) -n $(WORKERS) --dist loadfile
 
 oldest: $(READY) ## the tests of the Postgres source, on the oldest version that is supported
-	PENSTOCK_TEST_POSTGRES=$(firstword $(VERSIONS)) $(BIN)/pytest -n $(WORKERS) --dist loadfile tests/sources \
+	PENSTOCK_TEST_POSTGRES=$(firstword $(VERSIONS)) $(BIN)/pytest -n $(WORKERS) --dist loadfile tests/sources/postgres \
 		--ignore-glob "tests/sources/postgres/test_decoder*"
 
 lint: $(READY) ## ruff and mypy
@@ -67,4 +67,5 @@ $(READY): requirements.lock pyproject.toml src/penstock/spark/jars.lock
 	$(BIN)/python -c 'from penstock.spark.jars import ensure_jars; ensure_jars(print)'
 	@echo "compiling kernels, once"
 	$(BIN)/python -m penstock.sources.postgres.warm
+	$(BIN)/python -m penstock.formats.warm
 	@touch $@

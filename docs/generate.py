@@ -5,7 +5,8 @@
     typer app ─▶ cli.md              PenstockOptions ─▶ spark-source.md     errors.py ─▶ errors.md
     codecs ─▶ types.md               states.py ─▶ states.md                 HomeStatus ─▶ status.md
     CheckReport ─▶ check.md          PostgresOptions ─▶ source-options.md   transaction_json ─▶ tail.md
-    VerifyReport ─▶ verify.md
+    VerifyReport ─▶ verify.md        options of other kinds ─▶ other-sources.md
+    statements.py, options ─▶ sql.md KafkaWithOptions ─▶ kafka-options.md
 
 What the code does not say, a word on each field of the status and on each type, stands here; a field or a type without
 one is a `KeyError`, so a page cannot lag behind.
@@ -30,6 +31,7 @@ from typing import Any, get_args
 import psycopg
 import pyarrow as pa
 import typer
+from pydantic import BaseModel
 from typer.core import TyperArgument, TyperOption
 
 from penstock import errors
@@ -43,7 +45,23 @@ from penstock.control.status import DebtStatus, HomeStatus, ReaderStatus, Source
 from penstock.control.transaction_json import VERSION, transaction_json
 from penstock.control.verify_report import VerifyKey, VerifyRepair, VerifyReport, VerifyTable
 from penstock.positions import Lsn
+from penstock.sources.files.options import FileFormat, FileSqlOptions, FileWithOptions, UnknownFields
 from penstock.sources.findings import Level
+from penstock.sources.kafka.security import KerberosOptions, Mechanism, SaslOptions, SecurityProtocol, SslOptions
+from penstock.sources.kafka.sense import REFUSED
+from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions, MessageFormat, Metadata
+from penstock.sources.kafka.translation import TRANSLATIONS
+from penstock.sources.kafka.with_options import (
+    Beginning,
+    IsolationLevel,
+    KafkaWithOptions,
+    OnError,
+    RegistryOptions,
+    TimestampType,
+)
+from penstock.sources.load.options import LoadSqlOptions, LoadWithOptions
+from penstock.sources.option_reading import Option
+from penstock.sources.option_syntax import options_of
 from penstock.sources.postgres import types
 from penstock.sources.postgres.options import (
     Heartbeat,
@@ -54,9 +72,14 @@ from penstock.sources.postgres.options import (
     Snapshot,
     Watermarks,
 )
+from penstock.sources.postgres.spec import PostgresSource
 from penstock.sources.postgres.types.known import BY_OID
+from penstock.sources.syntax import Flag
 from penstock.spark.ranges import spark_schema
 from penstock.spark.source_options import PenstockOptions
+from penstock.sql import statements
+from penstock.sql.grammar import parse
+from penstock.sql.sql_error import SqlError
 
 __all__ = ["EXIT_CODES", "FOLDER", "main", "pages"]
 
@@ -87,6 +110,9 @@ def pages() -> dict[str, str]:
         "tail.md": _tail,
         "verify.md": _verify,
         "source-options.md": _source_options,
+        "other-sources.md": _other_sources,
+        "kafka-options.md": _kafka_options,
+        "sql.md": _sql,
     }
     return {name: f"{_MADE}\n\n{make().strip()}\n" for name, make in makers.items()}
 
@@ -725,20 +751,54 @@ def _tail() -> str:
     )
 
 
-def _source_options() -> str:
+def _option_table(model: type[BaseModel], names: Iterable[str] = ()) -> str:
+    """Return the table of a model's options, or of those that are named."""
     rows = []
-    for name, field in PostgresOptions.model_fields.items():
+    for name in names or model.model_fields:
+        field = model.model_fields[name]
         kind = field.annotation
         choices = next((c for c in (kind, *get_args(kind)) if isinstance(c, type) and issubclass(c, enum.Enum)), None)
         listed = ", ".join(_code(str(choice.value)) for choice in choices) if choices else ""
-        value = listed or _OPTION_TYPES[str(kind).replace("<class '", "").replace("'>", "")]
-        default = "" if field.default in (None, ()) else _code(str(field.default).lower())
+        value = _SHAPES.get(name) or listed or _OPTION_TYPES[str(kind).replace("<class '", "").replace("'>", "")]
+        unsaid = field.is_required() or field.default in (None, ()) or name in _SHAPES
+        default = "" if unsaid else _code(str(field.default).lower())
         rows.append([_code(name), value, default, f"{str(field.description)[0].upper()}{str(field.description)[1:]}."])
+    return _table(["option", "value", "default", "meaning"], rows)
+
+
+def _other_sources() -> str:
+    parts = [
+        "# Other sources",
+        "Sources that are no database. What is written in keywords stands in the first table of each, what is written "
+        "in `WITH (…)` in the second; an option `poll_interval` is written `poll interval`. [How to read "
+        "files](../how-to/read-files.md) shows them at work, and [how to add a kind of source](../how-to/"
+        "add-a-kind-of-source.md) tells how packages bring more.",
+        "## FILE",
+        "A folder of files, as one table that has the name of the source.",
+        _option_table(FileSqlOptions),
+        _option_table(FileWithOptions),
+    ]
+    for title, kinds in (("format", FileFormat), ("unknown fields", UnknownFields)):
+        docs = _attribute_docs(kinds)
+        parts.append(_table([title, "meaning"], [[_code(k.value), docs[k.name]] for k in kinds]))
+    parts += [
+        "Types of columns are `boolean`, `tinyint`, `smallint`, `int`, `bigint`, `float`, `double`, `decimal(p, s)`, "
+        "`string`, `date` and `timestamp`. `poll interval` and `retain history` can be changed later.",
+        "## LOAD GENERATOR",
+        "Tables under a load that is drawn from a seed.",
+        _option_table(LoadSqlOptions),
+        _option_table(LoadWithOptions),
+        "`rate` and `retain history` can be changed later.",
+    ]
+    return "\n\n".join(parts)
+
+
+def _source_options() -> str:
     parts = [
         "# Options of a Postgres source",
         'In Python they are arguments of `home.create("postgresql://…", "shop", schemas=("sales",))`; the '
         "[command line](cli.md#penstock-run) has the common ones.",
-        _table(["option", "value", "default", "meaning"], rows),
+        _option_table(PostgresOptions),
         "`publication` and `slot` name the two objects in Postgres, `penstock_` and the source's name by default. "
         'Names of tables and columns are taken as they are; a part with a dot or a space is quoted: `public."a.b"`.',
         "An unknown option, table or column is an error that suggests the nearest. `slot_temporary` is refused by "
@@ -764,7 +824,193 @@ _OPTION_TYPES = {
     "bool": "true, false",
     "float": "number",
     "int": "number",
+    "int | None": "number",
+    "penstock.sources.kafka.secrets.Secret | None": "reference",
+    "typing.Optional[penstock.sources.kafka.secrets.Secret]": "reference",
 }
+_SHAPES = {
+    "start_offset": "`earliest`, `latest`, or a list of numbers",
+    "include": "list of [columns](#columns-of-include), optionally AS another name",
+    "envelope": "an [envelope](#envelopes), optionally with the topic of transaction metadata",
+}
+
+
+# -- the options of a Kafka source -------------------------------------------------------------------------------------
+
+_OF_CLIENTS = (
+    "Penstock looks at topics with librdkafka, and Spark reads them with Kafka's Java client. This is what an "
+    "option is called there; what begins with `kafka.` is a setting of the Java client."
+)
+_ON_SECRETS = (
+    "A password is a reference: `env:NAME` is an environment variable, `file:PATH` the first line of a file. It is "
+    "read when a client is made. In clear it is refused, unless `allow_literal_secrets` is set: then it is put into"
+    " a file of mode 600, and the option becomes a reference to that. Neither errors nor `repr` show it.",
+    "Spark prints the options of a reader, in the plan of a stream for one, and hides those whose name or value "
+    "looks like a secret to it (`spark.redaction.regex`). A private key does not. So Spark is given none of it: "
+    "passwords, the private key and certificates are in a file of mode 600, and the options point to it "
+    "(`${file:PATH:NAME}`, by Kafka's `FileConfigProvider`, which may read this file alone). On a cluster, "
+    "executors need it at the same path. A test plants passwords and looks for them in plans, the UI, the event "
+    "log, the checkpoint and logs.",
+)
+_ON_KEYS = (
+    "Certificates and keys are PEM files, for both clients. Brokers are always held to their names. The Java client"
+    " wants the private key in PKCS#8; `openssl pkcs8 -topk8` makes one of an older kind. Java 17 cannot unlock a "
+    "key that was locked in openssl's present way (PBES2), and says `PBES2 SecretKeyFactory not available`; Java 25"
+    " can. Lock it with `openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES` there, or use a newer Java.",
+    "`GSSAPI` needs a librdkafka that is built with libsasl2, which the wheel of `confluent-kafka` is not; an error"
+    " says so. It has not been tried with a Kerberos server. `OAUTHBEARER` is refused.",
+)
+
+
+def _kafka_options() -> str:
+    grouped = [*SslOptions.model_fields, *SaslOptions.model_fields, *RegistryOptions.model_fields]
+    protocol = ["security_protocol", "allow_literal_secrets"]
+    reading = [name for name in KafkaWithOptions.model_fields if name not in {*grouped, *protocol}]
+    sections: list[tuple[str, Iterable[str]]] = [
+        ("Security", protocol),
+        ("TLS", SslOptions.model_fields),
+        ("Login", [name for name in SaslOptions.model_fields if name not in KerberosOptions.model_fields]),
+        ("Kerberos", KerberosOptions.model_fields),
+        ("Reading", reading),
+        ("Schema registry", RegistryOptions.model_fields),
+    ]
+    parts = [
+        "# Options of a Kafka source",
+        "These are the options, how they are checked, and what they mean to Kafka's clients. A source that reads them "
+        "cannot be created yet. In SQL a name is written with spaces: `ssl ca location`.",
+        "## Before WITH",
+        _option_table(KafkaSqlOptions),
+    ]
+    for title, names in sections:
+        parts += [f"## {title}", _option_table(KafkaWithOptions, names)]
+    parts += ["## Secrets", *_ON_SECRETS, "## Certificates, keys and Kerberos", *_ON_KEYS]
+    parts += ["## Names to clients", _OF_CLIENTS, _table(["option", "librdkafka", "Spark", ""], _translated())]
+    parts += [
+        "## Refused",
+        _table(["option", "why"], [[_code(o), f"{why[0].upper()}{why[1:]}."] for o, (why, _) in REFUSED.items()]),
+    ]
+    parts += [
+        *_choices("Protocols", SecurityProtocol),
+        *_choices("Mechanisms", Mechanism),
+        *_choices("Beginnings", Beginning),
+        *_choices("Isolation levels", IsolationLevel),
+        *_choices("Timestamp types", TimestampType),
+        *_choices("On error", OnError),
+        *_choices("Formats", MessageFormat),
+        *_choices("Columns of INCLUDE", Metadata),
+        *_choices("Envelopes", EnvelopeKind),
+    ]
+    return "\n\n".join(parts)
+
+
+def _translated() -> list[list[str]]:
+    return [[_code(o), *(n if not n or " " in n else _code(n) for n in (t.librdkafka or "", t.spark or "")), t.reason]
+            for o, t in TRANSLATIONS.items()]  # fmt: skip
+
+
+def _choices(title: str, kind: type[enum.StrEnum]) -> list[str]:
+    """Return a section for the values of an option."""
+    docs = _attribute_docs(kind)
+    return [f"## {title}", _table(["value", "meaning"], [[_code(k.value), docs[k.name]] for k in kind])]
+
+
+# -- SQL ---------------------------------------------------------------------------------------------------------------
+
+_CREATE_EXAMPLE = """CREATE SOURCES shop FROM POSTGRES
+  CONNECTION 'postgresql://penstock@db:5432/shop'
+  PASSWORD 'env:SHOP_PASSWORD'
+  FOR TABLES (public.orders AS orders, public.users)
+  WITH (
+    exclude columns = (public.users.password_hash),
+    snapshot = 'chunked',
+    retain history = '2 days'
+  );"""
+
+_VALUES = {
+    "text": ("`'it''s'`", "In single quotes; a quote in it is doubled. A backslash is a character like any other."),
+    "number": ("`20000`, `0.5`", ""),
+    "true or false": ("`true`, `false`, `on`, `off`", "The name of the option alone means true."),
+    "one of some": ("`'chunked'`, `chunked`", "In quotes or not, in any case."),
+    "span of time": ("`'1 day'`, `'1 hour 30 minutes'`", "Units are ms, s, min, h, d and w, and their names."),
+    "amount of bytes": ("`'16 MB'`", "Units are B, kB, MB, GB and TB; as in Postgres, a kB is 1024 bytes."),
+    "name": ('`orders`, `"my orders"`', "Bare, in double quotes or in backticks. Its case is kept."),
+    "list": ("`(a, b)`, `('x', 'y')`", "In parentheses."),
+    "mapping": ("`('a' = 'b')`", "Pairs in parentheses."),
+}
+
+
+def _sql() -> str:
+    clauses = [[_code(option.form), _meaning(option)] for option in options_of(PostgresSource.SqlOptions)]
+    settings = [_setting(option) for option in options_of(PostgresSource.WithOptions)]
+    query = (
+        "SELECT o.status, count(*)\nFROM shop.orders AS OF LSN '16/B374D848' o JOIN shop.users USING (user_id)\n"
+        "GROUP BY o.status;"
+    )
+    return "\n\n".join(
+        [
+            "# SQL",
+            "These statements are Penstock's own. Everything else is a query: Spark SQL over live tables, which are "
+            "named `source.table`. `SOURCE` and `SOURCES` are the same word, and so are words in small and in capital "
+            "letters. Comments are `-- …` and `/* … */`.",
+            "## Statements",
+            _table(["statement", "meaning"], _statements()),
+            "The condition behind `REPAIR … WHERE` is for Postgres to read. Keys are values, or lists of values in "
+            "parentheses.",
+            "## CREATE SOURCES",
+            f"```sql\n{_CREATE_EXAMPLE}\n```",
+            "Clauses come before `WITH`, in any order:",
+            _table(["clause", "meaning"], [*clauses, ["`FOR ALL TABLES`", "Also where none of the `FOR` is given."]]),
+            "Options stand in `WITH`, in any order, with spaces or underscores in their names:",
+            _table(["option", "value", "default", "meaning"], settings),
+            "What the choices mean is said at the [options of a source](source-options.md). `SHOW CREATE SOURCES` "
+            "gives back a statement that makes the same source, with what differs from the defaults.",
+            "## Values",
+            _table(["value", "like", "rules"], [[name, *words] for name, words in _VALUES.items()]),
+            "## Secrets",
+            "A password is named, not given: `'env:NAME'` is an environment variable, `'file:PATH'` the first line of "
+            "a file. A password in clear is refused, unless the statement says `WITH (allow literal secrets = true)`. "
+            "No error, statement or log shows it.",
+            "## Queries",
+            "All live tables of a query are at one moment. Names are found where tables stand, also in subqueries, "
+            "`MERGE … USING`, `EXPLAIN`, `DESCRIBE` and `SHOW COLUMNS`; nothing else of the text is changed. "
+            "`AS OF TIMESTAMP '…'` or `AS OF LSN '…'` behind a name asks for that table "
+            "[as it was](../how-to/read-the-past.md).",
+            f"```sql\n{query}\n```",
+            "## Errors",
+            "An error tells line and column, shows the line with a caret under the place, and says what to do:",
+            f"```text\n{_error_example()}\n```",
+        ]
+    )
+
+
+def _statements() -> list[list[str]]:
+    """Take form and meaning from the first line of each statement's docstring."""
+    rows = []
+    for name in statements.__all__:
+        if name != "Statement":
+            form, _, meaning = (inspect.getdoc(getattr(statements, name)) or "").partition("\n")[0].partition("``: ")
+            rows.append([_code(form.strip("`")), f"{meaning[0].upper()}{meaning[1:]}"])
+    return sorted(rows)
+
+
+def _meaning(option: Option) -> str:
+    text = str(option.info.description)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _setting(option: Option) -> list[str]:
+    default = option.info.default
+    shown = "" if default in (None, ()) else option.syntax.write(default)
+    form = "`true`, `false`" if isinstance(option.syntax, Flag) else _code(option.syntax.form)
+    return [_code(option.setting), form, _code(shown) if shown else "", _meaning(option)]
+
+
+def _error_example() -> str:
+    try:
+        parse(_CREATE_EXAMPLE.replace("retain history", "retain histroy"), {PostgresSource.NAME: PostgresSource})
+    except SqlError as error:
+        return str(error)
+    raise KeyError(_CREATE_EXAMPLE)
 
 
 if __name__ == "__main__":

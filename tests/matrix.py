@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from penstock.testing.postgres import VERSION_VARIABLE, programs, versions
 
-FACING_POSTGRES = ("tests/sources", "tests/control", "tests/cli", "tests/demo")
+FACING_POSTGRES = ("tests/sources/postgres", "tests/control", "tests/cli", "tests/demo")
 NEEDS_SPARK = ("tests/cli/test_sql.py",)
 
 

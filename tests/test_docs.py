@@ -175,7 +175,9 @@ def test_statements_can_be_typed(path: Path) -> None:
 def test_the_wrong_statement_of_the_guide_is_told_like_that() -> None:
     (shown,) = blocks(DOCS / "how-to" / "write-statements.md", "text")
     with pytest.raises(UsageError) as caught:
-        parsed("CREATE SOURCES shop FROM POSTGRES CONNECTION 'postgresql://db/shop'\n  WITH (retian history = '2 days')")
+        parsed(
+            "CREATE SOURCES shop FROM POSTGRES CONNECTION 'postgresql://db/shop'\n  WITH (retian history = '2 days')"
+        )
     assert f"{caught.value}\n" == shown
 
 

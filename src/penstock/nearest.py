@@ -9,6 +9,7 @@ __all__ = ["nearest"]
 
 
 def nearest(wanted: str, known: Iterable[str]) -> str:
-    """Suggest the nearest of the known names, as the end of a sentence; nothing where none is near."""
-    found = difflib.get_close_matches(wanted, list(known), 1)
-    return f"Did you mean {found[0]}?" if found else ""
+    """Suggest the nearest of the known names, as the end of a sentence, in any case; nothing where none is near."""
+    by_case = {name.casefold(): name for name in known}
+    found = difflib.get_close_matches(wanted.casefold(), list(by_case), 1)
+    return f"Did you mean {by_case[found[0]]}?" if found else ""

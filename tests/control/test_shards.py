@@ -16,6 +16,7 @@ from rich.console import Console
 from tests.conftest import Database, made_database
 from tests.control.shop import PATIENCE, until
 
+from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.cli.status import render
@@ -94,6 +95,8 @@ def test_all_are_made_and_all_are_dropped(shards: Shards) -> None:
     drawn = io.StringIO()
     Console(file=drawn, width=300).print(render(shards.home.status()))
     assert f"{shards.names[0]}, shard {shards.one.name} of shards, from POSTGRES" in drawn.getvalue()
+    shards.catalog.note_progress(shards.names[1], "orders", CopyProgress(rows=7))
+    assert {name: copy.rows for name, copy in shards.home.copied("shards").items()} == {f"{shards.names[1]}.orders": 7}
     urls = [shards.two.url, shards.one.url]
     assert shards.home.captures(urls) == shards.home.captures(urls, schemas=()) == "shards"
     with pytest.raises(UsageError, match="as source shards, with other options"):
@@ -200,6 +203,22 @@ def test_tables_come_and_go_on_all_or_none(shards: Shards) -> None:
         with pytest.raises(UsageError, match="made of shards") as caught:
             refused("shards")
         assert shards.names[1] in caught.value.remedy
+    shards.home.drop("shards")
+
+
+def test_the_statement_that_is_shown_makes_the_same_shards(shards: Shards) -> None:
+    shards.both(ORDERS)
+    urls = f"'{shards.one.url}', '{shards.two.url}'"
+    shards.home.sql(f"CREATE SOURCES shards FROM POSTGRES CONNECTIONS ({urls}) WITH (slot = 'mine')")
+    assert {f"mine_{shards.one.name}", f"mine_{shards.two.name}"} < shards.upstream()
+    shards.home.sql("ALTER SOURCES shards SET (retain history = '3 days')")
+    made = [record.spec for record in shards.catalog.sources()]
+    assert [spec.count('"retain_history":"3 days"') for spec in made] == [1, 1]
+    statement = shards.home.statement("shards")
+    shards.home.sql("DROP SOURCES shards")
+    assert shards.catalog.sources() == []
+    shards.home.sql(statement)
+    assert [record.spec for record in shards.catalog.sources()] == made
     shards.home.drop("shards")
 
 
@@ -365,7 +384,9 @@ def test_a_bank_across_shards_at_one_moment(shards: Shards, spark: SparkSession)
         ended = now(shards.one)
         moments = [began + (ended - began) * part / 6 for part in range(7)]
         query = f"SELECT {SHARD}, sum(balance) FROM shards.accounts GROUP BY 1"
-        held = [dict(shards.home.live(spark, moment, PATIENCE).sql(query).collect()) for moment in moments]
+        held: list[dict[str, int]] = [
+            dict(shards.home.live(spark, moment, PATIENCE).sql(query).collect()) for moment in moments
+        ]
         assert {sum(found.values()) for found in held} <= {1999, 2000}
         gone = [1000 - found[shards.one.name] for found in held]
         assert gone == sorted(gone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -20,6 +21,9 @@ from penstock.demo.invariants import bank_look
 from penstock.demo.load import Load
 from penstock.positions import Lsn
 from tests.conftest import Database
+
+LOOKS = int(os.environ.get("PENSTOCK_LOOKS", "80"))
+"""How often the bank is looked at."""
 
 
 def upstream_lsn(database: Database) -> Lsn:
@@ -61,7 +65,7 @@ def running_home(tmp_path: Path, shop_and_bank: Database, spark: SparkSession) -
 
 
 @pytest.mark.timeout(1800)
-def test_two_hundred_looks_never_see_half_a_transfer(
+def test_no_look_sees_half_a_transfer(
     running_home: tuple[Home, Running], shop_and_bank: Database, spark: SparkSession
 ) -> None:
     home, _ = running_home
@@ -73,9 +77,9 @@ def test_two_hundred_looks_never_see_half_a_transfer(
         return total, transfers
 
     with Load(shop_and_bank.url, rate=40), ThreadPoolExecutor(2) as lookers:
-        looks = list(lookers.map(look, range(200)))
+        looks = list(lookers.map(look, range(LOOKS)))
     assert len({total for total, _ in looks}) == 1
-    assert len({transfers for _, transfers in looks}) > 50, "the looks must see the bank at work"
+    assert len({transfers for _, transfers in looks}) > LOOKS / 4, "the looks must see the bank at work"
     assert all(verdict.equal for verdict in home.verify(spark, "demo"))
 
 

@@ -120,3 +120,15 @@ def test_two_processes_fetch_at_once_for_real(tmp_path: Path) -> None:
     for jar, path in zip(locked_jars(), outputs[0].split(), strict=True):
         assert hashlib.sha256(Path(path).read_bytes()).hexdigest() == jar.sha256
     assert len(left_over(tmp_path / "jars")) == len(locked_jars())
+
+
+def test_a_lock_may_name_an_archive_with_a_classifier() -> None:
+    line = f"org.example:thing:1.0:all@zip 5 {'0' * 64}"
+    jar = Jar.parse(line)
+    assert jar.coordinates == "org.example:thing:1.0:all@zip"
+    assert jar.fetched_name == "thing-1.0-all.zip"
+    assert jar.path(Path("d")).name == f"thing-1.0-{'0' * 16}.zip"
+    assert 'm:classifier="all"' in jars._ivy_module([jar])
+    for wrong in (f"org.example:thing:1.0:all 5 {'0' * 64}", f"a:b:c:d@e:f 5 {'0' * 64}", "a:b:c 5 0"):
+        with pytest.raises(ValueError):
+            Jar.parse(wrong)

@@ -90,7 +90,7 @@ postgres_sql_options = (
     .flatmap(
         lambda one: st.one_of(
             st.just(one),
-            st.lists(connections(), min_size=1, max_size=3).map(
+            st.lists(connections(), min_size=2, max_size=3).map(
                 lambda several: {**one, "connection": None, "connections": tuple(several)}
             ),
         )

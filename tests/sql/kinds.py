@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from penstock.errors import UsageError
 from penstock.sources.name_syntax import Inclusion, Inclusions
-from penstock.sources.option_syntax import Keyword, Kind
+from penstock.sources.option_syntax import Keyword, Written
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.sources.syntax import Secret, Size
 
@@ -139,4 +139,4 @@ class LoadGenerator:
     WithOptions: ClassVar[type[LoadWithOptions]] = LoadWithOptions
 
 
-KINDS: Mapping[str, Kind] = {"POSTGRES": PostgresSource, "KAFKA": KafkaLike, "LOAD GENERATOR": LoadGenerator}
+KINDS: Mapping[str, Written] = {"POSTGRES": PostgresSource, "KAFKA": KafkaLike, "LOAD GENERATOR": LoadGenerator}

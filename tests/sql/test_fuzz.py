@@ -54,13 +54,13 @@ def test_any_text(beginning: str, text: str) -> None:
     read(f"{beginning} {text}")
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.sampled_from(["", *BEGINNINGS]), st.lists(st.sampled_from(TOKENS), max_size=12), st.sampled_from(["", " "]))
 def test_a_soup_of_tokens(beginning: str, tokens: list[str], between: str) -> None:
     read(f"{beginning} {between.join(tokens)}")
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(sources.map(written), st.data())
 def test_a_statement_with_something_changed(text: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text)))

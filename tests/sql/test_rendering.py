@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from penstock.control.obeying import described_source, statement_of
 from penstock.sources.postgres.options import PostgresSqlOptions, PostgresWithOptions, Snapshot
+from penstock.sources.postgres.spec import PostgresSource
 from penstock.sql.grammar import parse
 from penstock.sql.rendering import written_source
 from penstock.sql.statements import CreateSource
-from tests.sql.generated import sources
+from tests.sql.generated import postgres_sql_options, postgres_with_options, sources
 from tests.sql.kinds import KINDS, Avro, Debezium, KafkaSqlOptions, KafkaWithOptions, TransactionTopic
 
 
@@ -16,12 +19,23 @@ def written(source: CreateSource) -> str:
     return written_source(source.name, source.kind, source.sql_options, source.with_options)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(sources)
 def test_what_is_written_is_read_as_the_same_source(source: CreateSource) -> None:
     text = written(source)
     assert parse(text, KINDS) == source
     assert parse(text.rstrip(";") + " -- a comment", KINDS) == source
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.from_regex(r"[a-z][a-z0-9_]{0,40}", fullmatch=True), postgres_sql_options, postgres_with_options)
+def test_a_source_is_made_again_by_its_statement(
+    name: str, sql_options: PostgresSqlOptions, with_options: PostgresWithOptions
+) -> None:
+    source = PostgresSource.from_options(name, sql_options, with_options)
+    statement = parse(statement_of(source), KINDS)
+    assert isinstance(statement, CreateSource)
+    assert described_source(statement) == source
 
 
 def test_only_what_differs_from_the_defaults_is_written() -> None:

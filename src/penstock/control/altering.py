@@ -24,40 +24,42 @@ import shutil
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import TypeVar
 
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
-from penstock.control.recorded import database_instance_of, database_spec_of
+from penstock.control.recorded import instance_of, spec_of
 from penstock.control.wishes import dropped
 from penstock.errors import PenstockError, TableError
 from penstock.layout import base_path
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.family import InstanceConfig, ProducedTable
 from penstock.sources.findings import Finding
 from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.config import PostgresInstanceConfig
 
 __all__ = ["Described", "alter", "describe", "give_up"]
 
-Described = Mapping[TableName, CapturedTable | Finding]
+Described = Mapping[TableName, ProducedTable | Finding]
 """Tables as they are upstream, or why they cannot be captured."""
+_Table = TypeVar("_Table", bound=ProducedTable)
 
 
 def describe(record: SourceRecord, wishes: Sequence[TableRecord]) -> Described:
     """Look at the tables that shall come, or come again."""
     wanted = [wish.upstream for wish in wishes if wish.state is not TableState.DROPPING]
-    return database_spec_of(record).look_again(wanted) if wanted else {}
+    return spec_of(record).look_again(wanted) if wanted else {}
 
 
 def alter(
     home: Path, catalog: Catalog, record: SourceRecord, wishes: Sequence[TableRecord], found: Described
 ) -> list[str]:
     """Carry wishes out; return what there is to tell. Capture must not run meanwhile: it stores its config, too."""
-    config = _altered(database_instance_of(record), wishes, found, _generations(catalog, record.name))
-    published = config.repair()
-    tables = [t.model_copy(update={"published": int(published)}) if t.name in found else t for t in config.tables]
-    config = config.model_copy(update={"tables": tuple(tables)})
+    instance, log = instance_of(record), catalog.log(record.name)
+    of = _of_a_database if isinstance(instance, PostgresInstanceConfig) else _of_another_kind
+    config, published = of(instance, wishes, found, log)
     told = (record.error or "", record.remedy or "")
     catalog.set_source(record.name, record.state, instance=config.model_dump_json(), error=told[0], remedy=told[1])
     _end(catalog.log(record.name), record, [wish for wish in wishes if wish.state is TableState.DROPPING])
@@ -68,6 +70,28 @@ def give_up(catalog: Catalog, wishes: Sequence[TableRecord], error: PenstockErro
     """Note a definite error that is in the way: the tables have failed until somebody acts."""
     for wish in wishes:
         catalog.grant(wish, TableState.FAILED, error=error.message, remedy=error.remedy)
+
+
+def _of_a_database(
+    instance: InstanceConfig, wishes: Sequence[TableRecord], found: Described, log: ChangeLog
+) -> tuple[InstanceConfig, Lsn]:
+    """Let a database publish what is captured from now on."""
+    assert isinstance(instance, PostgresInstanceConfig)
+    config = _altered(instance, wishes, found, _generations(log))
+    published = config.repair()
+    tables = [t.model_copy(update={"published": int(published)}) if t.name in found else t for t in config.tables]
+    return config.model_copy(update={"tables": tuple(tables)}), published
+
+
+def _of_another_kind(
+    instance: InstanceConfig, wishes: Sequence[TableRecord], found: Described, log: ChangeLog
+) -> tuple[InstanceConfig, Lsn]:
+    """Let tables begin again; elsewhere nothing needs to be done for that."""
+    tables, generations = [table for table in found.values() if isinstance(table, ProducedTable)], _generations(log)
+    with closing(log.reader()) as reader:
+        durable = reader.frontiers().durable
+    anew = [_next(table, instance.produced(), generations) for table in tables]
+    return (instance.anew(anew) if anew else instance), durable
 
 
 def _altered(
@@ -91,14 +115,14 @@ def _any(name: str, tables: Collection[TableName]) -> bool:
     return any(name == str(table) for table in tables)
 
 
-def _next(table: CapturedTable, before: Sequence[CapturedTable], generations: Mapping[TableName, int]) -> CapturedTable:
+def _next(table: _Table, before: Sequence[ProducedTable], generations: Mapping[TableName, int]) -> _Table:
     known = max((each.generation for each in before if each.name == table.name), default=0)
     return table.model_copy(update={"generation": 1 + max(known, generations.get(table.name, 0))})
 
 
-def _generations(catalog: Catalog, source: str) -> dict[TableName, int]:
-    with closing(catalog.log(source).reader()) as log:
-        return {name: table.generation for name, table in log.tables().items()}
+def _generations(log: ChangeLog) -> dict[TableName, int]:
+    with closing(log.reader()) as reader:
+        return {name: table.generation for name, table in reader.tables().items()}
 
 
 def _end(log: ChangeLog, source: SourceRecord, gone: Sequence[TableRecord]) -> None:

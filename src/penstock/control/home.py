@@ -329,8 +329,9 @@ class Home:
         return tail(self._catalog, source, tables, start, stop)
 
     def copied(self, source: str) -> dict[str, CopyProgress]:
-        """Return how far each table is that is being copied, by its name here."""
-        return {f"{source}.{local}": found for local, found in self._catalog.progress(source).items()}
+        """Return how far each table is that is being copied, by its name here; of shards, on each of them."""
+        copies = {record.name: self._catalog.progress(record.name) for record in self._catalog.parts(source)}
+        return {f"{name}.{local}": found for name, tables in copies.items() for local, found in tables.items()}
 
     def metrics(self) -> str:
         """Return the status as metrics, in the text format of Prometheus."""

@@ -19,12 +19,13 @@ from penstock.catalog.states import WISHES, TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord, Wish
 from penstock.control.local_names import free_name
 from penstock.control.named import named_sources, named_table
-from penstock.control.recorded import database_instance_of, database_spec_of
+from penstock.control.recorded import database_instance_of, database_spec_of, instance_of
 from penstock.control.shards import refuse_shard, refuse_unlike_tables
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import TableName
 from penstock.sources.findings import Finding
 from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.names import TableChoice, choice_text, parse_table
 from penstock.sources.postgres.spec import PostgresSource
 
@@ -66,7 +67,7 @@ def ask_drop(catalog: Catalog, source: str, table: str) -> None:
 
 def ask_retry(catalog: Catalog, source: str, table: str) -> None:
     """Note that a table, failed or live, shall be captured anew; on every shard, unless one is named."""
-    catalog.wish([_retry(catalog, record.name, table) for record in named_sources(catalog, source)])
+    catalog.wish([_retry(catalog, record, table) for record in named_sources(catalog, source)])
 
 
 def _addable(record: SourceRecord, choice: TableChoice, known: Sequence[TableRecord]) -> CapturedTable:
@@ -91,12 +92,20 @@ def _drop(catalog: Catalog, record: SourceRecord, table: str) -> Wish:
     return Wish(wish, (record.spec, _without_table(database_spec_of(record), found.upstream).model_dump_json()))
 
 
-def _retry(catalog: Catalog, source: str, table: str) -> Wish:
-    found = named_table(catalog, source, table)
+def _retry(catalog: Catalog, record: SourceRecord, table: str) -> Wish:
+    found = named_table(catalog, record.name, table)
     if found.state not in _RETRIED:
-        message = f"{source}: {found.upstream} is {found.state}"
+        message = f"{record.name}: {found.upstream} is {found.state}"
         raise UsageError(message, "It can be captured anew when it is live or has failed; see `penstock status`.")
+    _refuse_begun_together(record, found.upstream)
     return Wish(replace(found, state=TableState.RETRYING))
+
+
+def _refuse_begun_together(record: SourceRecord, table: TableName) -> None:
+    """Refuse what the kind of the source cannot do; a database can."""
+    instance = instance_of(record)
+    if not isinstance(instance, PostgresInstanceConfig):
+        instance.anew([each for each in instance.produced() if each.name == table])
 
 
 def _refuse_known(known: TableRecord | None) -> None:

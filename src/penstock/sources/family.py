@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -33,11 +33,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.place import check_log_url
 from penstock.durations import parse_duration
-from penstock.errors import UsageError
+from penstock.errors import DefiniteError, PenstockError, UsageError
 from penstock.model import TableName, TableSchema
 from penstock.nearest import nearest
 from penstock.positions import Lsn
-from penstock.sources.findings import Finding
+from penstock.sources.findings import Finding, error
 from penstock.sources.syntax import Span
 
 __all__ = [
@@ -156,6 +156,11 @@ class InstanceConfig(BaseModel, ABC):
         """Ask the outside how much there is beyond a position, in bytes; None where it cannot say."""
         return None
 
+    def anew(self, tables: Sequence[ProducedTable]) -> Self:
+        """Return this config with tables that begin again: as they are outside now, of a higher generation."""
+        message = f"no table of source {self.source} can be captured anew"
+        raise UsageError(message, f"Drop the source and create it again: penstock drop {self.source}")
+
     def altered(self, spec: Source) -> Self:
         """Return this config as the source's altered options (those in `Source.ALTERABLE`) want it."""
         wished = {option: getattr(spec, option) for option in spec.ALTERABLE}
@@ -267,13 +272,26 @@ class Source(SourceOptions, ABC):
     def create_instances(self, workers: int) -> Sequence[InstanceConfig]:
         """Return at most `workers` configs. Looks outside, but makes nothing there."""
 
-    @abstractmethod
     def describe(self) -> Sequence[TableSchema]:
         """Return the schemas that this source will produce."""
+        return [table.table_schema() for made in self.create_instances(1) for table in made.produced()]
 
-    @abstractmethod
+    def look_again(self, tables: Collection[TableName]) -> Mapping[TableName, ProducedTable | Finding]:
+        """Return these tables as they are outside now, to be captured anew; or why one cannot be."""
+        gone = error("", "it is not there any more", "Bring it back outside, then retry.")
+        try:
+            found = {table.name: table for made in self.create_instances(1) for table in made.produced()}
+        except (DefiniteError, UsageError) as refused:
+            found, gone = {}, error("", refused.message, refused.remedy)
+        return {name: found.get(name, gone) for name in tables}
+
     def check(self, instance: InstanceConfig | None = None, durable: Lsn | None = None) -> Checked:
         """Look whether this source could be made; or whether one that is there, and captured so far, can go on."""
+        try:
+            schemas = self.describe()
+        except PenstockError as refused:
+            return Checked((), (error(self.place(), refused.message, refused.remedy),), ready=False)
+        return Checked(tuple((schema.table, True) for schema in schemas), (), ready=True)
 
     @abstractmethod
     def place(self) -> str:

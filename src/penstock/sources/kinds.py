@@ -21,7 +21,11 @@ from penstock.sources.family import Kind
 __all__ = ["kind", "kinds"]
 
 _GROUP = "penstock.sources"
-_OURS = (EntryPoint("postgres", "penstock.sources.postgres.kind:KIND", _GROUP),)
+_OURS = (
+    EntryPoint("postgres", "penstock.sources.postgres.kind:KIND", _GROUP),
+    EntryPoint("file", "penstock.sources.files.kind:KIND", _GROUP),
+    EntryPoint("load", "penstock.sources.load.kind:KIND", _GROUP),
+)
 
 
 @cache

@@ -2,6 +2,8 @@
 
 A validator that raises does not say which field it was about. So the fields are validated in the order in which they
 were given, one more each time, until it raises: the last one is where the error is shown.
+
+A secret in clear has no place in a model. Whoever allows one takes it out before.
 """
 
 from __future__ import annotations
@@ -10,12 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from penstock.errors import UsageError
+from penstock.nearest import nearest
 from penstock.sources.cursor import Cursor
-from penstock.sources.syntax import Flag, Syntax, did_you_mean
+from penstock.sources.syntax import Flag, Syntax
 
 __all__ = ["Given", "Option", "read_clauses", "read_settings", "unknown_clause", "validated"]
 
@@ -87,7 +90,7 @@ def unknown_clause(cursor: Cursor, what: str) -> UsageError:
     known, words = cursor.tried(), cursor.words()
     for count in range(min(len(words), 4), 0, -1):
         given = " ".join(words[:count])
-        near = _longer(given, known) or did_you_mean(given, known)
+        near = _longer(given, known) or nearest(given, known)
         if near:
             return cursor.wrong(what, near)
     return cursor.wrong(what, f"These can stand here: {', '.join(known)}.")
@@ -111,14 +114,18 @@ def read_settings(
         if cursor.takes(")"):
             return given
         if not cursor.takes(","):
-            what = ", or )"
-            raise cursor.expected(what)
+            either = ", or )"
+            raise cursor.expected(either)
 
 
 def validated(
     cursor: Cursor, model: type[_Model], options: Sequence[Option], given: Mapping[str, Given], what: str, place: int
 ) -> _Model:
     """Make the model; what it refuses is an error at the value that it refuses, or at `place` if one is missing."""
+    for each in given.values():
+        if isinstance(each.value, SecretStr):
+            message = f"{each.option.setting} holds a secret in clear"
+            raise cursor.wrong(message, f"Name where it is: {each.option.syntax.form}.", each.place)
     values = {field: each.value for field, each in given.items()}
     try:
         return model.model_validate(values)
@@ -172,7 +179,7 @@ def _setting(cursor: Cursor, options: Sequence[Option], what: str, clauses: Sequ
         message = f"there is no option {given} of {what}" if given else "the name of an option stands here"
         outside = next((f"{each.form} stands before WITH." for each in clauses if each.words == words), "")
         names = [option.setting for option in options]
-        near = outside or did_you_mean(given, names) or _longer(given, names)
+        near = outside or nearest(given, names) or _longer(given, names)
         raise cursor.wrong(message, near or _listed(options), place)
     cursor.expects(*words)
     return option, place
@@ -202,9 +209,12 @@ def _listed(options: Iterable[Option]) -> str:
 
 
 def _blamed(model: type[BaseModel], given: Mapping[str, Given], error: UsageError, place: int) -> int:
-    """Return the place of the first value with which the model raises this; `place`, if it does so without any."""
+    """Return the place of the first value with which the model raises this; `place`, if it does so without any.
+
+    Required fields come first: without them, it does not look at how fields go together.
+    """
     so_far: dict[str, Any] = {}
-    for each in (None, *given.values()):
+    for each in (None, *sorted(given.values(), key=lambda each: not each.option.info.is_required())):
         if each is not None:
             so_far[each.option.field] = each.value
             place = each.place

@@ -24,6 +24,7 @@ from typing import Any, Literal, Protocol, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from penstock.nearest import nearest
 from penstock.sources.cursor import Cursor
 from penstock.sources.option_reading import Option, read_clauses, unknown_clause, validated
 from penstock.sources.syntax import (
@@ -36,13 +37,12 @@ from penstock.sources.syntax import (
     Secret,
     Syntax,
     Text,
-    did_you_mean,
 )
 
-__all__ = ["Keyword", "Kind", "options_of", "written_clauses", "written_settings"]
+__all__ = ["Keyword", "Written", "options_of", "written_clauses", "written_settings"]
 
 
-class Kind(Protocol):
+class Written(Protocol):
     """A kind of source, as far as the grammar goes: its name behind FROM, and its two models of options."""
 
     @property
@@ -111,7 +111,7 @@ class _Variants(Syntax):
                 given = read_clauses(cursor, options_of(model))
                 return validated(cursor, model, options_of(model), given, _name_of(model), place)
         names = [_name_of(model) for model in self.models]
-        near = did_you_mean(" ".join(cursor.words()[:1]), names)
+        near = nearest(" ".join(cursor.words()[:1]), names)
         message = "this is not among the choices"
         raise cursor.wrong(message, near or f"Choose {' or '.join(names)}.", place)
 

@@ -14,17 +14,17 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
-from difflib import get_close_matches
 from typing import Any
 
 from pydantic import SecretStr
 
 from penstock.durations import duration_text, parse_duration
 from penstock.errors import UsageError
+from penstock.nearest import nearest
 from penstock.secret import is_reference
 from penstock.sizes import parse_size, size_text
 from penstock.sources.cursor import Cursor
@@ -41,7 +41,6 @@ __all__ = [
     "Span",
     "Syntax",
     "Text",
-    "did_you_mean",
     "written_text",
 ]
 
@@ -164,7 +163,7 @@ class Choice(Syntax):
         for value in self.values:
             if value.casefold() == given.casefold():
                 return value
-        near = did_you_mean(given, self.values)
+        near = nearest(given, self.values)
         message = f"{given!r} is not among the choices"
         raise cursor.wrong(message, near or f"Choose {self.form}.", place)
 
@@ -283,13 +282,6 @@ class Mapped(Syntax):
 def written_text(text: str) -> str:
     """Put a text in single quotes."""
     return "'" + text.replace("'", "''") + "'"
-
-
-def did_you_mean(wanted: str, known: Iterable[str]) -> str:
-    """Suggest the nearest of the known words, whatever their case; nothing where none is near."""
-    by_case = {word.casefold(): word for word in known}
-    found = get_close_matches(wanted.casefold(), list(by_case), 1)
-    return f"Did you mean {by_case[found[0]]}?" if found else ""
 
 
 def _in_parentheses(cursor: Cursor, read: Callable[[Cursor], Any]) -> list[Any]:

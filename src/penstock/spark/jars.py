@@ -53,25 +53,34 @@ class Jar:
     revision: str
     size: int
     sha256: str
+    classifier: str = ""
+    extension: str = "jar"
 
     @classmethod
     def parse(cls, line: str) -> Self:
-        """Read ``organisation:artifact:revision size sha256``; anything else raises `ValueError`."""
+        """Read ``organisation:artifact:revision[:classifier@extension] size sha256``; else raise `ValueError`."""
         coordinates, size, sha256 = line.split()
-        organisation, artifact, revision = coordinates.split(":")
-        if len(sha256) != 64:
-            message = f"a sha256 has 64 hexadecimal digits, not {sha256!r}"
+        organisation, artifact, revision, *variant = coordinates.split(":")
+        classifier, extension = variant[0].split("@") if variant else ("", "jar")
+        if len(sha256) != 64 or len(variant) > 1:
+            message = f"a line names coordinates, size and the 64 hexadecimal digits of a sha256, not {line!r}"
             raise ValueError(message)
-        return cls(organisation, artifact, revision, int(size), sha256)
+        return cls(organisation, artifact, revision, int(size), sha256, classifier, extension)
 
     @property
     def coordinates(self) -> str:
         """The form that ``--packages`` takes."""
-        return f"{self.organisation}:{self.artifact}:{self.revision}"
+        variant = f":{self.classifier}@{self.extension}" if self.classifier else ""
+        return f"{self.organisation}:{self.artifact}:{self.revision}{variant}"
+
+    @property
+    def fetched_name(self) -> str:
+        """The name under which Ivy puts it down."""
+        return f"{self.artifact}-{self.revision}{self.classifier and f'-{self.classifier}'}.{self.extension}"
 
     def path(self, folder: Path) -> Path:
         """Return where the verified jar lies in `folder`."""
-        return folder / f"{self.artifact}-{self.revision}-{self.sha256[:16]}.jar"
+        return folder / f"{self.artifact}-{self.revision}-{self.sha256[:16]}.{self.extension}"
 
     def present(self, folder: Path) -> bool:
         """Whether the verified jar is there, as far as its size tells."""
@@ -132,7 +141,7 @@ def _fetch(jars: list[Jar], folder: Path, progress: _Progress) -> None:
 
 def _retrieve(jars: list[Jar], scratch: Path) -> list[Path]:
     """Let Ivy fetch `jars` into `scratch`; nothing is known about their content yet."""
-    fetched = [scratch / f"{jar.artifact}-{jar.revision}.jar" for jar in jars]
+    fetched = [scratch / jar.fetched_name for jar in jars]
     said = _run(_ivy_command(jars, scratch), jars)
     if not all(path.is_file() for path in fetched):
         raise _unavailable(jars, said)
@@ -146,17 +155,24 @@ def _ivy_command(jars: list[Jar], scratch: Path) -> list[str]:
     java = find_java()
     command = [str(java.executable), *trust_options(java, scratch), "-jar", str(_ivy_jar())]
     command += ["-settings", str(settings), "-cache", str(scratch / "ivy"), "-ivy", str(module)]
-    return [*command, "-retrieve", f"{scratch}/[artifact]-[revision].[ext]"]
+    return [*command, "-retrieve", f"{scratch}/[artifact]-[revision](-[classifier]).[ext]"]
 
 
 def _ivy_module(jars: Iterable[Jar]) -> str:
-    dependencies = "\n".join(
-        f"    <dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.artifact)}"
-        f' rev={quoteattr(jar.revision)} transitive="false"/>'
-        for jar in jars
-    )
-    head = '<ivy-module version="2.0">\n  <info organisation="penstock" module="jars"/>\n  <dependencies>\n'
+    dependencies = "\n".join(map(_ivy_dependency, jars))
+    maven = 'xmlns:m="http://ant.apache.org/ivy/maven"'
+    head = f'<ivy-module version="2.0" {maven}>\n  <info organisation="penstock" module="jars"/>\n  <dependencies>\n'
     return f"{head}{dependencies}\n  </dependencies>\n</ivy-module>\n"
+
+
+def _ivy_dependency(jar: Jar) -> str:
+    organisation, name, revision = quoteattr(jar.organisation), quoteattr(jar.artifact), quoteattr(jar.revision)
+    what = f'<dependency org={organisation} name={name} rev={revision} transitive="false"'
+    if not jar.classifier:
+        return f"    {what}/>"
+    extension = quoteattr(jar.extension)
+    variant = f"type={extension} ext={extension} m:classifier={quoteattr(jar.classifier)}"
+    return f"    {what}><artifact name={name} {variant}/></dependency>"
 
 
 def _ivy_jar() -> Path:

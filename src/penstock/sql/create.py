@@ -13,9 +13,10 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from penstock.errors import UsageError
+from penstock.nearest import nearest
 from penstock.sources.option_reading import Given, Option, read_clauses, read_settings, unknown_clause, validated
-from penstock.sources.option_syntax import Kind, options_of
-from penstock.sources.syntax import Flag, Secret, did_you_mean
+from penstock.sources.option_syntax import Written, options_of
+from penstock.sources.syntax import Flag, Secret
 from penstock.sql.cursor import StatementCursor
 from penstock.sql.statements import AlterSet, CreateSource
 
@@ -26,7 +27,7 @@ _ALLOW = Option("allow_literal_secrets", ("ALLOW", "LITERAL", "SECRETS"), Flag()
 _CLEAR = "Name where it is: 'env:NAME' or 'file:PATH'; or allow it by the option allow literal secrets = true."
 
 
-def read_create(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> CreateSource:
+def read_create(cursor: StatementCursor, kinds: Mapping[str, Written]) -> CreateSource:
     """Read what follows ``CREATE SOURCES``."""
     cursor.usage(_USAGE)
     if_not_exists = cursor.takes("IF", "NOT", "EXISTS")
@@ -52,7 +53,7 @@ def read_create(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> CreateSou
     )
 
 
-def read_alter_set(cursor: StatementCursor, source: str, kinds: Mapping[str, Kind]) -> AlterSet:
+def read_alter_set(cursor: StatementCursor, source: str, kinds: Mapping[str, Written]) -> AlterSet:
     """Read what follows ``ALTER SOURCES source SET``: settings that some kind has."""
     cursor.usage("ALTER SOURCES source SET (option = value, …);")
     options = {option.field: option for kind in kinds.values() for option in reversed(_settings_of(kind))}
@@ -66,17 +67,17 @@ def read_alter_set(cursor: StatementCursor, source: str, kinds: Mapping[str, Kin
     return AlterSet(source, {field: each.value for field, each in given.items()}, secrets)
 
 
-def _kind(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> Kind:
+def _kind(cursor: StatementCursor, kinds: Mapping[str, Written]) -> Written:
     for kind in sorted(kinds.values(), key=lambda each: -len(each.NAME.split())):
         if cursor.takes(*kind.NAME.upper().split()):
             return kind
     words = " ".join(cursor.words()[:1])
-    near = did_you_mean(words, [kind.NAME for kind in kinds.values()])
+    near = nearest(words, [kind.NAME for kind in kinds.values()])
     message = f"there is no kind of source {words}" if words else "the kind of source stands here"
     raise cursor.wrong(message, near or f"The kinds are {', '.join(kind.NAME for kind in kinds.values())}.")
 
 
-def _misplaced(cursor: StatementCursor, kind: Kind, what: str, *, has_settings: bool) -> UsageError:
+def _misplaced(cursor: StatementCursor, kind: Written, what: str, *, has_settings: bool) -> UsageError:
     """Return the error for what stands where a clause or the end should be."""
     if has_settings:
         return cursor.wrong("nothing follows WITH (…)", "Put clauses before WITH, and all options into one WITH.")
@@ -88,7 +89,7 @@ def _misplaced(cursor: StatementCursor, kind: Kind, what: str, *, has_settings: 
     return unknown_clause(cursor, f"this is no clause of {what}")
 
 
-def _settings_of(kind: Kind) -> Sequence[Option]:
+def _settings_of(kind: Written) -> Sequence[Option]:
     """Return the settings in WITH, and the one that allows secrets in clear where the kind has secrets."""
     settings, clauses = options_of(kind.WithOptions), options_of(kind.SqlOptions)
     has_secrets = any(isinstance(option.syntax, Secret) for option in (*settings, *clauses))

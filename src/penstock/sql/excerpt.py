@@ -26,7 +26,8 @@ def error_at(text: str, place: int, what: str, remedy: str, begins: Beginning | 
     begins = begins or Beginning()
     line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
     offset = begins.column - 1 if line == 1 else 0
-    return SqlError(what, remedy, begins.line + line - 1, column + offset, _excerpt(text, place))
+    line, column, excerpt = begins.line + line - 1, column + offset, _excerpt(text, place)
+    return SqlError(f"line {line}, column {column}: {what}\n{excerpt}", remedy, line, column, excerpt)
 
 
 def _excerpt(text: str, place: int) -> str:

@@ -12,13 +12,14 @@ Where the first words are nearly those of a statement of ours, and Spark has non
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
 from penstock.errors import UsageError
+from penstock.nearest import nearest
 from penstock.sources.name_syntax import dotted_text
-from penstock.sources.option_syntax import Kind
-from penstock.sources.syntax import did_you_mean
+from penstock.sources.option_syntax import Written
 from penstock.sql.create import read_alter_set, read_create
 from penstock.sql.cursor import StatementCursor
 from penstock.sql.excerpt import Beginning
@@ -39,7 +40,7 @@ from penstock.sql.statements import (
     Statement,
     Verify,
 )
-from penstock.sql.tokens import leading_words
+from penstock.sql.tokens import after_blanks, leading_words
 
 __all__ = ["is_ours", "parse", "read_statement"]
 
@@ -60,10 +61,11 @@ _SPARKS = frozenset(
     }
 )  # fmt: skip
 """What statements of Spark's begin with."""
+_SPARKS_REPAIR = re.compile(r"REPAIR\s+TABLE\b(?!\s*\.)", re.IGNORECASE)
 _SPARKS_NOUNS = frozenset({"SCHEMA", "SCHEMAS", "DATABASE", "TABLE", "VIEW", "VIEWS", "FUNCTION", "NAMESPACE"})
 
 
-def parse(text: str, kinds: Mapping[str, Kind], begins: Beginning | None = None) -> Statement | None:
+def parse(text: str, kinds: Mapping[str, Written], begins: Beginning | None = None) -> Statement | None:
     """Return the statement; None for a query. `begins` is where it begins in its file, for errors."""
     if not is_ours(text):
         return None
@@ -78,7 +80,7 @@ def is_ours(text: str) -> bool:
     words = leading_words(text)
     first, second, third = (*words, "", "", "")[:3]
     if first in _OF_ONE_WORD:
-        return (first, second) != ("REPAIR", "TABLE") or text[text.upper().find("TABLE") + 5 :].lstrip()[:1] == "."
+        return _SPARKS_REPAIR.match(text, after_blanks(text, 0)) is None
     if first == "SHOW" and second in _SHOW:
         return True
     nouns = third if (first, second) in (("SHOW", "CREATE"), ("EXPLAIN", "CREATE")) else second
@@ -91,7 +93,7 @@ def is_ours(text: str) -> bool:
     return bool(second) and first not in _SPARKS and _is_near(first, _OF_ONE_WORD)
 
 
-def read_statement(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> Statement:
+def read_statement(cursor: StatementCursor, kinds: Mapping[str, Written]) -> Statement:
     """Read a statement whose first words are ours, or nearly."""
     readers: dict[tuple[str, ...], Callable[[], Statement]] = {
         ("CREATE", "SOURCES"): lambda: read_create(cursor, kinds),
@@ -99,7 +101,7 @@ def read_statement(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> Statem
         ("EXPLAIN", "SOURCES"): lambda: Explain(read_create(cursor, kinds)),
         ("ALTER", "SOURCES"): lambda: _alter(cursor, kinds),
         ("DROP", "SOURCES"): lambda: _drop(cursor),
-        ("SHOW", "SOURCES"): lambda: _shown(cursor, "SHOW SOURCES;", ShowSources()),
+        ("SHOW", "SOURCES"): lambda: _show_sources(cursor),
         ("SHOW", "TABLES"): lambda: _show_tables(cursor),
         ("SHOW", "SINKS"): lambda: _shown(cursor, "SHOW SINKS;", ShowSinks()),
         ("SHOW", "CREATE", "SOURCES"): lambda: _show_create(cursor),
@@ -119,8 +121,8 @@ def _no_statement(cursor: StatementCursor, known: list[str], place: int) -> Usag
     words = cursor.words()
     if len(words) > 1 and words[1] in _SINKS:
         return cursor.wrong("this version has no sinks", "Read changes with Spark: readStream.format('penstock').")
-    near = did_you_mean(" ".join(words[:2]), known) or did_you_mean(" ".join(words[:3]), known)
-    near = near or did_you_mean(" ".join(words[:1]), known)
+    near = nearest(" ".join(words[:2]), known) or nearest(" ".join(words[:3]), known)
+    near = near or nearest(" ".join(words[:1]), known)
     return cursor.wrong("there is no such statement", near or f"There are {', '.join(known)}.", place)
 
 
@@ -130,11 +132,15 @@ def _is_near(word: str, known: tuple[str, ...]) -> bool:
 
 def _shown(cursor: StatementCursor, usage: str, statement: Statement) -> Statement:
     cursor.usage(usage)
-    words = cursor.words()
-    if isinstance(statement, ShowSources) and words[:1] == ("TABLES",):
+    return statement
+
+
+def _show_sources(cursor: StatementCursor) -> ShowSources:
+    cursor.usage("SHOW SOURCES;")
+    if cursor.words()[:1] == ("TABLES",):
         message = "SHOW SOURCES lists sources, not tables"
         raise cursor.wrong(message, "Write: SHOW TABLES; or SHOW TABLES FROM source;")
-    return statement
+    return ShowSources()
 
 
 def _show_tables(cursor: StatementCursor) -> ShowTables:
@@ -149,7 +155,7 @@ def _show_create(cursor: StatementCursor) -> ShowCreate:
     return ShowCreate(cursor.name("source"))
 
 
-def _alter(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> Statement:
+def _alter(cursor: StatementCursor, kinds: Mapping[str, Written]) -> Statement:
     cursor.usage(_ALTER)
     source = cursor.name("source")
     if cursor.takes("ACCEPT", "INTERFERENCE"):
@@ -164,7 +170,7 @@ def _alter(cursor: StatementCursor, kinds: Mapping[str, Kind]) -> Statement:
     if cursor.takes("RETRY", "TABLE"):
         return RetryTable(source, ".".join(_name(cursor, "table", 1, 2)))
     verbs = ("ADD TABLE", "DROP TABLE", "RETRY TABLE", "ACCEPT INTERFERENCE", "SET")
-    near = did_you_mean(" ".join(cursor.words()[:2]), verbs)
+    near = nearest(" ".join(cursor.words()[:2]), verbs)
     message = "this is nothing that ALTER SOURCES can do"
     raise cursor.wrong(message, near or f"Write: {_ALTER}")
 

@@ -26,9 +26,12 @@ _LIKE_A_SECRET = re.compile(r"pass|pwd|secret|token|credential", re.IGNORECASE)
 _TEXT = r"""'(?:[^']|'')*(?:'|\Z)|"(?:[^"]|"")*(?:"|\Z)|`[^`]*(?:`|\Z)"""
 _QUOTED = re.compile(_TEXT)
 _WORD = re.compile(r"[^\W\d_]+(?:_[^\W\d_]+)*")
-_VALUE = re.compile(rf"(?:\s*=\s*|\s+|(?=['\"`]))(?P<value>{_TEXT}|[^\s,;'\"`()]+)")
-_PAIR = re.compile(r"""\s*=\s*(?P<value>[^\s&'"`]+)""")
+_BLANK = r"(?:\s|--[^\n]*\n|/\*.*?\*/)"
+_VALUE = re.compile(
+    rf"(?:{_BLANK}*={_BLANK}*|{_BLANK}+|(?=['\"`]))(?P<value>{_TEXT}|[^\s,;'\"`()=][^\s,;'\"`()]*)", re.DOTALL
+)
 _LAST_WORD = re.compile(r"(\w+)\s*=?\s*\Z")
+_LONGEST_WORD = 50
 _URL = re.compile(r"://(?P<rest>[^\s'\"`]*)")
 _PORT = re.compile(r"[^:/\[]*:(?P<port>[^/?,]*)")
 _SHOWN = {"true", "false", "on", "off", "for", "with", "from", "as", "connection", "connections"}
@@ -49,20 +52,26 @@ def _named(text: str) -> Iterator[_Span]:
     """Find what follows a word like password, outside of texts and in them."""
     at = 0
     for quoted in _QUOTED.finditer(text):
-        yield from _after_words(text, at, quoted.start(), _VALUE)
-        yield from _after_words(text, quoted.start() + 1, quoted.end(), _PAIR)
+        yield from _after_words(text, at, quoted.start(), len(text))
+        yield from _after_words(text, quoted.start() + 1, quoted.end(), _content_end(quoted[0], quoted.end()))
         at = quoted.end()
-        last = _LAST_WORD.search(quoted[0][1:-1])
+        last = _LAST_WORD.search(quoted[0][-_LONGEST_WORD:-1])
         if (
             last and _is_like_a_secret(last[1]) and text[at : at + 1].strip().strip(",;)")
         ):  # a quote was left out before
             yield at, min([*(found for quote in "'\"`" if (found := text.find(quote, at)) >= 0), len(text)])
-    yield from _after_words(text, at, len(text), _VALUE)
+    yield from _after_words(text, at, len(text), len(text))
 
 
-def _after_words(text: str, start: int, end: int, follows: re.Pattern[str]) -> Iterator[_Span]:
+def _content_end(quoted: str, end: int) -> int:
+    """Return where the content of a text ends: before the quote that ends it, if one does."""
+    return end - 1 if len(quoted) > 1 and quoted[-1] == quoted[0] else end
+
+
+def _after_words(text: str, start: int, end: int, until: int) -> Iterator[_Span]:
+    """Find values that follow a word between `start` and `end`, as far as they stand before `until`."""
     for word in _WORD.finditer(text, start, end):
-        value = follows.match(text, word.end()) if _is_like_a_secret(word[0]) else None
+        value = _VALUE.match(text, word.end(), until) if _is_like_a_secret(word[0]) else None
         if value is not None and not _is_shown(value["value"]):
             yield value.span("value")
 

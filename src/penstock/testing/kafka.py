@@ -6,12 +6,10 @@
                     └─▶ start_kafka(folder) ─▶ format folder/data ─▶ java kafka.Kafka ─▶ answers on 127.0.0.1
                                                      watch (sh) ── kill -9 when this process is gone ──┘
 
-It listens on the loopback interface alone, without authentication, and on the same ports for as long as its handle
-lives: clients find it again after `restart`. Everything it keeps is in `folder`, which stays; starting there again
-finds the same topics. It runs as whoever starts it, root included. What it says is in ``folder/broker.log``.
-
-The watch ends the broker when this process dies, however that happens: the kernel closes the pipe on which it waits.
-A process id can be reused, so it looks whether that process still has `folder` on its command line.
+It listens on the loopback interface alone, and on the same ports for as long as its handle lives: clients find it again
+after `restart`. One door is open, without authentication; `guarded` adds doors with logins and TLS. Everything it keeps
+is in `folder`, which stays; starting there again finds the same topics. It runs as whoever starts it, root included.
+What it says is in ``folder/broker.log``.
 """
 
 from __future__ import annotations
@@ -33,6 +31,9 @@ from confluent_kafka.admin import AdminClient
 from penstock.errors import DefiniteError, TransientError
 from penstock.spark.jars import fetched_jars, read_lock
 from penstock.spark.java import find_java
+from penstock.testing.kafka_security import GuardedDoors
+from penstock.testing.ports import free_ports
+from penstock.testing.watch import watched
 
 __all__ = ["KafkaBroker", "start_kafka"]
 
@@ -41,16 +42,11 @@ _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 20.0
 _ONE_OF_EACH = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
-_WATCH = """
-trap '' INT TERM HUP QUIT
-read -r line
-if grep -qaF -- "$2" "/proc/$1/cmdline"; then kill -9 "$1"; fi
-"""
 
 
-def start_kafka(folder: Path) -> KafkaBroker:
+def start_kafka(folder: Path, *, guarded: bool = False) -> KafkaBroker:
     """Start a broker that keeps everything in `folder`, and return when it answers."""
-    broker = KafkaBroker(folder.absolute())
+    broker = KafkaBroker(folder.absolute(), guarded=guarded)
     broker.start()
     return broker
 
@@ -58,9 +54,10 @@ def start_kafka(folder: Path) -> KafkaBroker:
 class KafkaBroker:
     """A broker with its process; as a context manager it is stopped at the end."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, guarded: bool = False) -> None:
         self._folder = folder
-        self._port, self._controller = _free_ports()
+        self._port, self._controller = free_ports()
+        self._doors = GuardedDoors(folder) if guarded else None
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: subprocess.Popen[bytes] | None = None
 
@@ -68,6 +65,16 @@ class KafkaBroker:
     def bootstrap(self) -> str:
         """Where clients connect: host and port."""
         return f"127.0.0.1:{self._port}"
+
+    @property
+    def doors(self) -> GuardedDoors:
+        """The doors with logins and TLS of a broker that has them."""
+        assert self._doors is not None, "start it with guarded=True"
+        return self._doors
+
+    def add_user(self, name: str, password: str) -> None:
+        """Add a user who can log in at the guarded door."""
+        self.doors.add_user(self.bootstrap, name, password)
 
     @property
     def pid(self) -> int | None:
@@ -85,7 +92,7 @@ class KafkaBroker:
             self._process = subprocess.Popen(
                 [*_java(), "kafka.Kafka", str(properties)], stdin=subprocess.DEVNULL, stdout=said, stderr=said
             )
-        self._watch = _watched(self._process.pid, properties)
+        self._watch = watched(self._process.pid, str(properties))
         self._await_answer()
 
     def stop(self) -> None:
@@ -126,6 +133,8 @@ class KafkaBroker:
 
     def _write_properties(self) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True)
+        if self._doors is not None:
+            self._doors.make_certificates()
         path = self._folder / "broker.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in self._properties().items()), encoding="utf-8")
         return path
@@ -133,12 +142,14 @@ class KafkaBroker:
     def _properties(self) -> dict[str, object]:
         single = {f"{topic}.replication.factor": 1 for topic in _ONE_OF_EACH}
         single |= {f"{topic}.num.partitions": 1 for topic in _ONE_OF_EACH}
+        listeners = [f"PLAINTEXT://{self.bootstrap}", f"CONTROLLER://127.0.0.1:{self._controller}"]
+        listeners += self._doors.listeners() if self._doors else []
         return {
             "process.roles": "broker,controller",
             "node.id": 1,
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self._controller}",
+            "listeners": ",".join(listeners),
             "log.dirs": self._folder / "data",
             **single,
             "transaction.state.log.min.isr": 1,
@@ -148,6 +159,7 @@ class KafkaBroker:
             "broker.session.timeout.ms": 2000,
             "broker.heartbeat.interval.ms": 500,
             "auto.create.topics.enable": "false",
+            **(self._doors.properties() if self._doors else {}),
         }
 
     def _format(self, properties: Path) -> None:
@@ -180,16 +192,3 @@ class KafkaBroker:
 def _java() -> list[str]:
     jars = fetched_jars(read_lock("penstock.testing", "kafka.lock"))
     return [str(find_java().executable), *_SMALL, _QUIET, "-cp", os.pathsep.join(map(str, jars))]
-
-
-def _watched(pid: int, properties: Path) -> subprocess.Popen[bytes]:
-    command = ["sh", "-c", _WATCH, "watch", str(pid), str(properties)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
-
-
-def _free_ports() -> tuple[int, int]:
-    """Find two at once, so that they differ. Both stay known to this handle; a restart binds them again."""
-    with socket.socket() as one, socket.socket() as other:
-        for taken in (one, other):
-            taken.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]

@@ -9,7 +9,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.sources.postgres.certificates import lock_key, make_authority, make_certificate
 from tests.sources.postgres.tls_front import TlsFront, tls_front
 
 from penstock.embedded.postgres import EmbeddedPostgres
@@ -18,6 +17,7 @@ from penstock.sources.postgres.connection import connect, connect_replication, p
 from penstock.sources.postgres.slot import export_snapshot
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.testing.postgres import start_postgres
+from penstock.testing.tls import lock_key, make_authority, make_certificate
 
 SECRET = "p4ss word'\\"
 Opener = Callable[[str], psycopg.Connection[Any]]

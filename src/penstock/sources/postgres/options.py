@@ -26,6 +26,7 @@ from penstock.sources.name_syntax import DottedName, Name, dotted_text
 from penstock.sources.option_syntax import Keyword
 from penstock.sources.postgres.connection import parse_url
 from penstock.sources.postgres.names import ColumnName, TableChoice, choice_text, parse_column, parse_table
+from penstock.sources.postgres.shards import check_connections
 from penstock.sources.syntax import Listed, Secret, Span
 
 __all__ = [
@@ -234,19 +235,21 @@ class _Database(BaseModel):
     @field_validator("connection")
     @classmethod
     def _is_a_database(cls, connection: str | None) -> str | None:
-        return None if connection is None else _checked(connection)
+        if connection is not None:
+            parse_url(connection)
+        return connection
 
     @field_validator("connections")
     @classmethod
     def _are_databases(cls, connections: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(_checked, connections))
+        check_connections(connections)
+        return connections
 
     @model_validator(mode="after")
     def _one_or_more(self) -> Self:
         if (self.connection is None) == (not self.connections):
             message = "a Postgres source has one connection, or several that are its shards"
             raise UsageError(message, "Write CONNECTION 'postgresql://…', or CONNECTIONS ('postgresql://…', …).")
-        _each_once("connection", list(self.connections), shown=False)
         return self
 
 
@@ -301,14 +304,8 @@ def _refuse_conflicts(options: BaseModel) -> None:
             raise UsageError(what, remedy)
 
 
-def _checked(connection: str) -> str:
-    """Return a connection as it was given, if it is one, without a secret in it."""
-    parse_url(connection)
-    return connection
-
-
-def _each_once(what: str, names: list[str], *, shown: bool = True) -> None:
+def _each_once(what: str, names: list[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        message = f"the {what} {twice[0]} was given twice" if shown else f"a {what} was given twice"
+        message = f"the {what} {twice[0]} was given twice"
         raise UsageError(message, "Give it once.")

@@ -1,25 +1,37 @@
-"""A certificate authority for tests, and what it signs, made by ``openssl``."""
+"""A certificate authority to test with, and what it signs, made by the program ``openssl``. Nothing of it is secure."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
+
+from penstock.errors import DefiniteError
+
+__all__ = ["has_openssl", "lock_key", "make_authority", "make_certificate"]
+
+_KEY = ("-newkey", "rsa:2048", "-nodes")
+
+
+def has_openssl() -> bool:
+    """Say whether certificates can be made here."""
+    return shutil.which("openssl") is not None
 
 
 def make_authority(folder: Path, name: str = "ca") -> Path:
     """Make ``NAME.crt`` and ``NAME.key``; return the certificate."""
     key, certificate = folder / f"{name}.key", folder / f"{name}.crt"
-    _openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN=penstock {name}",
-             "-keyout", key, "-out", certificate)  # fmt: skip
+    _openssl("req", "-x509", *_KEY, "-days", "2", "-subj", f"/CN=penstock {name}", "-keyout", key, "-out", certificate)
     return certificate
 
 
 def make_certificate(folder: Path, name: str, subject: str, *, alternative: str = "") -> tuple[Path, Path]:
     """Sign a certificate with the authority ``ca`` of the folder; return it and its key."""
     key, request, certificate = (folder / f"{name}.{kind}" for kind in ("key", "csr", "crt"))
-    _openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={subject}", "-keyout", key, "-out", request)
+    _openssl("req", *_KEY, "-subj", f"/CN={subject}", "-keyout", key, "-out", request)
     extensions = folder / f"{name}.ext"
-    extensions.write_text(f"subjectAltName={alternative}\n" if alternative else "basicConstraints=CA:FALSE\n")
+    extension = f"subjectAltName={alternative}\n" if alternative else "basicConstraints=CA:FALSE\n"
+    extensions.write_text(extension, encoding="utf-8")
     _openssl("x509", "-req", "-in", request, "-CA", folder / "ca.crt", "-CAkey", folder / "ca.key", "-days", "2",
              "-CAcreateserial", "-extfile", extensions, "-out", certificate)  # fmt: skip
     key.chmod(0o600)
@@ -33,4 +45,7 @@ def lock_key(key: Path, locked: Path, passphrase: str) -> None:
 
 
 def _openssl(*arguments: str | Path) -> None:
+    if not has_openssl():
+        message = "certificates to test with are made by openssl, which is not installed"
+        raise DefiniteError(message, "Install it (Debian: apt install openssl).")
     subprocess.run(["openssl", *arguments], check=True, capture_output=True)

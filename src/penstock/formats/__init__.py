@@ -1,0 +1,52 @@
+"""Formats of messages: bytes of a topic into columns, and for each message that is corrupt the reason.
+
+::
+
+    Format ── resolve ──▶ ResolvedFormat ── decode (Spark) or decode_batch (Arrow) ──▶ rows and problems
+                │                                 │
+                └──────────── Registry ───────────┘        evolved: may the reader schema grow?
+
+A format decodes columns at a time, in compiled code. What it cannot read exactly it does not read: the row is null,
+and its problem says why, without repeating what the message holds.
+"""
+
+from penstock.formats.decoder import Decoded
+from penstock.formats.decoding import decode_batch
+from penstock.formats.evolution import Evolution, evolved
+from penstock.formats.format import (
+    AvroFormat,
+    BytesFormat,
+    CsvFormat,
+    Extra,
+    Format,
+    JsonFormat,
+    Nanoseconds,
+    ProtobufFormat,
+    ResolvedFormat,
+    TextFormat,
+)
+from penstock.formats.frames import decode
+from penstock.formats.registry import RegisteredSchema, Registry, RegistryAddress
+from penstock.formats.resolving import resolve
+
+__all__ = [
+    "AvroFormat",
+    "BytesFormat",
+    "CsvFormat",
+    "Decoded",
+    "Evolution",
+    "Extra",
+    "Format",
+    "JsonFormat",
+    "Nanoseconds",
+    "ProtobufFormat",
+    "RegisteredSchema",
+    "Registry",
+    "RegistryAddress",
+    "ResolvedFormat",
+    "TextFormat",
+    "decode",
+    "decode_batch",
+    "evolved",
+    "resolve",
+]

@@ -1,0 +1,1 @@
+"""Avro: schemas, plans from a writer's to the reader's, and the kernel that walks messages by them."""

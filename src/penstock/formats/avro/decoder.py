@@ -1,0 +1,67 @@
+"""Batches of Avro messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import PenstockError
+from penstock.formats.avro.kernel import walk_all
+from penstock.formats.avro.plan import PlanBuilder
+from penstock.formats.avro.schema import parse_avro
+from penstock.formats.columns import Arena
+from penstock.formats.decoder import Decoder
+from penstock.formats.format import AvroFormat, ResolvedFormat
+from penstock.formats.messages import Messages
+from penstock.formats.problems import Problem
+from penstock.formats.registry import RegisteredSchema
+from penstock.formats.sink import Ints, Sink
+from penstock.formats.writers import Writers, refuse
+
+__all__ = ["AvroDecoder"]
+
+
+class AvroDecoder(Decoder):
+    """Reads messages of every writer schema that it was given."""
+
+    def __init__(self, resolved: ResolvedFormat, writers: Writers) -> None:
+        super().__init__(resolved, writers)
+        reader = parse_avro(resolved.reader)
+        self._builder = PlanBuilder(reader, self._columns)
+        self._refusals = self._builder.messages
+        assert isinstance(resolved.format, AvroFormat)
+        given = resolved.format.reader_schema
+        self._roots = {-1: self._builder.add(reader if given is None else parse_avro(given))}
+        self._unreadable: dict[int, int] = {}
+        for one, writer in writers.items():
+            if writer is not None:
+                self._add(one, writer)
+        self._plan = self._builder.plan()
+
+    def _add(self, schema_id: int, writer: RegisteredSchema) -> None:
+        try:
+            if writer.kind != "AVRO":
+                self._unreadable[schema_id] = self._refused(f"its schema is one of {writer.kind}, not of AVRO")
+            else:
+                schema = parse_avro(writer.text, [text for _, text in writer.references])
+                self._roots[schema_id] = self._builder.add(schema)
+        except PenstockError as error:
+            self._unreadable[schema_id] = self._refused(error.message)
+
+    def _names(self) -> Sequence[str]:
+        return self._builder.names
+
+    def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
+        for one, reason in self._unreadable.items():
+            refuse(messages, np.flatnonzero(ids == one), Problem.REFUSED, reason)
+        roots = np.zeros(len(ids), np.int64)
+        for one in np.unique(ids):
+            roots[ids == one] = self._roots.get(int(one), 0)
+        data, plan = messages.data, self._plan
+
+        def walk(sink: Sink) -> None:
+            walk_all(data, messages.start, messages.end, roots, plan, sink, messages.faults)
+
+        return self._columns.filled(walk, Arena(data, plan.constants))

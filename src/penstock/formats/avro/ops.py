@@ -1,0 +1,65 @@
+"""What nodes of an Avro plan do: numbers that `plan` writes and `kernel` reads."""
+
+from __future__ import annotations
+
+__all__ = [
+    "ARRAY",
+    "AS_IS",
+    "BOOLEAN",
+    "BYTES",
+    "CONSTANT",
+    "DECIMAL",
+    "DECIMAL_FIXED",
+    "DOUBLE",
+    "ENUM",
+    "EXACT_DOUBLE",
+    "EXACT_FLOAT",
+    "FIXED",
+    "FLOAT",
+    "FLOAT_TO_DOUBLE",
+    "INT",
+    "LONG",
+    "MAP",
+    "MEMBER",
+    "MOST_DEPTH",
+    "MOST_EMPTY_ITEMS",
+    "NULL",
+    "RECORD",
+    "REFUSED",
+    "STRING",
+    "TIMES_1000",
+    "UNION",
+]
+
+# Each line names what stands in the three numbers of a node.
+NULL = 0
+RECORD = 1  # first link, count of links
+UNION = 2  # first link, count of links
+ARRAY = 3  # item, least bytes of an item, -
+MAP = 4  # value, least bytes of a pair, key
+MEMBER = 5  # first link (columns of the other members), count of links, the value's node
+CONSTANT = 6  # place in the constants, node
+REFUSED = 7  # message
+# From here on: values that hold no others.
+BOOLEAN = 10
+INT = 11  # conversion
+LONG = 12  # conversion
+FLOAT = 13  # conversion
+DOUBLE = 14
+STRING = 15
+BYTES = 16
+FIXED = 17  # -, -, width
+ENUM = 18  # first link (pairs of place and size), count of symbols
+DECIMAL = 19  # precision, scale
+DECIMAL_FIXED = 20  # precision, scale, width
+
+# Conversions.
+AS_IS = 0
+TIMES_1000 = 1
+EXACT_DOUBLE = 2
+EXACT_FLOAT = 3
+FLOAT_TO_DOUBLE = 4
+
+MOST_DEPTH = 100
+MOST_EMPTY_ITEMS = 1 << 20
+"""An array of values that take no bytes can claim any count: this is the most that is believed."""

@@ -1,0 +1,113 @@
+"""Which column an Avro type becomes.
+
+| Avro | column |
+|---|---|
+| boolean, int, long, float, double, string, bytes | BOOLEAN, INT, BIGINT, FLOAT, DOUBLE, STRING, BINARY |
+| record, array, map | STRUCT, ARRAY, MAP |
+| enum | STRING |
+| fixed, duration, a uuid in 16 bytes | BINARY |
+| decimal of up to 38 digits | DECIMAL |
+| decimal of more | BINARY: the unscaled value, as it was written |
+| date | DATE |
+| timestamp-millis, timestamp-micros | TIMESTAMP |
+| local-timestamp-millis, local-timestamp-micros | TIMESTAMP_NTZ |
+| time-millis; time-micros, timestamp-nanos, local-timestamp-nanos | INT; BIGINT: the number, as it was written |
+| uuid as text | STRING |
+| union of null and one other | that other, or null |
+| union of several | STRUCT with a field per member, of which one is not null |
+
+A schema that is not a record becomes a struct with one column, ``value``. A recursive one has no columns: it is
+refused.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.errors import DefiniteError
+from penstock.formats.avro.schema import AvroType
+
+__all__ = ["avro_columns", "column_type", "is_wrapped", "member_name", "members"]
+
+_MOST_DIGITS = 38
+
+_PLAIN = {
+    "null": pa.string(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+    "enum": pa.string(),
+    "fixed": pa.binary(),
+}
+_LOGICAL = {
+    "date": pa.date32(),
+    "timestamp-millis": pa.timestamp("us", "UTC"),
+    "timestamp-micros": pa.timestamp("us", "UTC"),
+    "local-timestamp-millis": pa.timestamp("us"),
+    "local-timestamp-micros": pa.timestamp("us"),
+}
+
+
+def avro_columns(schema: AvroType) -> pa.StructType:
+    """Return the columns of messages of this schema."""
+    kind = column_type(schema)
+    return pa.struct([pa.field("value", kind)]) if is_wrapped(schema) else kind
+
+
+def is_wrapped(schema: AvroType) -> bool:
+    """Say whether the schema is no record, and stands in a column of its own."""
+    return [member.kind for member in members(schema)] != ["record"]
+
+
+def members(schema: AvroType) -> list[AvroType]:
+    """Return the members of a union other than null; of another type, itself."""
+    if schema.kind != "union":
+        return [schema]
+    return [branch for branch in schema.branches if branch.kind != "null"]
+
+
+def member_name(member: AvroType) -> str:
+    """Return the column of a union's member: its type, or its name where it has one."""
+    return member.simple_name or member.kind
+
+
+def column_type(schema: AvroType, above: tuple[AvroType, ...] = ()) -> pa.DataType:
+    """Return the type of the column of one Avro type; `above` are the records around it."""
+    if schema.kind == "union":
+        return _union(schema, above)
+    if schema.logical == "decimal" and schema.precision <= _MOST_DIGITS:
+        return pa.decimal128(schema.precision, schema.scale)
+    if schema.logical in _LOGICAL:
+        return _LOGICAL[schema.logical]
+    match schema.kind:
+        case "record":
+            return _record(schema, above)
+        case "array":
+            return pa.list_(pa.field("element", column_type(schema.inner, above)))
+        case "map":
+            value = pa.field("value", column_type(schema.inner, above))
+            return pa.map_(pa.field("key", pa.string(), nullable=False), value)
+    return _PLAIN[schema.kind]
+
+
+def _record(schema: AvroType, above: tuple[AvroType, ...]) -> pa.DataType:
+    if schema in above:
+        message = f"the Avro record {schema.name} holds itself, and a column cannot"
+        raise DefiniteError(message, "Take the message as BYTES, or give a reader schema without the recursive field.")
+    if not schema.fields:
+        message = f"the Avro record {schema.name} has no fields, and a column needs one"
+        raise DefiniteError(message, "Give a reader schema without it, or take the message as BYTES.")
+    return pa.struct([pa.field(one.name, column_type(one.type, (*above, schema))) for one in schema.fields])
+
+
+def _union(schema: AvroType, above: tuple[AvroType, ...]) -> pa.DataType:
+    found = members(schema)
+    if len(found) == 1:
+        return column_type(found[0], above)
+    if not found:
+        return _PLAIN["null"]
+    return pa.struct([pa.field(member_name(one), column_type(one, above)) for one in found])

@@ -1,0 +1,1 @@
+"""CSV: one line of delimited fields per message."""

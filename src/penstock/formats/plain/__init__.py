@@ -1,0 +1,1 @@
+"""TEXT and BYTES: a message is one value."""

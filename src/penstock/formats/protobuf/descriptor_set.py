@@ -1,0 +1,116 @@
+"""Descriptor sets: what ``protoc --include_imports --descriptor_set_out`` writes, read without a Protobuf library.
+
+A descriptor set is itself a Protobuf message. Of its fields only those are looked at that say what a message looks
+like.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from penstock.errors import DefiniteError
+from penstock.formats.protobuf import ops
+from penstock.formats.protobuf.descriptor import ProtoEnum, ProtoField, ProtoFile, ProtoMessage
+
+__all__ = ["parse_descriptor_set"]
+
+_REPEATED, _REQUIRED = 3, 2
+_Fields = dict[int, list[bytes | int]]
+
+
+def parse_descriptor_set(data: bytes) -> list[ProtoFile]:
+    """Read a descriptor set; the files stand in its order."""
+    try:
+        return [_file(_fields(file)) for file in _many(_fields(data), 1)]
+    except (IndexError, UnicodeDecodeError, ValueError) as error:
+        message = "the Protobuf descriptor set cannot be read"
+        raise DefiniteError(message, "Make it with: protoc --include_imports --descriptor_set_out=FILE …") from error
+
+
+def _file(found: _Fields) -> ProtoFile:
+    package, syntax = _text(found, 2), _text(found, 12)
+    if syntax == "editions":
+        message = "the Protobuf file uses editions, which are not understood"
+        raise DefiniteError(message, 'Write it with syntax = "proto3" or "proto2".')
+    proto3 = syntax == "proto3"
+    return ProtoFile(
+        package,
+        [_message(_fields(one), package, proto3) for one in _many(found, 4)],
+        [_enum(_fields(one), package) for one in _many(found, 5)],
+    )
+
+
+def _message(found: _Fields, scope: str, proto3: bool) -> ProtoMessage:
+    name = _within(scope, _text(found, 1))
+    options = _fields(next(iter(_many(found, 7)), b""))
+    return ProtoMessage(
+        name,
+        [_field(_fields(one), proto3) for one in _many(found, 2)],
+        [_message(_fields(one), name, proto3) for one in _many(found, 3)],
+        [_enum(_fields(one), name) for one in _many(found, 4)],
+        bool(_number(options, 7)),
+    )
+
+
+def _field(found: _Fields, proto3: bool) -> ProtoField:
+    label, kind = _number(found, 4), _number(found, 5)
+    explicit = not proto3 or 9 in found or kind in (ops.MESSAGE, ops.GROUP)
+    presence = ops.REQUIRED if label == _REQUIRED else ops.EXPLICIT if explicit else ops.IMPLICIT
+    return ProtoField(_text(found, 1), _number(found, 3), kind, _text(found, 6), label == _REPEATED, presence)
+
+
+def _enum(found: _Fields, scope: str) -> ProtoEnum:
+    made = ProtoEnum(_within(scope, _text(found, 1)))
+    for one in map(_fields, _many(found, 2)):
+        number = _number(one, 2)
+        made.names.setdefault(number - (1 << 64) if number >> 63 else number, _text(one, 1))
+    return made
+
+
+def _within(scope: str, name: str) -> str:
+    return f"{scope}.{name}" if scope else name
+
+
+def _fields(data: bytes) -> _Fields:
+    """Return the values of all fields, by number."""
+    found: _Fields = defaultdict(list)
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        match tag & 7:
+            case 0:
+                value, at = _varint(data, at)
+                found[tag >> 3].append(value)
+            case 2:
+                size, at = _varint(data, at)
+                if size > len(data) - at:
+                    raise IndexError
+                found[tag >> 3].append(data[at : at + size])
+                at += size
+            case 1 | 5:
+                at += 8 if tag & 7 == 1 else 4
+            case _:
+                raise ValueError
+    return found
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    result = shift = 0
+    while data[at] > 127:
+        result |= (data[at] & 127) << shift
+        shift += 7
+        at += 1
+    return result | data[at] << shift, at + 1
+
+
+def _many(found: _Fields, number: int) -> Iterator[bytes]:
+    return (value for value in found.get(number, ()) if isinstance(value, bytes))
+
+
+def _text(found: _Fields, number: int) -> str:
+    return next(iter(_many(found, number)), b"").decode()
+
+
+def _number(found: _Fields, number: int) -> int:
+    return next((value for value in found.get(number, ()) if isinstance(value, int)), 0)

@@ -1,0 +1,120 @@
+"""Which column a Protobuf field becomes.
+
+| Protobuf | column |
+|---|---|
+| int32, sint32, sfixed32 | INT |
+| int64, sint64, sfixed64, uint32, fixed32 | BIGINT |
+| uint64, fixed64 | DECIMAL(20,0) |
+| bool, float, double, string, bytes | BOOLEAN, FLOAT, DOUBLE, STRING, BINARY |
+| enum | STRING: the name; of a number that has none, the number |
+| message | STRUCT; a message without fields is BOOLEAN: whether it is there |
+| repeated, map | ARRAY, MAP |
+| google.protobuf.Timestamp | TIMESTAMP |
+| google.protobuf.Int64Value and its kin | the value, or null |
+
+A field without presence (proto3, neither optional nor in a oneof) is never null: one that was not sent is zero or
+empty. All others are null when they were not sent; of a oneof at most one is not. A message that holds itself has no
+columns: it is refused, and so are groups.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.errors import DefiniteError
+from penstock.formats.protobuf import ops
+from penstock.formats.protobuf.descriptor import Pool, ProtoField, ProtoMessage
+from penstock.formats.protobuf.well_known import TIMESTAMP_NAME, WRAPPERS
+
+__all__ = ["field_kind", "is_map", "protobuf_columns", "type_of"]
+
+_PLAIN = {
+    ops.INT32: pa.int32(),
+    ops.SINT32: pa.int32(),
+    ops.SFIXED32: pa.int32(),
+    ops.INT64: pa.int64(),
+    ops.SINT64: pa.int64(),
+    ops.SFIXED64: pa.int64(),
+    ops.UINT32: pa.int64(),
+    ops.FIXED32: pa.int64(),
+    ops.UINT64: pa.decimal128(20, 0),
+    ops.FIXED64: pa.decimal128(20, 0),
+    ops.BOOL: pa.bool_(),
+    ops.FLOAT: pa.float32(),
+    ops.DOUBLE: pa.float64(),
+    ops.STRING: pa.string(),
+    ops.BYTES: pa.binary(),
+    ops.ENUM: pa.string(),
+    ops.EMPTY: pa.bool_(),
+    ops.TIMESTAMP: pa.timestamp("us", "UTC"),
+}
+
+
+def protobuf_columns(pool: Pool, message: ProtoMessage) -> pa.StructType:
+    """Return the columns of a message."""
+    return _struct(pool, message, ())
+
+
+def type_of(pool: Pool, field: ProtoField, scope: str) -> str:
+    """Return the full name of a field's message or enumeration."""
+    return pool.resolve(field.type_name, scope)
+
+
+def field_kind(pool: Pool, field: ProtoField, scope: str) -> int:
+    """Return what a field is read as."""
+    if field.kind not in (ops.MESSAGE, ops.GROUP, ops.ENUM):
+        return field.kind
+    if field.kind == ops.GROUP:
+        message = f"the Protobuf message {scope} has a group, {field.name!r}, which is not understood"
+        raise DefiniteError(message, "Take the message as BYTES, or replace the group by a message.")
+    name = type_of(pool, field, scope)
+    if name in pool.enums:
+        return ops.ENUM
+    if name == TIMESTAMP_NAME:
+        return ops.TIMESTAMP
+    if name in WRAPPERS:
+        return ops.WRAPPED
+    return ops.MESSAGE if pool.message(name).fields else ops.EMPTY
+
+
+def is_map(pool: Pool, field: ProtoField, scope: str) -> bool:
+    """Say whether a field is a map: repeated pairs."""
+    return field.repeated and field.kind == ops.MESSAGE and _names_entry(pool, type_of(pool, field, scope))
+
+
+def _names_entry(pool: Pool, name: str) -> bool:
+    return name in pool.messages and pool.messages[name].map_entry
+
+
+def _struct(pool: Pool, message: ProtoMessage, above: tuple[str, ...]) -> pa.StructType:
+    if message.name in above:
+        what = f"the Protobuf message {message.name} holds itself, and a column cannot"
+        raise DefiniteError(what, "Take the message as BYTES, or give a descriptor without the recursive field.")
+    if not message.fields:
+        what = f"the Protobuf message {message.name} has no fields, and a table needs a column"
+        raise DefiniteError(what, "Name a message that has fields.")
+    within = (*above, message.name)
+    return pa.struct([pa.field(one.name, _column(pool, one, message.name, within)) for one in message.fields])
+
+
+def _column(pool: Pool, field: ProtoField, scope: str, above: tuple[str, ...]) -> pa.DataType:
+    if is_map(pool, field, scope):
+        entry = pool.message(type_of(pool, field, scope))
+        key, value = (_single(pool, one, entry.name, above) for one in _pair(entry))
+        return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value))
+    kind = _single(pool, field, scope, above)
+    return pa.list_(pa.field("element", kind)) if field.repeated else kind
+
+
+def _pair(entry: ProtoMessage) -> list[ProtoField]:
+    return sorted(entry.fields, key=lambda one: one.number)
+
+
+def _single(pool: Pool, field: ProtoField, scope: str, above: tuple[str, ...]) -> pa.DataType:
+    kind = field_kind(pool, field, scope)
+    if kind == ops.MESSAGE:
+        return _struct(pool, pool.message(type_of(pool, field, scope)), above)
+    if kind == ops.WRAPPED:
+        [inner] = pool.message(type_of(pool, field, scope)).fields
+        return _PLAIN[inner.kind]
+    return _PLAIN[kind]

@@ -1,0 +1,1 @@
+"""``FROM FILE``: a folder of files that grows, as one table."""

@@ -1,0 +1,18 @@
+"""``FROM FILE``: the types of a source that reads a folder."""
+
+from __future__ import annotations
+
+from penstock.sources.family import InstanceFactory, Kind
+from penstock.sources.files.source import FileConfig, FileSource
+from penstock.sources.stepping import SteppingFactory
+
+__all__ = ["KIND"]
+
+
+def _factory() -> InstanceFactory:
+    from penstock.sources.files.instance import FileInstance
+
+    return SteppingFactory(FileInstance)
+
+
+KIND = Kind(FileSource, FileConfig, _factory)

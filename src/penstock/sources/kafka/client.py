@@ -1,0 +1,109 @@
+"""The client that looks at a topic: whether it can be reached, how many partitions it has, where its offsets lie.
+
+What a client tells of its connections it tells to a callback, and goes on trying: a wrong password looks like brokers
+that do not answer. So the callback's last word is kept, and ends the waiting where trying again mends nothing. No error
+holds a setting's value.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from penstock.errors import PenstockError
+from penstock.sources.kafka.librdkafka import librdkafka_settings
+from penstock.sources.kafka.refusals import refusal, way_out
+from penstock.sources.kafka.sql_options import KafkaSqlOptions
+from penstock.sources.kafka.start import EARLIEST, LATEST, Start
+from penstock.sources.kafka.with_options import KafkaWithOptions
+
+__all__ = ["TopicClient"]
+
+_LOG = logging.getLogger("penstock.kafka")
+_LOG.addHandler(logging.NullHandler())
+_Answer = TypeVar("_Answer")
+_STEP_SECONDS = 1.0
+
+
+class TopicClient:
+    """A consumer of one topic that is told by hand what to read; as a context manager it is closed at the end."""
+
+    def __init__(self, what: KafkaSqlOptions, how: KafkaWithOptions, source: str, *, patience: float = 15.0) -> None:
+        self._what = what
+        self._patience = patience
+        self._trouble: KafkaError | None = None
+        settings: dict[str, Any] = {**librdkafka_settings(what, how, source)}
+        try:
+            self.consumer = Consumer({**settings, "error_cb": self._note, "logger": _LOG})
+        except KafkaException as error:
+            raise self._explained(error.args[0]) from None
+
+    def partitions(self) -> int:
+        """Return how many partitions the topic has."""
+        found = self._asked(lambda: self.consumer.list_topics(self._what.topic, timeout=_STEP_SECONDS))
+        topic = found.topics[self._what.topic]
+        if topic.error is not None:
+            raise self._explained(topic.error)
+        return len(topic.partitions)
+
+    def settled(self, start: Start) -> list[int]:
+        """Return the offset of each partition that a start means now."""
+        topic, partitions = self._what.topic, self.partitions()
+        if start.moment_ms is not None:
+            asked = [TopicPartition(topic, number, start.moment_ms) for number in range(partitions)]
+            found = self._asked(lambda: self.consumer.offsets_for_times(asked, timeout=_STEP_SECONDS))
+            return self._exact([place.offset for place in sorted(found, key=lambda place: place.partition)])
+        return self._exact(start.offsets_of(topic, partitions))
+
+    def close(self) -> None:
+        """End its connections."""
+        self.consumer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _exact(self, offsets: Sequence[int]) -> list[int]:
+        """Put numbers in the place of the first and the last."""
+        return [
+            offset if offset not in (EARLIEST, LATEST) else self._watermarks(number)[0 if offset == EARLIEST else 1]
+            for number, offset in enumerate(offsets)
+        ]
+
+    def _watermarks(self, partition: int) -> tuple[int, int]:
+        place = TopicPartition(self._what.topic, partition)
+        low, high = self._asked(lambda: self.consumer.get_watermark_offsets(place, timeout=_STEP_SECONDS))
+        return low, high
+
+    def _asked(self, ask: Callable[[], _Answer]) -> _Answer:
+        """Ask until there is an answer, what is wrong is known for certain, or patience is at its end."""
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                return ask()
+            except KafkaException as error:
+                self.consumer.poll(0)  # the callback is called in here, and nowhere else
+                told: KafkaError = error.args[0]
+                if self._is_certain(told) or time.monotonic() > deadline:
+                    raise self._explained(told) from None
+
+    def _is_certain(self, told: KafkaError) -> bool:
+        return any(error is not None and way_out(error) is not None for error in (told, self._trouble))
+
+    def _explained(self, told: KafkaError) -> PenstockError:
+        return refusal(self._what.broker, self._what.topic, told, self._trouble)
+
+    def _note(self, error: KafkaError) -> None:
+        """Keep what tells most: that a login or handshake failed, and not that all brokers are out of reach since."""
+        telling = error.code() != KafkaError._ALL_BROKERS_DOWN
+        if self._trouble is None or (telling and way_out(self._trouble) is None):
+            self._trouble = error

@@ -1,0 +1,11 @@
+"""``FROM LOAD GENERATOR``: the types of a source that generates a load."""
+
+from __future__ import annotations
+
+from penstock.sources.family import Kind
+from penstock.sources.load.source import LoadConfig, LoadInstance, LoadSource
+from penstock.sources.stepping import SteppingFactory
+
+__all__ = ["KIND"]
+
+KIND = Kind(LoadSource, LoadConfig, lambda: SteppingFactory(LoadInstance))

@@ -1,0 +1,78 @@
+"""A real registry for the whole run, and what tests of formats have in common."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from penstock.formats import AvroFormat, Decoded, Registry, RegistryAddress, ResolvedFormat, decode_batch, resolve
+from penstock.testing.registry import SchemaRegistry, start_registry
+
+
+@pytest.fixture(scope="session")
+def schema_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchemaRegistry]:
+    with start_registry(tmp_path_factory.mktemp("registry")) as running:
+        yield running
+
+
+@pytest.fixture
+def address(schema_registry: SchemaRegistry) -> RegistryAddress:
+    return RegistryAddress(url=schema_registry.url)
+
+
+def batch(messages: Sequence[bytes | None]) -> pa.Array:
+    return pa.array(messages, pa.binary())
+
+
+def decoded(resolved: ResolvedFormat, *messages: bytes | None, registry: Registry | None = None) -> Decoded:
+    """Decode messages, and see that rows and problems are well-formed and exclude each other."""
+    result = decode_batch(batch(messages), resolved, registry)
+    result.rows.validate(full=True)
+    assert result.rows.type == resolved.arrow_type
+    for message, row, problem in zip(messages, result.rows.is_valid(), result.problems.is_valid(), strict=True):
+        assert message is not None or not problem.as_py()
+        assert not (row.as_py() and problem.as_py())
+    return result
+
+
+def rows(resolved: ResolvedFormat, *messages: bytes | None, registry: Registry | None = None) -> list[Any]:
+    """Decode messages that are all fine."""
+    result = decoded(resolved, *messages, registry=registry)
+    assert result.problems.null_count == len(messages), result.problems.to_pylist()
+    return list(result.rows.to_pylist(maps_as_pydicts="strict"))
+
+
+def problem(resolved: ResolvedFormat, message: bytes, registry: Registry | None = None) -> str:
+    """Decode one message that is corrupt."""
+    [text] = decoded(resolved, message, registry=registry).problems.to_pylist()
+    assert text is not None
+    return str(text)
+
+
+def avro(schema: Any) -> ResolvedFormat:
+    """Resolve a schema for messages that all have it, without a registry."""
+    return resolve(AvroFormat(reader_schema=json.dumps(schema)))
+
+
+def encoded(schema: Any, value: Any) -> bytes:
+    """Encode with another implementation than ours."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(json.dumps(schema))), value)
+    return out.getvalue()
+
+
+def framed(schema_id: int, payload: bytes) -> bytes:
+    """Put the schema id before a message, as serialisers for registries do."""
+    return b"\0" + schema_id.to_bytes(4, "big") + payload
+
+
+def record(*fields: Any, name: str = "shop.Order") -> dict[str, Any]:
+    """Make the schema of a record, of pairs of name and type or of whole fields."""
+    made = [one if isinstance(one, dict) else {"name": one[0], "type": one[1]} for one in fields]
+    return {"type": "record", "name": name, "fields": made}

@@ -1,0 +1,77 @@
+"""Decoding in Spark: whole batches on executors, ids looked up by the driver."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.formats.conftest import encoded, framed, record
+from tests.formats.corpus import CORRUPT, GOOD, formats, told
+
+from penstock.errors import TransientError, UsageError
+from penstock.formats import AvroFormat, Registry, RegistryAddress, decode, resolve
+from penstock.testing.registry import SchemaRegistry
+
+FIRST = record(("id", "long"))
+SECOND = record(("id", "long"), {"name": "tags", "type": {"type": "map", "values": "double"}, "default": {"d": 0.5}})
+
+
+def frame(spark: SparkSession, messages: Sequence[bytes | None]) -> DataFrame:
+    return spark.createDataFrame([(n, one) for n, one in enumerate(messages)], "n INT, `the value` BINARY").repartition(
+        2
+    )
+
+
+@pytest.mark.parametrize("group", ["PROTOBUF", "JSON", "CSV", "TEXT"])
+def test_corrupt_and_good_messages_in_a_frame(spark: SparkSession, group: str) -> None:
+    names = [name for name, (of, _) in CORRUPT.items() if of == group]
+    resolved = formats()[group]
+    messages = [None, GOOD[group], *(CORRUPT[name][1] for name in names)]
+    result = decode(frame(spark, messages), "the value", resolved)
+    assert result.schema["row"].dataType == resolved.spark_type
+    assert result.columns == ["n", "the value", "row", "problem"]
+    found = {one.n: one for one in result.collect()}
+    assert (found[0].row, found[0].problem) == (None, None)
+    assert found[1].row is not None
+    snapshot = told()
+    assert [found[n + 2].problem for n in range(len(names))] == [snapshot[name] for name in names]
+    assert [found[n + 2].row for n in range(len(names))] == [None] * len(names)
+
+
+def test_several_writer_schemas_in_a_frame(
+    spark: SparkSession, schema_registry: SchemaRegistry, address: RegistryAddress
+) -> None:
+    one = schema_registry.register("frames1-value", json.dumps(FIRST))
+    two = schema_registry.register("frames2-value", json.dumps(SECOND))
+    resolved = resolve(AvroFormat(registry=address), subject="frames2-value")
+    messages = [
+        framed(one, encoded(FIRST, {"id": 1})),
+        framed(two, encoded(SECOND, {"id": 2, "tags": {"a": 1.0}})),
+        framed(987_654_321, b"\x02"),
+        None,
+    ]
+    result = decode(frame(spark, messages), "the value", resolved, Registry(address), into="v", problem="why")
+    found = sorted(result.select("n", "v.id", "v.tags", "why").collect())
+    assert [tuple(one) for one in found] == [
+        (0, 1, {"d": 0.5}, None),
+        (1, 2, {"a": 1.0}, None),
+        (2, None, None, "AVRO: the registry does not know this schema (schema id 987654321, 6 bytes)"),
+        (3, None, None, None),
+    ]
+
+
+def test_a_registry_that_is_down_fails_before_anything_is_decoded(spark: SparkSession) -> None:
+    address = RegistryAddress(url="http://127.0.0.1:1")
+    resolved = resolve(AvroFormat(registry=address, reader_schema=json.dumps(FIRST)))
+    with pytest.raises(TransientError, match="does not answer"):
+        decode(frame(spark, [framed(5, b"\x02")]), "the value", resolved)
+
+
+def test_a_stream_with_schema_ids_is_decoded_batch_by_batch(spark: SparkSession) -> None:
+    resolved = resolve(AvroFormat(registry=RegistryAddress(url="http://127.0.0.1:1"), reader_schema=json.dumps(FIRST)))
+    stream = spark.readStream.format("rate").load().selectExpr("CAST('x' AS BINARY) AS value")
+    with pytest.raises(UsageError, match="looked up") as caught:
+        decode(stream, "value", resolved)
+    assert "foreachBatch" in caught.value.remedy

@@ -1,0 +1,202 @@
+"""Protobuf: what Google's implementation wrote, with descriptors from protoc and from a registry."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from tests.formats.conftest import decoded, framed, problem, rows
+from tests.formats.protos import OLD, ORDER, descriptor_set, in_base64, message_class
+
+from penstock.errors import DefiniteError, UsageError
+from penstock.formats import Nanoseconds, ProtobufFormat, Registry, RegistryAddress, resolve
+from penstock.formats.protobuf.descriptor import Pool
+from penstock.formats.protobuf.descriptor_set import parse_descriptor_set
+from penstock.formats.protobuf.proto_text import parse_proto
+from penstock.formats.protobuf.types import protobuf_columns
+from penstock.formats.protobuf.well_known import well_known_types
+from penstock.testing.registry import SchemaRegistry
+
+NAME = "shop.v1.Order"
+GIVEN = resolve(ProtobufFormat(descriptor_set=in_base64(ORDER), message=NAME))
+EMPTY: dict[str, Any] = {
+    "id": 0, "note": None, "big": Decimal(0), "numbers": [], "items": {}, "status": "UNKNOWN", "card": None,
+    "voucher": None, "none": None, "at": None, "count": None, "list": [], "zigzag": 0, "price": 0.0, "history": [],
+    "f32": 0, "f64": Decimal(0), "s32": 0, "s64": 0, "ratio": 0.0, "raw": b"", "u32": 0, "zigzag64": 0, "prices": [],
+    "names": {}, "times": [], "paid": False,
+}  # fmt: skip
+
+
+def order(**fields: Any) -> Any:
+    return message_class(ORDER, NAME)(**fields)
+
+
+def full() -> tuple[Any, dict[str, Any]]:
+    """Return a message with everything in it, and what it should be read as."""
+    made = order(
+        id=-3, note="", big=2**64 - 1, numbers=[1, -2, 3], status=1, count={"value": 0}, zigzag=-4, price=1.5,
+        history=[1, -5, 99], f32=2**32 - 1, f64=2**63, s32=-(2**31), s64=-(2**63), ratio=0.5, raw=b"\xff",
+        u32=2**32 - 1, zigzag64=-(2**63), prices=[1.0, 2.0], names={-1: "m", 7: "s"}, paid=True,
+    )  # fmt: skip
+    made.items["a"].sku = "x"
+    made.items["b"].n = 4
+    made.voucher.tags.append("é")
+    made.at.FromDatetime(datetime(1969, 12, 31, 23, 59, 59, 5, tzinfo=UTC))
+    made.list.add(sku="q")
+    made.list.add()
+    made.times.add(seconds=1)
+    expected = EMPTY | {
+        "id": -3, "note": "", "big": Decimal(2**64 - 1), "numbers": [1, -2, 3], "status": "PAID", "count": 0,
+        "items": {"a": {"sku": "x", "n": 0, "tags": []}, "b": {"sku": "", "n": 4, "tags": []}},
+        "voucher": {"sku": "", "n": 0, "tags": ["é"]}, "at": datetime(1969, 12, 31, 23, 59, 59, 5, tzinfo=UTC),
+        "list": [{"sku": "q", "n": 0, "tags": []}, {"sku": "", "n": 0, "tags": []}], "zigzag": -4, "price": 1.5,
+        "history": ["PAID", "REFUNDED", "99"], "f32": 2**32 - 1, "f64": Decimal(2**63), "s32": -(2**31),
+        "s64": -(2**63), "ratio": 0.5, "raw": b"\xff", "u32": 2**32 - 1, "zigzag64": -(2**63), "prices": [1.0, 2.0],
+        "names": {-1: "m", 7: "s"}, "times": [datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)], "paid": True,
+    }  # fmt: skip
+    return made, expected
+
+
+def test_every_kind_of_field_presence_and_well_known_types() -> None:
+    made, expected = full()
+    chosen = order()
+    chosen.none.SetInParent()
+    found = rows(GIVEN, made.SerializeToString(), b"", chosen.SerializeToString(), None)
+    assert found == [expected, EMPTY, EMPTY | {"none": True}, None]
+
+
+def test_parts_of_a_message_are_one_message() -> None:
+    """Repeated fields go on, the last single value wins, single messages merge: as the encoding says."""
+    one, other = (
+        order(id=1, numbers=[1], voucher={"sku": "a", "tags": ["x"]}),
+        order(id=2, numbers=[2], voucher={"n": 5, "tags": ["y"]}),
+    )
+    both = one.SerializeToString() + other.SerializeToString()
+    [row] = rows(GIVEN, both)
+    assert (row["id"], row["numbers"], row["voucher"]) == (2, [1, 2], {"sku": "a", "n": 5, "tags": ["x", "y"]})
+    assert message_class(ORDER, NAME).FromString(both).voucher.n == 5
+
+
+def test_unknown_fields_and_groups_are_passed_over() -> None:
+    assert rows(GIVEN, b"\x08\x05\xd2\x3e\x01x\xdb\x3e\x08\x01\xdc\x3e\x98\x3f\x01") == [EMPTY | {"id": 5}]
+
+
+def test_nanoseconds_are_refused_unless_they_may_be_cut_off() -> None:
+    message = order(at={"seconds": 1, "nanos": 1500}).SerializeToString()
+    assert 'field "at": a time with nanoseconds' in problem(GIVEN, message)
+    cutting = ProtobufFormat(descriptor_set=in_base64(ORDER), message=NAME, nanoseconds=Nanoseconds.TRUNCATE)
+    [row] = rows(resolve(cutting), message)
+    assert row["at"] == datetime(1970, 1, 1, 0, 0, 1, 1, tzinfo=UTC)
+
+
+def test_proto2_presence_and_required_fields() -> None:
+    resolved = resolve(ProtobufFormat(descriptor_set=in_base64(OLD), message="Old"))
+    assert rows(resolved, b"\x08\x05") == [{"id": 5, "maybe": None}]
+    assert problem(resolved, b"\x10\x05") == 'PROTOBUF: field "id": required, and missing (2 bytes)'
+
+
+@pytest.mark.parametrize(("text", "name"), [(ORDER, NAME), (OLD, "Old")])
+def test_the_text_of_a_proto_file_says_the_same_as_protoc(text: str, name: str) -> None:
+    ours = Pool([well_known_types(), parse_proto(text)])
+    theirs = Pool(parse_descriptor_set(descriptor_set(text)))
+    assert protobuf_columns(ours, ours.message(name)) == protobuf_columns(theirs, theirs.message(name))
+    fields = [(one.name, one.number, one.repeated) for one in ours.message(name).fields]
+    assert fields == [(one.name, one.number, one.repeated) for one in theirs.message(name).fields]
+    for enum, found in theirs.enums.items():
+        assert ours.enums[enum].names == found.names
+
+
+@pytest.mark.parametrize("text", ["message M {", "message M { int32 a = x; }", "edition = '2023';", "%", "foo"])
+def test_text_that_is_no_proto_file_is_refused(text: str) -> None:
+    with pytest.raises(DefiniteError, match="cannot be read"):
+        parse_proto(text)
+
+
+def test_recursive_messages_and_missing_names_are_refused() -> None:
+    recursive = 'syntax = "proto3"; message Node { Node next = 1; int32 a = 2; }'
+    with pytest.raises(DefiniteError, match="Node holds itself"):
+        resolve(ProtobufFormat(descriptor_set=in_base64(recursive), message="Node"))
+    with pytest.raises(DefiniteError, match="no Protobuf message 'Nope'") as caught:
+        resolve(ProtobufFormat(descriptor_set=in_base64(ORDER), message="Nope"))
+    assert NAME in caught.value.remedy
+    with pytest.raises(UsageError, match="needs a schema registry, or a descriptor set"):
+        ProtobufFormat(message=NAME)
+    with pytest.raises(DefiniteError, match="descriptor set cannot be read"):
+        resolve(ProtobufFormat(descriptor_set="CgU=", message=NAME))
+
+
+# -- a registry ----------------------------------------------------------------------------------------------------
+
+
+def test_messages_of_a_registry(schema_registry: SchemaRegistry, address: RegistryAddress) -> None:
+    registry = Registry(address)
+    identity = schema_registry.register("proto-value", ORDER, "PROTOBUF")
+    resolved = resolve(ProtobufFormat(registry=address), subject="proto-value", registry=registry)
+    made, expected = full()
+    first, nested = framed(identity, b"\0"), framed(identity, b"\x04\x00\x00")
+    assert rows(resolved, first + made.SerializeToString(), registry=registry) == [expected]
+    assert rows(resolved, framed(identity, b"\x02\x00") + made.SerializeToString(), registry=registry) == [expected]
+    tail = f"(schema id {identity}, 8 bytes)"
+    assert problem(resolved, nested, registry) == f"PROTOBUF: message shop.v1.Order.Item, expected {NAME} {tail}"
+    assert "message shop.v1.Other, expected" in problem(resolved, framed(identity, b"\x02\x02"), registry)
+    assert "points at no message" in problem(resolved, framed(identity, b"\x02\x0e"), registry)
+    assert "message index after the schema id" in problem(resolved, framed(identity, b"\x02"), registry)
+    item = resolve(ProtobufFormat(registry=address, message="shop.v1.Order.Item"), subject="proto-value")
+    assert rows(item, nested + b"\x0a\x01s") == [{"sku": "s", "n": 0, "tags": []}]
+
+
+def test_writers_of_other_versions_and_other_types(schema_registry: SchemaRegistry, address: RegistryAddress) -> None:
+    registry = Registry(address)
+    head = 'syntax = "proto3"; '
+    texts = [
+        head + "enum E { A = 0; B = 1; } message M { int32 a = 1; E e = 2; }",
+        head + "enum E { A = 0; B = 1; C = 2; } message M { int32 a = 1; E e = 2; string new = 3; }",
+        head + "enum E { A = 0; } message M { string a = 1; }",
+    ]
+    old, newer, other = (schema_registry.register(f"m{n}-value", text, "PROTOBUF") for n, text in enumerate(texts))
+    resolved = resolve(ProtobufFormat(registry=address, subject="m0-value"), registry=registry)
+    assert rows(
+        resolved,
+        framed(old, b"\0\x08\x05\x10\x01"),
+        framed(newer, b"\0\x10\x02\x1a\x01n"),
+        registry=registry,
+    ) == [{"a": 5, "e": "B"}, {"a": 0, "e": "C"}]
+    assert 'field "a": another type in the message' in problem(resolved, framed(other, b"\0\x0a\x01x"), registry)
+
+
+def test_references_are_read_with_the_schema(schema_registry: SchemaRegistry, address: RegistryAddress) -> None:
+    schema_registry.register("common", 'syntax = "proto3"; package c; message Money { int64 units = 1; }', "PROTOBUF")
+    text = 'syntax = "proto3"; import "common.proto"; message Bill { c.Money total = 1; }'
+    needed = [{"name": "common.proto", "subject": "common", "version": 1}]
+    identity = schema_registry.register("bill-value", text, "PROTOBUF", needed)
+    resolved = resolve(ProtobufFormat(registry=address), subject="bill-value")
+    assert rows(resolved, framed(identity, b"\0\x0a\x02\x08\x05")) == [{"total": {"units": 5}}]
+
+
+def test_mutants_are_taken_or_refused_as_google_does() -> None:
+    chance = random.Random(3)
+    original = full()[0].SerializeToString()
+    mutants = []
+    for _ in range(2500):
+        at = chance.randrange(len(original))
+        flipped = original[:at] + bytes([original[at] ^ 1 << chance.randrange(8)]) + original[at + 1 :]
+        mutants.append(flipped if chance.random() < 0.7 else original[:at])
+    result = decoded(GIVEN, *mutants)
+    refused = 0
+    for mutant, row, text in zip(mutants, result.rows.to_pylist(), result.problems.to_pylist(), strict=True):
+        try:
+            other = message_class(ORDER, NAME).FromString(mutant)
+        except Exception:
+            refused += 1
+            assert text is not None
+            continue
+        if text is None:
+            assert (row["id"], row["numbers"], row["raw"]) == (other.id, list(other.numbers), other.raw)
+            assert repr(row["price"]) == repr(other.price)
+        else:
+            stricter = ("wire type", "32 bits", "nanoseconds", "beyond what", "UTF-8", "group", "64 bits")
+            assert any(words in text for words in stricter), text
+    assert refused > 300

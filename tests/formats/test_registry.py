@@ -1,0 +1,192 @@
+"""The registry: ids are looked up once, for ever; one that is down makes nobody guess."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from tests.formats.conftest import decoded, encoded, framed, record, rows
+
+from penstock.errors import DefiniteError, TransientError, UsageError
+from penstock.formats import AvroFormat, JsonFormat, Registry, RegistryAddress, ResolvedFormat, resolve
+from penstock.testing.registry import SchemaRegistry, start_registry
+
+FIRST = record(("id", "long"))
+SECOND = record({"name": "note", "type": ["null", "string"], "default": None}, ("id", "long"))
+THIRD = record(("id", "string"))
+
+
+def test_several_writer_schemas_and_an_unknown_one_in_one_batch(
+    schema_registry: SchemaRegistry, address: RegistryAddress
+) -> None:
+    ids = [schema_registry.register(f"mix{n}-value", json.dumps(one)) for n, one in enumerate((FIRST, SECOND, THIRD))]
+    registry = Registry(address)
+    resolved = resolve(AvroFormat(registry=address), subject="mix1-value", registry=registry)
+    assert ResolvedFormat.model_validate_json(resolved.model_dump_json()) == resolved
+    result = decoded(
+        resolved,
+        framed(ids[0], encoded(FIRST, {"id": 1})),
+        framed(ids[1], encoded(SECOND, {"id": 2, "note": "n"})),
+        framed(ids[2], encoded(THIRD, {"id": "x"})),
+        framed(999_999, b"\x02"),
+        None,
+        framed(ids[0], encoded(FIRST, {"id": 3})),
+        registry=registry,
+    )
+    assert result.rows.to_pylist() == [
+        {"note": None, "id": 1},
+        {"note": "n", "id": 2},
+        None,
+        None,
+        None,
+        {"note": None, "id": 3},
+    ]
+    assert result.problems.to_pylist() == [
+        None,
+        None,
+        f'AVRO: field "id": string in the message, expected long (schema id {ids[2]}, 7 bytes)',
+        "AVRO: the registry does not know this schema (schema id 999999, 6 bytes)",
+        None,
+        None,
+    ]
+
+
+def test_references_are_resolved(schema_registry: SchemaRegistry, address: RegistryAddress) -> None:
+    money = record(("units", "long"), name="shop.Money")
+    schema_registry.register("shop.Money", json.dumps(money))
+    bill = record(("total", "shop.Money"), ("tip", ["null", "shop.Money"]), name="shop.Bill")
+    needed = [{"name": "shop.Money", "subject": "shop.Money", "version": 1}]
+    identity = schema_registry.register("bills-value", json.dumps(bill), "AVRO", needed)
+    resolved = resolve(AvroFormat(registry=address), subject="bills-value")
+    assert rows(resolved, framed(identity, b"\x0a\x02\x0c")) == [{"total": {"units": 5}, "tip": {"units": 6}}]
+
+
+def test_a_subject_that_is_not_there_or_of_another_kind(
+    schema_registry: SchemaRegistry, address: RegistryAddress
+) -> None:
+    with pytest.raises(DefiniteError, match="no subject 'nope'"):
+        resolve(AvroFormat(registry=address), subject="nope")
+    with pytest.raises(UsageError, match="no subject"):
+        resolve(AvroFormat(registry=address))
+    schema_registry.register("kind-value", json.dumps(FIRST))
+    with pytest.raises(UsageError, match="a schema of AVRO, not of JSON") as caught:
+        resolve(JsonFormat(registry=address), subject="kind-value")
+    assert "FORMAT AVRO" in caught.value.remedy
+
+
+def test_a_registry_that_is_down_is_waited_for_and_what_is_known_is_read(tmp_path: Path) -> None:
+    with start_registry(tmp_path / "registry") as server:
+        address = RegistryAddress(url=server.url)
+        known = server.register("down-value", json.dumps(FIRST))
+        later = server.register("later-value", json.dumps(SECOND))
+        registry = Registry(address, tmp_path / "cache")
+        resolved = resolve(AvroFormat(registry=address), subject="down-value", registry=registry)
+        message = framed(known, encoded(FIRST, {"id": 1}))
+        new = framed(later, encoded(SECOND, {"id": 2, "note": None}))
+        assert rows(resolved, message, registry=registry) == [{"id": 1}]
+        server.stop()
+        assert rows(resolved, message, registry=registry) == [{"id": 1}]
+        assert rows(resolved, message, registry=Registry(address, tmp_path / "cache")) == [{"id": 1}]
+        with pytest.raises(TransientError, match="does not answer") as caught:
+            decoded(resolved, message, new, registry=registry)
+        assert "Nothing is lost" in caught.value.remedy
+        server.start()
+        assert rows(resolved, message, new, registry=registry) == [{"id": 1}, {"id": 2}]
+
+
+# -- answers that a healthy registry does not give ----------------------------------------------------------------
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers whatever the path asks for, and remembers who asked."""
+
+    asked: list[tuple[str, str | None]] = []  # noqa: RUF012 - one server at a time
+
+    def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers.get("Authorization")))
+        code = int(self.path.rsplit("/", 1)[1])
+        body = {599: b"<html>", 404: b"<html>no such page</html>"}.get(code, b'{"error_code": 1}')
+        self.send_response(200 if code == 599 else code)
+        if code == 302:
+            self.send_header("Location", "/schemas/ids/599")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def odd_server() -> Iterator[str]:
+    Answers.asked.clear()
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(500, TransientError), (503, TransientError), (404, TransientError), (302, TransientError), (599, TransientError)],
+)
+def test_odd_answers_are_never_taken_for_an_unknown_id(odd_server: str, code: int, kind: type[Exception]) -> None:
+    """A 404 of a proxy is no word of the registry: messages would be lost for it. Nobody is followed elsewhere."""
+    with pytest.raises(kind, match="does not answer"):
+        Registry(RegistryAddress(url=odd_server)).schema(code)
+    assert len(Answers.asked) == 1
+
+
+def test_passwords_are_references_and_are_never_shown(
+    odd_server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("REGISTRY_PASSWORD", "hunter2")
+    address = RegistryAddress(url=odd_server, username="u", password="env:REGISTRY_PASSWORD")
+    with pytest.raises(DefiniteError, match="refuses access") as caught:
+        Registry(address).schema(401)
+    sent = "Basic " + base64.b64encode(b"u:hunter2").decode()
+    assert Answers.asked == [("/schemas/ids/401", sent)]
+    token = RegistryAddress(url=odd_server, token="env:REGISTRY_PASSWORD")
+    with pytest.raises(DefiniteError, match="refuses access"):
+        Registry(token).schema(403)
+    assert Answers.asked[-1][1] == "Bearer hunter2"
+    shown = str(caught.value) + caplog.text + address.model_dump_json() + repr(address)
+    assert "hunter2" not in shown
+    assert sent not in shown
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"url": "registry:8081"},
+        {"url": "file:///etc/passwd"},
+        {"url": "http://u:p@host"},
+        {"url": "http://host", "password": "clear"},
+        {"url": "http://host", "token": "clear"},
+    ],
+)
+def test_addresses_are_checked_and_secrets_in_clear_refused(options: dict[str, str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        RegistryAddress(**options)
+    assert caught.value.remedy
+    assert "clear" not in caught.value.message.replace("in clear", "")
+
+
+def test_a_damaged_cache_is_read_anew(
+    schema_registry: SchemaRegistry, address: RegistryAddress, tmp_path: Path
+) -> None:
+    identity = schema_registry.register("cache-value", json.dumps(FIRST))
+    Registry(address, tmp_path).schema(identity)
+    [stored] = tmp_path.rglob("*.json")
+    stored.write_text("{")
+    found = Registry(address, tmp_path).schema(identity)
+    assert found is not None
+    assert json.loads(found.text)["name"] == "shop.Order"

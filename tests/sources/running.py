@@ -1,0 +1,94 @@
+"""Instances at work in a thread, on a log of their own: for tests of kinds that make rows themselves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.changelog.interface import LoggedTable
+from penstock.changelog.sqlite.log import SqliteLog
+from penstock.model import TableName
+from penstock.positions import Lsn
+from penstock.sources.family import Instance, InstanceConfig, Source
+from penstock.sources.kinds import kind
+
+PATIENCE = 60.0
+
+
+class Captured:
+    """A source with its log and its state, in a folder."""
+
+    def __init__(self, folder: Path, source: Source) -> None:
+        self.source = source
+        self.config: InstanceConfig = source.create_instances(1)[0].prepare()
+        self.log = SqliteLog(folder / "log.db")
+        self.log.create(self.config.start())
+        self.state = folder / "state"
+        self._raised: BaseException | None = None
+
+    def instance(self) -> Instance:
+        """Make an instance."""
+        return kind(self.source.NAME).factory().instantiate(self.config, self.log, self.state)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run an instance meanwhile; what it raised is raised here."""
+        stop = threading.Event()
+        self._raised = None
+
+        def work() -> None:
+            try:
+                self.instance().run(stop, lambda: None)
+            except BaseException as error:
+                self._raised = error
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+        if self._raised is not None:
+            raise self._raised
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Wait for something, or until the instance raises."""
+        give_up = time.monotonic() + PATIENCE
+        while self._raised is None and not holds():
+            assert time.monotonic() < give_up, "in vain"
+            time.sleep(0.02)
+
+    def run_until(self, holds: Callable[[], bool]) -> None:
+        """Run until something holds."""
+        with self.running():
+            self.until(holds)
+
+    def durable(self) -> Lsn:
+        """Return how far the log is."""
+        with closing(self.log.reader()) as reader:
+            return reader.frontiers().durable
+
+    def table(self, name: str) -> LoggedTable:
+        """Return what the log knows of a table."""
+        with closing(self.log.reader()) as reader:
+            return reader.tables()[TableName(self.source.name, name)]
+
+    def images(self, name: str, after: int = 0, upto: int | None = None) -> pa.Table:
+        """Return the images of a table in a range."""
+        table = TableName(self.source.name, name)
+        with closing(self.log.reader()) as reader:
+            extent = reader.extent(table, Lsn(after), self.durable() if upto is None else Lsn(upto))
+            batches = list(reader.read(extent, reader.tables()[table].schema.columns))
+        return pa.Table.from_batches(batches) if batches else pa.table({"row": [], "_lsn": []})
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """Return the rows of all images of a table."""
+        found: list[dict[str, Any]] = self.images(name).column("row").to_pylist()
+        return found

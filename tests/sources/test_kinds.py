@@ -1,0 +1,81 @@
+"""Kinds of sources: ours, those of packages, and packages that are broken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import DefiniteError, UsageError
+from penstock.sources import kinds as module
+from penstock.sources.kinds import kind, kinds
+from penstock.sources.load.source import LoadSource
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder in which Python looks for packages."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _forget()
+    yield tmp_path
+    _forget()
+
+
+def _forget() -> None:
+    module.kinds.cache_clear()
+    module._load.cache_clear()
+
+
+def bring(packages: Path, name: str, text: str) -> None:
+    """Put a package there that says that it brings a kind."""
+    (packages / f"{name}.py").write_text(text)
+    told = packages / f"{name}-1.0.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (told / "entry_points.txt").write_text(f"[penstock.sources]\n{name} = {name}:KIND\n")
+
+
+def test_ours_are_there() -> None:
+    assert {"POSTGRES", "FILE", "LOAD GENERATOR"} <= set(kinds())
+    assert all(each.name == name for name, each in kinds().items())
+
+
+def test_a_name_that_is_nearly_one() -> None:
+    with pytest.raises(UsageError, match="no kind of source FILES") as caught:
+        kind("FILES")
+    assert "FILE" in caught.value.remedy
+
+
+def test_a_kind_of_a_package(packages: Path) -> None:
+    bring(
+        packages,
+        "penstock_twice",
+        "from dataclasses import replace\nfrom penstock.sources.load.kind import KIND as ours\n"
+        "KIND = replace(ours, source=type('Twice', (ours.source,), {'NAME': 'TWICE'}))\n",
+    )
+    assert kind("TWICE").config is kind("LOAD GENERATOR").config
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("1 / 0", "ZeroDivisionError"), ("KIND = 1", "it is no penstock.sources.family.Kind"), ("", "KIND")],
+)
+def test_a_broken_package_hurts_its_own_sources_alone(packages: Path, text: str, why: str) -> None:
+    name = f"penstock_broken_{len(text)}"
+    bring(packages, name, text)
+    assert "FILE" in kinds()
+    with pytest.raises(DefiniteError, match="no kind of source ANVIL") as caught:
+        kind("ANVIL")
+    assert name in caught.value.remedy
+    assert why in caught.value.remedy
+
+
+def test_no_package_takes_the_name_of_ours(packages: Path) -> None:
+    bring(
+        packages,
+        "penstock_taker",
+        "from dataclasses import replace\nfrom penstock.sources.load.kind import KIND as ours\n"
+        "KIND = replace(ours, source=type('Taker', (ours.source,), {}))\n",
+    )
+    assert kind("LOAD GENERATOR").source is LoadSource

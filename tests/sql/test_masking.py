@@ -1,0 +1,77 @@
+"""Secrets are found in texts that cannot be read, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.sql.grammar import parse
+from penstock.sql.masking import secret_spans
+from penstock.sql.sql_error import SqlError
+from tests.sql.kinds import KINDS
+
+
+def masked(text: str) -> str:
+    for start, end in reversed(secret_spans(text)):
+        text = f"{text[:start]}***{text[end:]}"
+    return text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("PASSWORD 'a b' FOR", "PASSWORD *** FOR"),
+        ("password = 'it''s' , x", "password = *** , x"),
+        ("PASSWORD a!b x", "PASSWORD *** x"),
+        ("PASSWORD /* not 'this' */ 'a' x", "PASSWORD /* not 'this' */ *** x"),
+        ("PASSWORD -- it is\n 'a'", "PASSWORD -- it is\n ***"),
+        ("PASSWORD'a'", "PASSWORD***"),
+        ("passwrd 'a'", "passwrd ***"),
+        ("sasl_password = a", "sasl_password = ***"),
+        ("'host=db password=a user=b'", "'host=db password=*** user=b'"),
+        ("'x PASSWORD 'a b' y", "'x PASSWORD '***' y"),
+        ("'postgresql://u:a@b:c@h:5432/d'", "'postgresql://u:***@h:5432/d'"),
+        ("'postgresql://u:a/b", "'postgresql://u:***/b"),
+        ("\" PASSWORD 'a' x", '" PASSWORD *** x'),
+    ],
+)
+def test_a_secret_is_masked(text: str, shown: str) -> None:
+    assert masked(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "PASSWORD 'env:SHOP_PASSWORD'\n FOR ALL TABLES WITH (x = 'y')",
+        "PASSWORD 'file:/secrets/it' FOR",
+        "PASSWORD FOR ALL TABLES",
+        "PASSWORD",
+        "WITH (allow literal secrets = true)",
+        "exclude columns = (public.users.password_hash, public.users.token)",
+        "FOR TABLES (public.passwords AS p)",
+        "CONNECTION 'postgresql://penstock@db:5432,db2:5433/shop?sslmode=require'",
+        "CONNECTION 'postgresql://[::1]:5432/shop'",
+        "BROKER 'k1:9092,k2:9092' TOPIC 'clicks'",
+        "SELECT past FROM shop.orders WHERE x = 'y'",
+    ],
+)
+def test_what_is_no_secret_is_shown(text: str) -> None:
+    assert masked(text) == text
+
+
+SECRETS = st.text("QZJX0123456789!#/:@", min_size=8, max_size=12).map("Q{}".format)
+MESS = st.text("'\"`;(),.=-/*abW \n", max_size=4)
+
+
+@settings(max_examples=400, deadline=None)
+@given(SECRETS, MESS, MESS, MESS, st.booleans())
+def test_no_mess_around_it_shows_a_secret(secret: str, first: str, second: str, third: str, in_url: bool) -> None:
+    given = f"CONNECTION 'postgresql://u:{secret}@db/shop'" if in_url else f"PASSWORD '{secret}'"
+    text = f"CREATE SOURCES {first} shop FROM POSTGRES {second} {given} {third} FOR ALL TABLES WITH (failover)"
+    try:
+        statement = parse(text, KINDS)
+    except SqlError as error:
+        assert secret not in str(error)
+    else:
+        assert secret not in repr(statement)

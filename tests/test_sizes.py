@@ -1,0 +1,43 @@
+"""Amounts of bytes, and spans of time, as people write them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.durations import duration_text, parse_duration
+from penstock.errors import UsageError
+from penstock.sizes import parse_size, size_text
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("16 MB", 16 << 20), ("0 B", 0), ("1.5kb", 1536), (" 2 GB ", 2 << 30), ("1 tb", 1 << 40), ("7 b", 7)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "16", "MB", "-1 MB", "16 MiB", "0.3 B", "1e3 B", "16 MB 1 kB", "9" * 20 + " TB"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="not an amount of bytes"):
+        parse_size(text)
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_a_size_is_written_as_it_is_read(size: int) -> None:
+    assert parse_size(size_text(size)) == size
+
+
+@given(st.timedeltas(timedelta(0), timedelta(days=3650)))
+def test_a_span_is_written_as_it_is_read(span: timedelta) -> None:
+    assert parse_duration(duration_text(span)) == span
+
+
+def test_the_largest_units_are_written() -> None:
+    assert [size_text(size) for size in (0, 1000, 1 << 20, 3 << 29)] == ["0 B", "1000 B", "1 MB", "1536 MB"]
+    assert duration_text(timedelta(days=1, minutes=90, microseconds=1500)) == "1 d 1 h 30 min 1.5 ms"
+    assert duration_text(timedelta(0)) == "0 ms"
