@@ -20,6 +20,11 @@ def create(path: Path, urls: Any, options: dict[str, Any], name: str = "shop") -
     Home(path).create(urls, name, **options)
 
 
+def create_with_secret(path: Path, url: str) -> None:
+    options = "PASSWORD 'canary-7' WITH (allow literal secrets = true)"
+    Home(path).sql(f"CREATE SOURCES shop FROM POSTGRES CONNECTION '{url}' FOR ALL TABLES {options}")
+
+
 def drop(path: Path, name: str = "shop", *, keep_tables: bool = False) -> None:
     Home(path).drop(name, keep_tables=keep_tables)
 

@@ -12,7 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.control.actions import add, carry_out, change, create, drop, drop_by_force, keep, retry, take_out
+from tests.control.actions import (
+    add,
+    carry_out,
+    change,
+    create,
+    create_with_secret,
+    drop,
+    drop_by_force,
+    keep,
+    retry,
+    take_out,
+)
 from tests.control.killing import killed_at_each_step, killed_when
 from tests.control.shop import until
 
@@ -24,7 +35,7 @@ from penstock.control.named import named_source, named_sources
 from penstock.control.recorded import database_instance_of, database_spec_of
 from penstock.control.setting import is_set, set_options
 from penstock.control.wishes import open_wishes
-from penstock.layout import base_path, catalog_path, lake_path, log_path, state_path
+from penstock.layout import base_path, catalog_path, lake_path, log_path, secrets_path, state_path
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres import config
@@ -142,6 +153,23 @@ def test_create(shop: Shop) -> None:
         outcomes.append(bool(shop.catalog.sources()))
         assert shop.is_whole(made) if outcomes[-1] else shop.is_gone(), step
     happened(outcomes)
+
+
+def test_create_and_drop_with_a_secret_that_is_kept(shop: Shop) -> None:
+    """It is there for as long as the source is: also who finishes a drop has to log in."""
+    secret = secrets_path(shop.path, "shop") / "password"
+    for action, args in ((create_with_secret, (shop.path, shop.database.url)), (drop, (shop.path,))):
+
+        def prepare(action: Any = action) -> None:
+            shop.begin()
+            if action is drop:
+                create_with_secret(shop.path, shop.database.url)
+
+        for step in killed_at_each_step(action, *args, notes=shop.notes, prepare=prepare):
+            shop.restart()
+            assert secret.exists() == bool(shop.catalog.sources()), step
+            assert secret.parent.exists() == secret.exists(), step
+            assert bool(shop.upstream()) == secret.exists(), step
 
 
 def test_create_of_one_that_is_tried_again_at_once(shop: Shop) -> None:

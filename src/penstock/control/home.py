@@ -6,12 +6,14 @@ What needs Spark is imported where it is used: `penstock status` should not wait
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import SecretStr
 
 from penstock.catalog.progress import CopyProgress
 from penstock.catalog.repairs import Repair, Repairs
@@ -26,6 +28,7 @@ from penstock.control.lock import hold_home, holder, making, making_if_free
 from penstock.control.moment import AsOf
 from penstock.control.named import named_source, named_sources, named_tables, runnable_sources
 from penstock.control.recorded import database_instance_of, instance_of, whole_spec_of
+from penstock.control.sealing import forget_unused, seal
 from penstock.control.status import HomeStatus, home_status
 from penstock.control.views import Views
 from penstock.errors import PenstockError, UsageError
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["URL_SCHEMES", "Home", "check_target", "open_existing", "open_home", "open_to_run", "start_session"]
 
+_NO_SECRETS: Mapping[str, SecretStr] = {}
 URL_SCHEMES = ("postgresql://", "postgres://")
 
 
@@ -103,11 +107,16 @@ class Home:
         """
         return self.create_source(described(url, name, **options))
 
-    def create_source(self, source: Source) -> str:
-        """Make a source of any kind; return its name."""
+    def create_source(self, source: Source, secrets: Mapping[str, SecretStr] = _NO_SECRETS) -> str:
+        """Make a source of any kind, which may refer to `secrets` that are to be kept for it; return its name."""
         with making(self.path):
             recover(self.path, self._catalog)
-            create_source(self.path, self._catalog, source)
+            if not self._catalog.parts(source.name):  # else it is refused
+                seal(self.path, source.name, secrets)
+            try:
+                create_source(self.path, self._catalog, source)
+            finally:
+                forget_unused(self.path, self._catalog)
         return source.name
 
     def make_missing(self, script: str) -> list[str]:

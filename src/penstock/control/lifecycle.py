@@ -30,6 +30,7 @@ from penstock.control.local_names import local_names
 from penstock.control.lock import source_holder, take_source
 from penstock.control.recorded import debt_of, instance_of
 from penstock.control.removal import remove_files, remove_source
+from penstock.control.sealing import forget_unused
 from penstock.control.shards import refuse_shard, refuse_taken, refuse_unlike
 from penstock.errors import DefiniteError, NoSource, PenstockError, Taken, TransientError
 from penstock.layout import lake_path
@@ -184,6 +185,7 @@ def recover(home: Path, catalog: Catalog) -> list[PenstockError]:
                 catalog.set_source(record.name, SourceState.DROPPING, error=error.message, remedy=error.remedy)
                 waiting.append(error)
     unsettled = [_settle(catalog, debt) for debt in catalog.debts()]
+    forget_unused(home, catalog)
     return waiting + [left for left in unsettled if left is not None]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.control.answer import Answer, repaired, show_errors, show_repairs, show_sources, show_tables
-from penstock.control.sealing import sealed, unseal
+from penstock.control.sealing import references
 from penstock.errors import UsageError
 from penstock.sources.family import Source
 from penstock.sources.kinds import kind, kinds
@@ -130,15 +130,11 @@ def completions(home: Home, text: str) -> list[str]:
 
 def make_source(home: Home, statement: CreateSource) -> str:
     """Make the source that a statement describes; secrets in clear are kept where a reference names them."""
-    if not statement.secrets or statement.name in home.names():  # which is refused
-        return home.create_source(described_source(statement))
-    try:
-        references = sealed(home.path, statement.name, statement.secrets)
-        source = described_source(statement)
-        return home.create_source(source.of(source.name, **{**source.model_dump(exclude={"name"}), **references}))
-    finally:
-        if statement.name not in home.names():
-            unseal(home.path, statement.name)
+    source = described_source(statement)
+    if statement.secrets:
+        named = references(home.path, statement.name, statement.secrets)
+        source = source.of(source.name, **{**source.model_dump(exclude={"name"}), **named})
+    return home.create_source(source, statement.secrets)
 
 
 def described_source(statement: CreateSource) -> Source:

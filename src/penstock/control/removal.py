@@ -11,7 +11,6 @@ from pathlib import Path
 
 from penstock.catalog.store import Catalog, SourceRecord
 from penstock.control.recorded import instance_of
-from penstock.control.sealing import unseal
 from penstock.errors import PenstockError, TransientError
 from penstock.layout import capture_log_path, lake_path, state_path
 from penstock.positions import Lsn
@@ -26,8 +25,6 @@ def remove_source(home: Path, catalog: Catalog, record: SourceRecord, *, force: 
     left = _clean_upstream(instance, record.known_as, force)
     debt = (record.kind, instance.model_dump_json(), _noted_durable(catalog, record, instance)) if left else None
     remove_files(home, catalog, record.name, keep_tables=record.keep_tables)
-    if debt is None and catalog.parts(record.known_as) == [record]:
-        unseal(home, record.known_as)
     catalog.remove_source(record.name, debt)
     return left
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pydantic import SecretStr
 
+from penstock.catalog.store import Catalog
 from penstock.layout import secrets_path
 
-__all__ = ["sealed", "unseal"]
+__all__ = ["forget_unused", "references", "seal"]
 
 
-def sealed(home: Path, source: str, secrets: Mapping[str, SecretStr]) -> dict[str, str]:
-    """Keep the secrets of a source, by option; return the references to them."""
+def references(home: Path, source: str, options: Iterable[str]) -> dict[str, str]:
+    """Return what names the secrets of a source, by option; see `seal`."""
+    folder = secrets_path(home, source).absolute()
+    return {option: f"file:{folder / option}" for option in options}
+
+
+def seal(home: Path, source: str, secrets: Mapping[str, SecretStr]) -> None:
+    """Keep the secrets of a source, by option. Nobody else may be making anything meanwhile: see `forget_unused`."""
     folder = secrets_path(home, source)
     for option, secret in secrets.items():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -23,13 +30,18 @@ def sealed(home: Path, source: str, secrets: Mapping[str, SecretStr]) -> dict[st
             file.write(secret.get_secret_value())
             file.flush()
             os.fsync(handle)
-    return {option: f"file:{(folder / option).absolute()}" for option in secrets}
 
 
-def unseal(home: Path, source: str) -> None:
-    """Forget what was kept for a source."""
-    folder = secrets_path(home, source)
-    if folder.exists():
-        for file in folder.iterdir():
-            file.unlink()
-        folder.rmdir()
+def forget_unused(home: Path, catalog: Catalog) -> None:
+    """Forget what was kept for sources that are no more, and have left nothing upstream that needs it."""
+    used = {record.known_as for record in catalog.sources()}
+    owed = [debt.instance for debt in catalog.debts()]
+    for folder in secrets_path(home, "any").parent.glob("*"):
+        if folder.name not in used and not any(f"secrets/{folder.name}/" in instance for instance in owed):
+            _unseal(folder)
+
+
+def _unseal(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
