@@ -78,8 +78,9 @@ def test_what_differs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     bag, lines, orders = found["tables"]
     assert list(orders) == [
         *("name", "upstream", "result", "rows", "differing", "missing", "unexpected", "changed", "keys"),
-        *("error", "remedy"),
+        *("error", "remedy", "shard", "position"),
     ]
+    assert (orders["shard"], orders["position"]) == (None, found["position"])
     assert (orders["result"], orders["rows"], orders["differing"], orders["changed"]) == ("different", 40, 3, 1)
     assert orders["keys"][0] == {"key": {"id": 3}, "how": "missing"}
     assert lines["keys"] == [{"key": {"a": 1, "b": "1.50"}, "how": "missing"}]
