@@ -1,7 +1,8 @@
 """The bank under load while everything is killed, again and again: every look, now or at any past position, is right.
 
 ``PENSTOCK_BANK_MINUTES`` says for how long. A look takes a view, checks the sum and both halves of every transfer, and
-reads a random past position twice.
+reads a random past position twice. When all is over, more of the past is read, until ``PENSTOCK_BANK_PASTS`` positions
+were.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tests.end_to_end.conftest import Penstock
 from tests.end_to_end.test_kill import wait_for_copy
 
 MINUTES = float(os.environ.get("PENSTOCK_BANK_MINUTES", "1"))
+PASTS = int(os.environ.get("PENSTOCK_BANK_PASTS", "5"))
 SEED = int(os.environ.get("PENSTOCK_BANK_SEED", "0"))
 ACCOUNTS = 50
 RATE = 40
@@ -136,7 +138,9 @@ def test_every_look_at_the_bank_is_right(bank: Bank, spark: SparkSession) -> Non
             bank.kill_something(dice)
             next_kill = time.monotonic() + dice.uniform(5, 40)
     bank.close()
-    print(f"{bank.kills} kills, {looks} looks at now and as many at the past, {seen} transfers")
+    for _ in range(looks, PASTS):
+        look_at_the_past(home, spark, dice, first, total)
+    print(f"{bank.kills} kills, {looks} looks at now, {max(looks, PASTS)} at the past, {seen} transfers")
     verdicts = home.verify(spark, "demo")
     assert [verdict.table for verdict in verdicts if not verdict.equal] == []
     assert seen > 0
