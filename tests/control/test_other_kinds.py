@@ -88,6 +88,7 @@ def test_a_generated_bank_is_a_source_like_any_other(tmp_path: Path, spark: Spar
         assert home.check("bank").ready
         for refused in (
             lambda: home.verify(spark, "bank"),
+            lambda: home.sql("VERIFY bank"),
             lambda: home.repair("bank", "accounts", everything=True, spark=spark),
             lambda: home.add_table("bank", "bank.other"),
             lambda: home.drop_table("bank", "accounts"),

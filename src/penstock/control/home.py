@@ -27,7 +27,7 @@ from penstock.control.lifecycle import TABLES, create_source, drop_source, recov
 from penstock.control.lock import hold_home, holder, making, making_if_free
 from penstock.control.moment import AsOf
 from penstock.control.named import named_source, named_sources, named_tables, runnable_sources
-from penstock.control.recorded import database_instance_of, instance_of, whole_spec_of
+from penstock.control.recorded import database_instance_of, database_spec_of, instance_of, whole_spec_of
 from penstock.control.sealing import forget_unused, seal
 from penstock.control.status import HomeStatus, home_status
 from penstock.control.views import Views
@@ -178,6 +178,11 @@ class Home:
         from penstock.control.wishes import ask_add
 
         ask_add(self._catalog, source, table)
+
+    def require_database(self, source: str) -> None:
+        """Refuse a source that is no database: of another kind, there is nothing to compare with or to read anew."""
+        for record in named_sources(self._catalog, source):
+            database_spec_of(record)
 
     def accept_interference(self, source: str) -> None:
         """Let a source go on that stopped because somebody else wrote in the place of its watermarks or heartbeats.

@@ -109,6 +109,7 @@ def obey(home: Home, statement: Statement, spark: Callable[[], SparkSession]) ->
         case Repairing() as asked:
             return _repair(home, asked, spark)
         case Verify(source, wanted):
+            home.require_database(source)  # before Spark is started
             return _verify(home, source, home.tables(source, [wanted] if wanted else ()), spark())
 
 
