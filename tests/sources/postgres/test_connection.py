@@ -56,6 +56,7 @@ def test_a_password_is_refused_and_not_repeated(url: str) -> None:
         "postgresql://me:hun.ter2%zz@db.example/shop",
         "postgresql://me:hun.ter2/@db.example:1/shop",
         "postgresql://me:x/hun.ter2@db.example/shop",
+        "postgresql://me:123/hun.ter2@db.example/shop",
         "host=db.example password='hun.ter2",
         "host=db.example passwort=hun.ter2",
         "mysql://me:hun.ter2@db.example/shop",

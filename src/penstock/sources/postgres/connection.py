@@ -16,6 +16,7 @@ of these limits. They are lifted as the session begins, so that none of them str
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -47,6 +48,9 @@ def parse_url(url: str) -> str:
     ports = str(parameters.get("port") or "")
     if not all(port.isdigit() for port in ports.split(",") if port):  # where a password with a slash in it ends up
         message = "its port is not a number"
+        raise _no_connection(message)
+    if re.match(r"\w+://[^@?]*/[^?]*@", url):  # and the rest of such a password, where it begins with digits
+        message = "there is an @ in the name of its database"
         raise _no_connection(message)
     for secret in (secret for secret in _SECRETS if parameters.get(secret)):
         parameters[secret] = _reference(str(parameters[secret]), url)
