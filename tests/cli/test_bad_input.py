@@ -392,8 +392,8 @@ def test_wrong_usage(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["sql", " ; "], "there is no query"),
-        (["sql", "SELECT 1", "-f", "query.sql"], "two queries"),
+        (["sql", " ; "], "there is no statement"),
+        (["sql", "SELECT 1", "-f", "query.sql"], "statements in an argument and in a file"),
         (["sql", "-f", "no such file.sql"], "no such file.sql"),
         (["sql", "SELECT 1", "--as-of", "noon"], "'noon' is neither an LSN nor a time"),
         (["sql", "SELECT 1", "--as-of", "2026-11-15 12:00"], "does not say its time zone"),

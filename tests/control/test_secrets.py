@@ -130,9 +130,7 @@ def test_a_source_that_runs(
         assert not has_canary(told(home))
         password.write_text(WRONG)
         server.restart()
-        until(lambda: bool(home.status().sources[0].error), "capture to be refused")
-        (source,) = home.status().sources
-        assert "password" in f"{source.error} {source.remedy}"
+        until(lambda: "password" in str(home.status().sources[0].error), "capture to be refused")
         assert not has_canary(told(home))
     plans = executed_plans(spark)
     assert any("penstock" in plan for plan in plans)

@@ -201,6 +201,11 @@ def _key_filter(schema: TableSchema, equal: Mapping[str, set[Any]]) -> pc.Expres
 
 
 def _newest_base(chosen: Chosen, record: TableRecord | None, name: TableName, at: Lsn) -> BaseVersion:
+    logged = chosen.reader().tables().get(name)
+    if (
+        record is None and logged is not None and logged.error is not None
+    ):  # it was dropped, also where nothing came after
+        raise logged.error
     base = None if record is None else chosen.catalog.newest_base(record.source, record.local, at)
     if base is None:
         first = None if record is None else chosen.catalog.first_base(record.source, record.local)

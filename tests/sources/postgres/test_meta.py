@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from tests.sources.postgres.capturing import Capture
 
-from penstock.errors import DefiniteError
+from penstock.errors import DefiniteError, Taken
 from penstock.positions import Lsn
 from penstock.sources.findings import errors_among
 from penstock.sources.postgres.config import PostgresInstanceConfig
@@ -74,7 +73,7 @@ def test_prepare_takes_them_back_when_it_fails(database: Any) -> None:
     database.execute(TABLE)
     instance = source(database).create_instances(1)[0]
     database.execute(f'CREATE PUBLICATION "{instance.publication}" FOR TABLE t')
-    with pytest.raises(psycopg.errors.DuplicateObject):
+    with pytest.raises(Taken):
         instance.prepare()
     assert there(database) == []
 
