@@ -1,9 +1,8 @@
 """Base and live tables are what the model says, at every position of any history.
 
 A plan of `tests.tables.histories` holds twenty short histories. ``PENSTOCK_HISTORIES`` says how many of them live
-tables are held to (240): each from one position to every later one. Base tables are followed through about half as
-many, in real Delta tables, which take seconds each. A plan that fails is printed whole, after Hypothesis has made it
-small.
+tables are held to (240): each from one position to every later one. Base tables are followed through about as many,
+in real Delta tables, which take seconds each. A plan that fails is printed whole, after Hypothesis has made it small.
 """
 
 from __future__ import annotations
@@ -71,21 +70,21 @@ def test_live_with_columns_that_are_added(spark: SparkSession, plan: Plan, low: 
 
 
 @pytest.mark.timeout(1800)
-@examples(0.25)
+@examples(0.4)
 @given(plan=plans(*KEYED), cuts=CUTS, in_spark=st.booleans())
 def test_base(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool) -> None:
     check_base(spark, plan, cuts, in_spark)
 
 
 @pytest.mark.timeout(1800)
-@examples(0.15)
+@examples(0.25)
 @given(plan=plans(BAG), cuts=CUTS, in_spark=st.booleans())
 def test_base_without_a_key(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool) -> None:
     check_base(spark, plan, cuts, in_spark)
 
 
 @pytest.mark.timeout(1800)
-@examples(0.15)
+@examples(0.25)
 @given(plan=plans(*KEYED, BAG, widened=True), cuts=CUTS, in_spark=st.booleans())
 def test_base_with_columns_that_are_added(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool) -> None:
     check_base(spark, plan, cuts, in_spark)
