@@ -1,0 +1,173 @@
+"""A look at topics: which ones they are, and from where to where each of their partitions can be read.
+
+::
+
+    starts and ends of the partitions that are known ─▶ the topics described ─▶ Observed
+         ▲                                                  │ there are more of them now
+         └──────────────────────────────────────────────────┘
+
+The topics are described *after* their offsets were asked for: one that has the same id as before still was that topic
+when it was asked for offsets. The end is where a reader of the source's isolation level gets to: with
+``read_committed``, before the first message of the oldest transaction that is still open.
+
+A topic that is not there is told as such only after it was looked for again and again: brokers that have just started
+do not know everything yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import IsolationLevel as Isolation
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from penstock.errors import PenstockError, TransientError
+from penstock.sources.kafka.librdkafka import librdkafka_settings
+from penstock.sources.kafka.refusals import refusal, way_out
+from penstock.sources.kafka.sql_options import KafkaSqlOptions
+from penstock.sources.kafka.with_options import IsolationLevel, KafkaWithOptions
+
+__all__ = ["Observed", "TopicsClient"]
+
+_LOG = logging.getLogger("penstock.kafka")
+_LOG.addHandler(logging.NullHandler())
+_REQUEST_SECONDS = 5.0
+_AGAIN_SECONDS = 0.1
+_CERTAIN_SECONDS = 2.0
+"""For so long a topic has to be missing."""
+_LATE_SECONDS = 5.0
+_NO_ID = Uuid(0, 0)
+_MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+_CONSUMERS = {"group.id", "isolation.level", "enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset"}
+"""Settings of clients that read."""
+_CONNECTING = {"reconnect.backoff.max.ms": 1000, "log.connection.close": False}
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A topic as it was at one moment, by partition."""
+
+    id: str | None
+    """Another one where the topic was deleted and made again; None where brokers do not tell."""
+    starts: tuple[int, ...]
+    """The first offset that is still there."""
+    ends: tuple[int, ...]
+    """The offset that the next message gets, or the first one of a transaction that is still open."""
+
+
+class TopicsClient:
+    """Looks at topics of one set of brokers; as a context manager it lets go of them at the end."""
+
+    def __init__(self, what: KafkaSqlOptions, how: KafkaWithOptions, source: str, *, patience: float = 5.0) -> None:
+        self._what = what
+        self._patience = patience
+        self._trouble: KafkaError | None = None
+        committed = how.isolation_level is IsolationLevel.READ_COMMITTED
+        self._isolation = Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED
+        given = librdkafka_settings(what, how, source)
+        settings: dict[str, Any] = {name: value for name, value in given.items() if name not in _CONSUMERS}
+        try:
+            self._admin = AdminClient({**_CONNECTING, **settings, "error_cb": self._note, "logger": _LOG})
+        except KafkaException as error:
+            raise self._explained(error.args[0]) from None
+
+    def look(self, known: Mapping[str, int]) -> dict[str, Observed | None]:
+        """Look at topics, of which so many partitions are known by now; None for one that is not there."""
+        asked, begun = dict(known), time.monotonic()
+        while True:
+            found: dict[str, Observed | None] | None = None
+            told: KafkaError | None = None
+            try:
+                found, asked = self._looked(asked)
+            except KafkaException as error:
+                self._admin.poll(0)  # the callback is called in here, and nowhere else
+                told = error.args[0]
+            waited = time.monotonic() - begun
+            if found is not None and (waited >= _CERTAIN_SECONDS or None not in found.values()):
+                return found
+            if found is None and (waited >= self._patience or self._is_certain(told)):
+                raise self._explained(told)
+            time.sleep(_AGAIN_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._admin.__exit__(kind, error, trace)
+
+    def _looked(self, asked: Mapping[str, int]) -> tuple[dict[str, Observed | None] | None, dict[str, int]]:
+        """Ask once; return nothing, and how many partitions there are, where these are others than were asked for."""
+        offsets = self._offsets(asked)
+        described = self._described(list(asked))
+        there = {topic: 0 if found is None else found[1] for topic, found in described.items()}
+        if offsets is None or there != dict(asked):
+            return None, there
+        return {
+            topic: None if found is None else Observed(found[0], *offsets[topic]) for topic, found in described.items()
+        }, there
+
+    def _offsets(self, asked: Mapping[str, int]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]] | None:
+        """Return starts and ends, by topic; None where a partition is not there."""
+        try:
+            starts, ends = self._listed(asked, OffsetSpec.earliest()), self._listed(asked, OffsetSpec.latest())
+        except KafkaException as error:
+            if error.args[0].code() in _MISSING:
+                return None
+            raise
+        return {topic: (starts[topic], ends[topic]) for topic in asked}
+
+    def _listed(self, asked: Mapping[str, int], which: OffsetSpec) -> dict[str, tuple[int, ...]]:
+        places = [TopicPartition(topic, number) for topic, count in asked.items() for number in range(count)]
+        answers: dict[TopicPartition, Future[Any]] = {}
+        if places:
+            answers = self._admin.list_offsets(
+                dict.fromkeys(places, which), isolation_level=self._isolation, request_timeout=_REQUEST_SECONDS
+            )
+        offsets = {(place.topic, place.partition): _answer(answer).offset for place, answer in answers.items()}
+        return {topic: tuple(offsets[topic, number] for number in range(count)) for topic, count in asked.items()}
+
+    def _described(self, topics: list[str]) -> dict[str, tuple[str | None, int] | None]:
+        """Return id and number of partitions of each topic; None for one that brokers do not know."""
+        found: dict[str, tuple[str | None, int] | None] = {}
+        asked = self._admin.describe_topics(TopicCollection(topics), request_timeout=_REQUEST_SECONDS)
+        for topic, answer in asked.items():
+            try:
+                told = _answer(answer)
+                found[topic] = (_identity(told.topic_id), len(told.partitions))
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+                found[topic] = None
+        return found
+
+    def _is_certain(self, told: KafkaError | None) -> bool:
+        return any(error is not None and way_out(error) is not None for error in (told, self._trouble))
+
+    def _explained(self, told: KafkaError | None) -> PenstockError:
+        if told is None:
+            message = f"the brokers {self._what.broker} do not agree on which partitions there are"
+            return TransientError(message, "Try again when they are in order.")
+        return refusal(self._what.broker, self._what.topic, told, self._trouble)
+
+    def _note(self, error: KafkaError) -> None:
+        """Keep what tells most: that a login or handshake failed, and not that all brokers are out of reach since."""
+        telling = error.code() != KafkaError._ALL_BROKERS_DOWN
+        if self._trouble is None or (telling and way_out(self._trouble) is None):
+            self._trouble = error
+
+
+def _answer(asked: Future[Any]) -> Any:
+    return asked.result(_REQUEST_SECONDS + _LATE_SECONDS)
+
+
+def _identity(told: Uuid | None) -> str | None:
+    return None if told is None or told == _NO_ID else str(told)
