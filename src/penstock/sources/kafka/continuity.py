@@ -29,7 +29,7 @@ class Taken:
     """What was taken of a topic so far: which topic it was, and up to which offset of each partition."""
 
     id: str | None
-    """None where brokers did not tell: those before Kafka 2.8."""
+    """None where brokers have never told it: those before Kafka 2.8 do not."""
     upto: tuple[int, ...]
 
 
@@ -38,7 +38,7 @@ def continued(source: str, topic: str, taken: Taken, found: Observed | None) -> 
     if found is None:
         message = f"the topic {topic} is gone, or may not be seen any more"
         raise DefiniteError(message, f"Let the user describe it, where it is still there. If not: {_anew(source)}")
-    if taken.id is not None and found.id != taken.id:
+    if None not in (taken.id, found.id) and found.id != taken.id:
         message = f"the topic {topic} was deleted and made again: its offsets are others than those that were taken"
         raise DefiniteError(message, _anew(source))
     if len(found.ends) < len(taken.upto):
@@ -46,7 +46,7 @@ def continued(source: str, topic: str, taken: Taken, found: Observed | None) -> 
         raise DefiniteError(message, _anew(source))
     _check_ends(source, topic, taken.upto, found)
     check_kept(source, topic, taken.upto, found)
-    return Taken(found.id, found.ends)
+    return Taken(found.id or taken.id, found.ends)
 
 
 def _check_ends(source: str, topic: str, upto: Sequence[int], found: Observed) -> None:
