@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 from tests.sources.running import Captured
 
 from penstock.changelog.sqlite.log import SqliteLog

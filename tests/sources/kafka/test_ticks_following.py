@@ -8,8 +8,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,22 +87,22 @@ def test_killed_again_and_again_under_a_running_producer(tmp_path: Path, topics:
         ".run(threading.Event(), lambda: print('ready', flush=True))"
     )
     command = [sys.executable, "-c", program, str(tmp_path), followed.config.model_dump_json()]
-    reached = 0
+    last = 0
     with written_on(topics, names):
         for life in range(3):
             with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
                 assert process.stdout is not None
                 assert process.stdout.readline()
                 give_up = time.monotonic() + 0.3 + 0.07 * life
-                while time.monotonic() < give_up or followed.durable() <= reached:
+                while time.monotonic() < give_up or followed.durable() <= last:
                     time.sleep(0.01)
                 process.kill()
-            reached = followed.durable()
+            last = followed.durable()
     for name in names:
         topics.fill(name, 1, 1)
     ends = {name: beginning_at_end(topics, name) for name in names}
     followed.run_until(lambda: all(followed.upto(name) == ends[name] for name in names))
-    assert reached >= 3
+    assert last >= 3
     for name in names:
         require_whole(followed, name)
         assert followed.error(name) is None
@@ -111,6 +112,10 @@ def test_killed_again_and_again_under_a_running_producer(tmp_path: Path, topics:
 def beginning_at_end(topics: Topics, name: str) -> list[int]:
     start = Start(others=Beginning.LATEST)
     return list(beginning(options_of(topics.broker, name), KafkaWithOptions.given(), "end", start).offsets)
+
+
+def reached(followed: Followed, name: str, upto: list[int]) -> bool:
+    return followed.upto(name) == upto
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -131,11 +136,10 @@ def test_a_crash_around_a_tick(tmp_path: Path, topics: Topics, monkeypatch: pyte
     followed = Followed(tmp_path, topics.broker, [name])
     for turn in range(1, 6):
         topics.fill(name, 1, turn % 2)
-        while followed.upto(name) != [turn, (turn + 1) // 2]:
-            try:
-                followed.run_until(lambda turn=turn: followed.upto(name) == [turn, (turn + 1) // 2])
-            except KeyboardInterrupt:
-                continue
+        expected = [turn, (turn + 1) // 2]
+        while followed.upto(name) != expected:
+            with suppress(KeyboardInterrupt):
+                followed.run_until(partial(reached, followed, name, expected))
     assert not due
     require_whole(followed, name)
     assert followed.durable() == 5

@@ -104,15 +104,15 @@ def test_without_base_tables_everything_is_needed(tmp_path: Path, topics: Topics
 
 
 def test_a_broker_that_dies_and_comes_back(tmp_path: Path, topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    patience = 60.0
+    monkeypatch.setattr(following, "TopicsClient", lambda *told: TopicsClient(*told, patience=patience))
     followed, name = taken(tmp_path, topics, 3, 2)
     with followed.running():  # it comes back while it is still waited for
         topics.broker.kill()
         topics.broker.start()
         topics.fill(name, 1, 1)
         followed.until(lambda: followed.upto(name) == [4, 3])
-    monkeypatch.setattr(
-        following, "TopicsClient", lambda what, how, source: TopicsClient(what, how, source, patience=0.5)
-    )
+    patience = 0.5
     try:
         with pytest.raises(TransientError, match="cannot be read"), followed.running():
             time.sleep(0.2)
@@ -123,7 +123,7 @@ def test_a_broker_that_dies_and_comes_back(tmp_path: Path, topics: Topics, monke
             followed.run_until(lambda: False)
     finally:
         topics.broker.start()
-    monkeypatch.undo()
+    patience = 60.0
     topics.fill(name, 1, 1)
     followed.run_until(lambda: followed.upto(name) == [5, 4])
     assert followed.error(name) is None

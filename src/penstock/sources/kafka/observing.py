@@ -26,7 +26,8 @@ from typing import Any, Self
 
 from confluent_kafka import IsolationLevel as Isolation
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import EarliestSpec, LatestSpec, OffsetSpec
 
 from penstock.errors import PenstockError, TransientError
 from penstock.sources.kafka.librdkafka import librdkafka_settings
@@ -44,6 +45,8 @@ _CERTAIN_SECONDS = 2.0
 """For so long a topic has to be missing."""
 _LATE_SECONDS = 5.0
 _NO_ID = Uuid(0, 0)
+_EARLIEST: OffsetSpec = EarliestSpec()  # type: ignore[no-untyped-call]
+_LATEST: OffsetSpec = LatestSpec()  # type: ignore[no-untyped-call]
 _MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _CONSUMERS = {"group.id", "isolation.level", "enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset"}
 """Settings of clients that read."""
@@ -73,8 +76,9 @@ class TopicsClient:
         self._isolation = Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED
         given = librdkafka_settings(what, how, source)
         settings: dict[str, Any] = {name: value for name, value in given.items() if name not in _CONSUMERS}
+        settings |= {**_CONNECTING, "error_cb": self._note, "logger": _LOG}
         try:
-            self._admin = AdminClient({**_CONNECTING, **settings, "error_cb": self._note, "logger": _LOG})
+            self._admin = AdminClient(settings)
         except KafkaException as error:
             raise self._explained(error.args[0]) from None
 
@@ -91,6 +95,7 @@ class TopicsClient:
                 told = error.args[0]
             waited = time.monotonic() - begun
             if found is not None and (waited >= _CERTAIN_SECONDS or None not in found.values()):
+                self._trouble = None
                 return found
             if found is None and (waited >= self._patience or self._is_certain(told)):
                 raise self._explained(told)
@@ -118,7 +123,7 @@ class TopicsClient:
     def _offsets(self, asked: Mapping[str, int]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]] | None:
         """Return starts and ends, by topic; None where a partition is not there."""
         try:
-            starts, ends = self._listed(asked, OffsetSpec.earliest()), self._listed(asked, OffsetSpec.latest())
+            starts, ends = self._listed(asked, _EARLIEST), self._listed(asked, _LATEST)
         except KafkaException as error:
             if error.args[0].code() in _MISSING:
                 return None
