@@ -171,7 +171,10 @@ class TopicsClient:
 
 
 def _answer(asked: Future[Any]) -> Any:
-    return asked.result(_REQUEST_SECONDS + _LATE_SECONDS)
+    try:
+        return asked.result(_REQUEST_SECONDS + _LATE_SECONDS)
+    except TimeoutError:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
 
 
 def _identity(told: Uuid | None) -> str | None:
