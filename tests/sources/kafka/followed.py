@@ -23,7 +23,7 @@ from penstock.sources.kafka.beginning import beginning
 from penstock.sources.kafka.following import FollowingConfig, FollowingInstance
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.start import start_of
-from penstock.sources.kafka.ticks import OffsetRange, outermost, ranges, tick_table
+from penstock.sources.kafka.ticks import OffsetRange, ranges_within, tick_table
 from penstock.sources.kafka.with_options import KafkaWithOptions
 from penstock.testing.kafka import KafkaBroker
 
@@ -96,8 +96,7 @@ class Followed(Captured):
     def ranges(self, topic: str, after: int = 0, upto: int | None = None) -> list[OffsetRange]:
         """Return what is to be read for a range, told by as little of the log as is needed."""
         with closing(self.log.reader()) as reader:
-            extent = reader.extent(tick_table(topic).name, Lsn(after), self.durable() if upto is None else Lsn(upto))
-            return ranges(topic, reader.read(outermost(extent)))
+            return ranges_within(reader, topic, Lsn(after), self.durable() if upto is None else Lsn(upto))
 
     def upto(self, topic: str) -> list[int]:
         """Return how far a topic was taken."""

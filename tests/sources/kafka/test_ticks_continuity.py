@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import DefiniteError
-from penstock.sources.kafka.continuity import Taken, continued
+from penstock.sources.kafka.continuity import Reached, continued
 from penstock.sources.kafka.observing import Observed
 
-TAKEN = Taken("id", (5, 3))
+REACHED = Reached("id", (5, 3))
 
 
 @pytest.mark.parametrize(
     ("taken", "found", "after"),
     [
-        (TAKEN, Observed("id", (0, 0), (5, 3)), TAKEN),
-        (TAKEN, Observed("id", (5, 3), (9, 3)), Taken("id", (9, 3))),
-        (TAKEN, Observed("id", (0, 0, 0), (5, 3, 0)), Taken("id", (5, 3, 0))),
-        (Taken(None, (5,)), Observed(None, (0,), (6,)), Taken(None, (6,))),
-        (Taken(None, (5,)), Observed("id", (0,), (6,)), Taken("id", (6,))),
-        (Taken("id", (5,)), Observed(None, (0,), (6,)), Taken("id", (6,))),
+        (REACHED, Observed("id", (0, 0), (5, 3)), REACHED),
+        (REACHED, Observed("id", (5, 3), (9, 3)), Reached("id", (9, 3))),
+        (REACHED, Observed("id", (0, 0, 0), (5, 3, 0)), Reached("id", (5, 3, 0))),
+        (Reached(None, (5,)), Observed(None, (0,), (6,)), Reached(None, (6,))),
+        (Reached(None, (5,)), Observed("id", (0,), (6,)), Reached("id", (6,))),
+        (Reached("id", (5,)), Observed(None, (0,), (6,)), Reached("id", (6,))),
     ],
     ids=[
         "at rest",
@@ -30,7 +30,7 @@ TAKEN = Taken("id", (5, 3))
         "a broker that is older than another",
     ],
 )
-def test_what_goes_on(taken: Taken, found: Observed, after: Taken) -> None:
+def test_what_goes_on(taken: Reached, found: Observed, after: Reached) -> None:
     assert continued("s", "t", taken, found) == after
 
 
@@ -48,6 +48,6 @@ def test_what_goes_on(taken: Taken, found: Observed, after: Taken) -> None:
 )
 def test_what_does_not(found: Observed | None, said: str, remedy: str) -> None:
     with pytest.raises(DefiniteError, match=said) as caught:
-        continued("s", "t", TAKEN, found)
+        continued("s", "t", REACHED, found)
     assert remedy in caught.value.remedy
     assert "DROP SOURCES s;" in caught.value.remedy

@@ -21,11 +21,11 @@ from penstock.errors import DefiniteError
 from penstock.sources.kafka.observing import Observed
 from penstock.sources.kafka.ticks import widened_offsets
 
-__all__ = ["Taken", "check_kept", "continued"]
+__all__ = ["Reached", "check_kept", "continued"]
 
 
 @dataclass(frozen=True)
-class Taken:
+class Reached:
     """What was taken of a topic so far: which topic it was, and up to which offset of each partition."""
 
     id: str | None
@@ -33,7 +33,7 @@ class Taken:
     upto: tuple[int, ...]
 
 
-def continued(source: str, topic: str, taken: Taken, found: Observed | None) -> Taken:
+def continued(source: str, topic: str, taken: Reached, found: Observed | None) -> Reached:
     """Return what is taken with the next tick; the same where nothing came."""
     if found is None:
         message = f"the topic {topic} is gone, or may not be seen any more"
@@ -46,7 +46,7 @@ def continued(source: str, topic: str, taken: Taken, found: Observed | None) -> 
         raise DefiniteError(message, _anew(source))
     _check_ends(source, topic, taken.upto, found)
     check_kept(source, topic, taken.upto, found)
-    return Taken(found.id or taken.id, found.ends)
+    return Reached(found.id or taken.id, found.ends)
 
 
 def _check_ends(source: str, topic: str, upto: Sequence[int], found: Observed) -> None:

@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict
 from penstock.changelog.interface import ChangeLog, ChangeLogReader
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
-from penstock.sources.kafka.continuity import Taken, check_kept, continued
+from penstock.sources.kafka.continuity import Reached, check_kept, continued
 from penstock.sources.kafka.observing import Observed, TopicsClient
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.ticks import first_offsets, tick_row, tick_table, widened_offsets
@@ -120,11 +120,11 @@ class FollowingInstance(SteppingInstance[FollowingConfig]):
         """Return the time between looks."""
         return self._config.how.timestamp_frequency_ms / 1000
 
-    def _taken(self, noted: Mapping[str, Any]) -> dict[str, Taken]:
-        begun = {topic.name: Taken(topic.id, topic.offsets) for topic in self._config.topics}
-        return begun | {name: Taken(noted[name]["id"], tuple(noted[name]["upto"])) for name in begun if name in noted}
+    def _taken(self, noted: Mapping[str, Any]) -> dict[str, Reached]:
+        begun = {topic.name: Reached(topic.id, topic.offsets) for topic in self._config.topics}
+        return begun | {name: Reached(noted[name]["id"], tuple(noted[name]["upto"])) for name in begun if name in noted}
 
-    def _look(self, taken: Mapping[str, Taken]) -> dict[str, Observed | None]:
+    def _look(self, taken: Mapping[str, Reached]) -> dict[str, Observed | None]:
         """Ask the brokers; a refusal ends this run, and is told by the next one if it is still there."""
         try:
             return self._client.look(_counted(taken))
@@ -160,5 +160,5 @@ class FollowingInstance(SteppingInstance[FollowingConfig]):
         return first_offsets(self._reader.read(extent))
 
 
-def _counted(taken: Mapping[str, Taken]) -> dict[str, int]:
+def _counted(taken: Mapping[str, Reached]) -> dict[str, int]:
     return {name: len(topic.upto) for name, topic in taken.items()}

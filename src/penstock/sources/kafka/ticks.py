@@ -30,16 +30,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.changelog.interface import Extent
+from penstock.changelog.interface import ChangeLogReader
 from penstock.model import TableName
+from penstock.positions import Lsn
 from penstock.sources.row_tables import RowTable
 
 __all__ = [
     "OffsetRange",
     "assigned",
     "first_offsets",
-    "outermost",
     "ranges",
+    "ranges_within",
     "tick_bounds",
     "tick_of",
     "tick_row",
@@ -76,11 +77,6 @@ def widened_offsets(offsets: Sequence[int], partitions: int) -> tuple[int, ...]:
     return (*offsets, *[0] * (partitions - len(offsets)))
 
 
-def outermost(extent: Extent) -> Extent:
-    """Return the part of an extent of ticks that is enough for `ranges`: every tick is a chunk of its own."""
-    return extent if len(extent.chunks) <= 2 else replace(extent, chunks=(extent.chunks[0], extent.chunks[-1]))
-
-
 def first_offsets(ticks: Iterable[pa.RecordBatch]) -> tuple[int, ...] | None:
     """Return where the first of some ticks begins, by partition; None where there is no tick."""
     first = next((batch for batch in ticks if len(batch)), None)
@@ -96,6 +92,14 @@ def ranges(topic: str, ticks: Iterable[pa.RecordBatch]) -> list[OffsetRange]:
     begun = widened_offsets(_vectors(batches[0], "from")[0].as_py(), len(upto))
     bounds = enumerate(zip(begun, upto, strict=True))
     return [OffsetRange(topic, number, first, last) for number, (first, last) in bounds if first < last]
+
+
+def ranges_within(reader: ChangeLogReader, topic: str, after: Lsn, upto: Lsn) -> list[OffsetRange]:
+    """Return what is to be read for (after, upto]; of the log, only the first and the last tick of that are read."""
+    extent = reader.extent(tick_table(topic).name, after, upto)
+    if len(extent.chunks) > 2:  # each tick is a chunk of its own
+        extent = replace(extent, chunks=(extent.chunks[0], extent.chunks[-1]))
+    return ranges(topic, reader.read(extent))
 
 
 def assigned(options: Mapping[str, str], read: Sequence[OffsetRange]) -> dict[str, str]:
