@@ -17,10 +17,9 @@ def beginning(what: KafkaSqlOptions, how: KafkaWithOptions, source: str, start: 
     """Settle a start to the offsets that it means now; refuse one of which messages are gone, or not there yet."""
     topic = what.topic
     with TopicClient(what, how, source) as settling, TopicsClient(what, how, source) as looking:
-        partitions = settling.partitions()
-        before = looking.look({topic: partitions})[topic]
+        before = looking.look([topic])[topic]
         offsets = settling.settled(start)
-        found = looking.look({topic: partitions})[topic]
+        found = looking.look([topic])[topic]
     if before is None or found is None or before.id != found.id:
         message = f"the topic {topic} at {what.broker} is being deleted or made again"
         raise TransientError(message, "Try again when that is done.")

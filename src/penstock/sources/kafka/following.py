@@ -100,14 +100,14 @@ class FollowingInstance(SteppingInstance[FollowingConfig]):
     def resume(self, at: Lsn, noted: Mapping[str, Any]) -> None:
         """Reach the brokers: what they refuse is told before anything else."""
         self._due, self._starts = 0.0, {}
-        self._client.look(_counted(self._taken(noted)))
+        self._client.look(self._names())
 
     def next_step(self, at: Lsn, noted: Mapping[str, Any]) -> Step | None:
         """Look at all topics, when it is time to; make a tick of them where one has moved."""
         self._stop.wait(max(0.0, self._due - time.monotonic()))  # after a tick; when there was none, `pause` did it
         self._due = time.monotonic() + self.pause()
         taken = self._taken(noted)
-        found = self._look(taken)
+        found = self._look()
         after = {name: continued(self._config.source, name, taken[name], found[name]) for name in taken}
         self._check_readers(at, found)
         moved = [name for name in taken if after[name].upto != taken[name].upto]
@@ -120,14 +120,17 @@ class FollowingInstance(SteppingInstance[FollowingConfig]):
         """Return the time between looks."""
         return self._config.how.timestamp_frequency_ms / 1000
 
+    def _names(self) -> list[str]:
+        return [topic.name for topic in self._config.topics]
+
     def _taken(self, noted: Mapping[str, Any]) -> dict[str, Reached]:
         begun = {topic.name: Reached(topic.id, topic.offsets) for topic in self._config.topics}
         return begun | {name: Reached(noted[name]["id"], tuple(noted[name]["upto"])) for name in begun if name in noted}
 
-    def _look(self, taken: Mapping[str, Reached]) -> dict[str, Observed | None]:
+    def _look(self) -> dict[str, Observed | None]:
         """Ask the brokers; a refusal ends this run, and is told by the next one if it is still there."""
         try:
-            return self._client.look(_counted(taken))
+            return self._client.look(self._names())
         except DefiniteError as refused:
             raise TransientError(refused.message, refused.remedy) from refused
 
@@ -158,7 +161,3 @@ class FollowingInstance(SteppingInstance[FollowingConfig]):
         after = max(after, logged.valid)
         extent = self._reader.extent(table, after, max(after, upto))
         return first_offsets(self._reader.read(extent))
-
-
-def _counted(taken: Mapping[str, Reached]) -> dict[str, int]:
-    return {name: len(topic.upto) for name, topic in taken.items()}

@@ -2,13 +2,13 @@
 
 ::
 
-    starts and ends of the partitions that are known ─▶ the topics described ─▶ Observed
-         ▲                                                  │ there are more of them now
-         └──────────────────────────────────────────────────┘
+    the topics described ─▶ starts and ends of their partitions ─▶ described again: the same? ─▶ Observed
+         ▲                                                              │ no
+         └──────────────────────────────────────────────────────────────┘
 
-The topics are described *after* their offsets were asked for: one that has the same id as before still was that topic
-when it was asked for offsets. The end is where a reader of the source's isolation level gets to: with
-``read_committed``, before the first message of the oldest transaction that is still open.
+A topic that has the same id and partitions before and after its offsets were asked for was that topic all the while.
+The end is where a reader of the source's isolation level gets to: with ``read_committed``, before the first message of
+the oldest transaction that is still open.
 
 A topic that is not there is told as such only after it was looked for again and again: brokers that have just started
 do not know everything yet.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
@@ -47,7 +47,6 @@ _LATE_SECONDS = 5.0
 _NO_ID = Uuid(0, 0)
 _EARLIEST: OffsetSpec = EarliestSpec()  # type: ignore[no-untyped-call]
 _LATEST: OffsetSpec = LatestSpec()  # type: ignore[no-untyped-call]
-_MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _CONSUMERS = {"group.id", "isolation.level", "enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset"}
 """Settings of clients that read."""
 _CONNECTING = {"reconnect.backoff.max.ms": 1000, "log.connection.close": False}
@@ -71,6 +70,7 @@ class TopicsClient:
     def __init__(self, what: KafkaSqlOptions, how: KafkaWithOptions, source: str, *, patience: float = 5.0) -> None:
         self._what = what
         self._patience = patience
+        self._seconds = min(patience, _REQUEST_SECONDS)
         self._trouble: KafkaError | None = None
         committed = how.isolation_level is IsolationLevel.READ_COMMITTED
         self._isolation = Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED
@@ -82,14 +82,14 @@ class TopicsClient:
         except KafkaException as error:
             raise self._explained(error.args[0]) from None
 
-    def look(self, known: Mapping[str, int]) -> dict[str, Observed | None]:
-        """Look at topics, of which so many partitions are known by now; None for one that is not there."""
-        asked, begun = dict(known), time.monotonic()
+    def look(self, topics: Sequence[str]) -> dict[str, Observed | None]:
+        """Look at topics; None for one that is not there."""
+        begun = time.monotonic()
         while True:
             found: dict[str, Observed | None] | None = None
             told: KafkaError | None = None
             try:
-                found, asked = self._looked(asked)
+                found = self._looked(topics)
             except KafkaException as error:
                 self._admin.poll(0)  # the callback is called in here, and nowhere else
                 told = error.args[0]
@@ -109,50 +109,52 @@ class TopicsClient:
     ) -> None:
         self._admin.__exit__(kind, error, trace)
 
-    def _looked(self, asked: Mapping[str, int]) -> tuple[dict[str, Observed | None] | None, dict[str, int]]:
-        """Ask once; return nothing, and how many partitions there are, where these are others than were asked for."""
-        offsets = self._offsets(asked)
-        described = self._described(list(asked))
-        there = {topic: 0 if found is None else found[1] for topic, found in described.items()}
-        if offsets is None or there != dict(asked):
-            return None, there
+    def _looked(self, topics: Sequence[str]) -> dict[str, Observed | None] | None:
+        """Look once; None where the topics became others meanwhile."""
+        before = self._described(topics)
+        asked = {topic: found[1] for topic, found in before.items() if found is not None}
+        starts, ends = self._listed(asked, _EARLIEST), self._listed(asked, _LATEST)
+        if self._described(topics) != before:
+            return None
         return {
-            topic: None if found is None else Observed(found[0], *offsets[topic]) for topic, found in described.items()
-        }, there
-
-    def _offsets(self, asked: Mapping[str, int]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]] | None:
-        """Return starts and ends, by topic; None where a partition is not there."""
-        try:
-            starts, ends = self._listed(asked, _EARLIEST), self._listed(asked, _LATEST)
-        except KafkaException as error:
-            if error.args[0].code() in _MISSING:
-                return None
-            raise
-        return {topic: (starts[topic], ends[topic]) for topic in asked}
+            topic: None if found is None else Observed(found[0], starts[topic], ends[topic])
+            for topic, found in before.items()
+        }
 
     def _listed(self, asked: Mapping[str, int], which: OffsetSpec) -> dict[str, tuple[int, ...]]:
         places = [TopicPartition(topic, number) for topic, count in asked.items() for number in range(count)]
         answers: dict[TopicPartition, Future[Any]] = {}
         if places:
             answers = self._admin.list_offsets(
-                dict.fromkeys(places, which), isolation_level=self._isolation, request_timeout=_REQUEST_SECONDS
+                dict.fromkeys(places, which), isolation_level=self._isolation, request_timeout=self._seconds
             )
-        offsets = {(place.topic, place.partition): _answer(answer).offset for place, answer in answers.items()}
+        offsets = {(place.topic, place.partition): self._answer(answer).offset for place, answer in answers.items()}
         return {topic: tuple(offsets[topic, number] for number in range(count)) for topic, count in asked.items()}
 
-    def _described(self, topics: list[str]) -> dict[str, tuple[str | None, int] | None]:
+    def _described(self, topics: Sequence[str]) -> dict[str, tuple[str | None, int] | None]:
         """Return id and number of partitions of each topic; None for one that brokers do not know."""
         found: dict[str, tuple[str | None, int] | None] = {}
-        asked = self._admin.describe_topics(TopicCollection(topics), request_timeout=_REQUEST_SECONDS)
+        asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._seconds)
         for topic, answer in asked.items():
             try:
-                told = _answer(answer)
+                told = self._answer(answer)
                 found[topic] = (_identity(told.topic_id), len(told.partitions))
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
                 found[topic] = None
         return found
+
+    def _answer(self, asked: Future[Any]) -> Any:
+        """Wait for an answer; not for one that cannot come any more, as the client cannot log in."""
+        late = time.monotonic() + self._seconds + _LATE_SECONDS
+        while True:
+            try:
+                return asked.result(_AGAIN_SECONDS)
+            except TimeoutError:
+                self._admin.poll(0)
+                if self._is_certain(None) or time.monotonic() > late:
+                    raise KafkaException(self._trouble or KafkaError(KafkaError._TIMED_OUT)) from None
 
     def _is_certain(self, told: KafkaError | None) -> bool:
         return any(error is not None and way_out(error) is not None for error in (told, self._trouble))
@@ -168,13 +170,6 @@ class TopicsClient:
         telling = error.code() != KafkaError._ALL_BROKERS_DOWN
         if self._trouble is None or (telling and way_out(self._trouble) is None):
             self._trouble = error
-
-
-def _answer(asked: Future[Any]) -> Any:
-    try:
-        return asked.result(_REQUEST_SECONDS + _LATE_SECONDS)
-    except TimeoutError:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
 
 
 def _identity(told: Uuid | None) -> str | None:
