@@ -37,7 +37,7 @@ class Topics:
         self.broker = broker
         self.client: dict[str, Any] = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
         self.admin = AdminClient(self.client)
-        self.producer = Producer({**self.client, "linger.ms": 0})
+        self.producer = self._producer()
 
     def make(self, partitions: int = 2, name: str | None = None) -> str:
         """Make a topic that keeps everything; return its name."""
@@ -52,6 +52,7 @@ class Topics:
     def add_partitions(self, topic: str, count: int) -> None:
         """Let a topic have so many."""
         self.admin.create_partitions([NewPartitions(topic, count)])[topic].result(20)
+        self.producer = self._producer()  # the one that is there looks for new ones every few minutes
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Remove the first messages of a partition."""
@@ -64,6 +65,9 @@ class Topics:
             for _ in range(count):
                 self.producer.produce(topic, b"m", partition=partition)
         assert self.producer.flush(30) == 0
+
+    def _producer(self) -> Producer:
+        return Producer({**self.client, "linger.ms": 0})
 
 
 class Followed(Captured):
@@ -121,3 +125,24 @@ class Followed(Captured):
 def options_of(broker: KafkaBroker, topic: str) -> KafkaSqlOptions:
     """Name a topic."""
     return KafkaSqlOptions.given(broker=broker.bootstrap, topic=topic, value_format="bytes")
+
+
+def require_whole(followed: Followed, topic: str) -> None:
+    """Each tick goes on where the one before ended, from the first message on; and any range is told by its ends."""
+    ticks = followed.ticks(topic).to_pylist()
+    at = [0] * len(ticks[0]["from"])
+    for tick in ticks:
+        assert tick["from"] == at + [0] * (len(tick["to"]) - len(at))
+        assert all(first <= last for first, last in zip(tick["from"], tick["to"], strict=True))
+        assert tick["to"] != at
+        at = tick["to"]
+    places = [tick["at"] for tick in ticks]
+    assert places == sorted(set(places))
+    for after, upto in itertools.combinations(range(0, len(ticks), max(1, len(ticks) // 7)), 2):
+        first, last = ticks[after]["from"], ticks[upto - 1]["to"]
+        expected = [
+            OffsetRange(topic, number, begin, end)
+            for number, (begin, end) in enumerate(zip(first + [0] * (len(last) - len(first)), last, strict=True))
+            if begin < end
+        ]
+        assert followed.ranges(topic, places[after] - 1, places[upto - 1]) == expected

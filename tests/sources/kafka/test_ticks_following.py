@@ -17,14 +17,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from tests.sources.kafka.conftest import Guarded
-from tests.sources.kafka.followed import Followed, Topics, options_of
+from tests.sources.kafka.followed import Followed, Topics, options_of, require_whole
 
 from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.errors import DefiniteError
 from penstock.sources.kafka.beginning import beginning
 from penstock.sources.kafka.following import FollowingConfig
 from penstock.sources.kafka.start import Start, start_of
-from penstock.sources.kafka.ticks import OffsetRange
 from penstock.sources.kafka.with_options import Beginning, KafkaWithOptions
 
 
@@ -58,27 +57,6 @@ def written_on(topics: Topics, names: list[str]) -> Iterator[None]:
 def ends_of(topics: Topics, name: str) -> list[int]:
     start = Start(others=Beginning.LATEST)
     return list(beginning(options_of(topics.broker, name), KafkaWithOptions.given(), "end", start).offsets)
-
-
-def require_whole(followed: Followed, topic: str) -> None:
-    """Each tick goes on where the one before ended, from the first message on; and any range is told by its ends."""
-    ticks = followed.ticks(topic).to_pylist()
-    at = [0] * len(ticks[0]["from"])
-    for tick in ticks:
-        assert tick["from"] == at + [0] * (len(tick["to"]) - len(at))
-        assert all(first <= last for first, last in zip(tick["from"], tick["to"], strict=True))
-        assert tick["to"] != at
-        at = tick["to"]
-    places = [tick["at"] for tick in ticks]
-    assert places == sorted(set(places))
-    for after, upto in itertools.combinations(range(0, len(ticks), max(1, len(ticks) // 7)), 2):
-        first, last = ticks[after]["from"], ticks[upto - 1]["to"]
-        expected = [
-            OffsetRange(topic, number, begin, end)
-            for number, (begin, end) in enumerate(zip(first + [0] * (len(last) - len(first)), last, strict=True))
-            if begin < end
-        ]
-        assert followed.ranges(topic, places[after] - 1, places[upto - 1]) == expected
 
 
 def test_killed_again_and_again_under_a_running_producer(tmp_path: Path, topics: Topics) -> None:
