@@ -1,0 +1,158 @@
+"""Ticks: from here on, messages up to these offsets are visible. The messages themselves stay in Kafka.
+
+::
+
+    position      1           2           3           4
+    from     [0, 0]      [3, 0]   [5, 2, 0]   [5, 4, 1]       `from` is the `to` before it; a partition that
+    to       [3, 0]      [5, 2]   [5, 4, 1]   [9, 4, 6]       was added stands there from 0 on
+
+    (1, 4]   ─▶ first `from`, last `to` ─▶ partition 0: 3 … 9,  1: 0 … 4,  2: 0 … 6     (the last is not in it)
+
+A tick is one position of the source's log. For each of its topics the log has a table (`tick_table`), with a row for
+each tick in which that topic moved. Ticks of a topic join without a gap. So the first and the last of a range say what
+is to be read for it, however many lie between, and whatever was removed of the history before it: `from` of the first
+tick after a base is where that base ends.
+
+Within a partition the order of messages is that of their offsets, and the order of ticks never contradicts it. Messages
+of *different* partitions are ordered by their ticks alone. Where a key occurs in several partitions (the producer chose
+them, or some were added later), `tick_bounds` says which tick a message is of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.changelog.interface import ChangeLogReader
+from penstock.model import TableName
+from penstock.positions import Lsn
+from penstock.sources.row_tables import RowTable
+
+__all__ = [
+    "OffsetRange",
+    "assigned",
+    "first_offsets",
+    "ranges",
+    "ranges_within",
+    "tick_bounds",
+    "tick_of",
+    "tick_row",
+    "tick_table",
+    "widened_offsets",
+]
+
+_SCHEMA = "penstock_ticks"
+_COLUMNS = pa.schema([("from", pa.list_(pa.int64())), ("to", pa.list_(pa.int64()))])
+_BOUNDS = pa.schema([("partition", pa.int32()), ("first", pa.int64()), ("last", pa.int64()), ("tick", pa.int64())])
+
+
+class OffsetRange(NamedTuple):
+    """Messages of one partition: from the offset `first` on, up to `last`, which is not in it."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+
+
+def tick_table(topic: str) -> RowTable:
+    """Return the table of a topic's ticks."""
+    return RowTable.of(TableName(_SCHEMA, topic), _COLUMNS)
+
+
+def tick_row(first: Sequence[int], last: Sequence[int]) -> pa.RecordBatch:
+    """Return the row of a tick, by partition."""
+    return pa.RecordBatch.from_pydict({"from": [list(first)], "to": [list(last)]}, schema=_COLUMNS)
+
+
+def widened_offsets(offsets: Sequence[int], partitions: int) -> tuple[int, ...]:
+    """Return offsets by partition, with 0 for partitions that were added since."""
+    return (*offsets, *[0] * (partitions - len(offsets)))
+
+
+def first_offsets(ticks: Iterable[pa.RecordBatch]) -> tuple[int, ...] | None:
+    """Return where the first of some ticks begins, by partition; None where there is no tick."""
+    first = next((batch for batch in ticks if len(batch)), None)
+    return None if first is None else tuple(_vectors(first, "from")[0].as_py())
+
+
+def ranges(topic: str, ticks: Iterable[pa.RecordBatch]) -> list[OffsetRange]:
+    """Return what is to be read for the ticks of a range, as the log gives them: nothing for partitions at rest."""
+    batches = [batch for batch in ticks if len(batch)]
+    if not batches:
+        return []
+    upto = _vectors(batches[-1], "to")[-1].as_py()
+    begun = widened_offsets(_vectors(batches[0], "from")[0].as_py(), len(upto))
+    bounds = enumerate(zip(begun, upto, strict=True))
+    return [OffsetRange(topic, number, first, last) for number, (first, last) in bounds if first < last]
+
+
+def ranges_within(reader: ChangeLogReader, topic: str, after: Lsn, upto: Lsn) -> list[OffsetRange]:
+    """Return what is to be read for (after, upto]; of the log, only the first and the last tick of that are read."""
+    extent = reader.extent(tick_table(topic).name, after, upto)
+    if len(extent.chunks) > 2:  # each tick is a chunk of its own
+        extent = replace(extent, chunks=(extent.chunks[0], extent.chunks[-1]))
+    return ranges(topic, reader.read(extent))
+
+
+def assigned(options: Mapping[str, str], read: Sequence[OffsetRange]) -> dict[str, str]:
+    """Return options of Spark's Kafka reader (those of `spark_options`) with which it reads these ranges alone."""
+    assert read, "Spark cannot be told to read nothing"
+    return {
+        **{name: value for name, value in options.items() if not name.startswith(("subscribe", "starting", "ending"))},
+        "assign": json.dumps({topic: sorted(offsets) for topic, offsets in _by_topic(read, "partition").items()}),
+        "startingOffsets": json.dumps(_by_topic(read, "first")),
+        "endingOffsets": json.dumps(_by_topic(read, "last")),
+    }
+
+
+def _by_topic(read: Sequence[OffsetRange], field: str) -> dict[str, dict[int, int]]:
+    told: dict[str, dict[int, int]] = {}
+    for each in read:
+        told.setdefault(each.topic, {})[each.partition] = getattr(each, field)
+    return told
+
+
+def tick_bounds(ticks: Iterable[pa.RecordBatch]) -> pa.Table:
+    """Return which offsets are of which tick: `partition`, `first`, `last` (not in it) and `tick`, its position.
+
+    Every message of the range is in exactly one row, so a frame of this can be joined to them. In the order of ticks.
+    """
+    return pa.concat_tables([_BOUNDS.empty_table(), *[pa.Table.from_batches([_moved(batch)]) for batch in ticks]])
+
+
+def _moved(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Take the vectors of ticks apart; partitions at rest are left out."""
+    first, last = _vectors(batch, "from"), _vectors(batch, "to")
+    parents = pc.list_parent_indices(last).to_numpy()
+    sizes = pc.list_value_length(last).to_numpy()
+    begins = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    numbers = (np.arange(len(parents)) - begins).astype(np.int32)
+    ticks = batch.column("_lsn").to_numpy()[parents]
+    columns = [pa.array(numbers), pc.list_flatten(first), pc.list_flatten(last), pa.array(ticks)]
+    return pa.RecordBatch.from_arrays(columns, schema=_BOUNDS).filter(pc.less(columns[1], columns[2]))
+
+
+def tick_of(bounds: pa.Table, partitions: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64]) -> pa.Array:
+    """Return the tick of each message, by `tick_bounds`; `ValueError` where one is in none of them."""
+    number, first, last, tick = (bounds.column(name).to_numpy() for name in _BOUNDS.names)
+    found = np.zeros(len(offsets), np.int64)
+    for partition in np.unique(partitions):
+        own, asked = np.flatnonzero(number == partition), np.flatnonzero(partitions == partition)
+        at = np.searchsorted(last[own], offsets[asked], side="right")
+        if np.any(at == len(own)) or np.any(offsets[asked] < first[own][at]):
+            message = f"a message of partition {partition} is in no tick of the range"
+            raise ValueError(message)
+        found[asked] = tick[own][at]
+    return pa.array(found)
+
+
+def _vectors(batch: pa.RecordBatch, name: str) -> pa.ListArray:
+    return pc.struct_field(batch.column("row"), name)
