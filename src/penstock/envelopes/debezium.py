@@ -10,7 +10,8 @@
 
 What makes it exact is in `penstock.envelopes.replays`; what must hold for that is checked here and in
 `penstock.envelopes.upstream`, and each refusal says the way out: records with keys, ``before`` and ``after``, of
-Postgres or MySQL, from a recent Debezium, not compacted, and in order but for what Debezium repeats when it starts anew.
+Postgres or MySQL, from a recent Debezium, not compacted, and in order but for what Debezium repeats when it starts
+anew.
 
 The state counts what was refused as read: a record that is refused is refused once, and its replay is a replay.
 """
@@ -67,7 +68,8 @@ def debezium(
     """Return the images of records that are new; `shape` is that of `debezium_shape`.
 
     `messages` follow, in each partition, those that made `state` and `seen`. Runs one job, for the new state. Rows that
-    are taken away should be held against the table: `penstock.envelopes.retractions`. `truncates`: see `debezium_upsert`.
+    are taken away should be held against the table: `penstock.envelopes.retractions`. For `truncates` see
+    `penstock.envelopes.debezium_upsert`.
     """
     types = record_type(messages)
     _refuse_unfit(types)

@@ -2,8 +2,8 @@
 
 It is of one size, whatever number of records was read: a position, the keys at just that position (two where a key
 changed, at most a page of rows after a COPY), a time and a mark. Keys of a first snapshot are not in it; they are a
-frame that lives while the snapshot lasts. So a state is worth storing only where `resumable` says so: whoever crashes before
-that begins from zero, with ``DebeziumState()`` and an empty table, which is exact.
+frame that lives while the snapshot lasts. So a state is worth storing only where `resumable` says so: whoever
+crashes before that begins from zero, with ``DebeziumState()`` and an empty table, which is exact.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class DebeziumState(BaseModel):
         """Read what `to_json` wrote; `DefiniteError` for anything else."""
         try:
             return cls.model_validate_json(text)
-        except ValidationError as error:
-            message = f"the stored state of a Debezium topic cannot be read ({error.error_count()} problems)"
+        except ValidationError:
+            message = "the stored state of a Debezium topic cannot be read"
             raise DefiniteError(message, "read the topic from the beginning, into an empty table") from None
 
 
