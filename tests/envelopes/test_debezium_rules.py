@@ -124,13 +124,12 @@ def test_changes_are_images(spark: SparkSession) -> None:
 
 
 def test_order(spark: SparkSession) -> None:
-    late = {"ts_ms": 1_800_000_000_000}
     result = deduplicated(
         spark,
         [
             [change(10), change(30), change(20), change(40)],  # 20 was out of order
             [change(10), change(30), change(20), change(30), change(40)],  # a replay
-            [change(900, 900), change(10, 10, **late)],  # the log began anew
+            [change(900, 900), change(10, 10, ts_ms=1_800_000_000_000)],  # the log began anew
             [change(20, 5), change(10, 21)],  # transactions side by side
             [change(9, None), change(10, 5)],  # no commit before the first
             [

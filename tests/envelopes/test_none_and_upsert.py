@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
-from tests.envelopes.topics import NOON, Message, frame
+from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructType, TimestampType
+from tests.envelopes.topics import NOON, Message, fields, frame
 
 from penstock.envelopes import Shape, append, keyed_shape, upsert, value_shape
 from penstock.envelopes.messages import message_type
@@ -14,10 +14,7 @@ from penstock.errors import UsageError
 from penstock.model import Image, TableName, image_schema
 
 KEY = {"topic": 0, "id": 1}
-
-
-def kind(ddl: str) -> StructType:
-    return StructType.fromDDL(ddl)
+INT = IntegerType()
 
 
 def test_rows_are_added(spark: SparkSession) -> None:
@@ -100,19 +97,19 @@ def test_odd_names_are_columns(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("id INT", "id BIGINT, n INT", "one type in keys"),
-        ("id INT", "ID INT", "takes for one"),
-        ("id MAP<STRING, INT>", "n INT", "maps"),
-        ("", "n INT", "KEY FORMAT"),
+        (fields(id=INT), fields(id=LongType(), n=INT), "one type in keys"),
+        (fields(id=INT), fields(ID=INT), "takes for one"),
+        (fields(id=MapType(StringType(), INT)), fields(n=INT), "maps"),
+        (fields(), fields(n=INT), "KEY FORMAT"),
     ],
 )
-def test_what_makes_no_table(key: str, value: str, said: str) -> None:
+def test_what_makes_no_table(key: StructType, value: StructType, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        keyed_shape(kind(key) if key else StructType([]), kind(value))
+        keyed_shape(key, value)
 
 
 def test_a_shape_is_a_table_schema() -> None:
-    shape: Shape = keyed_shape(kind("id INT"), kind("at TIMESTAMP, tags ARRAY<STRING>"))
+    shape: Shape = keyed_shape(fields(id=INT), fields(at=TimestampType(), tags=ArrayType(StringType())))
     schema = shape.schema(TableName("public", "t"))
     assert schema.columns.names == ["id", "at", "tags"]
     assert str(schema.columns.field("at").type) == "timestamp[us, tz=UTC]"

@@ -96,7 +96,8 @@ def test_debezium_upsert(spark: SparkSession, seed: int) -> None:
 @given(seed=st.integers(0, 2**32))
 def test_debezium(spark: SparkSession, seed: int) -> None:
     topics = [debezium_topic(Random(f"{seed} {topic}"), topic, BATCHES) for topic in range(TOPICS)]
-    state, seen, table, every = DebeziumState(), None, {}, []
+    state, seen, every = DebeziumState(), None, list[Row]()
+    table: Table = {}
     for number in range(BATCHES):
         batches = [topic[number] for topic in topics]
         messages = frame(spark, [one for batch in batches for one in batch.messages], value=RECORD).cache()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
-from tests.envelopes.topics import NOON
+from pyspark.sql.types import IntegerType, MapType, StringType
+from tests.envelopes.topics import NOON, fields
 
 from penstock.envelopes import broken, keyed_shape
 from penstock.model import Image
 
-SHAPE = keyed_shape(StructType.fromDDL("`k.1` INT"), StructType.fromDDL("n INT, m MAP<STRING, INT>"))
+SHAPE = keyed_shape(fields(**{"k.1": IntegerType()}), fields(n=IntegerType(), m=MapType(StringType(), IntegerType())))
 IMAGES = (
     "_lsn bigint, _ordinal bigint, _image tinyint, _xid bigint, _committed_at timestamp, _unchanged array<int>, "
     "row struct<`k.1`:int,n:int,m:map<string,int>>"

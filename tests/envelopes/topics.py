@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType, StructField, StructType
 
 from penstock.model import Image
 
@@ -50,6 +51,11 @@ class Batch:
     messages: list[Message] = field(default_factory=list)
     table: Table = field(default_factory=dict)
     refused: set[Place] = field(default_factory=set)
+
+
+def fields(**kinds: DataType) -> StructType:
+    """Return the type of a key or value; what it has is known without a session."""
+    return StructType([StructField(name, kind) for name, kind in kinds.items()])
 
 
 def frame(spark: SparkSession, messages: Iterable[Message], key: str = KEY, value: str = VALUE) -> DataFrame:

@@ -16,6 +16,9 @@ partition looks like this, by upstream positions::
 
 All of it is decided by windows over one partition in the order of offsets, from the state before, and by the keys of
 the snapshot while that lasts. No record is compared with more than what came before it, so batches can end anywhere.
+
+Each partition stands for itself. If a topic gets more partitions, and Debezium then repeats records of before, some of
+them come where they never were, and are taken for new: `penstock.envelopes.retractions` finds them.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def _dated(images: DataFrame) -> DataFrame:
 
 def _based(images: DataFrame, rows: DataFrame, shape: Shape) -> DataFrame:
     """Return images and, before them, the rows of the table as images."""
-    columns = [rows[_quoted(field.name)].alias(field.name) for field in shape.columns]
+    columns = [F.col(_quoted(field.name)).alias(field.name) for field in shape.columns]
     base = rows.select(
         F.lit(-1).cast("bigint").alias("_lsn"),
         F.lit(-1).cast("bigint").alias("_ordinal"),
