@@ -49,48 +49,50 @@ def followed(records: DataFrame, state: DebeziumState, seen: DataFrame | None) -
     ``time``, and ``partition`` and ``offset``. `seen` has ``partition`` and ``digest`` of the snapshot's rows so far.
     """
     frame = records.join(F.broadcast(_known(records, state)), "partition", "left")
-    frame = _with_seen(frame, seen)
-    order, places = (
-        _order(),
-        Window.partitionBy("partition", "usable", "copied", "position", "digest").orderBy("offset"),
-    )
-    earlier = order.rowsBetween(Window.unboundedPreceding, -1)
-    frame = frame.withColumns(
-        {
-            "highest": F.greatest("was_highest", F.max(_of_change("position")).over(earlier)),
-            "latest": F.greatest("was_latest", F.max(_of_change("time")).over(earlier)),
-            "repetition": F.row_number().over(places),
-        }
-    )
-    first = F.when(_is_row() & F.col("highest").isNull(), F.col("position"))
-    so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    snapshot = F.coalesce("was_snapshot", F.first(first, ignorenulls=True).over(so_far))
-    step = F.when(F.col("highest").isNull() | (F.col("position") > F.col("highest")), 1)
-    step = step.when(F.col("position") == F.col("highest"), 0).otherwise(-1)
-    frame = frame.withColumns({"snapshot": snapshot, "step": F.when(_is_change(), step)})
-    running = F.last(F.col("step") < 0, ignorenulls=True).over(earlier)
-    frame = frame.withColumn("behind", F.coalesce(running, "was_behind", F.lit(False)))
+    frame = _with_steps(_with_earlier(_with_seen(frame, seen)))
     return frame.withColumns({"replayed": _replayed(), "disorder": _disorder()})
 
 
-def progress(followed: DataFrame) -> Iterator[tuple[int, Progress]]:
-    """Yield how far each partition has come by these records alone. One job, with a row per partition."""
+def progress(records: DataFrame) -> Iterator[tuple[int, Progress]]:
+    """Yield how far each partition has come by records that `followed` gave. One job, with a row per partition."""
     top = F.max(_of_change("position")).over(Window.partitionBy("partition"))
-    facts = followed.withColumn("top", top).groupBy("partition")
     at_top = F.when(_is_change() & (F.col("position") == F.col("top")), F.col("digest"))
-    told = facts.agg(
+    told = records.withColumn("top", top).groupBy("partition")
+    facts = told.agg(
         F.max("snapshot").alias("snapshot"),
         F.max("top").alias("highest"),
         F.sort_array(F.collect_set(at_top)).alias("at_highest"),
         F.max(_of_change("time")).alias("latest"),
         F.coalesce(F.max_by(F.col("step") < 0, _of_change("offset")), F.lit(False)).alias("behind"),
     )
-    for row in told.collect():
-        number, *parts, keys = (
-            row[name] for name in ("partition", "snapshot", "highest", "latest", "behind", "at_highest")
-        )
-        snapshot, highest, latest, behind = parts
-        yield number, Progress(snapshot=snapshot, highest=highest, at_highest=tuple(keys), latest=latest, behind=behind)
+    for row in facts.collect():
+        known = row.asDict()
+        number, keys = known.pop("partition"), known.pop("at_highest")
+        yield number, Progress(at_highest=tuple(keys), **known)
+
+
+def _with_earlier(frame: DataFrame) -> DataFrame:
+    """Add what changes before a record tell: the highest position, the latest time; and how often it was there."""
+    same = Window.partitionBy("partition", "usable", "copied", "position", "digest").orderBy("offset")
+    return frame.withColumns(
+        {
+            "highest": F.greatest("was_highest", F.max(_of_change("position")).over(_earlier())),
+            "latest": F.greatest("was_latest", F.max(_of_change("time")).over(_earlier())),
+            "repetition": F.row_number().over(same),
+        }
+    )
+
+
+def _with_steps(frame: DataFrame) -> DataFrame:
+    """Add where a change goes (1: on, 0: stays, -1: back), whether the one before went back, and the snapshot's place."""
+    step = F.when(F.col("highest").isNull() | (F.col("position") > F.col("highest")), 1)
+    step = step.when(F.col("position") == F.col("highest"), 0).otherwise(-1)
+    first = F.when(_is_row() & F.col("highest").isNull(), F.col("position"))
+    so_far = _order().rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    snapshot = F.coalesce("was_snapshot", F.first(first, ignorenulls=True).over(so_far))
+    frame = frame.withColumns({"step": F.when(_is_change(), step), "snapshot": snapshot})
+    back = F.last(F.col("step") < 0, ignorenulls=True).over(_earlier())
+    return frame.withColumn("behind", F.coalesce(back, "was_behind", F.lit(False)))
 
 
 def _replayed() -> Column:
@@ -129,6 +131,10 @@ def _with_seen(frame: DataFrame, seen: DataFrame | None) -> DataFrame:
 
 def _order() -> WindowSpec:
     return Window.partitionBy("partition").orderBy("offset")
+
+
+def _earlier() -> WindowSpec:
+    return _order().rowsBetween(Window.unboundedPreceding, -1)
 
 
 def _is_change() -> Column:
