@@ -84,7 +84,7 @@ def _with_earlier(frame: DataFrame) -> DataFrame:
 
 
 def _with_steps(frame: DataFrame) -> DataFrame:
-    """Add where a change goes (1: on, 0: stays, -1: back), whether the one before went back, and the snapshot's place."""
+    """Add where a change goes (1: on, 0: stays, -1: back), if the one before went back, and the snapshot's place."""
     step = F.when(F.col("highest").isNull() | (F.col("position") > F.col("highest")), 1)
     step = step.when(F.col("position") == F.col("highest"), 0).otherwise(-1)
     first = F.when(_is_row() & F.col("highest").isNull(), F.col("position"))
