@@ -70,7 +70,7 @@ class Database:
 
     def _transact(self) -> None:
         self.time += self.random.randint(0, 2)
-        begun = self.at - self.random.randint(0, 60)  # it ran beside the one before
+        begun = self.at - self.random.randint(0, 190)  # it ran beside the one before
         for number in range(self.random.randint(1, 4)):
             self._change(self._place(self.at + number if self.mysql else begun + number * 10, 0))
         self.commit = self.at = self.at + 100
