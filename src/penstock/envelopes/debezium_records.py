@@ -1,0 +1,114 @@
+"""Debezium's records: what was before, what is after, where it comes from, and what was done (``op``).
+
+A record is a struct ``{before, after, source, op, …}``. Connect's JSON may wrap it, and the key, with its schema
+(``{schema, payload}``); then the payload is taken. `opened` puts the parts beside the message:
+
+- ``before``, ``after``, ``source``: structs; null where the record has none
+- ``op``: c (made), u (changed), d (deleted), r (read by a snapshot), t (table emptied)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
+
+from penstock.envelopes.messages import message_type
+from penstock.envelopes.shape import Shape, keyed_shape
+from penstock.errors import UsageError
+
+__all__ = ["RecordType", "debezium_shape", "missing_row", "opened", "record_type", "unavailable", "unknown_op"]
+
+_UNAVAILABLE = "__debezium_unavailable_value"
+_OPS = ("c", "u", "d", "r", "t")
+
+
+@dataclass(frozen=True)
+class RecordType:
+    """The types in a topic that Debezium writes."""
+
+    key: StructType
+    after: StructType
+    before: StructType | None
+    source: StructType | None
+
+
+def record_type(messages: DataFrame) -> RecordType:
+    """Return the types of records; `UsageError` where values are not Debezium's."""
+    record = _payload(message_type(messages, "value"))
+    after = _struct(record, "after")
+    if after is None or "op" not in record.names:
+        message = "values of the topic are no records of Debezium: these have the fields 'after' and 'op'"
+        raise UsageError(
+            message, "choose ENVELOPE UPSERT if values are rows (Debezium's ExtractNewRecordState does that)"
+        )
+    return RecordType(
+        _payload(message_type(messages, "key")), after, _struct(record, "before"), _struct(record, "source")
+    )
+
+
+def debezium_shape(messages: DataFrame) -> Shape:
+    """Return the table of records: the columns of ``after``, found by the key of the message."""
+    types = record_type(messages)
+    return keyed_shape(types.key, types.after)
+
+
+def opened(messages: DataFrame) -> DataFrame:
+    """Return messages with the parts of their records beside them, and without wrapping."""
+    types = record_type(messages)
+    record = _unwrapped(F.col("value"), message_type(messages, "value"))
+    rest = {
+        "after": record.getField("after"),
+        "before": F.lit(None).cast(types.after) if types.before is None else record.getField("before"),
+        "source": F.lit(None).cast("struct<connector:string>") if types.source is None else record.getField("source"),
+        "op": record.getField("op").cast("string"),
+    }
+    return messages.withColumns({**rest, "key": _unwrapped(F.col("key"), message_type(messages, "key"))})
+
+
+def unknown_op() -> Column:
+    """Say of a message that has a value what is wrong with its ``op``."""
+    text = F.lit(
+        "its op is none of c, u, d, r, t: it is no record of Debezium, or of a newer version than is known here"
+    )
+    return F.when(~F.col("tombstone") & ~F.coalesce(F.col("op").isin(*_OPS), F.lit(False)), text)
+
+
+def missing_row() -> Column:
+    """Say of a record that the row it brings is not in it."""
+    brings = F.col("op").isin("c", "u", "r") & F.col("after").isNull()
+    return F.when(brings, F.lit("it has no 'after', and its op says that a row is there"))
+
+
+def unavailable(after: Column, kind: StructType) -> Column:
+    """Say of a record that Debezium put a placeholder where it did not know a value."""
+    found = [_is_placeholder(after.getField(field.name), field.dataType) for field in kind]
+    held = reduce(lambda a, b: a | b, (F.coalesce(one, F.lit(False)) for one in found if one is not None), F.lit(False))
+    text = "it holds a placeholder for a value that Debezium was not sent: ALTER TABLE … REPLICA IDENTITY FULL upstream"
+    return F.when(held, F.lit(text))
+
+
+def _is_placeholder(value: Column, kind: DataType) -> Column | None:
+    if isinstance(kind, StringType):
+        return value == F.lit(_UNAVAILABLE)
+    if isinstance(kind, BinaryType):
+        return value == F.lit(_UNAVAILABLE.encode())
+    if isinstance(kind, ArrayType) and isinstance(kind.elementType, StringType):
+        return F.array_contains(value, _UNAVAILABLE)
+    return None
+
+
+def _payload(kind: StructType) -> StructType:
+    return _struct(kind, "payload") or kind if set(kind.names) <= {"schema", "payload"} else kind
+
+
+def _unwrapped(column: Column, kind: StructType) -> Column:
+    return column if _payload(kind) is kind else column.getField("payload")
+
+
+def _struct(kind: StructType, name: str) -> StructType | None:
+    found = kind[name].dataType if name in kind.names else None
+    return found if isinstance(found, StructType) else None

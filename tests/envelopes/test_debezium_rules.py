@@ -1,0 +1,259 @@
+"""What both Debezium envelopes take, and what they refuse, with the way out. Each case has a partition of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.envelopes.connector import RECORD, ROW, SOURCE, record, row
+from tests.envelopes.topics import Message, frame
+
+from penstock.envelopes import (
+    DebeziumState,
+    Deduplicated,
+    debezium,
+    debezium_shape,
+    debezium_upsert,
+    refuse_compacted,
+)
+from penstock.errors import UsageError
+from penstock.model import Image
+
+KEY = {"topic": 0, "id": 1}
+MYSQL = {"connector": "mysql", "sequence": None, "lsn": None, "file": "binlog.000003", "pos": 4, "row": 0}
+
+
+def change(lsn: int, commit: int | None = 5, op: str = "c", **parts: Any) -> dict[str, Any]:
+    """Return a record at a place in Postgres's log."""
+    last = "null" if commit is None else f'"{commit}"'
+    rows = {"c": (None, row(1)), "u": (row(1), row(1, 1)), "d": (row(1), None), "r": (None, row(1))}[op]
+    return record(op, *rows, lsn=lsn, sequence=f'[{last},"{lsn}"]', **parts)
+
+
+def read_row(id_: int, lsn: int = 1, **parts: Any) -> dict[str, Any]:
+    """Return a row of the snapshot."""
+    return record("r", None, row(id_), lsn=lsn, sequence=f'[null,"{lsn}"]', **{"snapshot": "true", **parts})
+
+
+def deduplicated(
+    spark: SparkSession, partitions: Sequence[Sequence[dict[str, Any] | None]], truncates: bool = False
+) -> Deduplicated:
+    """Read records; the key of each is that of its row."""
+    messages = [
+        Message(_key(value), value, partition, offset)
+        for partition, values in enumerate(partitions)
+        for offset, value in enumerate(values)
+    ]
+    read = frame(spark, messages, value=RECORD)
+    return debezium(read, debezium_shape(read), DebeziumState(), truncates=truncates)
+
+
+def _key(value: dict[str, Any] | None) -> dict[str, Any] | None:
+    if value is None:
+        return KEY
+    shown = value["after"] or value["before"]
+    return None if shown is None else {"topic": shown["topic"], "id": shown["id"]}
+
+
+def problems(result: Any) -> dict[tuple[int, int], str]:
+    return {(one["partition"], one["offset"]): one["problem"] for one in result.refused.collect()}
+
+
+def offsets(result: Any) -> dict[int, list[int]]:
+    """Return, per partition, the offsets of messages that made images, one per image."""
+    found: dict[int, list[int]] = {}
+    for image in result.images.orderBy("_ordinal", "_image").collect():
+        found.setdefault(image["_ordinal"] >> 44, []).append(image["_ordinal"] & (2**44 - 1))
+    return found
+
+
+def test_constraints_are_named_with_the_way_out(spark: SparkSession) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        (record("c", None, row(1), connector=None), "source.connector"),
+        (record("c", None, row(1), connector="sqlserver"), "SQL Server"),
+        (record("c", None, row(1), connector="oracle"), "neither Postgres nor MySQL"),
+        (record("c", None, row(1), version="1.4.2.Final"), "older than 1.5"),
+        (record("c", None, row(1), version="0.10.0.Final"), "older than 1.5"),
+        (record("c", None, row(1), version=None), "older than 1.5"),
+        (record("r", None, row(1), snapshot="incremental"), "beside the stream"),
+        (record("c", None, row(1), snapshot="perhaps"), "source.snapshot"),
+        (record("c", None, row(1), sequence=None), "no position"),
+        (record("c", None, row(1), sequence="[]"), "no position"),
+        (record("c", None, row(1), lsn=None), "no position"),
+        (record("c", None, row(1), **{**MYSQL, "file": "binlog"}), "no position"),
+        (record("c", None, row(1), **{**MYSQL, "pos": None}), "no position"),
+        (record("u", None, row(1)), "REPLICA IDENTITY FULL"),
+        (record("c", row(1), None), "no 'after'"),
+        (record("x", None, row(1)), "its op"),
+        (record("t"), "one partition"),
+    ]
+    result = deduplicated(spark, [[value] for value, _ in cases])
+    found = problems(result)
+    for partition, (_, said) in enumerate(cases):
+        assert said in found[partition, 0]
+    assert result.images.isEmpty()
+
+
+def test_what_is_taken(spark: SparkSession) -> None:
+    cases = [
+        record("c", None, row(1), version="1.5.0.Final"),
+        record("c", None, row(1), version="10.0.0.CR1"),
+        record("c", None, row(1), sequence='[null,"100"]'),
+        record("c", None, row(1), sequence='["5", "100"]'),
+        record("c", None, row(1), snapshot=None),
+        record("c", None, row(1), **MYSQL),
+        record("r", None, row(1), snapshot="true", sequence=None, lsn=None),
+        record("c", None, row(1), snapshot="last"),
+    ]
+    result = deduplicated(spark, [[value] for value in cases])
+    assert problems(result) == {}
+    assert offsets(result) == {partition: [0] for partition in range(len(cases))}
+
+
+def test_changes_are_images(spark: SparkSession) -> None:
+    values = [change(10), change(11, op="u"), change(12, op="d"), None]
+    images = deduplicated(spark, [values]).images.orderBy("_ordinal", "_image").collect()
+    assert [(one["_ordinal"], one["_image"], tuple(one["row"])) for one in images] == [
+        (0, Image.INSERTED, (0, 1, 0)),
+        (1, Image.BEFORE, (0, 1, 0)),
+        (1, Image.UPDATED, (0, 1, 1)),
+        (2, Image.DELETED, (0, 1, 0)),
+    ]
+
+
+def test_order(spark: SparkSession) -> None:
+    result = deduplicated(
+        spark,
+        [
+            [change(10), change(30), change(20), change(40)],  # 20 was out of order
+            [change(10), change(30), change(20), change(30), change(40)],  # a replay
+            [change(900, 900), change(10, 10, ts_ms=1_800_000_000_000)],  # the log began anew
+            [change(20, 5), change(10, 21)],  # transactions side by side
+            [change(9, None), change(10, 5)],  # no commit before the first
+            [
+                record("c", None, row(1), **MYSQL),
+                record("c", None, row(1), **{**MYSQL, "file": "binlog.000010", "pos": 1}),
+            ],
+            [record("c", None, row(id_), lsn=100) for id_ in (1, 2, 1, 3)],  # one COPY
+        ],
+    )
+    found = problems(result)
+    assert set(found) == {(0, 3), (2, 1)}
+    assert "out of order" in found[0, 3]
+    assert "began anew" in found[2, 1]
+    assert offsets(result) == {0: [0, 1], 1: [0, 1, 4], 2: [0], 3: [0, 1], 4: [0, 1], 5: [0, 1], 6: [0, 1, 3]}
+
+
+def test_snapshots(spark: SparkSession) -> None:
+    result = deduplicated(
+        spark,
+        [
+            [read_row(1), read_row(2), read_row(1), read_row(2), read_row(3)],
+            [read_row(1), change(5), read_row(1), read_row(2)],  # the same snapshot again, after a change
+            [read_row(1), read_row(2, lsn=9)],  # a second one
+            [read_row(1), change(5), read_row(2, lsn=9)],
+            [change(5), read_row(2, lsn=9), read_row(3, lsn=9)],
+        ],
+    )
+    found = problems(result)
+    assert set(found) == {(2, 1), (3, 2), (4, 1), (4, 2)}
+    assert all("second snapshot" in problem for problem in found.values())
+    assert offsets(result) == {0: [0, 1, 4], 1: [0, 1], 2: [0], 3: [0, 1], 4: [0]}
+    assert result.state.snapshot_lasts
+    assert result.seen is not None
+    assert result.seen.filter("partition = 0").distinct().count() == 3
+
+
+def test_emptied_tables(spark: SparkSession) -> None:
+    emptied = record("t", lsn=20, sequence='["5","20"]')
+    values = [change(10), emptied, change(30), emptied, change(30), change(40)]
+    images = deduplicated(spark, [values], truncates=True).images.orderBy("_ordinal", "_image").collect()
+    assert [(one["_ordinal"], one["_image"]) for one in images] == [
+        (0, Image.INSERTED),
+        (1, Image.TRUNCATE),
+        (2, Image.INSERTED),
+        (5, Image.INSERTED),
+    ]
+    assert images[1]["row"] is None
+
+
+def test_upsert_takes_any_connector_and_no_before(spark: SparkSession) -> None:
+    values: list[dict[str, Any] | None] = [
+        record("c", None, row(1), connector="sqlserver", sequence=None, lsn=None, version="1.0.0.Final"),
+        record("u", None, row(1, 1), snapshot="incremental"),
+        record("d"),
+        None,
+        record("u", None, None),
+        record("x", None, row(1)),
+        record("t"),
+        record("c", None, row(2)),
+    ]
+    messages = [Message(KEY, value, 0, offset) for offset, value in enumerate(values)]
+    messages.append(Message(None, record("t"), 0, len(values)))
+    read = frame(spark, messages, value=RECORD)
+    result = debezium_upsert(read, debezium_shape(read))
+    images = result.images.orderBy("_ordinal").collect()
+    assert [(one["_ordinal"], one["_image"], tuple(one["row"])) for one in images] == [
+        (0, Image.UPDATED, (0, 1, 0)),
+        (1, Image.UPDATED, (0, 1, 1)),
+        (2, Image.DELETED_KEY, (0, 1, None)),
+        (3, Image.DELETED_KEY, (0, 1, None)),
+    ]
+    found = problems(result)
+    said = {4: "no 'after'", 5: "its op", 6: "one partition", 7: "two values", 8: "one partition"}
+    assert set(found) == {(0, offset) for offset in said}
+    assert all(text in found[0, offset] for offset, text in said.items())
+    allowed = debezium_upsert(read, debezium_shape(read), truncates=True).images.filter("_image = 0")
+    assert allowed.count() == 2
+
+
+def test_placeholders_are_no_values(spark: SparkSession) -> None:
+    kind = "struct<id:int,t:string,b:binary,a:array<string>>"
+    hidden = "__debezium_unavailable_value"
+    plain = {"id": 1, "t": "x", "b": b"y", "a": ["z"]}
+    rows = [plain, {**plain, "t": hidden}, {**plain, "b": hidden.encode()}, {**plain, "a": [hidden]}]
+    messages = [Message({"id": 1}, {"after": one, "op": "u"}, 0, offset) for offset, one in enumerate(rows)]
+    read = frame(spark, messages, "struct<id:int>", f"struct<after:{kind},op:string>")
+    result = debezium_upsert(read, debezium_shape(read))
+    assert set(problems(result)) == {(0, 1), (0, 2), (0, 3)}
+    assert "REPLICA IDENTITY FULL" in problems(result)[0, 1]
+
+
+def test_records_wrapped_with_their_schema(spark: SparkSession) -> None:
+    values = [change(10), change(11, op="u"), change(11, op="u"), change(12, op="d")]
+    messages = [
+        Message({"schema": "…", "payload": KEY}, {"schema": "…", "payload": value}, 0, offset)
+        for offset, value in enumerate(values)
+    ]
+    key = "struct<schema:string,payload:struct<topic:int,id:int>>"
+    read = frame(spark, messages, key, f"struct<schema:string,payload:{RECORD}>")
+    wrapped = debezium(read, debezium_shape(read), DebeziumState())
+    plain = deduplicated(spark, [values])
+    assert (
+        wrapped.images.orderBy("_ordinal", "_image").collect() == plain.images.orderBy("_ordinal", "_image").collect()
+    )
+    assert wrapped.state == plain.state
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("struct<id:int>", "struct<id:int,n:int>", "no records of Debezium"),
+        ("struct<id:int>", f"struct<after:{ROW},op:string,source:{SOURCE}>", "no field 'before'"),
+        ("struct<id:int>", f"struct<before:{ROW},after:{ROW},op:string>", "no field 'source'"),
+        ("struct<other:int>", RECORD, "not the primary key"),
+    ],
+)
+def test_topics_that_do_not_fit(spark: SparkSession, key: str, value: str, said: str) -> None:
+    read = frame(spark, [], key, value)
+    with pytest.raises(UsageError, match=said):
+        debezium(read, debezium_shape(read), DebeziumState())
+
+
+def test_compacted_topics_are_refused() -> None:
+    refuse_compacted("orders", "delete")
+    for policy in ("compact", "compact,delete", "delete, compact"):
+        with pytest.raises(UsageError, match="DEBEZIUM UPSERT"):
+            refuse_compacted("orders", policy)

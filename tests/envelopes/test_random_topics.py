@@ -1,0 +1,126 @@
+"""Random topics, many in one frame: tables and images against what plain Python says, wherever a batch ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, Row, SparkSession
+from tests.envelopes.connector import RECORD, ROW, debezium_topic
+from tests.envelopes.topics import Batch, Table, frame, laid_over, upsert_topic
+
+from penstock.envelopes import (
+    DebeziumState,
+    Enveloped,
+    broken,
+    debezium,
+    debezium_shape,
+    debezium_upsert,
+    keyed_shape,
+    upsert,
+)
+from penstock.envelopes.messages import message_type
+from penstock.model import TableName
+from penstock.tables.contents import survey
+from penstock.tables.fold import fold
+
+TOPICS = 110
+BATCHES = 3
+
+# Topics are drawn from one seed and share a frame, so that Spark runs few jobs: shrinking would tell nothing.
+random_topics = settings(
+    max_examples=1,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def key_of(row: Any) -> tuple[int, int]:
+    return row["topic"], row["id"]
+
+
+def refused(result: Enveloped) -> set[tuple[int, int]]:
+    found = result.refused.collect()
+    assert len({(one["partition"], one["offset"]) for one in found}) == len(found)
+    return {(one["partition"], one["offset"]) for one in found}
+
+
+def at_each_end(images: Iterable[Row], topics: Sequence[Sequence[Batch]], per_batch: int) -> None:
+    """Compare the table with the reference after each batch."""
+    images = list(images)
+    table: Table = {}
+    for number in range(BATCHES):
+        table = laid_over(table, [one for one in images if one["_lsn"] // per_batch == number], key_of)
+        expected = {key: n for topic in topics for key, n in topic[number].table.items()}
+        assert table == expected
+
+
+def all_messages(spark: SparkSession, topics: Sequence[Sequence[Batch]], **types: str) -> DataFrame:
+    return frame(spark, [one for topic in topics for batch in topic for one in batch.messages], **types)
+
+
+def all_refused(topics: Sequence[Sequence[Batch]]) -> set[tuple[int, int]]:
+    return {place for topic in topics for batch in topic for place in batch.refused}
+
+
+@random_topics
+@given(seed=st.integers(0, 2**32))
+def test_upsert(spark: SparkSession, seed: int) -> None:
+    topics = [upsert_topic(Random(f"{seed} {topic}"), topic, BATCHES) for topic in range(TOPICS)]
+    messages = all_messages(spark, topics)
+    shape = keyed_shape(message_type(messages, "key"), message_type(messages, "value"))
+    result = upsert(messages, shape)
+    at_each_end(result.images.collect(), topics, 10)
+    assert refused(result) == all_refused(topics)
+    images = result.images
+    rows = fold(images, shape.schema(TableName("public", "t")), survey(images)).filter("NOT _gone").collect()
+    assert {key_of(row): row["n"] for row in rows} == {key: n for topic in topics for key, n in topic[-1].table.items()}
+
+
+@random_topics
+@given(seed=st.integers(0, 2**32))
+def test_debezium_upsert(spark: SparkSession, seed: int) -> None:
+    topics = [debezium_topic(Random(f"{seed} {topic}"), topic, BATCHES) for topic in range(TOPICS)]
+    messages = all_messages(spark, topics, value=RECORD)
+    result = debezium_upsert(messages, debezium_shape(messages))
+    at_each_end(result.images.collect(), topics, 1)
+    assert refused(result) == all_refused(topics)
+
+
+@random_topics
+@given(seed=st.integers(0, 2**32))
+def test_debezium(spark: SparkSession, seed: int) -> None:
+    topics = [debezium_topic(Random(f"{seed} {topic}"), topic, BATCHES) for topic in range(TOPICS)]
+    state, seen, every = DebeziumState(), None, list[Row]()
+    table: Table = {}
+    for number in range(BATCHES):
+        batches = [topic[number] for topic in topics]
+        messages = frame(spark, [one for batch in batches for one in batch.messages], value=RECORD).cache()
+        result = debezium(messages, debezium_shape(messages), state, seen)
+        images = result.images.collect()
+        table = laid_over(table, images, key_of)
+        assert table == {key: n for batch in batches for key, n in batch.exactly.items()}
+        assert counted((one["_image"], one["row"].asDict()) for one in images) == counted(
+            image for batch in batches for image in batch.images
+        )
+        assert refused(result) == {place for batch in batches for place in batch.refused}
+        every += images
+        state = DebeziumState.from_json(result.state.to_json())
+        seen = None if result.seen is None else spark.createDataFrame(result.seen.collect(), result.seen.schema)
+        messages.unpersist()
+    assert broken(
+        spark.createDataFrame(every, result.images.schema), empty_table(spark), debezium_shape(messages)
+    ).isEmpty()
+
+
+def counted(images: Iterable[tuple[int, Any]]) -> Counter[tuple[int, tuple[Any, ...]]]:
+    return Counter((kind, tuple(row.values())) for kind, row in images)
+
+
+def empty_table(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([], f"row {ROW}").select("row.*")

@@ -1,0 +1,75 @@
+"""Changes that do not fit the table: found, named, and never counted below zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import IntegerType, MapType, StringType
+from tests.envelopes.topics import NOON, fields
+
+from penstock.envelopes import broken, keyed_shape
+from penstock.model import Image
+
+SHAPE = keyed_shape(fields(**{"k.1": IntegerType()}), fields(n=IntegerType(), m=MapType(StringType(), IntegerType())))
+IMAGES = (
+    "_lsn bigint, _ordinal bigint, _image tinyint, _xid bigint, _committed_at timestamp, _unchanged array<int>, "
+    "row struct<`k.1`:int,n:int,m:map<string,int>>"
+)
+
+Change = tuple[Image, int | None, int | None]
+
+
+def found(spark: SparkSession, table: dict[int, int], *changes: Change) -> dict[int, str]:
+    """Lay changes over a table; return the problems by the number of the change, which is its offset in partition 1."""
+    images: list[Any] = []
+    for number, (image, key, n) in enumerate(changes):
+        row = None if key is None else (key, n, {"x": number})
+        images.append((number // 2, (1 << 44) + number, int(image), 0, NOON, None, row))
+    frame = spark.createDataFrame(images, IMAGES)
+    base = spark.createDataFrame([(key, n, {"y": 0}) for key, n in table.items()], SHAPE.columns)
+    rows = broken(frame, base, SHAPE).collect()
+    assert all((one["_lsn"], one["partition"]) == (one["offset"] // 2, 1) for one in rows)
+    return {one["offset"]: one["problem"] for one in rows}
+
+
+def test_what_fits_is_not_broken(spark: SparkSession) -> None:
+    changes: list[Change] = [
+        (Image.BEFORE, 1, 10),
+        (Image.UPDATED, 1, 11),
+        (Image.DELETED, 1, 11),
+        (Image.INSERTED, 1, 12),
+        (Image.INSERTED, 3, None),
+        (Image.DELETED, 3, None),
+        (Image.DELETED, 2, 20),
+    ]
+    assert found(spark, {1: 10, 2: 20, 4: 40}, *changes) == {}
+
+
+def test_what_does_not_fit(spark: SparkSession) -> None:
+    changes: list[Change] = [
+        (Image.DELETED, 9, 1),  # never there
+        (Image.DELETED, 1, 10),
+        (Image.DELETED, 1, 10),  # gone by then
+        (Image.BEFORE, 2, 99),  # not as it is
+        (Image.UPDATED, 2, 21),
+        (Image.INSERTED, 2, 22),  # there already
+        (Image.DELETED, 3, None),  # its key alone
+    ]
+    problems = found(spark, {1: 10, 2: 20, 3: 30}, *changes)
+    assert set(problems) == {0, 2, 3, 5, 6}
+    assert all("ENVELOPE DEBEZIUM UPSERT" in problem for problem in problems.values())
+    assert "not there" in problems[0] and "not there" in problems[2]
+    assert "not as it says" in problems[3] and "not as it says" in problems[6]
+    assert "there already" in problems[5]
+
+
+def test_an_emptied_table_has_no_rows(spark: SparkSession) -> None:
+    changes: list[Change] = [
+        (Image.TRUNCATE, None, None),
+        (Image.INSERTED, 1, 5),
+        (Image.DELETED, 2, 20),
+        (Image.TRUNCATE, None, None),
+        (Image.INSERTED, 1, 6),
+    ]
+    assert set(found(spark, {1: 10, 2: 20}, *changes)) == {2}

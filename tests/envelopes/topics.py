@@ -1,0 +1,138 @@
+"""Random topics of rows by key, and what a table of them holds, in plain Python.
+
+A topic is written in one order; where a message lands (partition, offset), and when it is read (tick), follows from
+that. The reference knows the order of writing alone, and nothing of partitions, offsets and ticks.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType, StructField, StructType
+
+from penstock.model import Image
+
+NOON = datetime.datetime(2026, 11, 16, 12, tzinfo=datetime.UTC)
+KEY = "struct<topic:int,id:int>"
+VALUE = "struct<id:int,n:int>"
+SPREAD = 8
+"""Partitions per topic: all topics are in one frame, so partition 8 and those after it are of the second one."""
+
+Place = tuple[int, int]
+Table = dict[Any, Any]
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message, as decoded."""
+
+    key: Any
+    value: Any
+    partition: int = 0
+    offset: int = 0
+    tick: int = 1
+    problem: str | None = None
+
+    @property
+    def place(self) -> Place:
+        return self.partition, self.offset
+
+
+@dataclass
+class Batch:
+    """What is read at once: messages, the table after them, and where messages stand that must be refused."""
+
+    messages: list[Message] = field(default_factory=list)
+    table: Table = field(default_factory=dict)
+    refused: set[Place] = field(default_factory=set)
+
+
+def fields(**kinds: DataType) -> StructType:
+    """Return the type of a key or value; what it has is known without a session."""
+    return StructType([StructField(name, kind) for name, kind in kinds.items()])
+
+
+def frame(spark: SparkSession, messages: Iterable[Message], key: str = KEY, value: str = VALUE) -> DataFrame:
+    """Make a frame of decoded messages."""
+    rows = [
+        (m.key, m.value, m.value is None and m.problem is None, m.tick, m.partition, m.offset, NOON, m.problem)
+        for m in messages
+    ]
+    columns = f"key {key}, value {value}, tombstone boolean, _tick bigint, partition int, offset bigint"
+    return spark.createDataFrame(rows, f"{columns}, timestamp timestamp, problem string")
+
+
+def laid_over(table: Table, images: Iterable[Any], key: Any) -> Table:
+    """Return what a table holds after images, each by the key that `key` finds in its row."""
+    table = dict(table)
+    for image in sorted(images, key=lambda one: (one["_lsn"], one["_ordinal"], one["_image"])):
+        assert image["_image"] != Image.TRUNCATE
+        row = image["row"]
+        if Image(image["_image"]).asserts:
+            table[key(row)] = row["n"]
+        else:
+            table.pop(key(row), None)
+    return table
+
+
+def upsert_topic(random: Random, topic: int, batches: int) -> list[Batch]:
+    """Write a topic of rows: puts, tombstones, replays, and messages that must be refused."""
+    table: Table = {}
+    offsets: dict[int, int] = defaultdict(int)
+    written: list[tuple[int, int | None]] = []
+    partitions = random.randint(1, 3)
+    made = []
+    for number in range(batches):
+        batch = Batch()
+        if number and random.random() < 0.5:
+            partitions = min(partitions + random.randint(1, 3), SPREAD)  # keys move
+        for tick in range(number * 10, number * 10 + random.randint(1, 3)):
+            for _ in range(random.randint(0, 5)):
+                _write_some(random, topic, tick, partitions, offsets, written, table, batch)
+        batch.table = dict(table)
+        made.append(batch)
+    return made
+
+
+def _write_some(
+    random: Random,
+    topic: int,
+    tick: int,
+    partitions: int,
+    offsets: dict[int, int],
+    written: list[tuple[int, int | None]],
+    table: Table,
+    batch: Batch,
+) -> None:
+    def put(key: Any, value: Any, id_: int, problem: str | None = None) -> None:
+        partition = topic * SPREAD + (id_ * 7 + 3) % partitions
+        message = Message(key, value, partition, offsets[partition], tick, problem)
+        offsets[partition] += random.randint(1, 3)  # transaction markers and compaction leave holes
+        batch.messages.append(message)
+        if problem or key is None or (value is not None and value["id"] != key["id"]):
+            batch.refused.add(message.place)
+
+    id_, n = random.randint(0, 4), random.randint(0, 999)
+    key = {"topic": topic, "id": id_}
+    what = random.choices(["put", "gone", "again", "null key", "corrupt", "other id"], [60, 15, 10, 5, 5, 5])[0]
+    match what:
+        case "null key":
+            put(None, {"id": id_, "n": n}, id_)
+        case "corrupt":
+            put(key, None, id_, "it is corrupt")
+        case "other id":
+            put(key, {"id": id_ + 1, "n": n}, id_)
+        case _:
+            again = written[-random.randint(1, 4) :] if what == "again" else [(id_, n if what == "put" else None)]
+            for one, value in again:
+                put({"topic": topic, "id": one}, None if value is None else {"id": one, "n": value}, one)
+                table[(topic, one)] = value
+                if value is None:
+                    del table[(topic, one)]
+            written.extend(again)
