@@ -33,14 +33,13 @@ from penstock.spark.jars import fetched_jars, read_lock
 from penstock.spark.java import find_java
 from penstock.testing.kafka_security import GuardedDoors
 from penstock.testing.ports import free_ports
-from penstock.testing.watch import watched
+from penstock.testing.watch import end, watched
 
 __all__ = ["KafkaBroker", "start_kafka"]
 
 _SMALL = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 _READY_SECONDS = 60.0
-_STOP_SECONDS = 20.0
 _ONE_OF_EACH = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
 
 
@@ -118,18 +117,8 @@ class KafkaBroker:
 
     def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(how)
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if self._watch is not None:
-            assert self._watch.stdin is not None
-            self._watch.stdin.close()
-            self._watch.wait()
+        if process is not None:
+            end(process, self._watch, how)
 
     def _write_properties(self) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True)

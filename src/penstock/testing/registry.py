@@ -14,6 +14,7 @@ after `stop` and `start` it is the same registry. What it says is in ``folder/re
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import tempfile
@@ -30,13 +31,12 @@ from penstock.errors import TransientError
 from penstock.spark.cache import cache_dir
 from penstock.spark.jars import fetched_jars, read_lock
 from penstock.spark.java import find_java
-from penstock.testing.watch import watched
+from penstock.testing.watch import end, watched
 
 __all__ = ["SchemaRegistry", "start_registry"]
 
 _SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 _READY_SECONDS = 180.0
-_STOP_SECONDS = 20.0
 
 
 def start_registry(folder: Path) -> SchemaRegistry:
@@ -77,18 +77,8 @@ class SchemaRegistry:
     def stop(self) -> None:
         """Let it end in order."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        process.terminate()
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if self._watch is not None:
-            assert self._watch.stdin is not None
-            self._watch.stdin.close()
-            self._watch.wait()
+        if process is not None:
+            end(process, self._watch, signal.SIGTERM)
 
     def register(
         self, subject: str, text: str, kind: str = "AVRO", references: list[dict[str, Any]] | None = None
