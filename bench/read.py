@@ -64,7 +64,7 @@ def run(quick: bool) -> float:
 def _filled(home: Path, rows: int) -> ChangeLog:
     """Make a home with a source whose log holds so many inserts, ten to a transaction."""
     catalog = Catalog(catalog_path(home))
-    catalog.add_source(SourceRecord("bench", "POSTGRES", "{}", "{}", SourceState.READY), [])
+    catalog.add_sources([(SourceRecord("bench", "POSTGRES", "{}", "{}", SourceState.READY), [])])
     log = catalog.log("bench")
     log.create(Lsn(1))
     with closing(log.writer()) as writer:

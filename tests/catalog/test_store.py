@@ -37,7 +37,7 @@ def catalog(tmp_path: Path) -> Catalog:
 
 @pytest.fixture
 def shop(catalog: Catalog) -> Catalog:
-    catalog.add_source(source(), [table(ORDERS), table(ITEMS)])
+    catalog.add_sources([(source(), [table(ORDERS), table(ITEMS)])])
     return catalog
 
 
@@ -67,21 +67,21 @@ def test_tables_have_states_of_their_own(shop: Catalog) -> None:
 
 def test_removing_a_source_removes_all_of_it(shop: Catalog) -> None:
     shop.record_base("shop", "orders", BaseVersion(0, Lsn(10), SCHEMA))
-    shop.add_source(source("other"), [table(ORDERS, "other")])
+    shop.add_sources([(source("other"), [table(ORDERS, "other")])])
     shop.remove_source("shop")
     assert [record.name for record in shop.sources()] == ["other"]
     assert [record.source for record in shop.tables()] == ["other"]
-    shop.add_source(source(), [table(ORDERS)])
+    shop.add_sources([(source(), [table(ORDERS)])])
     assert shop.newest_base("shop", "orders", Lsn(99)) is None
 
 
 def test_a_source_is_added_whole_or_not_at_all(catalog: Catalog) -> None:
     with pytest.raises(sqlite3.IntegrityError):
-        catalog.add_source(source(), [table(ORDERS), table(ORDERS)])
+        catalog.add_sources([(source(), [table(ORDERS), table(ORDERS)])])
     assert catalog.sources() == []
-    catalog.add_source(source(), [])
+    catalog.add_sources([(source(), [])])
     with pytest.raises(sqlite3.IntegrityError):
-        catalog.add_source(source(), [table(ORDERS)])
+        catalog.add_sources([(source(), [table(ORDERS)])])
     assert catalog.tables() == []
 
 
@@ -230,7 +230,7 @@ def test_what_is_asked_of_a_source_is_changed_by_one_at_a_time(shop: Catalog) ->
 
 
 def test_of_several_sources_all_are_changed_or_none(shop: Catalog) -> None:
-    shop.add_source(source("other"), [])
+    shop.add_sources([(source("other"), [])])
     shop.made({"shop": "{}", "other": "{}"})
     with pytest.raises(TransientError):
         shop.alter({"other": ("{}", '{"a": 1}'), "shop": ("what it never was", '{"a": 1}')})

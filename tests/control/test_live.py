@@ -43,7 +43,7 @@ def catalog(tmp_path: Path) -> Catalog:
     refused = TableRecord(
         "shop", TableName("public", "notes"), "notes", TableState.FAILED, "it has no primary key", "Run: ALTER TABLE"
     )
-    made.add_source(record, [*tables, refused])
+    made.add_sources([(record, [*tables, refused])])
     SqliteLog(log_path(tmp_path, "shop")).create(Lsn(10))
     return made
 

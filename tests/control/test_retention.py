@@ -38,7 +38,7 @@ class Tables:
         )
         record = SourceRecord("shop", "POSTGRES", "{}", instance.model_dump_json(), SourceState.READY)
         tables = [TableRecord("shop", s.table, s.table.name, TableState.LIVE) for s in (ORDERS, ITEMS)]
-        self.catalog.add_source(record, tables)
+        self.catalog.add_sources([(record, tables)])
         self.log = self.catalog.log("shop")
         self.log.create(Lsn(10))
         with closing(self.log.reader()) as reader:

@@ -33,7 +33,7 @@ def home(tmp_path: Path) -> penstock.Home:
     catalog = Catalog(catalog_path(tmp_path))
     tables = [TableRecord("shop", name, name.name, TableState.LIVE) for name in (ORDERS.table, ITEMS.table)]
     broken = TableRecord("shop", TableName("public", "notes"), "notes", TableState.FAILED, "it has no key", "Add one.")
-    catalog.add_source(SourceRecord("shop", "POSTGRES", "{}", "{}", SourceState.READY), [*tables, broken])
+    catalog.add_sources([(SourceRecord("shop", "POSTGRES", "{}", "{}", SourceState.READY), [*tables, broken])])
     catalog.log("shop").create(Lsn(10))
     return penstock.open(tmp_path)
 

@@ -42,7 +42,7 @@ class Shop:
         self.home = home
         self.catalog = Catalog(catalog_path(home))
         tables = [TableRecord("shop", s.table, s.table.name, TableState.LIVE) for s in (ORDERS, ITEMS)]
-        self.catalog.add_source(SourceRecord("shop", "POSTGRES", "{}", "{}", SourceState.READY, log=log), tables)
+        self.catalog.add_sources([(SourceRecord("shop", "POSTGRES", "{}", "{}", SourceState.READY, log=log), tables)])
         self.log: ChangeLog = self.catalog.log("shop")
         self.log.create(Lsn(START))
         self.writer: Any = InOneThread(self.log)

@@ -138,10 +138,6 @@ class Catalog:
         record = self.source(name)
         return log_at(self._path.parent, name, record.log if record else None)
 
-    def add_source(self, record: SourceRecord, tables: Sequence[TableRecord]) -> None:
-        """Write a source and its tables, in one step."""
-        self.add_sources([(record, tables)])
-
     def add_sources(self, sources: Sequence[tuple[SourceRecord, Sequence[TableRecord]]]) -> None:
         """Write sources and their tables, all in one step."""
         with self.transaction() as db:
