@@ -128,6 +128,10 @@ class InstanceConfig(BaseModel, ABC):
     def place(self) -> str:
         """Name for people where its data comes from; without a secret."""
 
+    def reading(self, log: ChangeLog) -> ChangeLog:
+        """Return the log as others read it: more than itself, where its changes lie elsewhere."""
+        return log
+
     def left_out(self) -> Mapping[TableName, tuple[str, str]]:
         """Return the tables that were asked for and cannot be had: why, and what to do about it."""
         return {}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from penstock.errors import DefiniteError, TransientError
 from penstock.sources.kafka.client import TopicClient
-from penstock.sources.kafka.following import FollowedTopic
 from penstock.sources.kafka.observing import Observed, TopicsClient
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.start import Start
+from penstock.sources.kafka.topic_table import FollowedTopic
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
 __all__ = ["beginning"]
