@@ -38,10 +38,12 @@ from penstock.control.followed import FollowedTable, Progress
 from penstock.control.recorded import database_instance_of, database_spec_of, instance_of
 from penstock.control.repairing import Repairing
 from penstock.control.side_by_side import side_by_side
+from penstock.control.topic_applying import TopicApply
 from penstock.control.upkeeping import Upkeeping
 from penstock.errors import DefiniteError, HistoryGone, TableError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.postgres.options import Snapshot
 from penstock.spark.boundary import brief
 from penstock.spark.session import is_alive
@@ -287,6 +289,9 @@ class Follower:
 
     def _merge(self, table: FollowedTable, at: State, upto: Lsn, logged: LoggedTable) -> None:
         if upto <= at.position:
+            return
+        if isinstance(self._log, TopicLog):
+            TopicApply(self._spark, self._log, table).merge(at, upto)
             return
         schema = logged.schema_within(at.position, upto) or at.schema
         if len(schema.columns) > len(at.schema.columns):

@@ -143,7 +143,7 @@ class Live:
             raise not_copied(record.upstream, self._catalog.first_base(record.source, record.local), upto)
         path = base_path(self._home, record.source, record.local).absolute()
         log = self._catalog.log(record.source)
-        at = State(base.version, base.position, base.schema)
+        at = State(base.version, base.position, base.schema, memory=base.memory)
         schema = (logged and logged.schema_within(base.position, upto)) or base.schema
         return live_table(self._spark, log, path, at, schema, upto)
 

@@ -107,6 +107,6 @@ def _stands_at(catalog: Catalog, log: ChangeLogReader, table: TableRecord, upto:
     if base is None:
         return None
     if base.position < upto and not log.extent(table.upstream, base.position, upto).chunks:
-        catalog.record_base(table.source, table.local, BaseVersion(base.version, upto, base.schema))
+        catalog.record_base(table.source, table.local, BaseVersion(base.version, upto, base.schema, base.memory))
         return upto
     return base.position

@@ -8,6 +8,7 @@ knows this (`topic_log`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Self
 
 from penstock.changelog.interface import ChangeLog
@@ -47,9 +48,9 @@ class KafkaConfig(FollowingConfig):
         """Return the tables that users see."""
         return [table for table in self.tables if isinstance(table, TopicTable)]
 
-    def reading(self, log: ChangeLog) -> ChangeLog:
+    def reading(self, log: ChangeLog, state: Path) -> ChangeLog:
         """Return the log with what the topics hold."""
-        return TopicLog(log, self.source, self.what, self.how, tuple(self.produced()))
+        return TopicLog(log, self.source, self.what, self.how, tuple(self.produced()), state)
 
     def anew(self, tables: Sequence[ProducedTable]) -> Self:
         """Let its one topic be read again, from where reading it would begin now."""

@@ -81,6 +81,10 @@ class TopicTable(RowTable):
         """Its columns and its key, as Spark types."""
         return _shape(self.key_format, self.value_format, self.envelope, self.include)
 
+    def remembers(self) -> bool:
+        """Say whether it has to be known which messages came before: to tell repeated ones."""
+        return self.envelope is EnvelopeKind.DEBEZIUM
+
     @property
     def records(self) -> bool:
         """Whether values are records of Debezium."""
