@@ -40,6 +40,8 @@ class FollowedTable:
         """What its Delta log said last; None while there is no whole copy."""
         self.applied: Lsn | None = None
         """Up to where apply has taken it in, or nothing has happened to it; None before its first look."""
+        self.tried: object = None
+        """With which options a topic's table that failed was last tried again."""
         self.writing = threading.Lock()
         self.gone = False
         """Whether it was let go, because it is dropped or captured anew: nothing may be done or noted for it any more.

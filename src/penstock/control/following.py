@@ -74,7 +74,6 @@ class Follower:
         self._source = source
         self._spark = spark
         self._progress = progress
-        self._log = catalog.log(source)
         self._tables: list[FollowedTable] = []
         self._away: set[TableName] = set()
         """Tables that were let go and not yet taken back: what the catalog says of them is about to change."""
@@ -106,6 +105,7 @@ class Follower:
         """Take over which tables are captured, and how, from the catalog; what is in hand goes on."""
         with self._renewing:
             instance = instance_of(self._record())
+            self._log = self._catalog.log(self._source)
             records = {record.upstream: record for record in self._catalog.tables(self._source)}
             known = {(table.record.upstream, table.captured.generation): table for table in self._tables}
             found = []
@@ -266,7 +266,8 @@ class Follower:
             return
         known = logged[table.record.upstream]
         error = known.error
-        if error is None and table.state() is TableState.FAILED:  # it waits to be repaired, or captured anew
+        failed = error is None and table.state() is TableState.FAILED
+        if failed and not self._may_go_on(table):  # it waits to be repaired, or captured anew
             return
         upto = durable if error is None else Lsn(min(durable, error.lsn - 1))
         if not table.writing.acquire(blocking=False):  # its turn comes in the next round
@@ -275,6 +276,8 @@ class Follower:
             if not table.gone:
                 self._merge(table, table.stands(table.at, durable), upto, known)
                 table.applied = upto
+                if failed:
+                    table.revive()
         except TableError as absent:
             self._fail(table, absent)
             return
@@ -286,6 +289,13 @@ class Follower:
             table.writing.release()
         if error is not None and table.state() is not TableState.FAILED:
             self._fail(table, error)
+
+    def _may_go_on(self, table: FollowedTable) -> bool:
+        """Whether a topic's table that failed is to be tried again: once with each way to treat what it met."""
+        if not isinstance(self._log, TopicLog) or self._log.how == table.tried:
+            return False
+        table.tried = self._log.how
+        return True
 
     def _merge(self, table: FollowedTable, at: State, upto: Lsn, logged: LoggedTable) -> None:
         if upto <= at.position:
