@@ -32,7 +32,7 @@ from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.sources.kafka.with_options import OnError
 from penstock.spark.topics.changes import changes_of, memory_after
-from penstock.spark.topics.messages import decoded, raw_messages
+from penstock.spark.topics.messages import messages_of, raw_messages
 from penstock.tables.base_state import State
 from penstock.tables.bounds import within_keys
 from penstock.tables.columns import column
@@ -85,11 +85,11 @@ class TopicApply:
 
     def _take(self, at: State, upto: Lsn) -> bool:
         """Merge one range; say whether there was anything in it."""
-        raw = raw_messages(self._spark, self._log, self._made, at.position, upto)
-        if raw is None:
+        read = messages_of(self._spark, self._log, self._made, at.position, upto)
+        if read is None:
             return False
         rows = self._table.base.current()
-        with _at_hand(decoded(raw, self._made, self._log.schemas)) as messages:
+        with _at_hand(read) as messages:
             found = changes_of(messages, self._made, at.memory, rows)
             faults = _first_faults(found)
             if faults and self._stops(found):
@@ -192,6 +192,9 @@ def _first_faults(found: Enveloped) -> list[_Fault]:
 @contextmanager
 def _at_hand(messages: DataFrame) -> Iterator[DataFrame]:
     """Keep messages while they are needed: they are read and decoded once."""
+    if messages.isLocal():
+        yield messages
+        return
     kept = messages.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         yield kept

@@ -17,7 +17,7 @@ from penstock.positions import Lsn
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.with_options import OnError
 from penstock.spark.topics.changes import changes_of
-from penstock.spark.topics.messages import decoded, raw_messages
+from penstock.spark.topics.messages import messages_of
 from penstock.tables.base_state import State
 from penstock.tables.contents import Contents
 from penstock.tables.fold import fold
@@ -32,10 +32,10 @@ def live_topic(
     """Return what the `rows` of a table at one position are at a later one."""
     table = log.table(schema.table)
     assert table is not None, "every table of such a log is made by a topic"
-    raw = raw_messages(spark, log, table, at.position, upto)
-    if raw is None:
+    messages = messages_of(spark, log, table, at.position, upto)
+    if messages is None:
         return rows
-    found = changes_of(decoded(raw, table, log.schemas), table, at.memory, rows)
+    found = changes_of(messages, table, at.memory, rows)
     images = found.images if log.how.on_error is OnError.QUARANTINE else found.strict
     if not schema.key:
         return rows.union(rows_in(images, schema))
