@@ -26,19 +26,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from penstock.changelog.interface import ChangeLog, ChangeLogReader
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.kafka.continuity import Reached, check_kept, continued
-from penstock.sources.kafka.observing import Observed, TopicsClient
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.ticks import first_offsets, tick_row, tick_table, widened_offsets
 from penstock.sources.kafka.topic_table import FollowedTopic
 from penstock.sources.kafka.with_options import KafkaWithOptions
 from penstock.sources.stepping import SteppingConfig, SteppingInstance
 from penstock.sources.steps import Changes, Step, inserted
+
+if TYPE_CHECKING:
+    from penstock.sources.kafka.observing import Observed, TopicsClient
 
 __all__ = ["FollowingConfig", "FollowingInstance"]
 
@@ -81,6 +83,8 @@ class FollowingInstance(SteppingInstance[FollowingConfig]):
 
     def run(self, stop: threading.Event, connected: Callable[[], None]) -> None:
         """Take ticks until told to stop."""
+        from penstock.sources.kafka.observing import TopicsClient  # the config is read where no client is needed
+
         self._stop = stop
         client = TopicsClient(self._config.what, self._config.how, self._config.source)
         with client as self._client, closing(self._log.reader()) as self._reader:

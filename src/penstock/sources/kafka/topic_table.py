@@ -7,23 +7,17 @@ messages (`penstock.spark.topics`) makes rows of just these columns.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict
-from pyspark.sql.types import StructType
 
-from penstock.envelopes import (
-    IncludedColumn,
-    Shape,
-    debezium_shape_of,
-    included_type,
-    keyed_shape,
-    value_shape,
-)
 from penstock.formats import ResolvedFormat
-from penstock.model import TableName
+from penstock.model import IncludedColumn, TableName
 from penstock.sources.kafka.sql_options import EnvelopeKind
 from penstock.sources.row_tables import RowTable
+
+if TYPE_CHECKING:
+    from penstock.envelopes import Shape
 
 __all__ = ["FollowedTopic", "TopicTable"]
 
@@ -97,6 +91,10 @@ def _shape(
     envelope: EnvelopeKind,
     include: tuple[IncludedColumn, ...],
 ) -> Shape:
+    from pyspark.sql.types import StructType  # all that is stored here is read without Spark
+
+    from penstock.envelopes import debezium_shape_of, included_type, keyed_shape, value_shape
+
     key = None if key_format is None else key_format.spark_type
     records = envelope in _RECORDS
     value = included_type(value_format.spark_type, key, include, records=records)
