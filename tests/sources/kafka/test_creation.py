@@ -116,3 +116,12 @@ def test_a_backlog_is_taken_in_bounded_steps(topics: Topics, tmp_path: Path, mon
     assert all(sum(size) <= 10 + 3 for size in sizes)
     assert sizes[0] == [9, 2, 0], "in proportion"
     assert len(sizes) == 4
+
+
+def test_statistics_are_kept_when_they_are_asked_for(topics: Topics, tmp_path: Path) -> None:
+    name = topics.make(1)
+    options = "timestamp frequency ms = 20, statistics interval ms = 50"
+    followed = Made(tmp_path, created(topics, f"TOPIC '{name}' FORMAT TEXT WITH ({options})"))
+    followed.run_until((followed.state / "statistics.json").exists)
+    told = json.loads((followed.state / "statistics.json").read_text(encoding="utf-8"))
+    assert told["brokers"]

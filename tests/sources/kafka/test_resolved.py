@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +19,7 @@ from penstock.errors import DefiniteError
 from penstock.formats import decode_batch
 from penstock.sources.kafka.config import KafkaConfig
 from penstock.sources.kafka.record_columns import shape_of_keys, shape_of_rows
-from penstock.testing.registry import SchemaRegistry, start_registry
+from penstock.testing.registry import SchemaRegistry
 
 ORDER = {"type": "record", "name": "o", "fields": [{"name": "id", "type": "long"}, {"name": "at", "type": "string"}]}
 PROTO = 'syntax = "proto3"; package shop; message Item { int64 id = 1; string name = 2; }'
@@ -39,12 +38,6 @@ TABLE = {
 @pytest.fixture
 def topics(guarded: Guarded) -> Topics:
     return Topics(guarded.broker)
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchemaRegistry]:
-    with start_registry(tmp_path_factory.mktemp("registry")) as running:
-        yield running
 
 
 def record(before: Any, after: Any, op: str = "u") -> dict[str, Any]:

@@ -25,7 +25,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -89,7 +89,8 @@ class FollowingInstance(SteppingInstance[FollowingConfig]):
         from penstock.sources.kafka.observing import TopicsClient  # the config is read where no client is needed
 
         self._stop = stop
-        client = TopicsClient(self._config.what, self._config.how, self._config.source)
+        config = self._config
+        client = TopicsClient(config.what, config.how, config.source, statistics=self._keep_statistics)
         with client as self._client, closing(self._log.reader()) as self._reader:
             super().run(stop, connected)
 
@@ -122,6 +123,13 @@ class FollowingInstance(SteppingInstance[FollowingConfig]):
     ) -> tuple[dict[str, Reached], dict[str, Any]]:
         """Return how far the tick may go of what is there, and what to note with it; notes alone make a tick, too."""
         return {name: bounded(taken[name], ends[name], _MOST_MESSAGES) for name in ends}, {}
+
+    def _keep_statistics(self, told: str) -> None:
+        """Keep the last of what the client counts where people find it; that it cannot be written matters to nobody."""
+        with suppress(OSError):
+            beside = self._state / ".statistics.json"
+            beside.write_text(told, encoding="utf-8")
+            beside.replace(self._state / "statistics.json")
 
     def _names(self) -> list[str]:
         return [topic.name for topic in self._config.topics]
