@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.formats.sink import Ints
+from penstock.formats.compiling import Ints
 
-__all__ = ["CODE", "NODE", "A", "B", "Faults", "Names", "Problem", "no_faults", "problem_texts"]
+__all__ = ["CODE", "NODE", "PLACED", "A", "B", "Faults", "Names", "Problem", "no_faults", "problem_texts"]
 
 CODE, NODE, A, B = range(4)
 """The four numbers of a fault: a `Problem`, the node of the plan at which it was found, two of the problem's own."""
@@ -118,6 +118,9 @@ _TEXTS = {
     Problem.BOOLEAN_TEXT: "{field}: neither true nor false",
     Problem.DIGITS: "{field}: a number with more digits than the floating-point column can hold",
 }
+
+PLACED = frozenset(problem for problem, text in _TEXTS.items() if "at byte {a}" in text)
+"""Problems whose first number is a place in the message."""
 
 _SLOT = re.compile(r"\{(\w+)\}")
 

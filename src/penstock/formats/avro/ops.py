@@ -1,6 +1,8 @@
-"""What nodes of an Avro plan do: numbers that `plan` writes and `kernel` reads."""
+"""What nodes of an Avro plan do, and where its tables are: numbers that `plan` writes and `kernel` reads."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 __all__ = [
     "ARRAY",
@@ -23,13 +25,32 @@ __all__ = [
     "MEMBER",
     "MOST_DEPTH",
     "MOST_EMPTY_ITEMS",
+    "NODE",
     "NULL",
     "RECORD",
     "REFUSED",
     "STRING",
     "TIMES_1000",
     "UNION",
+    "Plan",
 ]
+
+
+class Plan(NamedTuple):
+    """How to read messages of one or several writer schemas, by address."""
+
+    nodes: int
+    """A row per node: its op, its column, and three numbers of the op's own."""
+    links: int
+    """Lists of nodes, columns and places of symbols, to which nodes point."""
+    constants: int
+    """Default values in Avro's encoding, and names of symbols."""
+    end: int
+    """Where the constants end."""
+
+
+NODE = 8
+"""How many numbers a node has in the table; the last ones are not used."""
 
 # Each line names what stands in the three numbers of a node.
 NULL = 0
