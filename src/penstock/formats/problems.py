@@ -144,6 +144,8 @@ def problem_texts(kind: str, faults: Faults, sizes: Ints, ids: Ints, names: Name
     """Return a text for each message that is corrupt, null for the others; `ids` are schema ids, -1 where none."""
     codes = faults[:, CODE]
     result = pa.nulls(len(codes), pa.string())
+    if codes.max(initial=0) <= Problem.FINE:
+        return result
     for code in np.unique(codes):
         if code > Problem.FINE:
             chosen = np.flatnonzero(codes == code)

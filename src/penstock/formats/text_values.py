@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.formats.compiling import constant, inner
+from penstock.formats.compiling import NIL, constant, inner
 from penstock.formats.memory import byte
 from penstock.formats.problems import Problem
 from penstock.formats.wire import within_precision
@@ -34,6 +34,7 @@ _M32 = np.uint64(0xFFFFFFFF)
 _U32 = np.uint64(32)
 _U10 = np.uint64(10)
 _MOST_EXPONENT = 100_000
+_SMALL_POWERS = np.array([10**exponent for exponent in range(19)], np.int64)
 
 
 @inner
@@ -121,6 +122,10 @@ def decimal_value(at: int, end: int, precision: int, scale: int) -> tuple[int, n
     shift = scale + exponent - (stop - point - 1 if point >= 0 else 0)
     count = stop - begin - (1 if point >= 0 else 0)
     kept = count + shift if shift < 0 else count
+    if count + max(shift, 0) < len(_SMALL_POWERS):
+        number, problem = _small_decimal(begin, stop, kept, shift, precision)
+        number = -number if negative else number
+        return number >> 63, np.uint64(number), problem
     high, low, seen, any_digit = np.uint64(0), np.uint64(0), 0, False
     for index in range(begin, stop):
         if byte(index) == _POINT:
@@ -148,6 +153,25 @@ def decimal_value(at: int, end: int, precision: int, scale: int) -> tuple[int, n
 
 
 @inner
+def _small_decimal(begin: int, stop: int, kept: int, shift: int, precision: int) -> tuple[int, int]:
+    """Read a number of which 64 bits hold all digits, as most are."""
+    number, seen, dropped = NIL, 0, False
+    for index in range(begin, stop):
+        if byte(index) == _POINT:
+            continue
+        if seen < kept:
+            number = number * 10 + byte(index) - _ZERO
+        elif byte(index) != _ZERO:
+            dropped = True
+        seen += 1
+    for _ in range(shift):
+        number *= 10
+    if precision < len(_SMALL_POWERS) and number >= _SMALL_POWERS[precision]:
+        return NIL, _DECIMAL
+    return number, _SCALE if dropped else _FINE
+
+
+@inner
 def _ten_times(high: np.uint64, low: np.uint64, digit: np.uint64) -> tuple[np.uint64, np.uint64]:
     first = (low & _M32) * _U10 + digit
     second = (low >> _U32) * _U10 + (first >> _U32)
@@ -158,15 +182,13 @@ def _ten_times(high: np.uint64, low: np.uint64, digit: np.uint64) -> tuple[np.ui
 def float_problem(at: int, end: int, bits: int) -> int:
     """Say what keeps a number from a floating-point column; the text is known to be a number."""
     begin, stop, point, exponent = _shape(at, end)
-    significant, zeros, before, leading = 0, 0, 0, 0.0
+    significant, zeros, before = 0, 0, 0
     for index in range(begin, stop):
         if byte(index) == _POINT:
             continue
         if significant or byte(index) != _ZERO:
             zeros = zeros + 1 if byte(index) == _ZERO else 0
             significant += 1
-            if significant <= 17:
-                leading = leading * 10.0 + (byte(index) - _ZERO)
         if point < 0 or index < point:
             before += 1 if significant else 0
         elif not significant:
@@ -176,22 +198,33 @@ def float_problem(at: int, end: int, bits: int) -> int:
     if significant - zeros > 17:
         return _DIGITS
     size = before - 1 + exponent
-    leading /= 10.0 ** (min(significant, 17) - 1)
-    if bits == 64:
-        if (
-            size > 308
-            or (size == 308 and leading >= 1.797693134862315)
-            or size < -324
-            or (size == -324 and leading < 2.5)
-        ):
-            return _NUMBER_RANGE
-    elif size > 38 or (size == 38 and leading >= 3.4028234) or size < -45:
+    if (size >= 38 or size <= -45) and not _in_range(size, _leading(begin, stop), bits):
         return _NUMBER_RANGE
     if point < 0 and stop == end and significant <= 18:
         whole, _ = integer_value(at, end, 64)
         if (np.int64(np.float64(whole)) if bits == 64 else np.int64(np.float32(whole))) != whole:
             return _INEXACT
     return _FINE
+
+
+@inner
+def _in_range(size: int, leading: float, bits: int) -> bool:
+    """Say whether a number of this size (its exponent) and these first digits (1 to 10) is one of so many bits."""
+    if bits == 64:
+        largest = size < 308 or (size == 308 and leading < 1.797693134862315)
+        return largest and (size > -324 or (size == -324 and leading >= 2.5))
+    return (size < 38 or (size == 38 and leading < 3.4028234)) and size >= -45
+
+
+@inner
+def _leading(begin: int, stop: int) -> float:
+    """Return the first digits of a number that is not 0, as a number from 1 to 10."""
+    result, count = 0.0, 0
+    for index in range(begin, stop):
+        if byte(index) != _POINT and (count or byte(index) != _ZERO) and count < 17:
+            result = result * 10.0 + (byte(index) - _ZERO)
+            count += 1
+    return result / 10.0 ** (count - 1)
 
 
 @inner

@@ -57,8 +57,8 @@ class AvroDecoder(Decoder):
     def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
         for one, reason in self._unreadable.items():
             refuse(messages, np.flatnonzero(ids == one), Problem.REFUSED, reason)
-        roots = np.zeros(len(ids), np.int64)
-        for one in np.unique(ids):
+        roots = np.full(len(ids), self._roots[-1], np.int64)
+        for one in np.unique(ids) if self._resolved.framed else ():
             roots[ids == one] = self._roots.get(int(one), 0)
         plan = self._tables.plan
 

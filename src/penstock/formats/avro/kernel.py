@@ -17,13 +17,18 @@ from penstock.formats.avro.leaves import leaf, length_at, number_at
 from penstock.formats.avro.ops import (
     ARRAY,
     BOOLEAN,
+    COLUMN,
     CONSTANT,
+    FIRST,
     MAP,
     MEMBER,
     MOST_DEPTH,
     MOST_EMPTY_ITEMS,
     NULL,
+    OP,
     RECORD,
+    SECOND,
+    THIRD,
     UNION,
     Plan,
 )
@@ -65,16 +70,16 @@ def _branch(at: int, end: int, node: int, plan: Plan, fault: int) -> tuple[int, 
     branch, after = number_at(at, end, node, fault)
     if after < 0:
         return node, BAD
-    count = word(row + 24)
+    count = word(row + SECOND)
     if branch < 0 or branch >= count:
         return node, blame(fault, _BRANCH, node, branch, count)
-    return word(plan.links + ((word(row + 16) + branch) << 3)), after
+    return word(plan.links + ((word(row + FIRST) + branch) << 3)), after
 
 
 @inner
 def _block(at: int, end: int, node: int, total: int, plan: Plan, fault: int) -> tuple[int, int]:
     """Read how many items the next block of an array or a map has; 0 ends it."""
-    least = word(plan.nodes + (node << 6) + 24)
+    least = word(plan.nodes + (node << 6) + SECOND)
     count, at = number_at(at, end, node, fault)
     if at < 0 or count == 0:
         return NIL, at
@@ -97,7 +102,7 @@ def _walk(at: int, end: int, node: int, depth: int, plan: Plan, sink: Sink, faul
     it loads two that call each other.
     """
     row = plan.nodes + (node << 6)
-    op, column, first, second = word(row), word(row + 8), word(row + 16), word(row + 24)
+    op, column, first, second = word(row + OP), word(row + COLUMN), word(row + FIRST), word(row + SECOND)
     if op >= BOOLEAN:
         return leaf(at, end, node, plan, sink, fault)
     if op == NULL:
@@ -111,11 +116,11 @@ def _walk(at: int, end: int, node: int, depth: int, plan: Plan, sink: Sink, faul
             put_there(sink, column)
         for link in range(plan.links + (first << 3), plan.links + ((first + second) << 3), 8):
             child = word(link)
-            if word(plan.nodes + (child << 6)) == UNION:
+            if word(plan.nodes + (child << 6) + OP) == UNION:
                 child, at = _branch(at, end, child, plan, fault)
                 if at < 0:
                     return BAD
-            if word(plan.nodes + (child << 6)) >= BOOLEAN:
+            if word(plan.nodes + (child << 6) + OP) >= BOOLEAN:
                 at = leaf(at, end, child, plan, sink, fault)
             else:
                 at = _walk(at, end, child, depth + 1, plan, sink, fault)
@@ -129,13 +134,13 @@ def _walk(at: int, end: int, node: int, depth: int, plan: Plan, sink: Sink, faul
         put_there(sink, column)
         for link in range(plan.links + (first << 3), plan.links + ((first + second) << 3), 8):
             put_null(sink, word(link))
-        return _walk(at, end, word(row + 32), depth + 1, plan, sink, fault)
+        return _walk(at, end, word(row + THIRD), depth + 1, plan, sink, fault)
     if op == CONSTANT:
         after = _walk(plan.constants + first, plan.end, second, depth + 1, plan, sink, fault)
         return at if after >= 0 else BAD
     if op != ARRAY and op != MAP:
         return blame(fault, _REFUSED, node, first, NIL)
-    key, total, place = word(row + 32), np.int64(0), NIL
+    key, total, place = word(row + THIRD), np.int64(0), NIL
     if column >= 0:
         place = reserve(sink, column)
     while True:

@@ -7,18 +7,23 @@ import numpy as np
 from penstock.formats.avro.ops import (
     BOOLEAN,
     BYTES,
+    COLUMN,
     DECIMAL,
     DECIMAL_FIXED,
     DOUBLE,
     ENUM,
     EXACT_DOUBLE,
     EXACT_FLOAT,
+    FIRST,
     FIXED,
     FLOAT,
     FLOAT_TO_DOUBLE,
     INT,
     LONG,
+    OP,
+    SECOND,
     STRING,
+    THIRD,
     TIMES_1000,
     Plan,
 )
@@ -73,7 +78,7 @@ def length_at(at: int, end: int, node: int, fault: int) -> tuple[int, int]:
 def leaf(at: int, end: int, node: int, plan: Plan, sink: Sink, fault: int) -> int:
     """Read a value; return the place after it, or `BAD` with the fault noted."""
     row = plan.nodes + (node << 6)
-    op = word(row)
+    op = word(row + OP)
     if op <= LONG and op != BOOLEAN:
         return _integer(at, end, node, row, sink, fault)
     if op in (STRING, BYTES, DECIMAL):
@@ -89,9 +94,9 @@ def _integer(at: int, end: int, node: int, row: int, sink: Sink, fault: int) -> 
     number, after = number_at(at, end, node, fault)
     if after < 0:
         return BAD
-    if word(row) == INT and (number > 2147483647 or number < -2147483648):
+    if word(row + OP) == INT and (number > 2147483647 or number < -2147483648):
         return blame(fault, _INTEGER_RANGE, node, at, NIL)
-    column, how = word(row + 8), word(row + 16)
+    column, how = word(row + COLUMN), word(row + FIRST)
     if column < 0:
         return after
     if how == TIMES_1000:
@@ -115,12 +120,12 @@ def _integer(at: int, end: int, node: int, row: int, sink: Sink, fault: int) -> 
 @inner
 def _bytes(at: int, length: int, node: int, row: int, sink: Sink, fault: int) -> int:
     """Take so many bytes as text, as a decimal or as they are."""
-    op, column = word(row), word(row + 8)
+    op, column = word(row + OP), word(row + COLUMN)
     if op in (DECIMAL, DECIMAL_FIXED):
-        precision = word(row + 16)
+        precision = word(row + FIRST)
         high, low, fits = big_endian(at, length)
         if not fits or not within_precision(high, low, precision):
-            return blame(fault, _DECIMAL, node, precision, word(row + 24))
+            return blame(fault, _DECIMAL, node, precision, word(row + SECOND))
         put_two(sink, column, high, low)
         return at + length
     if op == STRING:
@@ -137,19 +142,19 @@ def _symbol(at: int, end: int, node: int, row: int, plan: Plan, sink: Sink, faul
     number, after = number_at(at, end, node, fault)
     if after < 0:
         return BAD
-    count = word(row + 24)
+    count = word(row + SECOND)
     if number < 0 or number >= count:
         return blame(fault, _SYMBOL, node, number, count)
-    if word(row + 8) >= 0:
-        pair = plan.links + ((word(row + 16) + 2 * number) << 3)
-        put_two(sink, word(row + 8), plan.constants + word(pair), word(pair + 8))
+    if word(row + COLUMN) >= 0:
+        pair = plan.links + ((word(row + FIRST) + 2 * number) << 3)
+        put_two(sink, word(row + COLUMN), plan.constants + word(pair), word(pair + 8))
     return after
 
 
 @inner
 def _fixed(at: int, end: int, node: int, row: int, sink: Sink, fault: int) -> int:
-    op, column = word(row), word(row + 8)
-    width = 1 if op == BOOLEAN else 4 if op == FLOAT else 8 if op == DOUBLE else word(row + 32)
+    op, column = word(row + OP), word(row + COLUMN)
+    width = 1 if op == BOOLEAN else 4 if op == FLOAT else 8 if op == DOUBLE else word(row + THIRD)
     if end - at < width:
         return blame(fault, _TRUNCATED, node, end, NIL)
     if op in (FIXED, DECIMAL_FIXED):
@@ -161,7 +166,7 @@ def _fixed(at: int, end: int, node: int, row: int, sink: Sink, fault: int) -> in
             put(sink, column, word(at))
         elif op == BOOLEAN:
             put(sink, column, byte(at))
-        elif word(row + 16) == FLOAT_TO_DOUBLE:
+        elif word(row + FIRST) == FLOAT_TO_DOUBLE:
             put(sink, column, double_bits(np.float64(single_value(half(at)))))
         else:
             put(sink, column, half(at))

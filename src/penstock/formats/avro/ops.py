@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from penstock.formats.compiling import constant
+
 __all__ = [
     "ARRAY",
     "AS_IS",
     "BOOLEAN",
     "BYTES",
+    "COLUMN",
     "CONSTANT",
     "DECIMAL",
     "DECIMAL_FIXED",
@@ -16,6 +19,7 @@ __all__ = [
     "ENUM",
     "EXACT_DOUBLE",
     "EXACT_FLOAT",
+    "FIRST",
     "FIXED",
     "FLOAT",
     "FLOAT_TO_DOUBLE",
@@ -27,9 +31,12 @@ __all__ = [
     "MOST_EMPTY_ITEMS",
     "NODE",
     "NULL",
+    "OP",
     "RECORD",
     "REFUSED",
+    "SECOND",
     "STRING",
+    "THIRD",
     "TIMES_1000",
     "UNION",
     "Plan",
@@ -51,6 +58,8 @@ class Plan(NamedTuple):
 
 NODE = 8
 """How many numbers a node has in the table; the last ones are not used."""
+OP, COLUMN, FIRST, SECOND, THIRD = (constant(8 * place) for place in range(5))
+"""How far from the beginning of its row each number of a node is."""
 
 # Each line names what stands in the three numbers of a node.
 NULL = 0

@@ -40,6 +40,10 @@ LIST = 21
 MAP = 22
 RAW = 23
 
+RULE, FIRST, SECOND, CHILD = (constant(8 * place) for place in range(4))
+"""How far from the beginning of its row each number of a column is: rule, two numbers of its own, and first child."""
+KEY_HASH, KEY_PLACE, KEY_SIZE, KEY_COLUMN = (constant(8 * place) for place in range(4))
+"""The same of a key of a struct: its hash, its place in the constants, its size, and the column of its values."""
 EXPECTED = 10
 """Where, among the words for kinds of values, those for rules begin."""
 
@@ -52,9 +56,9 @@ class Plan(NamedTuple):
     """How to read messages, by address."""
 
     rules: int
-    """A row per column: rule, two numbers of its own, and the first child."""
+    """A row per column."""
     keys: int
-    """A row per key of a struct: hash, place in the constants, size, and column."""
+    """A row per key of a struct."""
     constants: int
     slots: int
     """Room for the tokens of the keys of structs that are open."""
@@ -90,7 +94,7 @@ def _scalar(token: int, column: int, rule: int, tape: Tape, plan: Plan, sink: Si
     elif rule <= DECIMAL:
         if kind == NUMBER:
             own = plan.rules + (column << 5)
-            return put_number(start, end, rule, word(own + 8), word(own + 16), column, sink, fault)
+            return put_number(start, end, rule, word(own + FIRST), word(own + SECOND), column, sink, fault)
     elif kind == STRING:
         if rule != TEXT:
             return put_time(start, end, rule, column, sink, fault)
@@ -103,7 +107,7 @@ def _scalar(token: int, column: int, rule: int, tape: Tape, plan: Plan, sink: Si
 def _found(token: int, column: int, slots: int, tape: Tape, plan: Plan, fault: int) -> bool:
     """Note for each key of a struct which token has its value; False if the object has a key that is refused."""
     rule = plan.rules + (column << 5)
-    first, count = plan.keys + (word(rule + 8) << 5), word(rule + 16)
+    first, count = plan.keys + (word(rule + FIRST) << 5), word(rule + SECOND)
     for slot in range(slots, slots + (count << 3), 8):
         set_word(slot, _NONE)
     key, stop, guess = token + 1, word(token_row(tape, token) + AFTER), NIL
@@ -115,7 +119,7 @@ def _found(token: int, column: int, slots: int, tape: Tape, plan: Plan, fault: i
             guess = found + 1
         elif plan.refuse_extra:
             return blame(fault, _EXTRA, column, word(row + BEGIN), NIL) >= 0
-        key = word(row + (8 << 3) + AFTER)
+        key = word(token_row(tape, key + 1) + AFTER)
     return True
 
 
@@ -128,7 +132,8 @@ def _matching(row: int, first: int, count: int, guess: int, plan: Plan) -> int:
         if candidate >= count:
             candidate -= count
         key = first + (candidate << 5)
-        if word(key) == hashed and same_text(start, end, plan.constants + word(key + 8), word(key + 16)):
+        place, size = plan.constants + word(key + KEY_PLACE), word(key + KEY_SIZE)
+        if word(key + KEY_HASH) == hashed and same_text(start, end, place, size):
             return candidate
     return _NONE
 
@@ -141,7 +146,7 @@ def _put(token: int, column: int, slots: int, tape: Tape, plan: Plan, sink: Sink
     it loads two that call each other.
     """
     row, own = token_row(tape, token), plan.rules + (column << 5)
-    kind, rule = word(row + KIND), word(own)
+    kind, rule = word(row + KIND), word(own + RULE)
     if kind == NULL:
         put_null(sink, column)
         return True
@@ -156,16 +161,16 @@ def _put(token: int, column: int, slots: int, tape: Tape, plan: Plan, sink: Sink
         if not _found(token, column, slots, tape, plan, fault):
             return False
         put_there(sink, column)
-        key, count = plan.keys + (word(own + 8) << 5), word(own + 16)
+        key, count = plan.keys + (word(own + FIRST) << 5), word(own + SECOND)
         for slot in range(slots, slots + (count << 3), 8):
-            below, value = word(key + 24), word(slot)
+            below, value = word(key + KEY_COLUMN), word(slot)
             key += 32
             if value == _NONE:
                 put_null(sink, below)
             elif not _put(value, below, slots + (count << 3), tape, plan, sink, fault):
                 return False
         return True
-    child, place = word(own + 24), reserve(sink, column)
+    child, place = word(own + CHILD), reserve(sink, column)
     item, stop, count = token + 1, word(row + AFTER), NIL
     while item < stop:
         if rule == MAP:

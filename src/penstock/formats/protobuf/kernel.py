@@ -28,15 +28,22 @@ from penstock.formats.protobuf.occurrences import (
     last_of,
 )
 from penstock.formats.protobuf.ops import (
+    COLUMN,
     IMPLICIT,
+    INSIDE,
+    KIND,
     MAP,
     MESSAGE,
     MOST_DEPTH,
+    OFTEN,
+    PRESENCE,
     REQUIRED,
     SINGLE,
     SIZED,
+    TAG,
     TIMESTAMP,
     TIMESTAMP_EXACT,
+    VALUES,
     WRAPPED,
     Plan,
 )
@@ -92,8 +99,8 @@ def _scan(part: int, message: int, slots: int, free: int, plan: Plan, groups: in
                 return BAD
             if not known:
                 continue
-            if tag != word(known) and (tag & 7 != SIZED or word(known + 24) == SINGLE):
-                return blame(fault, _WIRE_TYPE, node, tag & 7, word(known) & 7)
+            if tag != word(known + TAG) and (tag & 7 != SIZED or word(known + OFTEN) == SINGLE):
+                return blame(fault, _WIRE_TYPE, node, tag & 7, word(known + TAG) & 7)
             set_word(free + PLACE, place)
             set_word(free + NUMBER, number)
             set_word(free + WIRE, tag & 7)
@@ -108,12 +115,12 @@ def _known(tag: int, guess: int, first: int, stop: int) -> int:
     """Return the row of the field of a tag, or 0: it is mostly the one behind that of the last tag, or the same."""
     field = guess
     while field < stop:
-        if (word(field) ^ tag) < 8:
+        if (word(field + TAG) ^ tag) < 8:
             return field
         field += 64
     field = first
     while field < guess:
-        if (word(field) ^ tag) < 8:
+        if (word(field + TAG) ^ tag) < 8:
             return field
         field += 64
     return 0
@@ -139,12 +146,12 @@ def _message(
     if free < 0:
         return False
     for index in range(count):
-        kind, often, inside = word(field + 8), word(field + 24), word(field + 40)
+        kind, often, inside = word(field + KIND), word(field + OFTEN), word(field + INSIDE)
         found = first_of(slots, index)
-        if often == SINGLE and found == 0 and word(field + 32) != IMPLICIT:
-            if word(field + 32) == REQUIRED:
+        if often == SINGLE and found == 0 and word(field + PRESENCE) != IMPLICIT:
+            if word(field + PRESENCE) == REQUIRED:
                 return blame(fault, _REQUIRED, node_of(field, plan), NIL, NIL) >= 0
-            put_null(sink, word(field + 16))
+            put_null(sink, word(field + COLUMN))
         elif kind != MESSAGE and kind != WRAPPED:
             if often != SINGLE:
                 fine = _items(found, field, free, plan, groups, sink, fault)
@@ -159,20 +166,20 @@ def _message(
                 return False
         elif often == SINGLE:
             if kind == MESSAGE:
-                put_there(sink, word(field + 16))
+                put_there(sink, word(field + COLUMN))
             if not _message(found, inside, depth + 1, more, free, plan, groups, sink, fault):
                 return False
         else:
-            place, items = reserve(sink, word(field + 16)), NIL
+            place, items = reserve(sink, word(field + COLUMN)), NIL
             while found != 0:
                 if often != MAP and kind == MESSAGE:
-                    put_there(sink, word(field + 56))
+                    put_there(sink, word(field + VALUES))
                 behind = alone(word(found + PLACE), word(found + NUMBER), free)
                 if not _message(free, inside, depth + 1, more, behind, plan, groups, sink, fault):
                     return False
                 items += 1
                 found = word(found + NEXT)
-            put_count(sink, word(field + 16), place, items)
+            put_count(sink, word(field + COLUMN), place, items)
         field += 64
     return True
 
@@ -180,7 +187,7 @@ def _message(
 @inner
 def _items(part: int, field: int, free: int, plan: Plan, groups: int, sink: Sink, fault: int) -> bool:
     """Put the items of a repeated field that holds no messages."""
-    kind, column, wire = word(field + 8), word(field + 16), word(field) & 7
+    kind, column, wire = word(field + KIND), word(field + COLUMN), word(field + TAG) & 7
     reserved, count = reserve(sink, column), NIL
     while part != 0:
         number, place = word(part + NUMBER), word(part + PLACE)

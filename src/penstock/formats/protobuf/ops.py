@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from penstock.formats.compiling import constant
+
 __all__ = [
     "BEGIN",
     "BOOL",
     "BYTES",
+    "COLUMN",
     "DOUBLE",
     "EIGHT",
     "EMPTY",
@@ -21,12 +24,17 @@ __all__ = [
     "FOUR",
     "GROUP",
     "IMPLICIT",
+    "INSIDE",
     "INT32",
     "INT64",
+    "KIND",
     "KINDS",
     "MAP",
     "MESSAGE",
     "MOST_DEPTH",
+    "NAMES",
+    "OFTEN",
+    "PRESENCE",
     "REPEATED",
     "REQUIRED",
     "SFIXED32",
@@ -36,10 +44,12 @@ __all__ = [
     "SINT64",
     "SIZED",
     "STRING",
+    "TAG",
     "TIMESTAMP",
     "TIMESTAMP_EXACT",
     "UINT32",
     "UINT64",
+    "VALUES",
     "VARINT",
     "WRAPPED",
     "Plan",
@@ -102,7 +112,10 @@ REQUIRED = 2  # a problem
 MOST_DEPTH = 100
 
 FIELD = 8
-"""How many numbers a field has in the plan; `Plan` says which."""
+"""How many numbers a field has in the plan: those below."""
+TAG, KIND, COLUMN, OFTEN, PRESENCE, INSIDE, NAMES, VALUES = (constant(8 * place) for place in range(FIELD))
+"""How far from the beginning of its row each number of a field is: number and wire type as in a tag; kind; column; how
+often; presence; message, or first name; count of names; the column of its values (if it is repeated, of the items)."""
 
 
 class Plan(NamedTuple):
@@ -111,8 +124,7 @@ class Plan(NamedTuple):
     messages: int
     """A row per message: its first field and how many it has."""
     fields: int
-    """A row per field: its number and wire type as in a tag, kind, column, how often, presence, message or first name,
-    count of names, and the column of its values (where it is repeated, that of the items)."""
+    """A row per field."""
     names: int
     """A row per name of an enumeration: its number, and its place and size in the constants."""
     constants: int

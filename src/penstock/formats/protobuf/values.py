@@ -14,7 +14,10 @@ from penstock.formats.protobuf.ops import (
     EMPTY,
     ENUM,
     FIXED64,
+    INSIDE,
     INT32,
+    KIND,
+    NAMES,
     SFIXED32,
     SINT32,
     SINT64,
@@ -22,6 +25,7 @@ from penstock.formats.protobuf.ops import (
     TIMESTAMP_EXACT,
     UINT32,
     UINT64,
+    VALUES,
     VARINT,
     Plan,
 )
@@ -49,7 +53,7 @@ def node_of(field: int, plan: Plan) -> int:
 @inner
 def put_value(number: int, place: int, field: int, plan: Plan, groups: int, sink: Sink, fault: int) -> bool:
     """Put a number as it was sent or, of text and bytes, so many bytes at `place`; False with the fault noted."""
-    kind, column = word(field + 8), word(field + 56)
+    kind, column = word(field + KIND), word(field + VALUES)
     if kind in (STRING, BYTES):
         if kind == STRING:
             wrong = invalid_utf8(place, place + number)
@@ -82,7 +86,7 @@ def put_value(number: int, place: int, field: int, plan: Plan, groups: int, sink
 @inner
 def _put_name(number: int, field: int, plan: Plan, sink: Sink) -> None:
     """Put the name of a number of an enumeration; of one that has none, the number."""
-    names, count, column = plan.names + 24 * word(field + 40), word(field + 48), word(field + 56)
+    names, count, column = plan.names + 24 * word(field + INSIDE), word(field + NAMES), word(field + VALUES)
     if 0 <= number < count and word(names + 24 * number) == number:  # they mostly count from 0
         name = names + 24 * number
     else:
@@ -117,7 +121,7 @@ def put_timestamp(part: int, field: int, plan: Plan, groups: int, sink: Sink, fa
         part = word(part + NEXT)
     if seconds > _LAST_SECOND or seconds < _FIRST_SECOND or nanos < 0 or nanos > 999_999_999:
         return blame(fault, _TIME_RANGE, node, NIL, NIL) >= 0
-    if word(field + 8) == TIMESTAMP_EXACT and nanos % 1000:
+    if word(field + KIND) == TIMESTAMP_EXACT and nanos % 1000:
         return blame(fault, _NANOSECONDS, node, NIL, NIL) >= 0
-    put(sink, word(field + 56), seconds * 1_000_000 + nanos // 1000)
+    put(sink, word(field + VALUES), seconds * 1_000_000 + nanos // 1000)
     return True
