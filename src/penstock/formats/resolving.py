@@ -27,7 +27,7 @@ from penstock.formats.format import (
 )
 from penstock.formats.json.inference import inferred_columns
 from penstock.formats.json.json_schema import json_schema_columns
-from penstock.formats.json.plan import json_tables
+from penstock.formats.json.plan import json_plan
 from penstock.formats.protobuf.descriptor import Pool, ProtoFile, files_text
 from penstock.formats.protobuf.descriptor_set import parse_descriptor_set
 from penstock.formats.protobuf.registered import registered_files
@@ -141,7 +141,7 @@ def _json(
         )
         raise UsageError(message, "Give them (columns = 'id BIGINT, …'), or wait until the topic has messages.")
     resolved = fixed(described, columns, raw=raw, wrapped=not pa.types.is_struct(columns))
-    json_tables(Columns(resolved.arrow_type), raw=raw, wrapped=resolved.wrapped, refuse_extra=False)
+    json_plan(Columns(resolved.arrow_type), raw=raw, wrapped=resolved.wrapped, refuse_extra=False)
     return resolved
 
 

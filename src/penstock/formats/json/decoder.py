@@ -8,7 +8,7 @@ from penstock.formats.compiling import Ints
 from penstock.formats.decoder import Decoder
 from penstock.formats.format import Extra, JsonFormat, ResolvedFormat
 from penstock.formats.json.kernel import walk_all
-from penstock.formats.json.plan import Scratch, json_tables
+from penstock.formats.json.plan import Scratch, json_plan
 from penstock.formats.memory import address
 from penstock.formats.messages import Messages
 from penstock.formats.sink import Sink
@@ -24,7 +24,7 @@ class JsonDecoder(Decoder):
         super().__init__(resolved, writers)
         assert isinstance(resolved.format, JsonFormat)
         refuse_extra = resolved.format.extra == Extra.REFUSE
-        self._tables = json_tables(self._columns, raw=resolved.raw, wrapped=resolved.wrapped, refuse_extra=refuse_extra)
+        self._tables = json_plan(self._columns, raw=resolved.raw, wrapped=resolved.wrapped, refuse_extra=refuse_extra)
 
     def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
         scratch = Scratch(messages, len(self._tables.keys))

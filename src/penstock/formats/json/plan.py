@@ -17,7 +17,7 @@ from penstock.formats.memory import address
 from penstock.formats.messages import Messages
 from penstock.formats.text_put import scalar_rule
 
-__all__ = ["KINDS", "Scratch", "Tables", "json_tables"]
+__all__ = ["KINDS", "Scratch", "Tables", "json_plan"]
 
 _FOUND = ["", "an object", "an array", "a string", "a number", "true", "false", "null", "a key", ""]
 _WANTED = {
@@ -53,7 +53,7 @@ class Tables(NamedTuple):
         return Plan(rules, keys, constants, address(slots), self.refuse_extra, self.root)
 
 
-def json_tables(columns: Columns, *, raw: Collection[str], wrapped: bool, refuse_extra: bool) -> Tables:
+def json_plan(columns: Columns, *, raw: Collection[str], wrapped: bool, refuse_extra: bool) -> Tables:
     """Make the plan; the columns named in `raw` take any value, as its JSON text."""
     rules: list[list[int]] = []
     keys: list[list[int]] = []
