@@ -14,7 +14,7 @@ from tests.formats.conftest import decoded, encoded, framed, record, rows
 
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.formats import AvroFormat, JsonFormat, Registry, RegistryAddress, ResolvedFormat, resolve
-from penstock.testing.registry import SchemaRegistry, start_registry
+from penstock.testing.registry import SchemaRegistry
 
 FIRST = record(("id", "long"))
 SECOND = record({"name": "note", "type": ["null", "string"], "default": None}, ("id", "long"))
@@ -79,24 +79,26 @@ def test_a_subject_that_is_not_there_or_of_another_kind(
     assert "FORMAT AVRO" in caught.value.remedy
 
 
-def test_a_registry_that_is_down_is_waited_for_and_what_is_known_is_read(tmp_path: Path) -> None:
-    with start_registry(tmp_path / "registry") as server:
-        address = RegistryAddress(url=server.url)
-        known = server.register("down-value", json.dumps(FIRST))
-        later = server.register("later-value", json.dumps(SECOND))
-        registry = Registry(address, tmp_path / "cache")
-        resolved = resolve(AvroFormat(registry=address), subject="down-value", registry=registry)
-        message = framed(known, encoded(FIRST, {"id": 1}))
-        new = framed(later, encoded(SECOND, {"id": 2, "note": None}))
-        assert rows(resolved, message, registry=registry) == [{"id": 1}]
-        server.stop()
+def test_a_registry_that_is_down_is_waited_for_and_what_is_known_is_read(
+    schema_registry: SchemaRegistry, address: RegistryAddress, tmp_path: Path
+) -> None:
+    known = schema_registry.register("down-value", json.dumps(FIRST))
+    later = schema_registry.register("later-value", json.dumps(SECOND))
+    registry = Registry(address, tmp_path / "cache")
+    resolved = resolve(AvroFormat(registry=address), subject="down-value", registry=registry)
+    message = framed(known, encoded(FIRST, {"id": 1}))
+    new = framed(later, encoded(SECOND, {"id": 2, "note": None}))
+    assert rows(resolved, message, registry=registry) == [{"id": 1}]
+    schema_registry.stop()
+    try:
         assert rows(resolved, message, registry=registry) == [{"id": 1}]
         assert rows(resolved, message, registry=Registry(address, tmp_path / "cache")) == [{"id": 1}]
         with pytest.raises(TransientError, match="does not answer") as caught:
             decoded(resolved, message, new, registry=registry)
         assert "Nothing is lost" in caught.value.remedy
-        server.start()
-        assert rows(resolved, message, new, registry=registry) == [{"id": 1}, {"id": 2}]
+    finally:
+        schema_registry.start()
+    assert rows(resolved, message, new, registry=registry) == [{"id": 1}, {"id": 2}]
 
 
 # -- answers that a healthy registry does not give ----------------------------------------------------------------
@@ -126,7 +128,7 @@ class Answers(BaseHTTPRequestHandler):
 def odd_server() -> Iterator[str]:
     Answers.asked.clear()
     server = HTTPServer(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01], daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()

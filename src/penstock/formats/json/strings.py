@@ -42,7 +42,7 @@ def text_end(at: int, end: int, fault: int) -> tuple[int, bool]:
             stop += low_zeros(found) >> 3
         character = byte(stop)
         if character == _QUOTE:
-            wrong = BAD if ascii_only else invalid_utf8(at, stop)
+            wrong = BAD if ascii_only and not escaped else invalid_utf8(at, stop)
             return (stop if wrong < 0 else blame(fault, _UTF8, NIL, wrong, NIL)), escaped
         if character < 32:
             return blame(fault, _CONTROL, NIL, stop, NIL), escaped
