@@ -54,6 +54,14 @@ def test_read_ends_with_its_rows_per_second() -> None:
     assert re.fullmatch(r"rows_per_second read \d+\.\d\d", done.stdout.splitlines()[-1])
 
 
+def test_formats_ends_with_its_ratio() -> None:
+    done = bench("formats", "--quick", rows=500)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"ratio formats \d+\.\d\d", done.stdout.splitlines()[-1])
+    for contestant in ("Avro", "JSON", "Protobuf", "records to Arrow", "pyarrow.json"):
+        assert contestant in done.stdout
+
+
 def test_latency_ends_with_its_median(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_BENCH_SECONDS", "5")
     done = bench("latency", "--quick")
