@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import enum
 import json
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import StructType
 
 from penstock.errors import UsageError
+from penstock.formats.meanings import Meaning
 from penstock.formats.registry import RegistryAddress
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 __all__ = [
     "AvroFormat",
@@ -153,22 +155,28 @@ class ResolvedFormat(BaseModel):
     columns: str
     """The reader schema: a struct type of Spark's, as its JSON."""
     reader: str = ""
-    """The same as the format writes it: an Avro schema, or Protobuf files; empty for the others."""
+    """The same as the format writes it: an Avro schema, Protobuf files, or Connect's schema; empty for the others."""
     message: str = ""
     """The full name of the Protobuf message."""
     raw: tuple[str, ...] = ()
     """Columns of JSON that take any value, as its text."""
     wrapped: bool = False
     """Whether a message is one value, in a column of its own, and not a record."""
+    meanings: tuple[Meaning, ...] = ()
+    """Which columns mean more than their type says; decoding leaves them as they were written."""
 
     @property
     def spark_type(self) -> StructType:
         """The struct that decoding adds."""
+        from pyspark.sql.types import StructType
+
         return StructType.fromJson(json.loads(self.columns))
 
     @property
     def arrow_type(self) -> pa.StructType:
         """The same for Arrow."""
+        from pyspark.sql.pandas.types import to_arrow_type
+
         return to_arrow_type(self.spark_type, timezone="UTC")
 
     @property
