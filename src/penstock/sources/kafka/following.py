@@ -110,15 +110,22 @@ class FollowingInstance(SteppingInstance[FollowingConfig]):
         found = self._look()
         after = {name: continued(self._config.source, name, taken[name], found[name]) for name in taken}
         self._check_readers(at, found)
+        after, notes = self._settled(taken, after, noted)
         moved = [name for name in taken if after[name].upto != taken[name].upto]
-        if not moved:
+        if not moved and not notes:
             return None
         changes = [self._tick(name, taken[name].upto, after[name].upto) for name in moved]
-        return Step(changes, {name: {"id": after[name].id, "upto": after[name].upto} for name in moved})
+        return Step(changes, {**notes, **{name: {"id": after[name].id, "upto": after[name].upto} for name in moved}})
 
     def pause(self) -> float:
         """Return the time between looks."""
         return self._config.how.timestamp_frequency_ms / 1000
+
+    def _settled(
+        self, taken: dict[str, Reached], ends: dict[str, Reached], noted: Mapping[str, Any]
+    ) -> tuple[dict[str, Reached], dict[str, Any]]:
+        """Return how far the tick may go of what is there, and what to note with it; notes alone make a tick, too."""
+        return ends, {}
 
     def _names(self) -> list[str]:
         return [topic.name for topic in self._config.topics]
