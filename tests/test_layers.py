@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "formats": BASE,
     "envelopes": BASE,
     "embedded": BASE,
-    "sources": BASE | {"changelog", "formats"},
+    "sources": BASE | {"changelog", "formats", "envelopes"},
     "spark": LOWER | {"sources", "catalog"},
     "tables": DATA,
     "sinks": DATA,

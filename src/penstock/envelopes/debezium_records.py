@@ -20,7 +20,17 @@ from penstock.envelopes.messages import message_type
 from penstock.envelopes.shape import Shape, keyed_shape
 from penstock.errors import UsageError
 
-__all__ = ["RecordType", "debezium_shape", "missing_row", "opened", "record_type", "unavailable", "unknown_op"]
+__all__ = [
+    "RecordType",
+    "debezium_shape",
+    "debezium_shape_of",
+    "missing_row",
+    "opened",
+    "record_type",
+    "record_type_of",
+    "unavailable",
+    "unknown_op",
+]
 
 _UNAVAILABLE = "__debezium_unavailable_value"
 _OPS = ("c", "u", "d", "r", "t")
@@ -38,21 +48,29 @@ class RecordType:
 
 def record_type(messages: DataFrame) -> RecordType:
     """Return the types of records; `UsageError` where values are not Debezium's."""
-    record = _payload(message_type(messages, "value"))
+    return record_type_of(message_type(messages, "key"), message_type(messages, "value"))
+
+
+def record_type_of(key: StructType, value: StructType) -> RecordType:
+    """Return the types of records by those of keys and values; `UsageError` where values are not Debezium's."""
+    record = _payload(value)
     after = _struct(record, "after")
     if after is None or "op" not in record.names:
         message = "values of the topic are no records of Debezium: these have the fields 'after' and 'op'"
         raise UsageError(
             message, "choose ENVELOPE UPSERT if values are rows (Debezium's ExtractNewRecordState does that)"
         )
-    return RecordType(
-        _payload(message_type(messages, "key")), after, _struct(record, "before"), _struct(record, "source")
-    )
+    return RecordType(_payload(key), after, _struct(record, "before"), _struct(record, "source"))
 
 
 def debezium_shape(messages: DataFrame) -> Shape:
     """Return the table of records: the columns of ``after``, found by the key of the message."""
-    types = record_type(messages)
+    return debezium_shape_of(message_type(messages, "key"), message_type(messages, "value"))
+
+
+def debezium_shape_of(key: StructType, value: StructType) -> Shape:
+    """Return the same by the types of keys and values."""
+    types = record_type_of(key, value)
     return keyed_shape(types.key, types.after)
 
 

@@ -91,6 +91,10 @@ class ProducedTable(BaseModel, ABC):
         """Return the comments of its columns."""
         return {}
 
+    def remembers(self) -> bool:
+        """Say whether its commits hold more than rows: what is to be known of changes so far to take the next ones."""
+        return False
+
 
 class InstanceConfig(BaseModel, ABC):
     """All that one running piece of a source needs. A value; knows how to clean up what it made outside."""
@@ -127,6 +131,13 @@ class InstanceConfig(BaseModel, ABC):
     @abstractmethod
     def place(self) -> str:
         """Name for people where its data comes from; without a secret."""
+
+    def reading(self, log: ChangeLog, state: Path) -> ChangeLog:
+        """Return the log as others read it: more than itself, where its changes lie elsewhere.
+
+        `state` is the folder of the source in the home, as its instance has it.
+        """
+        return log
 
     def left_out(self) -> Mapping[TableName, tuple[str, str]]:
         """Return the tables that were asked for and cannot be had: why, and what to do about it."""

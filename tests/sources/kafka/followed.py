@@ -82,7 +82,7 @@ class Followed(Captured):
         self._raised = None
         how = KafkaWithOptions.given(**{"timestamp_frequency_ms": 20, **options})
         start, whats = start_of(how, datetime.now(UTC)), [options_of(broker, topic) for topic in topics]
-        begun = [beginning(what, how, "clicks", start) for what in whats]
+        begun = [beginning(what, how, "clicks", topic, start) for what, topic in zip(whats, topics, strict=True)]
         self.config = FollowingConfig.of("clicks", whats[0], how, begun)
 
     def instance(self) -> Instance:

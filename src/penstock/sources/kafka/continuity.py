@@ -16,10 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from penstock.errors import DefiniteError
-from penstock.sources.kafka.observing import Observed
 from penstock.sources.kafka.ticks import widened_offsets
+
+if TYPE_CHECKING:
+    from penstock.sources.kafka.observing import Observed
 
 __all__ = ["Reached", "check_kept", "continued"]
 

@@ -26,35 +26,26 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Self
-
-from pydantic import BaseModel, ConfigDict
+from typing import TYPE_CHECKING, Any, Self
 
 from penstock.changelog.interface import ChangeLog, ChangeLogReader
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.kafka.continuity import Reached, check_kept, continued
-from penstock.sources.kafka.observing import Observed, TopicsClient
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.ticks import first_offsets, tick_row, tick_table, widened_offsets
+from penstock.sources.kafka.topic_table import FollowedTopic
 from penstock.sources.kafka.with_options import KafkaWithOptions
 from penstock.sources.stepping import SteppingConfig, SteppingInstance
 from penstock.sources.steps import Changes, Step, inserted
 
-__all__ = ["FollowedTopic", "FollowingConfig", "FollowingInstance"]
+if TYPE_CHECKING:
+    from penstock.sources.kafka.observing import Observed, TopicsClient
+
+__all__ = ["FollowingConfig", "FollowingInstance"]
 
 _LOG = logging.getLogger("penstock.kafka")
 _LOG.addHandler(logging.NullHandler())
-
-
-class FollowedTopic(BaseModel):
-    """A topic as it was when the source was made, and where its first tick begins; see `beginning`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
-    id: str | None
-    offsets: tuple[int, ...]
 
 
 class FollowingConfig(SteppingConfig):
@@ -92,6 +83,8 @@ class FollowingInstance(SteppingInstance[FollowingConfig]):
 
     def run(self, stop: threading.Event, connected: Callable[[], None]) -> None:
         """Take ticks until told to stop."""
+        from penstock.sources.kafka.observing import TopicsClient  # the config is read where no client is needed
+
         self._stop = stop
         client = TopicsClient(self._config.what, self._config.how, self._config.source)
         with client as self._client, closing(self._log.reader()) as self._reader:

@@ -27,9 +27,10 @@ from typing import Any, Self
 from confluent_kafka import IsolationLevel as Isolation
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import EarliestSpec, LatestSpec, OffsetSpec
 
-from penstock.errors import PenstockError, TransientError
+from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.sources.kafka.librdkafka import librdkafka_settings
 from penstock.sources.kafka.refusals import refusal, way_out
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
@@ -101,6 +102,19 @@ class TopicsClient:
                 raise self._explained(told)
             time.sleep(_AGAIN_SECONDS)
 
+    def settings(self, topic: str) -> dict[str, str]:
+        """Return the settings of a topic, such as cleanup.policy, as they hold for it."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        (asked,) = self._admin.describe_configs([resource], request_timeout=self._seconds).values()
+        try:
+            return {name: str(entry.value) for name, entry in self._answer(asked).items()}
+        except KafkaException as error:
+            told: KafkaError = error.args[0]
+            if told.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                message = f"the settings of the topic {topic} may not be seen: {told.str()}"
+                raise DefiniteError(message, "Grant the user describe configs on the topic.") from None
+            raise self._explained(told) from None
+
     def __enter__(self) -> Self:
         return self
 
@@ -163,7 +177,7 @@ class TopicsClient:
         if told is None:
             message = f"the brokers {self._what.broker} do not agree on which partitions there are"
             return TransientError(message, "Try again when they are in order.")
-        return refusal(self._what.broker, self._what.topic, told, self._trouble)
+        return refusal(self._what.broker, ", ".join(self._what.names()), told, self._trouble)
 
     def _note(self, error: KafkaError) -> None:
         """Keep what tells most: that a login or handshake failed, and not that all brokers are out of reach since."""

@@ -167,7 +167,7 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
         return None if text is None else _moment(text)
 
     @model_validator(mode="after")
-    def _together(self) -> Self:
+    def _settings_together(self) -> Self:
         refuse_nonsense(self)
         return self
 

@@ -1,0 +1,68 @@
+"""The capture of topics, with the tables that their messages make.
+
+The log has two tables for each topic: one of its ticks (`ticks`), and the one that users see, which has columns, errors
+and a beginning there, but no changes: those are the messages, which stay in Kafka. `reading` gives everybody a log that
+knows this (`topic_log`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from penstock.changelog.interface import ChangeLog
+from penstock.errors import UsageError
+from penstock.sources.family import ProducedTable
+from penstock.sources.kafka.following import FollowingConfig
+from penstock.sources.kafka.sql_options import KafkaSqlOptions
+from penstock.sources.kafka.ticks import tick_table
+from penstock.sources.kafka.topic_log import TopicLog
+from penstock.sources.kafka.topic_table import TopicTable
+from penstock.sources.kafka.with_options import KafkaWithOptions
+from penstock.sources.row_tables import RowTable
+
+__all__ = ["KafkaConfig"]
+
+
+class KafkaConfig(FollowingConfig):
+    """Topics, and a table of each."""
+
+    tables: tuple[TopicTable | RowTable, ...]
+
+    @classmethod
+    def made(
+        cls, source: str, what: KafkaSqlOptions, how: KafkaWithOptions, tables: Sequence[TopicTable], **told: Any
+    ) -> Self:
+        """Make it of the options and the tables."""
+        return cls(
+            source=source,
+            what=what,
+            how=how,
+            topics=tuple(table.topic for table in tables),
+            tables=_with_ticks(tables),
+            **told,
+        )
+
+    def produced(self) -> Sequence[TopicTable]:
+        """Return the tables that users see."""
+        return [table for table in self.tables if isinstance(table, TopicTable)]
+
+    def reading(self, log: ChangeLog, state: Path) -> ChangeLog:
+        """Return the log with what the topics hold."""
+        return TopicLog(log, self.source, self.what, self.how, tuple(self.produced()), state)
+
+    def anew(self, tables: Sequence[ProducedTable]) -> Self:
+        """Let its one topic be read again, from where reading it would begin now."""
+        found = [table for table in tables if isinstance(table, TopicTable)]
+        if len(self.topics) > 1:
+            message = f"the tables of source {self.source} are made together: one alone cannot be captured anew"
+            raise UsageError(message, f"Drop the source and create it again: penstock drop {self.source}")
+        update = {"topics": tuple(table.topic for table in found), "tables": _with_ticks(found)}
+        return self.model_copy(update=update)
+
+
+def _with_ticks(tables: Sequence[TopicTable]) -> tuple[TopicTable | RowTable, ...]:
+    """Return tables, and those of their ticks, which begin anew when they do."""
+    ticks = (tick_table(table.topic.name).model_copy(update={"generation": table.generation}) for table in tables)
+    return (*tables, *ticks)

@@ -1,0 +1,104 @@
+"""A table that messages of a topic make: where they are, how they are written, and what becomes of them.
+
+All that decides the columns of the table is fixed when the source is made, and stored here: the reader's schemas of
+keys and values (`ResolvedFormat`), the envelope, and what INCLUDE adds. Its `shape` puts them together. Whoever reads
+messages (`penstock.spark.topics`) makes rows of just these columns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from penstock.formats import ResolvedFormat
+from penstock.model import IncludedColumn, TableName
+from penstock.sources.kafka.sql_options import EnvelopeKind
+from penstock.sources.row_tables import RowTable
+
+if TYPE_CHECKING:
+    from penstock.envelopes import Shape
+
+__all__ = ["FollowedTopic", "TopicTable"]
+
+_RECORDS = (EnvelopeKind.DEBEZIUM, EnvelopeKind.DEBEZIUM_UPSERT)
+
+
+class FollowedTopic(BaseModel):
+    """A topic as it was when the source was made, and where its first tick begins; see `beginning`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    id: str | None
+    offsets: tuple[int, ...]
+
+
+class TopicTable(RowTable):
+    """A table of rows that come from a topic."""
+
+    topic: FollowedTopic
+    key_format: ResolvedFormat | None
+    """None: keys are not read."""
+    value_format: ResolvedFormat
+    envelope: EnvelopeKind
+    include: tuple[IncludedColumn, ...] = ()
+
+    @classmethod
+    def made(
+        cls,
+        name: TableName,
+        alias: str | None,
+        topic: FollowedTopic,
+        key_format: ResolvedFormat | None,
+        value_format: ResolvedFormat,
+        envelope: EnvelopeKind,
+        include: tuple[IncludedColumn, ...] = (),
+    ) -> Self:
+        """Make it, with the columns that follow from all of this; `UsageError` where they cannot be."""
+        shape = _shape(key_format, value_format, envelope, include)
+        plain = RowTable.of(name, shape.schema(name).columns, shape.key)
+        return cls(
+            name=name,
+            alias=alias,
+            key=plain.key,
+            columns=plain.columns,
+            topic=topic,
+            key_format=key_format,
+            value_format=value_format,
+            envelope=envelope,
+            include=include,
+        )
+
+    @property
+    def shape(self) -> Shape:
+        """Its columns and its key, as Spark types."""
+        return _shape(self.key_format, self.value_format, self.envelope, self.include)
+
+    def remembers(self) -> bool:
+        """Say whether it has to be known which messages came before: to tell repeated ones."""
+        return self.envelope is EnvelopeKind.DEBEZIUM
+
+    @property
+    def records(self) -> bool:
+        """Whether values are records of Debezium."""
+        return self.envelope in _RECORDS
+
+
+def _shape(
+    key_format: ResolvedFormat | None,
+    value_format: ResolvedFormat,
+    envelope: EnvelopeKind,
+    include: tuple[IncludedColumn, ...],
+) -> Shape:
+    from pyspark.sql.types import StructType  # all that is stored here is read without Spark
+
+    from penstock.envelopes import debezium_shape_of, included_type, keyed_shape, value_shape
+
+    key = None if key_format is None else key_format.spark_type
+    records = envelope in _RECORDS
+    value = included_type(value_format.spark_type, key, include, records=records)
+    if envelope is EnvelopeKind.NONE:
+        return value_shape(value)
+    key = key or StructType()
+    return debezium_shape_of(key, value) if records else keyed_shape(key, value)

@@ -1,0 +1,283 @@
+"""Debezium on this machine: the real one, in Kafka Connect, which follows a Postgres and writes its changes to Kafka.
+
+::
+
+    debezium.lock ─▶ jars in the cache (fetched once, checked, as Spark's are)
+                       └─▶ start_debezium(folder, …) ─▶ java ConnectStandalone ─▶ <prefix>.<schema>.<table>
+                             ▲        │                                           <prefix>.transaction
+                             │        └─ folder/offsets: how far it came          <prefix>.message (ours: marks)
+                             └── watch (sh) ── kill -9 when this process is gone
+
+It copies the tables first and then follows their changes. How far it came it notes when it is stopped in order, and
+never otherwise. So `kill` and `start` make it repeat all it wrote since the last `stop`; killed before the first
+`stop`, it copies the tables once more. What it says is in ``folder/debezium.log``.
+
+`await_all` tells when everything that was committed is in the topics: it writes a mark into the log of the database
+(`pg_logical_emit_message`) and waits until Debezium has brought it. Debezium sends to topics in the order of the log,
+one request at a time, and a request has room for all that a test leaves waiting: nothing comes after the mark that was
+committed before it.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+from confluent_kafka import Consumer
+from confluent_kafka.cimpl import TopicPartition
+from psycopg.conninfo import conninfo_to_dict
+
+from penstock.errors import DefiniteError, TransientError
+from penstock.spark.jars import fetched_jars, read_lock
+from penstock.spark.java import find_java
+from penstock.testing.ports import free_ports
+from penstock.testing.watch import end, watched
+
+__all__ = ["Converter", "Debezium", "start_debezium"]
+
+_SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+_QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+_NAME = "debezium"
+_READY_SECONDS = 180.0
+_MARK_SECONDS = 5.0
+_HOUR_MS = 3_600_000
+_REQUEST_BYTES = 32 << 20
+
+
+class Converter(enum.Enum):
+    """How keys and values are written."""
+
+    JSON = "json"
+    """Plain JSON: what a number means is not told."""
+    JSON_WITH_SCHEMAS = "json with schemas"
+    """JSON, wrapped with its Connect schema in every message."""
+    AVRO = "avro"
+    """Avro with ids of a schema registry."""
+
+
+def start_debezium(
+    folder: Path,
+    *,
+    postgres: str,
+    bootstrap: str,
+    tables: Sequence[str],
+    converter: Converter = Converter.JSON,
+    registry: str | None = None,
+    prefix: str = "dbz",
+    settings: Mapping[str, str] | None = None,
+) -> Debezium:
+    """Start Debezium for `tables` (``schema.table``) of the database `postgres` (a URL), and return when it runs.
+
+    `registry` is the URL of `penstock.testing.registry`, for Avro. `prefix` begins the names of topics, slot and
+    publication. `settings` are further ones of Debezium's connector; they win.
+    """
+    worker = _worker(folder.absolute(), bootstrap, converter, registry)
+    connector = {**_connector(postgres, tables, prefix), **(settings or {})}
+    made = Debezium(folder.absolute(), postgres, prefix, worker, connector)
+    made.start()
+    return made
+
+
+class Debezium:
+    """Debezium with its process; as a context manager it is stopped at the end."""
+
+    def __init__(
+        self, folder: Path, postgres: str, prefix: str, worker: Mapping[str, object], connector: Mapping[str, str]
+    ) -> None:
+        self._folder = folder
+        self._postgres = postgres
+        self._prefix = prefix
+        self._connector = dict(connector)
+        self._port, _ = free_ports()
+        self._worker = {**worker, "listeners": f"http://127.0.0.1:{self._port}"}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
+
+    def topic(self, table: str) -> str:
+        """Return the topic of a table (``schema.table``)."""
+        return f"{self._prefix}.{table}"
+
+    @property
+    def transaction_topic(self) -> str:
+        """The topic that tells where transactions begin and end, and what is in them."""
+        return f"{self._prefix}.transaction"
+
+    @property
+    def pid(self) -> int | None:
+        """Its process; None while it is stopped."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start it, where it was stopped, and wait until it runs."""
+        if self._process is not None:
+            return
+        worker, connector = self._write_settings()
+        program = [*_java(), "org.apache.kafka.connect.cli.ConnectStandalone", str(worker), str(connector)]
+        with (self._folder / "debezium.log").open("ab") as said:
+            self._process = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        self._watch = watched(self._process.pid, str(worker))
+        self._await_running()
+
+    def stop(self) -> None:
+        """Let it end in order: it notes how far it came."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it as a crash would: kill -9."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop it in order and start it again: from here on it repeats itself when it is killed."""
+        self.stop()
+        self.start()
+
+    def await_all(self, seconds: float = _READY_SECONDS) -> None:
+        """Wait until everything that was committed before is in the topics."""
+        mark = f"mark-{uuid.uuid4().hex}"
+        found = f"{self._prefix}.message"
+        deadline = time.monotonic() + seconds
+        with closing(_reader(str(self._worker["bootstrap.servers"]))) as reader:
+            reader.assign([TopicPartition(found, 0, 0)])
+            while time.monotonic() < deadline:
+                # Once more each time: one that comes before the slot was made is not brought.
+                with psycopg.connect(self._postgres, autocommit=True) as connection:
+                    connection.execute("SELECT pg_logical_emit_message(false, %s, '')", [mark])
+                if _comes(reader, mark.encode(), _MARK_SECONDS):
+                    return
+                self._refuse_failed()
+        message = f"Debezium in {self._folder} did not bring all changes within {seconds:.0f} s"
+        raise TransientError(message, f"Read {self._folder / 'debezium.log'}, or give it more time.")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            end(process, self._watch, how)
+
+    def _write_settings(self) -> tuple[Path, Path]:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        worker, connector = self._folder / "worker.properties", self._folder / "connector.json"
+        worker.write_text("".join(f"{name}={value}\n" for name, value in self._worker.items()), encoding="utf-8")
+        connector.write_text(json.dumps({"name": _NAME, "config": self._connector}), encoding="utf-8")
+        return worker, connector
+
+    def _await_running(self) -> None:
+        deadline = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < deadline:
+            if self._states() == {"RUNNING"}:
+                return
+            self._refuse_failed()
+            time.sleep(0.1)
+        self.kill()
+        message = f"Debezium in {self._folder} did not come up within {_READY_SECONDS:.0f} s"
+        raise TransientError(message, f"Read {self._folder / 'debezium.log'}, which ends in its reason.")
+
+    def _refuse_failed(self) -> None:
+        ended = self._process is None or self._process.poll() is not None
+        if ended or "FAILED" in self._states():
+            self.kill()
+            message = f"Debezium in {self._folder} gave up"
+            raise DefiniteError(message, f"Read {self._folder / 'debezium.log'}, which ends in its reason.")
+
+    def _states(self) -> set[str]:
+        """Return the states of the connector's tasks; none while there are none."""
+        where = f"http://127.0.0.1:{self._port}/connectors/{_NAME}/status"
+        with suppress(OSError), urllib.request.urlopen(where, timeout=5) as answer:
+            status: dict[str, Any] = json.load(answer)
+            return {task["state"] for task in status["tasks"]}
+        return set()
+
+
+def _worker(folder: Path, bootstrap: str, converter: Converter, registry: str | None) -> dict[str, object]:
+    settings = _converter(converter, registry)
+    return {
+        "bootstrap.servers": bootstrap,
+        "plugin.discovery": "service_load",
+        "offset.storage.file.filename": folder / "offsets",
+        "offset.flush.interval.ms": _HOUR_MS,
+        "producer.batch.size": _REQUEST_BYTES // 32,
+        "producer.max.request.size": _REQUEST_BYTES,
+        **{f"{part}.converter{name}": value for part in ("key", "value") for name, value in settings.items()},
+    }
+
+
+def _converter(converter: Converter, registry: str | None) -> dict[str, str]:
+    if converter is not Converter.AVRO:
+        told = converter is Converter.JSON_WITH_SCHEMAS
+        return {"": "org.apache.kafka.connect.json.JsonConverter", ".schemas.enable": str(told).lower()}
+    assert registry is not None, "Avro needs a registry"
+    return {
+        "": "io.apicurio.registry.utils.converter.AvroConverter",
+        ".apicurio.registry.url": registry.replace("/ccompat/v7", "/registry/v2"),
+        ".apicurio.registry.auto-register": "true",
+        ".apicurio.registry.find-latest": "true",
+        ".apicurio.registry.as-confluent": "true",
+        ".apicurio.registry.headers.enabled": "false",
+        ".apicurio.registry.use-id": "contentId",
+    }
+
+
+def _connector(postgres: str, tables: Sequence[str], prefix: str) -> dict[str, str]:
+    where = conninfo_to_dict(postgres)
+    name = "".join(letter if letter.isalnum() else "_" for letter in prefix.lower())
+    return {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "database.hostname": str(where["host"]),
+        "database.port": str(where["port"]),
+        "database.user": str(where["user"]),
+        "database.password": str(where.get("password", "")),
+        "database.dbname": str(where["dbname"]),
+        "plugin.name": "pgoutput",
+        "slot.name": f"{name}_slot",
+        "publication.name": f"{name}_publication",
+        "publication.autocreate.mode": "filtered",
+        "topic.prefix": prefix,
+        "table.include.list": ",".join(tables),
+        "snapshot.mode": "initial",
+        "provide.transaction.metadata": "true",
+        "topic.creation.default.replication.factor": "1",
+        "topic.creation.default.partitions": "1",
+        # After a crash Postgres holds the slot until it has noticed.
+        "slot.max.retries": "120",
+        "slot.retry.delay.ms": "500",
+        "poll.interval.ms": "50",
+    }
+
+
+def _reader(bootstrap: str) -> Consumer:
+    quiet = {"log_level": 0, "allow.auto.create.topics": False, "topic.metadata.refresh.interval.ms": 200}
+    return Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False, **quiet})
+
+
+def _comes(reader: Consumer, word: bytes, seconds: float) -> bool:
+    """Whether a message with `word` in it is read within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        message = reader.poll(0.1)
+        if message is not None and message.error() is None and word in (message.value() or b""):
+            return True
+    return False
+
+
+def _java() -> list[str]:
+    jars = fetched_jars(read_lock("penstock.testing", "debezium.lock"))
+    return [str(find_java().executable), *_SMALL, _QUIET, "-cp", os.pathsep.join(map(str, jars))]
