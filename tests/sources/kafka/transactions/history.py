@@ -8,6 +8,7 @@ that goes on, and now and then back.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from random import Random
 
@@ -119,9 +120,12 @@ class Database:
 class Topics:
     """What brokers have of a history in the end."""
 
-    def __init__(self, random: Random, database: Database, kills: int) -> None:
+    def __init__(self, random: Random, database: Database, kills: int, *, lost: bool = True) -> None:
+        """Write it; with `lost` a kill loses what was sent to some partitions, and not what was sent to others."""
         self.data: dict[Partition, list[Item]] = {(t, p): [] for t, count in TOPICS.items() for p in range(count)}
         self.metadata: list[Item] = []
+        self.times: dict[Partition | None, list[int]] = {place: [] for place in [*self.data, None]}
+        """When each message came: brokers have all that was sent before a moment."""
         items = database.items(random)
         begin = 0
         for life in range(kills + 1):
@@ -131,10 +135,16 @@ class Topics:
             }
             if not last:  # how far it comes lies somewhere, and not all partitions have all of that
                 far = random.randrange(begin, len(items) + 1)
-                ends = {place: max(begin, far - random.choice([0, 0, 1, 3, 10])) for place in ends}
+                ends = {place: max(begin, far - lost * random.choice([0, 0, 1, 3, 10])) for place in ends}
             for number in range(begin, len(items)):
                 item = items[number]
                 place = (item.topic, item.partition) if item.topic else None
                 if number < ends[place]:
                     (self.metadata if place is None else self.data[place]).append(item)
+                    self.times[place].append(life * len(items) + number)
+            self.end = (life + 1) * len(items)
             begin = random.randrange(max(0, min(ends.values()) - 25), min(ends.values()) + 1) if not last else 0
+
+    def there(self, place: Partition | None, moment: int) -> int:
+        """Return how many messages a partition, or None: the metadata topic, has at a moment."""
+        return bisect_left(self.times[place], moment)

@@ -43,12 +43,14 @@ class Reader:
     def step(self, size: int) -> None:
         """Read a piece of one partition."""
         if self.random.random() < 0.4:
-            ends = self.topics.metadata[self.metadata_read : self.metadata_read + size]
-            self.cutting.take_ends(self.database.read_ends(ends, self.metadata_read), self.metadata_read + len(ends))
-            self.metadata_read += len(ends)
-            return
-        place = self.random.choice(list(self.read))
-        self.take(place, size)
+            self.take_ends(size)
+        else:
+            self.take(self.random.choice(list(self.read)), size)
+
+    def take_ends(self, size: int) -> None:
+        ends = self.topics.metadata[self.metadata_read : self.metadata_read + size]
+        self.cutting.take_ends(self.database.read_ends(ends, self.metadata_read), self.metadata_read + len(ends))
+        self.metadata_read += len(ends)
 
     def take(self, place: Partition, size: int) -> None:
         items = self.topics.data[place][self.read[place] : self.read[place] + size]
@@ -56,12 +58,11 @@ class Reader:
         self.read[place] += len(items)
         self.cutting.take_changes(*place, marks, self.read[place])
 
-    def rest(self) -> None:
-        """Read all that there is."""
-        for place in self.read:
-            self.take(place, 1 << 20)
-        while self.metadata_read < len(self.topics.metadata):
-            self.step(1 << 20)
+    def look(self, moment: int) -> None:
+        """Read all that there is at a moment."""
+        for place, read in self.read.items():
+            self.take(place, max(0, self.topics.there(place, moment) - read))
+        self.take_ends(max(0, self.topics.there(None, moment) - self.metadata_read))
         self.cutting.read_all()
 
     def cut(self) -> Cut | None:
@@ -122,7 +123,7 @@ def test_each_cut_is_whole_and_the_furthest(seed: int) -> None:
             assert reader.values() == database.state(number)
         if random.random() < 0.03:
             reader.restart()
-    reader.rest()
+    reader.look(reader.topics.end)
     reader.cut()
     assert reader.values() == database.state(len(database.ends) - 1)
     assert reader.upto == {place: len(items) for place, items in reader.topics.data.items()}
@@ -133,24 +134,19 @@ def test_each_cut_is_whole_and_the_furthest(seed: int) -> None:
 def test_beginning_in_the_middle(seed: int) -> None:
     random = Random(seed)
     database = Database.drawn(random, random.choice([12, 40]))
-    topics = Topics(random, database, random.randrange(3))
-    middle = random.random()
-    starts = {
-        place: max(0, min(len(items), int(len(items) * middle) - random.randrange(-2, 3)))
-        for place, items in topics.data.items()
-    }
+    topics = Topics(random, database, random.randrange(3), lost=False)
+    moments = sorted(random.randrange(topics.end + 1) for _ in range(8))
+    starts = {place: topics.there(place, moments[0] + random.randrange(5)) for place in topics.data}
     reader = Reader(random, database, topics, starts)
-    reader.metadata_start = int(len(topics.metadata) * middle)
+    reader.metadata_start = topics.there(None, moments[0] + random.randrange(5))
     reader.restart()
-    for _ in range(3):
-        for _ in range(60):
-            reader.step(random.choice([1, 2, 5]))
+    for moment in moments[1:]:
+        reader.look(moment)
         _check_from_the_middle(reader)
-        reader.cutting.read_all()
-    reader.rest()
     for _ in range(10):
+        reader.look(topics.end)
         _check_from_the_middle(reader)
-    if reader.state is not None:
+    if reader.state is not None and reader.cutting.state.doubt < 0:
         assert reader.upto == {place: len(items) for place, items in topics.data.items()}
 
 

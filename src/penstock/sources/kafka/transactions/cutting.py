@@ -12,7 +12,7 @@ before the first such event, so nothing of a later one is in the cut; it has the
 all that was counted lies before that, and is in it. It is as far as can be: the next event in each partition is of a
 transaction that is not complete, or in the midst of a repeat. `completed` only rises, and so does every cut.
 
-**Snapshots.** Rows of a first copy have no transaction, and no count. They are taken at once, when the copy is over: its
+**Snapshots.** Rows of a first copy have no transaction and no count. They are taken at once, when the copy is over: its
 last row was read, or something that happened after it; and, because these may have come by another broker than some
 rows, when all was read that was there at a later look. Then transactions up to the copy count as complete. A copy
 that Debezium began anew after a crash is another copy; what is there of the first goes with it.
@@ -46,6 +46,8 @@ class CutState(BaseModel):
 
     completed: int = 0
     """The END of the last complete transaction."""
+    highest: int = 0
+    """The highest END that was read; above `completed` where later ones are in flight."""
     latest: int = 0
     """The latest time of an END that was read, in milliseconds."""
     copied: int = -1
@@ -62,6 +64,8 @@ class CutState(BaseModel):
     """The END from which on it is; None where it is from the beginning of the topics."""
     valid_from_ms: int | None = None
     """When that transaction committed; None where that is not known."""
+    doubt: int = -1
+    """Below it, repeats may be of what came before the beginning; -1 where that is over. See `founding`."""
 
 
 @dataclass(frozen=True)
@@ -105,16 +109,20 @@ class Cutting:
         self._metadata_topic, self._routes = metadata, routes
         self._topics = {topic: number for number, topic in enumerate(upto)}
         self._stretches = {
-            topic: [Stretches(*each) for each in zip(offsets, _tops(state, topic, len(offsets)), strict=True)]
+            topic: [
+                Stretches(*each, state.doubt) for each in zip(offsets, _tops(state, topic, len(offsets)), strict=True)
+            ]
             for topic, offsets in upto.items()
         }
-        self._flight = Flight(tuple(upto), state.completed, state.latest)
+        self._flight = Flight(tuple(upto), state.completed, state.highest, state.latest)
         self._founding = None if state.founded else founding
         self._metadata_read = state.metadata
         self._server = state.server
         self._copying = self._over = self._closing = -1
         self._comparable = False
         self._rounds = 0
+        self._ends_since = False
+        """Whether ENDs were read since there is a doubt."""
 
     @property
     def in_flight(self) -> int:
@@ -127,14 +135,21 @@ class Cutting:
         return len(self._flight)
 
     @property
-    def highest_end(self) -> int:
-        """The highest END that was read."""
-        return self._flight.highest
+    def state(self) -> CutState:
+        """What is known at the last cut."""
+        return self._state
 
-    def add_partitions(self, topic: str, count: int) -> None:
-        """Let a topic have so many."""
+    def is_ahead(self, topic: str, partition: int, by: int) -> bool:
+        """Say whether a partition is ahead of the ENDs, by so many messages."""
+        stretches = self._stretches[topic][partition]
+        return stretches.read - stretches.upto > by and stretches.high.before >= self._flight.highest
+
+    def add_partitions(self, topic: str, count: int) -> range:
+        """Let a topic have so many; return the numbers of those that are new."""
         parts = self._stretches[topic]
-        parts += [Stretches(0, NOWHERE) for _ in range(count - len(parts))]
+        added = range(len(parts), count)
+        parts += [Stretches(0, NOWHERE) for _ in added]
+        return added
 
     def take_changes(self, topic: str, partition: int, marks: Marks, read: int) -> None:
         """Take messages of a partition, which was read up to the offset `read`."""
@@ -154,6 +169,7 @@ class Cutting:
         self._hold_to(ends.server, self._metadata_topic)
         self._flight.take_ends(self._metadata_topic, ends, self._routes.wanted(ends))
         self._metadata_read = max(self._metadata_read, read)
+        self._ends_since |= bool(len(ends.offsets))
         self._follow_stream(int(ends.position.max(initial=-1)) - 1)
 
     def read_all(self) -> None:
@@ -162,6 +178,10 @@ class Cutting:
         if self._closing > self._state.copied:
             self._close(self._closing)
         self._closing = self._over
+        if self._state.doubt >= 0 and self._ends_since and self._flight.last >= self._flight.highest:
+            for each in (each for parts in self._stretches.values() for each in parts):
+                each.trust()
+            self._update(doubt=-1)
 
     def advance(self, now: float) -> Cut | None:
         """Return the furthest cut; None where it is the last one. `now` is any clock that rises, in seconds."""
@@ -226,6 +246,10 @@ class Cutting:
         if base is None:
             return False
         self._raise_completed(base)
+        for each in (each for parts in self._stretches.values() for each in parts):
+            each.doubt(base)
+        self._ends_since = False
+        self._update(doubt=base)
         return True
 
     def _raise_completed(self, position: int) -> None:
@@ -249,6 +273,7 @@ class Cutting:
         ahead = self._flight.first_offset()
         self._state = self._state.model_copy(
             update={
+                "highest": self._flight.highest,
                 "latest": self._flight.latest,
                 "server": self._server,
                 "metadata": self._metadata_read if ahead is None else ahead,

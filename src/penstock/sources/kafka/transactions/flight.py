@@ -4,7 +4,7 @@ An END is complete when as many different events of it were read as it says, in 
 complete in the order of their ENDs, which is that of their commits. What is complete is forgotten.
 
 That an END rises above all before it tells it from a repeat. One that does not, but is later by the database's clock
-than all that were read, was never there before: positions went back, as another server began to count anew.
+than all that were ever read, was not among them: positions went back, as another server began to count anew.
 """
 
 from __future__ import annotations
@@ -35,10 +35,14 @@ class Missing(NamedTuple):
 class Flight:
     """ENDs in order, and the events that count for them."""
 
-    def __init__(self, topics: Sequence[str], completed: int, latest: int) -> None:
+    def __init__(self, topics: Sequence[str], completed: int, highest: int, latest: int) -> None:
         self._topics = tuple(topics)
-        self.highest = completed
-        """The highest END that was read."""
+        self._rising = completed
+        """What an END has to lie above, to be in flight."""
+        self.highest = highest
+        """The highest END that was ever read."""
+        self.last = highest
+        """The one that was read last."""
         self.latest = latest
         """The latest time of an END that was read."""
         self._ends = np.zeros((0, _FIXED + len(topics)), np.int64)
@@ -58,13 +62,14 @@ class Flight:
             return
         highest = np.maximum.accumulate(np.append(self.highest, ends.position))
         latest = np.maximum.accumulate(np.append(self.latest, ends.times))
-        new = ends.position > highest[:-1]
-        if np.any(~new & (ends.times > latest[:-1])):
+        if np.any((ends.position <= highest[:-1]) & (ends.times > latest[:-1])):
             message = f"positions in the topic {topic} went back: the database behind it is another one now"
             raise DefiniteError(message, "Let Debezium write topics anew, drop the source and create it again.")
         fixed = [ends.offsets, ends.which, ends.position, ends.times]
         rows = np.concatenate([np.stack(fixed, axis=1), wanted], axis=1)
-        self._ends = np.concatenate([self._ends, rows[new]])
+        rising = np.maximum.accumulate(np.append(self._rising, ends.position))
+        self._ends = np.concatenate([self._ends, rows[ends.position > rising[:-1]]])
+        self._rising, self.last = int(rising[-1]), int(ends.position[-1])
         self.highest, self.latest = int(highest[-1]), int(latest[-1])
 
     def take_events(self, topic: int, which: Ints, order: Ints, before: Ints) -> None:
@@ -83,7 +88,8 @@ class Flight:
                 f"({there[number, topic]}) than its END says ({self._ends[number, _FIXED + topic]})"
             )
             raise DefiniteError(message, "Name the tables of topics that are not called <prefix>.<schema>.<table>.")
-        return np.all(there == self._ends[:, _FIXED:], axis=1)
+        complete: npt.NDArray[np.bool_] = np.all(there == self._ends[:, _FIXED:], axis=1)
+        return complete
 
     def position(self, number: int) -> int:
         """Return the position of an END, by its number among those in flight."""
@@ -131,7 +137,7 @@ class Flight:
 
     def forget(self, completed: int) -> None:
         """Let go of transactions up to a position."""
-        self.highest = max(self.highest, completed)
+        self._rising = max(self._rising, completed)
         self._ends = self._ends[self._ends[:, _POSITION] > completed]
         self._events = [events[events[:, _BEFORE] >= completed] for events in self._events]
 

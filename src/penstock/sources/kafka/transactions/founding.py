@@ -10,6 +10,11 @@ The last events before the beginning tell which transaction may be cut by it, in
 the latest of these lie behind the beginning, in every partition. Where these events are gone from Kafka, it is not
 known which transactions lost some. Then an END that stays incomplete for a while, when later ones are complete, is
 taken for one that begins before us. That is only done before the first tick: nothing was promised until then.
+
+Debezium may repeat itself at just that moment. What a partition then gets of transactions that are not asked for may be
+older than what it had before the beginning. So these events are *in doubt*: no cut lies among them, until a later one
+of their partition was read, or until ENDs came that show Debezium beyond all it had written. (What is lost in a crash
+of Debezium while the source is being made, in some partitions and not in others, cannot be known.)
 """
 
 from __future__ import annotations

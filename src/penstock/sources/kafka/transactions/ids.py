@@ -28,7 +28,10 @@ __all__ = ["Ids", "Upstream", "read_ids"]
 
 _OFFSET_BITS = 40
 """Of a position in a binlog file; what is left of 63 bits is the file's number."""
-_NO_ORDER = "Transactions of Postgres and MySQL have an order, of Debezium 2 and newer. For others leave out TRANSACTION METADATA."
+_NO_ORDER = (
+    "Transactions of Postgres and MySQL have an order, as Debezium 2 and newer write them. "
+    "For others leave out TRANSACTION METADATA."
+)
 
 
 class Upstream(enum.StrEnum):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,8 +64,8 @@ class Marks:
 
     def chosen(self, which: npt.NDArray[Any]) -> Marks:
         """Return some of them."""
-        names = ("offsets", "kinds", "which", "before", "order", "snapshot", "last")
-        return Marks(*(getattr(self, name)[which] for name in names), server=self.server)
+        columns = ("offsets", "kinds", "which", "before", "order", "snapshot", "last")
+        return replace(self, **{name: getattr(self, name)[which] for name in columns})
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Messages of a partition that no tick has taken yet, as stretches: neighbours of one transaction, in one row of numbers.
+"""Messages of a partition that no tick has taken yet, as stretches: neighbours of one transaction, as one row.
 
 ::
 
@@ -25,9 +25,12 @@ from penstock.sources.kafka.transactions.marks import Ints, MarkKind, Marks
 
 __all__ = ["NOWHERE", "Place", "Stretches", "Top"]
 
-_END, _KIND, _BEFORE, _SNAPSHOT, _SETTLED, _TOP_BEFORE, _TOP_ORDER = range(7)
+_END, _KIND, _BEFORE, _SNAPSHOT, _SETTLED, _TOP_BEFORE, _TOP_ORDER, _ORDER = range(8)
 _ALIKE = [_KIND, _BEFORE, _SNAPSHOT, _SETTLED]
 """What neighbours have in common to be one stretch."""
+_CARRIED = [*_ALIKE, _ORDER]
+_FREE = np.array([MarkKind.PASSES, -1, -1, True, 0], np.int64)
+"""What messages have that pass, with none before them."""
 _ORDERS = 1 << 40
 """More than a transaction has events."""
 
@@ -56,15 +59,17 @@ class Place(NamedTuple):
 class Stretches:
     """What is there of a partition behind the last cut."""
 
-    def __init__(self, upto: int, top: Top) -> None:
+    def __init__(self, upto: int, top: Top, doubt: int = -1) -> None:
         self.upto = upto
         """The last cut."""
         self.read = upto
         """How far it was read."""
         self.top = top
         """The highest position at the last cut."""
-        self._rows = np.zeros((0, 7), np.int64)
-        self._high = top
+        self._rows = np.zeros((0, 8), np.int64)
+        self._doubt = doubt
+        self.high = top
+        """The highest position of what was read."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -101,6 +106,17 @@ class Stretches:
         self._rows = self._rows[place.stretches :].copy()
         self.upto, self.top = place.offset, place.top
 
+    def doubt(self, below: int) -> None:
+        """Hold events below a position for repeats of some that came before the beginning, until `trust`."""
+        self._doubt = below
+        self._rows[self._rows[:, _BEFORE] < below, _SETTLED] = False
+
+    def trust(self) -> None:
+        """Know that no such repeat has more to come."""
+        self._doubt = -1
+        top = np.all(self._rows[:, [_BEFORE, _ORDER]] == self._rows[:, [_TOP_BEFORE, _TOP_ORDER]], axis=1)
+        self._rows[self._rows[:, _KIND] == MarkKind.CHANGE, _SETTLED] = top[self._rows[:, _KIND] == MarkKind.CHANGE]
+
     def repeats(self) -> bool:
         """Whether it was left, at the end of what was read, in the midst of a repeat."""
         return bool(len(self._rows)) and not self._rows[-1, _SETTLED]
@@ -109,27 +125,28 @@ class Stretches:
         """Return a row for each message, and which ones are new changes."""
         counts = (marks.kinds != MarkKind.PASSES) & (marks.before >= 0)
         before = np.where(counts, marks.before, -1)
-        tops = np.maximum.accumulate(np.append(self._high.before, before))
+        tops = np.maximum.accumulate(np.append(self.high.before, before))
         risen = np.cumsum(tops[1:] != tops[:-1])
         on_top = counts & (before == tops[1:])
         keys = risen * _ORDERS + np.where(on_top, marks.order, 0)
-        highest = np.maximum.accumulate(np.append(self._high.order, keys))
-        rows = np.zeros((len(keys), 7), np.int64)
+        highest = np.maximum.accumulate(np.append(self.high.order, keys))
+        rows = np.zeros((len(keys), 8), np.int64)
         rows[:, _END], rows[:, _KIND], rows[:, _BEFORE] = marks.offsets + 1, marks.kinds, marks.before
-        rows[:, _SNAPSHOT], rows[:, _SETTLED] = marks.snapshot, on_top & (keys >= highest[:-1])
+        rows[:, _SNAPSHOT], rows[:, _SETTLED] = (
+            marks.snapshot,
+            on_top & (keys >= highest[:-1]) & (before >= self._doubt),
+        )
         rows[:, _TOP_BEFORE], rows[:, _TOP_ORDER] = tops[1:], highest[1:] - risen * _ORDERS
-        self._high = Top(int(rows[-1, _TOP_BEFORE]), int(rows[-1, _TOP_ORDER]))
+        rows[:, _ORDER] = marks.order
+        self.high = Top(int(rows[-1, _TOP_BEFORE]), int(rows[-1, _TOP_ORDER]))
         self._let_pass(rows, marks.kinds == MarkKind.PASSES, counts)
         return rows, on_top & (keys > highest[:-1]) & (marks.kinds == MarkKind.CHANGE)
 
     def _let_pass(self, rows: Ints, passes: npt.NDArray[np.bool_], counts: npt.NDArray[np.bool_]) -> None:
         """Let messages that pass go with the one before them; those at the head with what is there, or freely."""
         numbers = np.arange(len(rows))
-        if len(self._rows):
-            ahead = self._rows[-1, _ALIKE]
-        else:
-            ahead = np.array([MarkKind.PASSES, -1, -1, True], np.int64)
+        ahead = self._rows[-1, _CARRIED] if len(self._rows) else _FREE
         follows = np.maximum.accumulate(np.where(passes, -1, numbers))
-        rows[:, _ALIKE] = np.where((follows >= 0)[:, None], rows[follows][:, _ALIKE], ahead)
+        rows[:, _CARRIED] = np.where((follows >= 0)[:, None], rows[follows][:, _CARRIED], ahead)
         told = np.maximum.accumulate(np.where(counts, numbers, -1))
         rows[:, _SETTLED] = np.where(told >= 0, rows[told, _SETTLED], ahead[3])
