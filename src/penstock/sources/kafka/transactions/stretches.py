@@ -109,13 +109,15 @@ class Stretches:
     def doubt(self, below: int) -> None:
         """Hold events below a position for repeats of some that came before the beginning, until `trust`."""
         self._doubt = below
-        self._rows[self._rows[:, _BEFORE] < below, _SETTLED] = False
+        changes = self._rows[:, _KIND] == MarkKind.CHANGE
+        self._rows[changes & (self._rows[:, _BEFORE] < below), _SETTLED] = False
 
     def trust(self) -> None:
         """Know that no such repeat has more to come."""
         self._doubt = -1
-        top = np.all(self._rows[:, [_BEFORE, _ORDER]] == self._rows[:, [_TOP_BEFORE, _TOP_ORDER]], axis=1)
-        self._rows[self._rows[:, _KIND] == MarkKind.CHANGE, _SETTLED] = top[self._rows[:, _KIND] == MarkKind.CHANGE]
+        changes = self._rows[:, _KIND] == MarkKind.CHANGE
+        on_top = np.all(self._rows[:, [_BEFORE, _ORDER]] == self._rows[:, [_TOP_BEFORE, _TOP_ORDER]], axis=1)
+        self._rows[changes, _SETTLED] = on_top[changes]
 
     def repeats(self) -> bool:
         """Whether it was left, at the end of what was read, in the midst of a repeat."""
