@@ -13,8 +13,9 @@ from typing import Any, Self
 
 from penstock.changelog.interface import ChangeLog
 from penstock.errors import UsageError
-from penstock.sources.family import ProducedTable
+from penstock.sources.family import ProducedTable, Source
 from penstock.sources.kafka.following import FollowingConfig
+from penstock.sources.kafka.registry_address import registry_address
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.ticks import tick_table
 from penstock.sources.kafka.topic_log import TopicLog
@@ -51,6 +52,18 @@ class KafkaConfig(FollowingConfig):
     def reading(self, log: ChangeLog, state: Path) -> ChangeLog:
         """Return the log with what the topics hold."""
         return TopicLog(log, self.source, self.what, self.how, tuple(self.produced()), state)
+
+    def altered(self, spec: Source) -> Self:
+        """Return this config with the options that can be changed; tables know how a registry is reached, too."""
+        wished = {option: getattr(spec, option) for option in spec.ALTERABLE}
+        how = self.how.model_copy(
+            update={o: value for o, value in wished.items() if o in KafkaWithOptions.model_fields}
+        )
+        registry = registry_address(self.what, how)
+        tables = tuple(t.reached_by(registry) if isinstance(t, TopicTable) else t for t in self.tables)
+        return self.model_copy(
+            update={"how": how, "tables": tables, "retain_history": wished.get("retain_history", self.retain_history)}
+        )
 
     def anew(self, tables: Sequence[ProducedTable]) -> Self:
         """Let its one topic be read again, from where reading it would begin now."""

@@ -10,6 +10,7 @@
   is in the range of exactly one tick, whenever the process dies.
 * **Moments.** A tick counts from when the brokers had answered: all messages that are in it were there by then. What
   `timestamp_type` says is the time of a message, not of its tick.
+* **A backlog** is taken in several ticks, each of at most some million messages of a topic.
 * **Producers' transactions** are not moments of their own: with ``read_committed`` their messages come into ticks only
   when they are decided, but those of one transaction may come in several.
 * **Kept by the brokers.** What a registered reader of the log (the base tables) has yet to read must still be in Kafka.
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.changelog.interface import ChangeLog, ChangeLogReader
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
-from penstock.sources.kafka.continuity import Reached, check_kept, continued
+from penstock.sources.kafka.continuity import Reached, bounded, check_kept, continued
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.ticks import first_offsets, tick_row, tick_table, widened_offsets
 from penstock.sources.kafka.topic_table import FollowedTopic
@@ -46,6 +47,8 @@ __all__ = ["FollowingConfig", "FollowingInstance"]
 
 _LOG = logging.getLogger("penstock.kafka")
 _LOG.addHandler(logging.NullHandler())
+_MOST_MESSAGES = 2_000_000
+"""Of one topic in one tick, so that whatever is made of ticks is made in steps of bounded size."""
 
 
 class FollowingConfig(SteppingConfig):
@@ -118,7 +121,7 @@ class FollowingInstance(SteppingInstance[FollowingConfig]):
         self, taken: dict[str, Reached], ends: dict[str, Reached], noted: Mapping[str, Any]
     ) -> tuple[dict[str, Reached], dict[str, Any]]:
         """Return how far the tick may go of what is there, and what to note with it; notes alone make a tick, too."""
-        return ends, {}
+        return {name: bounded(taken[name], ends[name], _MOST_MESSAGES) for name in ends}, {}
 
     def _names(self) -> list[str]:
         return [topic.name for topic in self._config.topics]

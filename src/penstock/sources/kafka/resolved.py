@@ -47,31 +47,14 @@ from penstock.sources.kafka.message_formats import (
 )
 from penstock.sources.kafka.record_columns import JsonShape, has_row, key_of, record_of, shape_of_keys, shape_of_rows
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions
-from penstock.sources.kafka.with_options import KafkaWithOptions
 
-__all__ = ["Message", "TopicFormats", "registry_address"]
+__all__ = ["Message", "TopicFormats"]
 
 Message = tuple[bytes | None, bytes | None]
 """A key and a value."""
 _SAMPLE, _LARGEST_SAMPLE = 500, 20_000
 _RECORDS = (EnvelopeKind.DEBEZIUM, EnvelopeKind.DEBEZIUM_UPSERT)
 _GIVE_COLUMNS = "Give the columns: JSON COLUMNS (id bigint, …); or take it as TEXT."
-
-
-def registry_address(what: KafkaSqlOptions, how: KafkaWithOptions) -> RegistryAddress | None:
-    """Return where the registry is, and how to log in to it."""
-    if what.schema_registry is None:
-        return None
-    password, key_password = how.schema_registry_password, how.schema_registry_ssl_key_password
-    return RegistryAddress(
-        url=what.schema_registry,
-        username=how.schema_registry_username,
-        password=None if password is None else password.reference,
-        ca_location=how.schema_registry_ssl_ca_location,
-        certificate_location=how.schema_registry_ssl_certificate_location,
-        key_location=how.schema_registry_ssl_key_location,
-        key_password=None if key_password is None else key_password.reference,
-    )
 
 
 class TopicFormats:

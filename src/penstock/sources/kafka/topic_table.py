@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from penstock.formats import ResolvedFormat
+from penstock.formats import RegistryAddress, ResolvedFormat
 from penstock.model import IncludedColumn, TableName
 from penstock.sources.kafka.sql_options import EnvelopeKind
 from penstock.sources.row_tables import RowTable
@@ -70,6 +70,15 @@ class TopicTable(RowTable):
             include=include,
         )
 
+    def reached_by(self, registry: RegistryAddress | None) -> Self:
+        """Return the table with the same schemas, of a registry that is reached in another way now."""
+        return self.model_copy(
+            update={
+                "key_format": None if self.key_format is None else _reached_by(self.key_format, registry),
+                "value_format": _reached_by(self.value_format, registry),
+            }
+        )
+
     @property
     def shape(self) -> Shape:
         """Its columns and its key, as Spark types."""
@@ -83,6 +92,12 @@ class TopicTable(RowTable):
     def records(self) -> bool:
         """Whether values are records of Debezium."""
         return self.envelope in _RECORDS
+
+
+def _reached_by(resolved: ResolvedFormat, registry: RegistryAddress | None) -> ResolvedFormat:
+    if not resolved.framed:
+        return resolved
+    return resolved.model_copy(update={"format": resolved.format.model_copy(update={"registry": registry})})
 
 
 def _shape(
