@@ -21,6 +21,7 @@ __all__ = [
     "catalog_path",
     "lake_path",
     "log_path",
+    "quarantine_path",
     "repair_path",
     "run_path",
     "secrets_path",
@@ -46,6 +47,11 @@ def lake_path(home: Path, source: str) -> Path:
 def base_path(home: Path, source: str, table: str) -> Path:
     """Return the folder of one base table, by its local name."""
     return lake_path(home, source) / table
+
+
+def quarantine_path(home: Path, source: str, table: str) -> Path:
+    """Return the folder of the messages that a table could not take in, by its local name."""
+    return lake_path(home, source) / ".quarantine" / table
 
 
 def repair_path(home: Path, source: str, repair: int) -> Path:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import enum
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ __all__ = [
     "RESERVED",
     "SHARD",
     "Image",
+    "IncludedColumn",
     "TableName",
     "TableSchema",
     "copied_images",
@@ -31,6 +32,13 @@ RESERVED = frozenset({"_gone", "_unchanged", "_from", "_count"})
 
 SHARD = "penstock_shard"
 """The column that tells the shards of a table apart, and is part of its key; no table of theirs may have one."""
+
+
+class IncludedColumn(NamedTuple):
+    """What is known of a message (``key``, ``partition``, ``offset``, ``timestamp``, ``headers``), as a column."""
+
+    what: str
+    name: str
 
 
 class Image(enum.IntEnum):

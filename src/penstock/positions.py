@@ -22,6 +22,8 @@ class Lsn(int):
     __slots__ = ()
 
     ZERO: Lsn
+    LAST: Lsn
+    """Beyond all others."""
 
     def __new__(cls, value: int = 0) -> Self:
         """Reject what is not a 64-bit position."""
@@ -56,6 +58,7 @@ class Lsn(int):
 
 
 Lsn.ZERO = Lsn(0)
+Lsn.LAST = Lsn((1 << 63) - 1)
 
 
 def parse_as_of(asked: Lsn | datetime | str) -> Lsn | datetime:

@@ -254,7 +254,8 @@ def test_a_catalog_of_the_first_version_is_taken_on(shop: Catalog, tmp_path: Pat
             "DROP TABLE debt; DROP TABLE copy_progress; DROP TABLE repair;"
             "ALTER TABLE source DROP COLUMN log; ALTER TABLE source DROP COLUMN part_of;"
             "ALTER TABLE source DROP COLUMN shard; ALTER TABLE source DROP COLUMN keep_tables;"
-            "ALTER TABLE source DROP COLUMN durable; PRAGMA user_version = 1"
+            "ALTER TABLE source DROP COLUMN durable; ALTER TABLE base_version DROP COLUMN memory;"
+            "PRAGMA user_version = 1"
         )
     again = Catalog(path)
     assert (again.debts(), again.source("shop")) == ([], source())

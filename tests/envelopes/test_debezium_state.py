@@ -97,8 +97,8 @@ def test_facts_add_up_in_any_portions() -> None:
 def test_the_text_of_a_state_is_the_state() -> None:
     state = DebeziumState().then([(3, Progress(highest=position(1), latest=5)), (0, Progress(snapshot=""))])
     assert DebeziumState.from_json(state.to_json()) == state
-    assert state.snapshot_lasts and not state.resumable
-    assert state.then([(0, Progress(highest=position(2)))]).resumable
+    assert state.snapshot_lasts
+    assert not state.then([(0, Progress(highest=position(2)))]).snapshot_lasts
 
 
 @pytest.mark.parametrize(

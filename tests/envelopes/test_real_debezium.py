@@ -124,16 +124,16 @@ def after(images: DataFrame, shape: Any, table: str) -> DataFrame:
 def test_exactly_once(spark: SparkSession, world: World, converter: Converter) -> None:
     messages = decoded(spark, world, converter, "public.moved")
     shape = debezium_shape(messages)
-    state, seen, rows = DebeziumState(), None, spark.createDataFrame([], shape.columns)
+    state, rows = DebeziumState(), spark.createDataFrame([], shape.columns)
     images = None
     for tick in (1, 2):
-        made = debezium(messages.filter(F.col("_tick") == tick), shape, state, seen)
+        made = debezium(messages.filter(F.col("_tick") == tick), shape, state, rows)
         new = made.images.localCheckpoint()
         assert made.refused.collect() == []
         assert broken(new, rows, shape).collect() == []
         images = new if images is None else images.union(new)
         rows = after(images, shape, "public.moved").localCheckpoint()
-        state, seen = DebeziumState.from_json(made.state.to_json()), made.seen
+        state = DebeziumState.from_json(made.state.to_json())
     assert images is not None
     taken = images.filter(F.col("_image") != int(Image.BEFORE)).count()
     assert taken < messages.filter(~F.col("tombstone")).count(), "Debezium repeats itself, and that is dropped"

@@ -54,7 +54,10 @@ _KEEPING = """
 ALTER TABLE source ADD COLUMN keep_tables INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE source ADD COLUMN durable INTEGER NOT NULL DEFAULT 0
 """
-_STEPS = (_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _KINDS, _SHARDS, _KEEPING)
+_MEMORIES = """
+ALTER TABLE base_version ADD COLUMN memory TEXT
+"""
+_STEPS = (_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _KINDS, _SHARDS, _KEEPING, _MEMORIES)
 """What takes a catalog from one version, the place in this list, to the next."""
 VERSION = len(_STEPS)
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ from penstock.catalog.states import WISHES, SourceState, TableState
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.place import log_at
 from penstock.errors import DefiniteError, TransientError
+from penstock.layout import state_path
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
+from penstock.sources.family import InstanceConfig
+from penstock.sources.kinds import kind
 
 __all__ = ["BaseVersion", "Catalog", "Debt", "SourceRecord", "TableRecord", "Wish"]
 
@@ -83,6 +87,8 @@ class BaseVersion:
     version: int
     position: Lsn
     schema: TableSchema
+    memory: str | None = None
+    """What is to be known of all before it, to go on from there: of some tables that topics make."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +141,9 @@ class Catalog:
 
     def log(self, name: str) -> ChangeLog:
         """Return where the change log of a source is."""
-        record = self.source(name)
-        return log_at(self._path.parent, name, record.log if record else None)
+        record, home = self.source(name), self._path.parent
+        log = log_at(home, name, record.log if record else None)
+        return log if record is None else _instance(record.kind, record.instance).reading(log, state_path(home, name))
 
     def add_sources(self, sources: Sequence[tuple[SourceRecord, Sequence[TableRecord]]]) -> None:
         """Write sources and their tables, all in one step."""
@@ -269,18 +276,18 @@ class Catalog:
     def record_base(self, source: str, local: str, base: BaseVersion) -> None:
         """Note which position a Delta version shows."""
         with self.transaction() as db:
-            row = (source, local, base.version, base.position, base.schema.to_bytes())
-            db.execute("INSERT OR IGNORE INTO base_version VALUES (?, ?, ?, ?, ?)", row)
+            row = (source, local, base.version, base.position, base.schema.to_bytes(), base.memory)
+            db.execute("INSERT OR IGNORE INTO base_version VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def newest_base(self, source: str, local: str, upto: Lsn) -> BaseVersion | None:
         """Return the newest version of a base table that shows nothing after `upto`."""
         query = (
-            "SELECT version, position, columns FROM base_version WHERE source=? AND local=? AND position <= ?"
+            "SELECT version, position, columns, memory FROM base_version WHERE source=? AND local=? AND position <= ?"
             " ORDER BY position DESC, version DESC LIMIT 1"
         )
         with self.connected() as db:
             row = db.execute(query, (source, local, upto)).fetchone()
-        return None if row is None else BaseVersion(row[0], Lsn(row[1]), TableSchema.from_bytes(row[2]))
+        return None if row is None else BaseVersion(row[0], Lsn(row[1]), TableSchema.from_bytes(row[2]), row[3])
 
     def base_positions(self, source: str, upto: Lsn) -> dict[str, Lsn]:
         """Return where the newest base of each table up to a position stands, by local name."""
@@ -297,10 +304,10 @@ class Catalog:
 
     def base_version(self, source: str, local: str, version: int, position: Lsn) -> BaseVersion | None:
         """Return a version of a base table, if it is known to show this position."""
-        query = "SELECT columns FROM base_version WHERE source=? AND local=? AND version=? AND position=?"
+        query = "SELECT columns, memory FROM base_version WHERE source=? AND local=? AND version=? AND position=?"
         with self.connected() as db:
             row = db.execute(query, (source, local, version, position)).fetchone()
-        return None if row is None else BaseVersion(version, position, TableSchema.from_bytes(row[0]))
+        return None if row is None else BaseVersion(version, position, TableSchema.from_bytes(row[0]), row[1])
 
     def oldest_version(self, source: str, local: str) -> int | None:
         """Return the oldest Delta version of a base table that somebody may still read."""
@@ -370,6 +377,12 @@ class Catalog:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
+
+
+@lru_cache(maxsize=64)
+def _instance(kind_name: str, text: str) -> InstanceConfig:
+    """Read an instance config; it is asked for again and again."""
+    return kind(kind_name).config.model_validate_json(text)
 
 
 def _source_record(row: Sequence[Any]) -> SourceRecord:

@@ -6,6 +6,7 @@ tables are made empty, at the position at which the log begins to tell of them, 
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Sequence
 from contextlib import closing
@@ -38,6 +39,7 @@ def begin(spark: SparkSession, log: ChangeLog, tables: Sequence[FollowedTable], 
 
 def _create(spark: SparkSession, table: FollowedTable, logged: LoggedTable) -> None:
     captured = table.captured
+    shutil.rmtree(table.quarantine, ignore_errors=True)
     table.base.schema = captured.table_schema()
     table.base.create(
         frame(spark, table.base.schema.columns.empty_table()),

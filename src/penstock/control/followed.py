@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from penstock.catalog.states import TableState
 from penstock.catalog.store import BaseVersion, Catalog, TableRecord
 from penstock.errors import PenstockError
-from penstock.layout import base_path
+from penstock.layout import base_path, quarantine_path
 from penstock.positions import Lsn
 from penstock.sources.family import ProducedTable
 from penstock.tables.base import BaseTable
@@ -33,11 +33,15 @@ class FollowedTable:
         self.catalog = catalog
         self.record = record
         self.captured = captured
+        self.quarantine = quarantine_path(home, record.source, record.local).absolute()
+        """Where messages go that it cannot take in, if it is one that a topic makes."""
         self.base = BaseTable(spark, str(path), captured.table_schema())
         self.at: State | None = None
         """What its Delta log said last; None while there is no whole copy."""
         self.applied: Lsn | None = None
         """Up to where apply has taken it in, or nothing has happened to it; None before its first look."""
+        self.tried: object = None
+        """With which options a topic's table that failed was last tried again."""
         self.writing = threading.Lock()
         self.gone = False
         """Whether it was let go, because it is dropped or captured anew: nothing may be done or noted for it any more.
@@ -61,13 +65,21 @@ class FollowedTable:
             return
         found = self.base.state()
         whole = found and found.window is None and found.generation == self.captured.generation
-        self.at = found if whole else None
+        self.at = found._replace(memory=self._memory(found)) if found and whole else None
         if self.at is not None:
             self.base.schema = self.at.schema
-            base = BaseVersion(self.at.version, self.at.position, self.at.schema)
+            base = BaseVersion(self.at.version, self.at.position, self.at.schema, self.at.memory)
             self.catalog.record_base(self.record.source, self.record.local, base)
             if self.state() is TableState.PENDING:
                 self.catalog.set_table(self.record.source, self.record.upstream, TableState.LIVE)
+
+    def _memory(self, found: State) -> str | None:
+        """Return what its last commit says that one has to know to go on: noted here, as Delta forgets old commits."""
+        if not self.captured.remembers():
+            return None
+        noted = self.catalog.newest_base(self.record.source, self.record.local, found.position)
+        known = noted is not None and noted.position == found.position and noted.version == found.version
+        return noted.memory if noted is not None and known else self.base.memory(found.position)
 
     def stands(self, at: State, durable: Lsn) -> State:
         """Say where its base stands: further on, if the catalog knows that nothing has happened to it since."""

@@ -38,10 +38,12 @@ from penstock.control.followed import FollowedTable, Progress
 from penstock.control.recorded import database_instance_of, database_spec_of, instance_of
 from penstock.control.repairing import Repairing
 from penstock.control.side_by_side import side_by_side
+from penstock.control.topic_applying import TopicApply
 from penstock.control.upkeeping import Upkeeping
 from penstock.errors import DefiniteError, HistoryGone, TableError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.postgres.options import Snapshot
 from penstock.spark.boundary import brief
 from penstock.spark.session import is_alive
@@ -72,7 +74,6 @@ class Follower:
         self._source = source
         self._spark = spark
         self._progress = progress
-        self._log = catalog.log(source)
         self._tables: list[FollowedTable] = []
         self._away: set[TableName] = set()
         """Tables that were let go and not yet taken back: what the catalog says of them is about to change."""
@@ -104,6 +105,7 @@ class Follower:
         """Take over which tables are captured, and how, from the catalog; what is in hand goes on."""
         with self._renewing:
             instance = instance_of(self._record())
+            self._log = self._catalog.log(self._source)
             records = {record.upstream: record for record in self._catalog.tables(self._source)}
             known = {(table.record.upstream, table.captured.generation): table for table in self._tables}
             found = []
@@ -264,7 +266,8 @@ class Follower:
             return
         known = logged[table.record.upstream]
         error = known.error
-        if error is None and table.state() is TableState.FAILED:  # it waits to be repaired, or captured anew
+        failed = error is None and table.state() is TableState.FAILED
+        if failed and not self._may_go_on(table):  # it waits to be repaired, or captured anew
             return
         upto = durable if error is None else Lsn(min(durable, error.lsn - 1))
         if not table.writing.acquire(blocking=False):  # its turn comes in the next round
@@ -273,6 +276,8 @@ class Follower:
             if not table.gone:
                 self._merge(table, table.stands(table.at, durable), upto, known)
                 table.applied = upto
+                if failed:
+                    table.revive()
         except TableError as absent:
             self._fail(table, absent)
             return
@@ -285,8 +290,18 @@ class Follower:
         if error is not None and table.state() is not TableState.FAILED:
             self._fail(table, error)
 
+    def _may_go_on(self, table: FollowedTable) -> bool:
+        """Whether a topic's table that failed is to be tried again: once with each way to treat what it met."""
+        if not isinstance(self._log, TopicLog) or self._log.how == table.tried:
+            return False
+        table.tried = self._log.how
+        return True
+
     def _merge(self, table: FollowedTable, at: State, upto: Lsn, logged: LoggedTable) -> None:
         if upto <= at.position:
+            return
+        if isinstance(self._log, TopicLog):
+            TopicApply(self._spark, self._log, table).merge(at, upto)
             return
         schema = logged.schema_within(at.position, upto) or at.schema
         if len(schema.columns) > len(at.schema.columns):

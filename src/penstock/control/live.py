@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,11 +21,13 @@ from penstock.control.recorded import instance_of
 from penstock.control.sharded_tables import ShardedTable, sharded_tables
 from penstock.control.wishes import dropped
 from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
-from penstock.layout import base_path
+from penstock.layout import base_path, quarantine_path
 from penstock.positions import Lsn
+from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sql.query import Wanted, resolve
 from penstock.tables.base_state import State
 from penstock.tables.live import live_table
+from penstock.tables.quarantine import Quarantine
 from penstock.tables.shards import union_of_shards
 
 __all__ = ["Live"]
@@ -71,7 +74,7 @@ class Live:
     def tables(self) -> list[str]:
         """Return the names of all tables, readable or not; of shards, what they are together."""
         parts = {part for table in self._sharded.values() for part in table.parts.values()}
-        return sorted([name for name in self._tables if name not in parts] + list(self._sharded))
+        return sorted([name for name in self._tables if name not in parts] + [*self._sharded, *self._quarantines])
 
     def table(self, name: str) -> DataFrame:
         """Return one table at this moment."""
@@ -80,9 +83,24 @@ class Live:
             message = f"there is no table {name}"
             raise UsageError(message, f"Known are: {', '.join(self.tables()) or 'none'}")
         if known not in self._made:
-            sharded = self._sharded.get(known)
-            self._made[known] = self._together(sharded) if sharded else self._make(self._tables[known])
+            self._made[known] = self._found(known)
         return self._made[known]
+
+    @cached_property
+    def _quarantines(self) -> dict[str, TableRecord]:
+        """What topics' tables could not take in, by name; a table of the same name goes before."""
+        topics = {record.name for record in self._catalog.sources() if record.kind == "KAFKA"}
+        tables = [record for record in self._tables.values() if record.source in topics]
+        named = {f"{record.source}.{record.local}_quarantine": record for record in tables}
+        return {name: record for name, record in named.items() if name not in self._tables}
+
+    def _found(self, known: str) -> DataFrame:
+        if known in self._sharded:
+            return self._together(self._sharded[known])
+        if known in self._quarantines:
+            record = self._quarantines[known]
+            return Quarantine(self._spark, quarantine_path(self._home, record.source, record.local).absolute()).rows()
+        return self._make(self._tables[known])
 
     def sql(self, query: str) -> DataFrame:
         """Run Spark SQL over the live tables, named ``source.table``.
@@ -105,7 +123,7 @@ class Live:
 
     def _wanted(self, wanted: Wanted) -> DataFrame:
         """Return a table at this moment or at that which the query names; such a view is kept with this one."""
-        if wanted.as_of is None:
+        if wanted.as_of is None or wanted.table in self._quarantines:
             return self.table(wanted.table)
         sharded = self._sharded.get(wanted.table)
         source = sharded.source if sharded else self._tables[wanted.table].source
@@ -120,7 +138,8 @@ class Live:
         upstream = {name: _upstream_name(record) for name, record in named.items()}
         count = Counter(upstream.values())
         full = {parts: name for name, parts in upstream.items() if count[parts] == 1}
-        return full | {(r.source.lower(), r.local.lower()): name for name, r in named.items()}
+        aside = {tuple(name.lower().split(".", 1)): name for name in self._quarantines}
+        return aside | full | {(r.source.lower(), r.local.lower()): name for name, r in named.items()}
 
     def _together(self, table: ShardedTable) -> DataFrame:
         """Return a table of all shards; an error of one is that of the whole, which is never shown in part."""
@@ -143,7 +162,7 @@ class Live:
             raise not_copied(record.upstream, self._catalog.first_base(record.source, record.local), upto)
         path = base_path(self._home, record.source, record.local).absolute()
         log = self._catalog.log(record.source)
-        at = State(base.version, base.position, base.schema)
+        at = State(base.version, base.position, base.schema, memory=base.memory)
         schema = (logged and logged.schema_within(base.position, upto)) or base.schema
         return live_table(self._spark, log, path, at, schema, upto)
 
@@ -166,8 +185,17 @@ class Live:
             message = f"{record.upstream} is not captured" + (f": {record.error}" if record.error else "")
             raise DefiniteError(message, record.remedy or "")
         if record.state is TableState.FAILED and logged is not None and logged.error is None:
+            if self._ended_behind(record, upto):
+                return logged
             raise DefiniteError(record.error or f"{record.upstream} is not captured", record.remedy or "")
         return logged
+
+    def _ended_behind(self, record: TableRecord, upto: Lsn) -> bool:
+        """Whether a topic's table failed beyond a position: its base stands just before where it did."""
+        if not isinstance(self._catalog.log(record.source), TopicLog):
+            return False
+        last = self._catalog.newest_base(record.source, record.local, Lsn.LAST)
+        return last is not None and upto <= last.position
 
 
 def _upstream_name(record: TableRecord | ShardedTable) -> tuple[str, ...]:

@@ -29,7 +29,6 @@ from penstock.positions import Lsn
 
 __all__ = ["oldest_base", "release_history"]
 
-_NEVER = Lsn((1 << 63) - 1)
 _WAITING = (TableState.PENDING, TableState.RETRYING)
 
 
@@ -80,7 +79,7 @@ def _readable(catalog: Catalog, tables: list[TableRecord], log: ChangeLogReader)
     for table in tables:
         known = logged.get(table.upstream)
         if table.state is TableState.LIVE:
-            yield table, _NEVER
+            yield table, Lsn.LAST
         elif table.state is TableState.FAILED and known is not None and known.error is not None:
             base = catalog.newest_base(table.source, table.local, Lsn(known.error.lsn - 1))
             if base is not None and base.position >= known.valid:
@@ -107,6 +106,6 @@ def _stands_at(catalog: Catalog, log: ChangeLogReader, table: TableRecord, upto:
     if base is None:
         return None
     if base.position < upto and not log.extent(table.upstream, base.position, upto).chunks:
-        catalog.record_base(table.source, table.local, BaseVersion(base.version, upto, base.schema))
+        catalog.record_base(table.source, table.local, BaseVersion(base.version, upto, base.schema, base.memory))
         return upto
     return base.position

@@ -70,6 +70,7 @@ class RunningSource:
                 set_options(self._catalog, named_source(self._catalog, self._name))
             finally:
                 self._capture = self._start_capture()
+            self._follower.renew()
             self._progress(f"{self._name}: goes on with other options")
         self._spec = record.spec
 

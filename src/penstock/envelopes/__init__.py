@@ -18,7 +18,7 @@ from penstock.envelopes.debezium import Deduplicated, debezium
 from penstock.envelopes.debezium_records import debezium_shape, debezium_shape_of
 from penstock.envelopes.debezium_state import DebeziumState, Progress
 from penstock.envelopes.debezium_upsert import debezium_upsert
-from penstock.envelopes.included import IncludedColumn, included_type, with_included
+from penstock.envelopes.included import included_type, with_included
 from penstock.envelopes.meanings import meant_type, with_meant
 from penstock.envelopes.messages import Enveloped
 from penstock.envelopes.none import append
@@ -26,6 +26,7 @@ from penstock.envelopes.retractions import broken
 from penstock.envelopes.shape import Shape, keyed_shape, value_shape
 from penstock.envelopes.upsert import upsert
 from penstock.envelopes.upstream import refuse_compacted
+from penstock.model import IncludedColumn
 
 __all__ = [
     "DebeziumState",

@@ -19,6 +19,7 @@ The state counts what was refused as read: a record that is refused is refused o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -29,7 +30,7 @@ from penstock.envelopes.debezium_upsert import truncate_refused
 from penstock.envelopes.messages import Enveloped, enveloped, image, judged
 from penstock.envelopes.placeholders import unavailable
 from penstock.envelopes.replays import followed, progress
-from penstock.envelopes.shape import Shape, contradiction, key_problem
+from penstock.envelopes.shape import Shape, contradiction, key_problem, quoted
 from penstock.envelopes.upstream import event_time, in_snapshot, upstream_position, upstream_problem
 from penstock.errors import UsageError
 from penstock.model import Image
@@ -51,41 +52,45 @@ _FULL = (
 class Deduplicated(Enveloped):
     """What messages say, and what to remember for those that follow them."""
 
-    state: DebeziumState
-    """To be stored with the images, in one step, if it is `DebeziumState.resumable`."""
-    seen: DataFrame | None
-    """Keys of the first snapshot's rows so far (``partition``, ``digest``), to be given with the next messages; None
-    when it is over. Lazy: whoever does not keep it computes it anew from all batches before."""
+    known: DataFrame
+    """The messages, each held against what was before it (`penstock.envelopes.replays`)."""
+    before: DebeziumState
+
+    @cached_property
+    def state(self) -> DebeziumState:
+        """What to remember: to be stored with the images, in one step. Runs a job when it is first asked for."""
+        return self.before.then(progress(self.known))
 
 
 def debezium(
     messages: DataFrame,
     shape: Shape,
     state: DebeziumState,
-    seen: DataFrame | None = None,
+    rows: DataFrame | None = None,
     *,
     truncates: bool = False,
 ) -> Deduplicated:
     """Return the images of records that are new; `shape` is that of `debezium_shape`.
 
-    `messages` follow, in each partition, those that made `state` and `seen`. Runs one job, for the new state. Rows that
-    are taken away should be held against the table: `penstock.envelopes.retractions`. For `truncates` see
+    `messages` follow, in each partition, those that made `state`. While a first snapshot lasts, `rows` of the table, as
+    those messages made it, tell which of the snapshot's rows were there; else they are not needed. Rows that are taken
+    away should be held against the table: `penstock.envelopes.retractions`. For `truncates` see
     `penstock.envelopes.debezium_upsert`.
     """
     types = record_type(messages)
     _refuse_unfit(types)
-    if state.snapshot_lasts and seen is None:
-        message = "a state in the middle of a snapshot was given without the keys of that snapshot"
+    if state.snapshot_lasts and rows is None:
+        message = "a state in the middle of a snapshot was given without the rows of that snapshot"
         raise UsageError(message, "begin from zero: DebeziumState() and an empty table")
+    seen = _seen(rows, shape) if rows is not None and state.snapshot_lasts else None
     known = followed(_records(messages, types, shape), state, seen)
-    new_state = state.then(progress(known))
     checked = judged(
         known, F.col("disorder"), F.when(F.col("usable") & ~F.col("replayed"), _row_problem(types, shape, truncates))
     )
     made = enveloped(
         checked.filter(F.col("problem").isNotNull() | F.col("usable") & ~F.col("replayed")), _changes(shape)
     )
-    return Deduplicated(made.images, made.refused, new_state, _seen(checked, seen, new_state))
+    return Deduplicated(made.images, made.refused, made.strict, known, state)
 
 
 def _records(messages: DataFrame, types: RecordType, shape: Shape) -> DataFrame:
@@ -100,7 +105,7 @@ def _records(messages: DataFrame, types: RecordType, shape: Shape) -> DataFrame:
             "usable": F.col("problem").isNull() & ~F.col("tombstone"),
             "copied": F.coalesce(in_snapshot(types.source), F.lit(False)),
             "position": F.coalesce(upstream_position(types.source), F.lit("")),
-            "digest": F.coalesce(F.md5(F.to_json("key", _KEY_TEXT)), F.lit("")),
+            "digest": _digest(F.col("key")),
             "time": event_time(types.source),
         }
     )
@@ -131,12 +136,13 @@ def _changes(shape: Shape) -> Column:
     )
 
 
-def _seen(checked: DataFrame, seen: DataFrame | None, state: DebeziumState) -> DataFrame | None:
-    if not state.snapshot_lasts:
-        return None
-    rows = F.col("usable") & F.col("copied") & F.col("disorder").isNull() & ~F.col("replayed")
-    keys = checked.filter(rows).select("partition", "digest")
-    return keys if seen is None else seen.select("partition", "digest").union(keys)
+def _seen(rows: DataFrame, shape: Shape) -> DataFrame:
+    """Return the digests of the keys of a table."""
+    return rows.select(_digest(F.struct(*(F.col(quoted(name)).alias(name) for name in shape.key))).alias("digest"))
+
+
+def _digest(key: Column) -> Column:
+    return F.coalesce(F.md5(F.to_json(key, _KEY_TEXT)), F.lit(""))
 
 
 def _refuse_unfit(types: RecordType) -> None:

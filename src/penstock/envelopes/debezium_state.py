@@ -1,9 +1,9 @@
 """What ENVELOPE DEBEZIUM remembers between batches: per partition, how far the upstream log has been followed.
 
 It is of one size, whatever number of records was read: a position, the keys at just that position (two where a key
-changed, at most a page of rows after a COPY), a time and a mark. Keys of a first snapshot are not in it; they are a
-frame that lives while the snapshot lasts. So a state is worth storing only where `resumable` says so: whoever
-crashes before that begins from zero, with ``DebeziumState()`` and an empty table, which is exact.
+changed, at most a page of rows after a COPY), a time and a mark. Keys of a first snapshot are not in it: while that
+lasts, they are those of the table that the records make. Stored in one step with that table, a state is all that is
+needed to go on. Whoever has no such state begins from zero, with ``DebeziumState()`` and an empty table: also exact.
 """
 
 from __future__ import annotations
@@ -63,11 +63,6 @@ class DebeziumState(BaseModel):
     def snapshot_lasts(self) -> bool:
         """Whether some partition has rows of the first snapshot, and no change yet."""
         return any(one.snapshot is not None and one.highest is None for one in self.partitions.values())
-
-    @property
-    def resumable(self) -> bool:
-        """Whether one can go on from this state alone, without the keys of a snapshot."""
-        return not self.snapshot_lasts
 
     def then(self, read: Iterable[tuple[int, Progress]]) -> DebeziumState:
         """Return the state after more records, of which `read` tells per partition."""

@@ -8,7 +8,6 @@ together. A row that a message takes away (``before``) has null in them: the mes
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -26,8 +25,9 @@ from pyspark.sql.types import (
 
 from penstock.envelopes.messages import message_type
 from penstock.errors import UsageError
+from penstock.model import IncludedColumn
 
-__all__ = ["HEADERS", "IncludedColumn", "included_type", "with_included"]
+__all__ = ["HEADERS", "included_type", "with_included"]
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 _TYPES: Mapping[str, DataType] = {
@@ -37,13 +37,6 @@ _TYPES: Mapping[str, DataType] = {
     "headers": HEADERS,
 }
 _RECORD = ("before", "after")
-
-
-class IncludedColumn(NamedTuple):
-    """A column: what it holds (``key``, ``partition``, ``offset``, ``timestamp``, ``headers``) and its name."""
-
-    what: str
-    name: str
 
 
 def included_type(

@@ -46,6 +46,8 @@ class Enveloped:
     """Changes, as `penstock.model.image_schema` has them."""
     refused: DataFrame
     """``partition``, ``offset``, ``problem``: undecodable messages, and those that break a rule of the envelope."""
+    strict: DataFrame
+    """The images once more, for those who may not go on without a message: reading them fails where one is refused."""
 
 
 def message_type(messages: DataFrame, name: str) -> StructType:
@@ -81,9 +83,20 @@ def image(kind: Image, row: Column) -> Column:
 
 def enveloped(messages: DataFrame, changes: Column) -> Enveloped:
     """Return what judged messages say; `changes` is the array of images of a message without a problem."""
-    taken = messages.filter(F.col("problem").isNull())
-    exploded = taken.select("_tick", ordinal().alias("_ordinal"), "timestamp", F.explode(changes).alias("change"))
-    images = exploded.select(
+    fine = F.col("problem").isNull()
+    refused = messages.filter(~fine).select("partition", "offset", "problem")
+    strict = F.when(fine, F.lit(True)).otherwise(F.raise_error(_told()).cast("boolean"))
+    return Enveloped(_images(messages.filter(fine), changes), refused, _images(messages.filter(strict), changes))
+
+
+def _told() -> Column:
+    place = F.concat(F.lit("the message at offset "), "offset", F.lit(" of partition "), "partition")
+    return F.concat(place, F.lit(" cannot be taken in: "), "problem")
+
+
+def _images(messages: DataFrame, changes: Column) -> DataFrame:
+    exploded = messages.select("_tick", ordinal().alias("_ordinal"), "timestamp", F.explode(changes).alias("change"))
+    return exploded.select(
         F.col("_tick").cast("bigint").alias("_lsn"),
         "_ordinal",
         F.col("change").getField("_image").alias("_image"),
@@ -92,5 +105,3 @@ def enveloped(messages: DataFrame, changes: Column) -> Enveloped:
         F.lit(None).cast("array<int>").alias("_unchanged"),
         F.col("change").getField("row").alias("row"),
     )
-    refused = messages.filter(F.col("problem").isNotNull()).select("partition", "offset", "problem")
-    return Enveloped(images, refused)

@@ -46,7 +46,7 @@ def followed(records: DataFrame, state: DebeziumState, seen: DataFrame | None) -
     """Return records with ``replayed``, ``disorder`` (a problem, or null) and what `progress` needs.
 
     Records have ``usable`` (what counts here), ``copied`` (a row of the snapshot), ``position``, ``digest`` of the key,
-    ``time``, and ``partition`` and ``offset``. `seen` has ``partition`` and ``digest`` of the snapshot's rows so far.
+    ``time``, and ``partition`` and ``offset``. `seen` has the ``digest`` of each row of the snapshot so far.
     """
     frame = records.join(F.broadcast(_known(records, state)), "partition", "left")
     frame = _with_steps(_with_earlier(_with_seen(frame, seen)))
@@ -122,10 +122,12 @@ def _known(records: DataFrame, state: DebeziumState) -> DataFrame:
 
 
 def _with_seen(frame: DataFrame, seen: DataFrame | None) -> DataFrame:
+    """Mark rows of the snapshot that were there; of the keys that are known, only theirs are looked at."""
     if seen is None:
         return frame.withColumn("seen", F.lit(False))
-    marked = seen.select("partition", "digest").distinct().withColumn("marked", F.lit(True))
-    joined = frame.join(marked, ["partition", "digest"], "left")
+    asked = frame.filter(_is_row()).select("digest").distinct()
+    marked = seen.join(F.broadcast(asked), "digest", "left_semi").distinct().withColumn("marked", F.lit(True))
+    joined = frame.join(marked, "digest", "left")
     return joined.withColumn("seen", F.coalesce("marked", F.lit(False)))
 
 

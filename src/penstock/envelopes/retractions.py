@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from penstock.envelopes.messages import place_of
-from penstock.envelopes.shape import Shape, holds_map
+from penstock.envelopes.shape import Shape, holds_map, quoted
 from penstock.model import Image
 
 __all__ = ["broken"]
@@ -75,7 +75,7 @@ def _dated(images: DataFrame) -> DataFrame:
 
 def _based(images: DataFrame, rows: DataFrame, shape: Shape) -> DataFrame:
     """Return images and, before them, the rows of the table as images."""
-    columns = [F.col(_quoted(field.name)).alias(field.name) for field in shape.columns]
+    columns = [F.col(quoted(field.name)).alias(field.name) for field in shape.columns]
     base = rows.select(
         F.lit(-1).cast("bigint").alias("_lsn"),
         F.lit(-1).cast("bigint").alias("_ordinal"),
@@ -84,7 +84,3 @@ def _based(images: DataFrame, rows: DataFrame, shape: Shape) -> DataFrame:
         F.lit(0).alias("era"),
     )
     return images.select("_lsn", "_ordinal", "_image", "row", "era").union(base)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -20,7 +20,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from penstock.errors import UsageError
 from penstock.model import TableName, TableSchema
 
-__all__ = ["Shape", "contradiction", "holds_map", "key_problem", "keyed_shape", "value_shape"]
+__all__ = ["Shape", "contradiction", "holds_map", "key_problem", "keyed_shape", "quoted", "value_shape"]
 
 
 @dataclass(frozen=True)
@@ -117,3 +117,8 @@ def _refuse_contradicting(field: StructField, value: StructType) -> None:
 
 def _null(field: StructField) -> Column:
     return F.lit(None).cast(field.dataType)
+
+
+def quoted(name: str) -> str:
+    """Return the name of a column as Spark takes it whole."""
+    return "`" + name.replace("`", "``") + "`"

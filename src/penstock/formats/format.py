@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import enum
 import json
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import StructType
 
 from penstock.errors import UsageError
 from penstock.formats.meanings import Meaning
 from penstock.formats.registry import RegistryAddress
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 __all__ = [
     "AvroFormat",
@@ -167,11 +168,15 @@ class ResolvedFormat(BaseModel):
     @property
     def spark_type(self) -> StructType:
         """The struct that decoding adds."""
+        from pyspark.sql.types import StructType
+
         return StructType.fromJson(json.loads(self.columns))
 
     @property
     def arrow_type(self) -> pa.StructType:
         """The same for Arrow."""
+        from pyspark.sql.pandas.types import to_arrow_type
+
         return to_arrow_type(self.spark_type, timezone="UTC")
 
     @property

@@ -47,6 +47,9 @@ class RegistryAddress(BaseModel):
     password: str | None = Field(default=None, description="where the password is: env:NAME or file:PATH")
     token: str | None = Field(default=None, description="where a bearer token is: env:NAME or file:PATH")
     ca_location: str | None = Field(default=None, description="a file with the certificates to trust")
+    certificate_location: str | None = Field(default=None, description="a file with the certificate to show")
+    key_location: str | None = Field(default=None, description="a file with that certificate's private key")
+    key_password: str | None = Field(default=None, description="what unlocks that key: env:NAME or file:PATH")
 
     @field_validator("url")
     @classmethod
@@ -60,7 +63,7 @@ class RegistryAddress(BaseModel):
             raise UsageError(message, "Give username, and password = 'env:NAME' or 'file:PATH'.")
         return url.rstrip("/")
 
-    @field_validator("password", "token")
+    @field_validator("password", "token", "key_password")
     @classmethod
     def _check_secret(cls, reference: str | None) -> str | None:
         return None if reference is None else check_reference(reference)
@@ -216,7 +219,21 @@ class Registry:
     def _trust(self) -> ssl.SSLContext | None:
         if not self._address.url.startswith("https:"):
             return None
-        return ssl.create_default_context(cafile=self._address.ca_location)
+        try:
+            return self._tls()
+        except OSError as error:  # a file that is not there, not PEM, or locked by another password
+            files = (self._address.ca_location, self._address.certificate_location, self._address.key_location)
+            named = ", ".join(file for file in files if file is not None)
+            message = f"certificates for the schema registry cannot be used: {error.strerror or type(error).__name__}"
+            raise DefiniteError(message, f"Check {named}, and what the key's password refers to.") from None
+
+    def _tls(self) -> ssl.SSLContext:
+        address = self._address
+        context = ssl.create_default_context(cafile=address.ca_location)
+        if address.certificate_location is not None:
+            password = None if address.key_password is None else resolve(address.key_password)
+            context.load_cert_chain(address.certificate_location, address.key_location, password or "")
+        return context
 
     def _unreachable(self, why: str) -> TransientError:
         return TransientError(

@@ -91,6 +91,10 @@ class ProducedTable(BaseModel, ABC):
         """Return the comments of its columns."""
         return {}
 
+    def remembers(self) -> bool:
+        """Say whether its commits hold more than rows: what is to be known of changes so far to take the next ones."""
+        return False
+
 
 class InstanceConfig(BaseModel, ABC):
     """All that one running piece of a source needs. A value; knows how to clean up what it made outside."""
@@ -128,8 +132,11 @@ class InstanceConfig(BaseModel, ABC):
     def place(self) -> str:
         """Name for people where its data comes from; without a secret."""
 
-    def reading(self, log: ChangeLog) -> ChangeLog:
-        """Return the log as others read it: more than itself, where its changes lie elsewhere."""
+    def reading(self, log: ChangeLog, state: Path) -> ChangeLog:
+        """Return the log as others read it: more than itself, where its changes lie elsewhere.
+
+        `state` is the folder of the source in the home, as its instance has it.
+        """
         return log
 
     def left_out(self) -> Mapping[TableName, tuple[str, str]]:
@@ -158,6 +165,10 @@ class InstanceConfig(BaseModel, ABC):
 
     def behind(self, durable: Lsn) -> int | None:
         """Ask the outside how much there is beyond a position, in bytes; None where it cannot say."""
+        return None
+
+    def waiting(self, state: Path) -> str | None:
+        """Say for what the instance whose folder this is waits, and why that may be; None where it does not wait."""
         return None
 
     def anew(self, tables: Sequence[ProducedTable]) -> Self:

@@ -23,6 +23,7 @@ __all__ = ["kind", "kinds"]
 _GROUP = "penstock.sources"
 _OURS = (
     EntryPoint("postgres", "penstock.sources.postgres.kind:KIND", _GROUP),
+    EntryPoint("kafka", "penstock.sources.kafka.kind:KIND", _GROUP),
     EntryPoint("file", "penstock.sources.files.kind:KIND", _GROUP),
     EntryPoint("load", "penstock.sources.load.kind:KIND", _GROUP),
 )

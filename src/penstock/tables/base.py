@@ -57,7 +57,7 @@ from penstock.tables.base_state import (
 )
 from penstock.tables.bounds import within_keys, within_rows
 from penstock.tables.columns import column, own, quoted, toastable
-from penstock.tables.commits import Copied, chunk_in, of_chunk, of_position, position_in
+from penstock.tables.commits import Copied, chunk_in, memory_in, of_chunk, of_position, position_in
 from penstock.tables.contents import Contents
 from penstock.tables.file_commit import commit_files, snapshot_of
 from penstock.tables.overlay import filled
@@ -169,13 +169,21 @@ class BaseTable:
         """Add `rows`, none of whose keys is in the table, and stand at `position`."""
         self._write(rows, self._mark(position), "append")
 
-    def merge(self, net: DataFrame, position: Lsn, contents: Contents = _NOTHING, copied: Copied | None = None) -> None:
+    def merge(
+        self,
+        net: DataFrame,
+        position: Lsn,
+        contents: Contents = _NOTHING,
+        copied: Copied | None = None,
+        memory: str | None = None,
+    ) -> None:
         """Put the net effect of a range in, which `fold` made of images with these `contents`; stand at `position`.
 
-        With `copied`, a copy in chunks goes on after it, as it was: the table still shows no position. A `TableError`
-        says that the table does not hold a row that it must hold.
+        With `copied`, a copy in chunks goes on after it, as it was: the table still shows no position. `memory` is
+        what whoever goes on from there has to know, see `memory`. A `TableError` says that the table does not hold a
+        row that it must hold.
         """
-        mark = self._mark(position, copied)
+        mark = self._mark(position, copied, memory)
         if marked(self._snapshot(), mark.application) >= position:
             return  # a replay: what the net effect needs of the table may have gone with its first run
         with absent_rows_told(self.schema, position):
@@ -193,6 +201,18 @@ class BaseTable:
         incarnation = self.incarnation()
         found = (chunk_in(text, incarnation) for _, text in history.orderBy(F.desc("version")).collect())
         return next((chunk for chunk in found if chunk is not None), None)
+
+    def memory(self, position: Lsn) -> str | None:
+        """Return what the commit that led to a position says that one has to know, to go on from there."""
+        incarnation = self.incarnation()
+        for limit in (_RECENT, None):
+            table = DeltaTable.forPath(self._spark, self.path)
+            history = (table.history(limit) if limit else table.history()).select("version", "userMetadata")
+            for _, text in history.orderBy(F.desc("version")).collect():
+                if position_in(text, incarnation) == position:
+                    return memory_in(text, incarnation)
+        message = f"the commit that led to {position} is gone from Delta's log of {self.schema.table}"
+        raise DefiniteError(message, "What is to be known to go on was in it: capture the table anew (RETRY TABLE).")
 
     def position(self) -> Lsn | None:
         """Return the position that the table stands at; None: no table yet."""
@@ -302,11 +322,11 @@ class BaseTable:
         writer = writer.option("txnAppId", mark.application).option("txnVersion", int(mark.position))
         writer.option("userMetadata", mark.told).save(self.path)
 
-    def _mark(self, position: Lsn, copied: Copied | None = None) -> _Mark:
+    def _mark(self, position: Lsn, copied: Copied | None = None, memory: str | None = None) -> _Mark:
         incarnation = self.incarnation()
         if copied is not None:
             return _Mark(position, f"{incarnation} {_COPYING}", of_chunk(incarnation, copied))
-        return _Mark(position, incarnation, of_position(incarnation, position))
+        return _Mark(position, incarnation, of_position(incarnation, position, memory))
 
     def _target(self, mark: _Mark) -> DeltaTable:
         """Return the table as a MERGE sees it, in a session set to mark the commit with `position`."""

@@ -45,6 +45,8 @@ class State(NamedTuple):
     schema: TableSchema
     generation: int = 0
     """How often the table had been captured anew when it was copied."""
+    memory: str | None = None
+    """Of a table that a topic makes: what is to be known of the messages before it (`BaseTable.memory`)."""
     window: str | None = None
     """Of a table that is being copied in chunks: the id of its windows. It shows no position until that has ended."""
 
@@ -87,7 +89,7 @@ def state_of(snapshot: Any) -> State | None:
     schema = _decoded(str(_option(properties.get(SCHEMA))))
     highest = marked(snapshot, incarnation)
     window = None if highest else _option(properties.get(WINDOW))
-    return State(snapshot.version(), Lsn(max(created, highest)), schema, generation, window)
+    return State(snapshot.version(), Lsn(max(created, highest)), schema, generation, window=window)
 
 
 def is_mapped(snapshot: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from penstock.positions import Lsn
 
-__all__ = ["Copied", "chunk_in", "of_chunk", "of_position", "position_in"]
+__all__ = ["Copied", "chunk_in", "memory_in", "of_chunk", "of_position", "position_in"]
 
 
 class Copied(NamedTuple):
@@ -22,9 +22,16 @@ class Copied(NamedTuple):
     high: Lsn
 
 
-def of_position(incarnation: str, position: Lsn) -> str:
-    """Say that the table stands at a position with this commit."""
-    return json.dumps({"penstock": {"incarnation": incarnation, "position": str(position)}})
+def of_position(incarnation: str, position: Lsn, memory: str | None = None) -> str:
+    """Say that the table stands at a position with this commit, and what is to be known to go on from there."""
+    told = {"incarnation": incarnation, "position": str(position)}
+    return json.dumps({"penstock": told if memory is None else {**told, "memory": memory}})
+
+
+def memory_in(text: str | None, incarnation: str) -> str | None:
+    """Read what is to be known to go on; None for commits that say nothing of it."""
+    memory = _mine(text, incarnation).get("memory")
+    return None if memory is None else str(memory)
 
 
 def position_in(text: str | None, incarnation: str) -> Lsn | None:

@@ -9,10 +9,12 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.changelog.interface import ChangeLog
 from penstock.model import TableSchema
 from penstock.positions import Lsn
+from penstock.sources.kafka.topic_log import TopicLog
 from penstock.tables.base_state import State
 from penstock.tables.columns import column
 from penstock.tables.overlay import overlay
 from penstock.tables.tail import read_tail
+from penstock.tables.topic_tail import live_topic
 from penstock.tables.widen import widened
 
 __all__ = ["live_rows", "live_table"]
@@ -46,5 +48,7 @@ def live_rows(
 ) -> DataFrame:
     """Return what the `rows` of a table at one position are at a later one."""
     rows = widened(spark, rows, schema.added_to(at.schema))
+    if isinstance(log, TopicLog):
+        return live_topic(spark, log, rows, at, schema, upto)
     tail = read_tail(spark, log, schema, at.position, upto)
     return rows if tail is None else overlay(rows, tail.net, schema, tail.contents, damaged=damaged)

@@ -17,16 +17,13 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.spark.jars import fetched_jars, read_lock
 from penstock.spark.session import session
 
 
 def started(folder: Path) -> SparkSession:
     """Start Spark as one would who wants to see everything."""
     (folder / "events").mkdir()
-    jars = fetched_jars(read_lock("penstock.testing", "spark_kafka.lock"))
     config = {
-        "spark.jars": ",".join(map(str, jars)),
         "spark.ui.enabled": "true",
         "spark.ui.port": "0",
         "spark.eventLog.enabled": "true",

@@ -30,7 +30,7 @@ WAYS: dict[str, Callable[[Guarded], tuple[KafkaSqlOptions, KafkaWithOptions]]] =
 @pytest.mark.parametrize("way", WAYS)
 def test_all_messages_are_read_by_every_way_in(way: str, guarded: Guarded) -> None:
     what, how = WAYS[way](guarded)
-    with TopicClient(what, how, "shop") as client:
+    with TopicClient(what, how, "shop", TOPIC) as client:
         assert client.partitions() == PARTITIONS
         first = client.settled(start_of(how, NOW))
         client.consumer.assign([TopicPartition(TOPIC, number, offset) for number, offset in enumerate(first)])
@@ -57,12 +57,13 @@ def test_all_messages_are_read_by_every_way_in(way: str, guarded: Guarded) -> No
 )
 def test_a_start_is_settled_to_offsets(options: dict[str, Any], offsets: list[int], guarded: Guarded) -> None:
     how = guarded.login(**options)
-    with TopicClient(guarded.what(), how, "shop") as client:
+    with TopicClient(guarded.what(), how, "shop", TOPIC) as client:
         assert client.settled(start_of(how, NOW)) == offsets
 
 
 def refused(what: KafkaSqlOptions, how: KafkaWithOptions) -> PenstockError:
-    with pytest.raises(PenstockError) as caught, TopicClient(what, how, "shop", patience=30) as client:
+    (topic,) = what.names()
+    with pytest.raises(PenstockError) as caught, TopicClient(what, how, "shop", topic, patience=30) as client:
         client.partitions()
     for secret in ("hunter2", PASSWORD, KEY_PASSWORD):
         assert secret not in f"{caught.value!r} {caught.value} {caught.value.__cause__!r}"
@@ -114,6 +115,6 @@ def test_nobody_is_there() -> None:
     what = KafkaSqlOptions.given(broker="127.0.0.1:1", topic="t", value_format="text")
     with (
         pytest.raises(TransientError, match="Connection refused"),
-        TopicClient(what, KafkaWithOptions(), "shop", patience=0.5) as client,
+        TopicClient(what, KafkaWithOptions(), "shop", "t", patience=0.5) as client,
     ):
         client.partitions()

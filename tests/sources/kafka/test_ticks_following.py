@@ -56,7 +56,7 @@ def written_on(topics: Topics, names: list[str]) -> Iterator[None]:
 
 def ends_of(topics: Topics, name: str) -> list[int]:
     start = Start(others=Beginning.LATEST)
-    return list(beginning(options_of(topics.broker, name), KafkaWithOptions.given(), "end", start).offsets)
+    return list(beginning(options_of(topics.broker, name), KafkaWithOptions.given(), "end", name, start).offsets)
 
 
 def test_killed_again_and_again_under_a_running_producer(tmp_path: Path, topics: Topics) -> None:
@@ -218,7 +218,7 @@ def test_where_following_begins(topics: Topics, options: dict[str, Any], offsets
     topics.fill(name, 3, 4)
     topics.delete_records(name, 0, 1)
     how = KafkaWithOptions.given(**options)
-    begun = beginning(options_of(topics.broker, name), how, "s", start_of(how, datetime.now(UTC)))
+    begun = beginning(options_of(topics.broker, name), how, "s", name, start_of(how, datetime.now(UTC)))
     assert (begun.name, begun.offsets) == (name, offsets)
     assert begun.id
 
@@ -229,7 +229,7 @@ def test_where_it_cannot_begin(topics: Topics, offset: int) -> None:
     topics.fill(name, 3)
     topics.delete_records(name, 0, 1)
     with pytest.raises(DefiniteError, match=f"cannot begin at {offset} in partition 0 of the topic {name}") as caught:
-        beginning(options_of(topics.broker, name), KafkaWithOptions.given(), "s", Start(offsets=(offset,)))
+        beginning(options_of(topics.broker, name), KafkaWithOptions.given(), "s", name, Start(offsets=(offset,)))
     assert "from 1 to 3" in caught.value.remedy
 
 

@@ -13,10 +13,9 @@ from penstock.sources.kafka.with_options import KafkaWithOptions
 __all__ = ["beginning"]
 
 
-def beginning(what: KafkaSqlOptions, how: KafkaWithOptions, source: str, start: Start) -> FollowedTopic:
+def beginning(what: KafkaSqlOptions, how: KafkaWithOptions, source: str, topic: str, start: Start) -> FollowedTopic:
     """Settle a start to the offsets that it means now; refuse one of which messages are gone, or not there yet."""
-    topic = what.topic
-    with TopicClient(what, how, source) as settling, TopicsClient(what, how, source) as looking:
+    with TopicClient(what, how, source, topic) as settling, TopicsClient(what, how, source) as looking:
         before = looking.look([topic])[topic]
         offsets = settling.settled(start)
         found = looking.look([topic])[topic]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -28,37 +28,68 @@ _LOG = logging.getLogger("penstock.kafka")
 _LOG.addHandler(logging.NullHandler())
 _Answer = TypeVar("_Answer")
 _STEP_SECONDS = 1.0
+_AT_ONCE = 500
 
 
 class TopicClient:
     """A consumer of one topic that is told by hand what to read; as a context manager it is closed at the end."""
 
-    def __init__(self, what: KafkaSqlOptions, how: KafkaWithOptions, source: str, *, patience: float = 15.0) -> None:
-        self._what = what
+    def __init__(
+        self,
+        what: KafkaSqlOptions,
+        how: KafkaWithOptions,
+        source: str,
+        topic: str,
+        *,
+        patience: float = 15.0,
+        tells_ends: bool = False,
+    ) -> None:
+        """Make it; one that `tells_ends` can give its `messages`."""
+        self._broker, self._topic = what.broker, topic
         self._patience = patience
         self._trouble: KafkaError | None = None
         settings: dict[str, Any] = {**librdkafka_settings(what, how, source)}
         try:
-            self.consumer = Consumer({**settings, "error_cb": self._note, "logger": _LOG})
+            self.consumer = Consumer(
+                {**settings, "enable.partition.eof": tells_ends, "error_cb": self._note, "logger": _LOG}
+            )
         except KafkaException as error:
             raise self._explained(error.args[0]) from None
 
     def partitions(self) -> int:
         """Return how many partitions the topic has."""
-        found = self._asked(lambda: self.consumer.list_topics(self._what.topic, timeout=_STEP_SECONDS))
-        topic = found.topics[self._what.topic]
+        found = self._asked(lambda: self.consumer.list_topics(self._topic, timeout=_STEP_SECONDS))
+        topic = found.topics[self._topic]
         if topic.error is not None:
             raise self._explained(topic.error)
         return len(topic.partitions)
 
     def settled(self, start: Start) -> list[int]:
         """Return the offset of each partition that a start means now."""
-        topic, partitions = self._what.topic, self.partitions()
+        topic, partitions = self._topic, self.partitions()
         if start.moment_ms is not None:
             asked = [TopicPartition(topic, number, start.moment_ms) for number in range(partitions)]
             found = self._asked(lambda: self.consumer.offsets_for_times(asked, timeout=_STEP_SECONDS))
             return self._exact([place.offset for place in sorted(found, key=lambda place: place.partition)])
         return self._exact(start.offsets_of(topic, partitions))
+
+    def messages(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Yield keys and values, from the first messages on, up to where each partition ends."""
+        places = [(number, *self._watermarks(number)) for number in range(self.partitions())]
+        left = {number for number, low, high in places if low < high}
+        self.consumer.assign([TopicPartition(self._topic, number, low) for number, low, _ in places if number in left])
+        heard = time.monotonic()
+        while left:
+            for message in self.consumer.consume(_AT_ONCE, _STEP_SECONDS):
+                heard, error = time.monotonic(), message.error()
+                if error is None:
+                    yield message.key(), message.value()
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    left.discard(message.partition())
+                else:
+                    raise self._explained(error)
+            if time.monotonic() > heard + self._patience:
+                raise self._explained(KafkaError(KafkaError._TIMED_OUT))
 
     def close(self) -> None:
         """End its connections."""
@@ -80,7 +111,7 @@ class TopicClient:
         ]
 
     def _watermarks(self, partition: int) -> tuple[int, int]:
-        place = TopicPartition(self._what.topic, partition)
+        place = TopicPartition(self._topic, partition)
         low, high = self._asked(lambda: self.consumer.get_watermark_offsets(place, timeout=_STEP_SECONDS))
         return low, high
 
@@ -100,7 +131,7 @@ class TopicClient:
         return any(error is not None and way_out(error) is not None for error in (told, self._trouble))
 
     def _explained(self, told: KafkaError) -> PenstockError:
-        return refusal(self._what.broker, self._what.topic, told, self._trouble)
+        return refusal(self._broker, self._topic, told, self._trouble)
 
     def _note(self, error: KafkaError) -> None:
         """Keep what tells most: that a login or handshake failed, and not that all brokers are out of reach since."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
@@ -27,9 +27,10 @@ from typing import Any, Self
 from confluent_kafka import IsolationLevel as Isolation
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import EarliestSpec, LatestSpec, OffsetSpec
 
-from penstock.errors import PenstockError, TransientError
+from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.sources.kafka.librdkafka import librdkafka_settings
 from penstock.sources.kafka.refusals import refusal, way_out
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
@@ -67,7 +68,16 @@ class Observed:
 class TopicsClient:
     """Looks at topics of one set of brokers; as a context manager it lets go of them at the end."""
 
-    def __init__(self, what: KafkaSqlOptions, how: KafkaWithOptions, source: str, *, patience: float = 5.0) -> None:
+    def __init__(
+        self,
+        what: KafkaSqlOptions,
+        how: KafkaWithOptions,
+        source: str,
+        *,
+        patience: float = 5.0,
+        statistics: Callable[[str], None] | None = None,
+    ) -> None:
+        """Make it; `statistics` is told what the client counts (JSON), as often as the options say, while it looks."""
         self._what = what
         self._patience = patience
         self._seconds = min(patience, _REQUEST_SECONDS)
@@ -77,6 +87,7 @@ class TopicsClient:
         given = librdkafka_settings(what, how, source)
         settings: dict[str, Any] = {name: value for name, value in given.items() if name not in _CONSUMERS}
         settings |= {**_CONNECTING, "error_cb": self._note, "logger": _LOG}
+        settings |= {"stats_cb": statistics} if statistics is not None else {}
         try:
             self._admin = AdminClient(settings)
         except KafkaException as error:
@@ -85,6 +96,7 @@ class TopicsClient:
     def look(self, topics: Sequence[str]) -> dict[str, Observed | None]:
         """Look at topics; None for one that is not there."""
         begun = time.monotonic()
+        self._admin.poll(0)  # statistics are told in here
         while True:
             found: dict[str, Observed | None] | None = None
             told: KafkaError | None = None
@@ -100,6 +112,19 @@ class TopicsClient:
             if found is None and (waited >= self._patience or self._is_certain(told)):
                 raise self._explained(told)
             time.sleep(_AGAIN_SECONDS)
+
+    def settings(self, topic: str) -> dict[str, str]:
+        """Return the settings of a topic, such as cleanup.policy, as they hold for it."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        (asked,) = self._admin.describe_configs([resource], request_timeout=self._seconds).values()
+        try:
+            return {name: str(entry.value) for name, entry in self._answer(asked).items()}
+        except KafkaException as error:
+            told: KafkaError = error.args[0]
+            if told.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                message = f"the settings of the topic {topic} may not be seen: {told.str()}"
+                raise DefiniteError(message, "Grant the user describe configs on the topic.") from None
+            raise self._explained(told) from None
 
     def __enter__(self) -> Self:
         return self
@@ -163,7 +188,7 @@ class TopicsClient:
         if told is None:
             message = f"the brokers {self._what.broker} do not agree on which partitions there are"
             return TransientError(message, "Try again when they are in order.")
-        return refusal(self._what.broker, self._what.topic, told, self._trouble)
+        return refusal(self._what.broker, ", ".join(self._what.names()), told, self._trouble)
 
     def _note(self, error: KafkaError) -> None:
         """Keep what tells most: that a login or handshake failed, and not that all brokers are out of reach since."""

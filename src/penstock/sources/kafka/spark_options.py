@@ -26,7 +26,7 @@ def spark_options(what: KafkaSqlOptions, how: KafkaWithOptions, source: str, pri
     headers = any(column.what == Metadata.HEADERS for column in what.include)
     return {
         "kafka.bootstrap.servers": what.broker,
-        "subscribe": what.topic,
+        "subscribe": ",".join(what.names()),
         "groupIdPrefix": f"{how.group_id_prefix}{source}",
         "includeHeaders": str(headers).lower(),
         "failOnDataLoss": "true",

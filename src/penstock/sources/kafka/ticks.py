@@ -45,6 +45,7 @@ __all__ = [
     "tick_of",
     "tick_row",
     "tick_table",
+    "tick_within",
     "widened_offsets",
 ]
 
@@ -138,6 +139,15 @@ def _moved(batch: pa.RecordBatch) -> pa.RecordBatch:
     ticks = batch.column("_lsn").to_numpy()[parents]
     columns = [pa.array(numbers), pc.list_flatten(first), pc.list_flatten(last), pa.array(ticks)]
     return pa.RecordBatch.from_arrays(columns, schema=_BOUNDS).filter(pc.less(columns[1], columns[2]))
+
+
+def tick_within(bounds: pa.Table, most: int) -> Lsn:
+    """Return the last tick up to which there are at most so many messages; the first one in any case."""
+    ticks, places = np.unique(bounds.column("tick").to_numpy(), return_inverse=True)
+    sizes = bounds.column("last").to_numpy() - bounds.column("first").to_numpy()
+    total = np.cumsum(np.bincount(places, weights=sizes))
+    fitting = int(np.count_nonzero(total <= most))
+    return Lsn(int(ticks[max(0, fitting - 1)]))
 
 
 def tick_of(bounds: pa.Table, partitions: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64]) -> pa.Array:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -60,6 +61,13 @@ class TopicLog(ChangeLog):
     what: KafkaSqlOptions
     how: KafkaWithOptions
     tables: tuple[TopicTable, ...]
+    state: Path
+    """A folder of the source's own."""
+
+    @property
+    def schemas(self) -> Path:
+        """Where schemas of a registry are kept, once they were asked for."""
+        return self.state / "schemas"
 
     def table(self, name: TableName) -> TopicTable | None:
         """Return a table that messages make, by its name; None for one of ticks."""

@@ -1,0 +1,202 @@
+"""Apply for the tables of topics: messages of a range are read once, judged, and merged.
+
+::
+
+    (position, upto] ─▶ messages, decoded, kept at hand
+        ├─ refused?  stop: merged up to the tick before the first of them, then an error of the table
+        │            quarantine: put aside (`penstock.tables.quarantine`), up to a limit; then as if they were not there
+        ├─ DEBEZIUM: do the changes follow from the rows that are there?  no: an error of the table, likewise
+        └─ folded, merged; position, and what DEBEZIUM remembers, in the same commit
+
+A range is as long as ticks allow: at least one, and else not more than some million messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from penstock.control.followed import FollowedTable
+from penstock.envelopes import Deduplicated, Enveloped, Shape, broken
+from penstock.errors import TableError
+from penstock.positions import Lsn
+from penstock.sources.kafka.ticks import tick_bounds, tick_of, tick_table, tick_within
+from penstock.sources.kafka.topic_log import TopicLog
+from penstock.sources.kafka.topic_table import TopicTable
+from penstock.sources.kafka.with_options import OnError
+from penstock.spark.topics.changes import changes_of, memory_after
+from penstock.spark.topics.messages import messages_of, raw_messages
+from penstock.tables.base_state import State
+from penstock.tables.bounds import within_keys
+from penstock.tables.columns import column
+from penstock.tables.fold import fold
+from penstock.tables.quarantine import Quarantine
+from penstock.tables.topic_tail import rows_in, topic_contents
+
+__all__ = ["TopicApply"]
+
+_MOST_MESSAGES = 2_000_000
+
+
+class _Fault(NamedTuple):
+    """A message that the table cannot go on with."""
+
+    partition: int
+    offset: int
+    problem: str
+
+
+class TopicApply:
+    """Brings one table of a topic on, range by range."""
+
+    def __init__(self, spark: SparkSession, log: TopicLog, table: FollowedTable) -> None:
+        made = log.table(table.record.upstream)
+        assert made is not None, "every table of such a log is made by a topic"
+        self._spark = spark
+        self._log = log
+        self._made: TopicTable = made
+        self._table = table
+        self._quarantine = Quarantine(spark, table.quarantine)
+
+    def merge(self, at: State, upto: Lsn) -> None:
+        """Take in what there is in (at, upto]; a `TableError` says that it ends before that."""
+        while at.position < upto:
+            step = self._fitting(at.position, upto)
+            if not self._take(at, step):
+                return
+            self._table.look_up()
+            if self._table.at is None:
+                return
+            at = self._table.at
+
+    def _fitting(self, after: Lsn, upto: Lsn) -> Lsn:
+        """Return how far to go at once: to a tick up to which there are not too many messages."""
+        with closing(self._log.reader()) as reader:
+            if reader.extent(self._made.name, after, upto).rows <= _MOST_MESSAGES:
+                return upto
+        return tick_within(self._bounds(after, upto), _MOST_MESSAGES)
+
+    def _take(self, at: State, upto: Lsn) -> bool:
+        """Merge one range; say whether there was anything in it."""
+        read = messages_of(self._spark, self._log, self._made, at.position, upto)
+        if read is None:
+            return False
+        rows = self._table.base.current()
+        with _at_hand(read) as messages:
+            found = changes_of(messages, self._made, at.memory, rows)
+            faults = _first_faults(found)
+            if faults and self._stops(found):
+                self._end(at, upto, faults, self._remedy())
+            if faults:
+                self._put_aside(at, upto, found)
+            if isinstance(found, Deduplicated) and (apart := self._first_breach(found, rows)):
+                self._end(at, upto, [apart], _ANEW)
+            self._commit(found, at, upto)
+        return True
+
+    def _commit(self, found: Enveloped, at: State, upto: Lsn) -> None:
+        base = self._table.base
+        if not base.schema.key:
+            base.append(rows_in(found.images, base.schema), upto)
+            return
+        contents = topic_contents(self._log, base.schema, at.position, upto)
+        base.merge(fold(found.images, base.schema, contents), upto, contents, memory=memory_after(found))
+
+    # -- messages that cannot be taken in ---------------------------------------------------------------------------
+
+    def _stops(self, found: Enveloped) -> bool:
+        """Whether the table ends at messages that are refused: by its option, or as there are too many."""
+        how = self._log.how
+        if how.on_error is OnError.STOP:
+            return True
+        limit = how.quarantine_limit
+        return limit is not None and self._quarantine.count() + found.refused.count() > limit
+
+    def _put_aside(self, at: State, upto: Lsn, found: Enveloped) -> None:
+        incarnation = self._table.base.incarnation()
+        after = max(at.position, self._quarantine.reached(incarnation))
+        raw = raw_messages(self._spark, self._log, self._made, after, upto) if after < upto else None
+        if raw is not None:
+            self._quarantine.add(raw, found.refused, incarnation, upto)
+
+    def _first_breach(self, found: Deduplicated, rows: DataFrame) -> _Fault | None:
+        """Return the first change that does not follow from what is there."""
+        schema, shape = self._table.base.schema, self._made.shape
+        added = {column.name for column in self._made.include}
+        own = Shape(type(shape.columns)([f for f in shape.columns if f.name not in added]), shape.key)
+        keys = found.images.select(*(F.col("row").getField(name).alias(name) for name in schema.key)).distinct()
+        near = rows.alias("target").filter(within_keys(keys, schema, "target"))
+        same = [column(name, "target").eqNullSafe(column(name, "sought")) for name in schema.key]
+        there = near.join(keys.alias("sought"), same, "left_semi")
+        images = found.images.withColumn("row", own.whole(F.col("row")))
+        breaches = broken(images, there, own).orderBy("_lsn", "partition", "offset").limit(1).collect()
+        return _Fault(breaches[0].partition, breaches[0].offset, breaches[0].problem) if breaches else None
+
+    def _end(self, at: State, upto: Lsn, faults: list[_Fault], remedy: str) -> None:
+        """Merge what lies before the first of some faults, and raise the error of the table."""
+        first, tick = self._earliest(at.position, upto, faults)
+        before = Lsn(tick - 1)
+        if at.position < before and self._take(at, before):
+            self._table.look_up()
+        topic = self._made.topic.name
+        message = (
+            f"the message at offset {first.offset} of partition {first.partition} of topic {topic}: {first.problem}"
+        )
+        raise TableError(str(self._made.name), Lsn(tick), message, remedy)
+
+    def _earliest(self, after: Lsn, upto: Lsn, faults: list[_Fault]) -> tuple[_Fault, int]:
+        """Return the fault that became visible first, and at which tick."""
+        places = (
+            np.array([fault.partition for fault in faults], np.int32),
+            np.array([f.offset for f in faults], np.int64),
+        )
+        ticks = tick_of(self._bounds(after, upto), *places).to_numpy()
+        first = min(range(len(faults)), key=lambda each: (ticks[each], faults[each].partition))
+        return faults[first], int(ticks[first])
+
+    def _bounds(self, after: Lsn, upto: Lsn) -> pa.Table:
+        with closing(self._log.ticks.reader()) as reader:
+            return tick_bounds(reader.read(reader.extent(tick_table(self._made.topic.name).name, after, upto)))
+
+    def _remedy(self) -> str:
+        source = self._log.source
+        if self._log.how.on_error is OnError.QUARANTINE:
+            look = f"SELECT * FROM {source}.{self._table.record.local}_quarantine"
+            return (
+                f"As many messages are in quarantine as may be: {look}. To go on, allow more: ALTER SOURCES {source} "
+                "SET (quarantine limit = …)."
+            )
+        return (
+            f"To put such messages aside and go on: ALTER SOURCES {source} SET (on error = 'quarantine'). To read the "
+            f"topic anew: ALTER SOURCES {source} RETRY TABLE {self._made.name}."
+        )
+
+
+_ANEW = "Changes are missing, or came twice. Read the topic anew (RETRY TABLE), or choose ENVELOPE DEBEZIUM UPSERT."
+
+
+def _first_faults(found: Enveloped) -> list[_Fault]:
+    """Return the first refused message of each partition."""
+    refused = found.refused.groupBy("partition")
+    first = refused.agg(F.min("offset").alias("offset"), F.min_by("problem", "offset").alias("problem")).collect()
+    return [_Fault(row["partition"], row["offset"], row["problem"]) for row in first]
+
+
+@contextmanager
+def _at_hand(messages: DataFrame) -> Iterator[DataFrame]:
+    """Keep messages while they are needed: they are read and decoded once."""
+    if messages.isLocal():
+        yield messages
+        return
+    kept = messages.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield kept
+    finally:
+        kept.unpersist()

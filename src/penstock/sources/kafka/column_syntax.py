@@ -1,0 +1,111 @@
+"""Columns as a statement gives them: ``(id bigint, tags array<string>, place struct<x: double, y: double>)``.
+
+Types are those of Spark SQL. They are kept as the text that they are, in one spelling, so that the same columns are
+the same option; `ddl` puts columns together as `penstock.formats` reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from penstock.sources.cursor import Cursor
+from penstock.sources.name_syntax import written_name
+from penstock.sources.syntax import Listed, Number, Syntax
+
+__all__ = ["Columns", "ColumnsOrCount", "GivenColumn", "column_of", "ddl"]
+
+_Read = TypeVar("_Read")
+
+
+@dataclass(frozen=True)
+class GivenColumn:
+    """A column, and the text of its type."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True)
+class _Column(Syntax):
+    """``name type``."""
+
+    form = "name type"
+
+    def read(self, cursor: Cursor) -> GivenColumn:
+        """Take the name and the type; whether there is such a type is for the option to say."""
+        return GivenColumn(cursor.name("column"), _type(cursor))
+
+    def write(self, value: GivenColumn) -> str:
+        """Quote the name where it needs that."""
+        return f"{written_name(value.name)} {value.type}"
+
+
+@dataclass(frozen=True)
+class Columns(Listed):
+    """``(id bigint, name string)``."""
+
+    item: Syntax = _Column()
+
+
+@dataclass(frozen=True)
+class ColumnsOrCount(Syntax):
+    """``(id bigint, name string)``, or how many there are."""
+
+    form = f"{Columns().form} or {Number(whole=True).form}"
+
+    def read(self, cursor: Cursor) -> Any:
+        """Take the list where one begins, else the number."""
+        if not cursor.takes("("):
+            return Number(whole=True).read(cursor)
+        return tuple(_several(cursor, _Column().read, ")"))
+
+    def write(self, value: Any) -> str:
+        """Write the list, or the number."""
+        return Columns().write(value) if isinstance(value, tuple) else Number(whole=True).write(value)
+
+
+def column_of(text: str) -> GivenColumn:
+    """Read ``name type``, as Python programs give it; the name ends at the first blank."""
+    name, _, kind = text.strip().partition(" ")
+    return GivenColumn(name, kind.strip())
+
+
+def ddl(columns: Iterable[GivenColumn]) -> str:
+    """Put columns together as SQL has them, every name in backticks."""
+    return ", ".join(f"{_backticked(column.name)} {column.type}" for column in columns)
+
+
+def _type(cursor: Cursor) -> str:
+    word = cursor.name("type").lower()
+    if word == "struct" and cursor.takes("<"):
+        return f"struct<{', '.join(_several(cursor, _field, '>'))}>"
+    if word in ("array", "map") and cursor.takes("<"):
+        return f"{word}<{', '.join(_several(cursor, _type, '>'))}>"
+    if not cursor.takes("("):
+        return word
+    digits = [cursor.number()]
+    while cursor.takes(","):
+        digits.append(cursor.number())
+    cursor.expects(")")
+    return f"{word}({', '.join(digits)})"
+
+
+def _several(cursor: Cursor, read: Callable[[Cursor], _Read], end: str) -> list[_Read]:
+    """Take what stands between commas, up to the bracket that ends it."""
+    found = [read(cursor)]
+    while cursor.takes(","):
+        found.append(read(cursor))
+    cursor.expects(end)
+    return found
+
+
+def _field(cursor: Cursor) -> str:
+    name = cursor.part()
+    cursor.takes(":")
+    return f"{_backticked(name)}: {_type(cursor)}"
+
+
+def _backticked(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,202 @@
+"""Messages of a range of a topic, as a frame: read by Spark's Kafka reader, decoded in Arrow batches.
+
+::
+
+    (after, upto] ─▶ ranges of offsets ─▶ format("kafka"), these and no others ─▶ raw
+                                                                                   │ few: fetched and decoded here,
+              which tick each offset is of ─▶ messages ◀── decode key, value ◀─────┤      a local relation
+                                                                                   └ many: by Spark tasks
+
+Columns are those that envelopes want (`penstock.envelopes.messages`), and ``headers`` where they are asked for. A range
+is the same messages whenever it is read, for as long as Kafka has them: that they are gone is an error, never fewer
+rows. Where a topic has one partition, or a range one tick, offsets alone tell the order, and ticks are not looked up.
+
+Few messages, the usual case in a live view, are fetched once, when the frame is made; Python workers have no part in
+it, and whoever uses the frame again reads nothing again. Many are read whenever the frame is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import (
+    BooleanType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from penstock.envelopes.included import HEADERS
+from penstock.formats import Registry, RegistryAddress, ResolvedFormat, decode, decode_batch
+from penstock.positions import Lsn
+from penstock.sources.kafka.spark_options import spark_options
+from penstock.sources.kafka.ticks import OffsetRange, assigned, tick_bounds, tick_of, tick_table
+from penstock.sources.kafka.topic_log import TopicLog
+from penstock.sources.kafka.topic_table import TopicTable
+
+__all__ = ["messages_of", "raw_messages"]
+
+_TASK_MESSAGES = 500_000
+_FEW_MESSAGES = 50_000
+_FEW_BYTES = 16 << 20
+_KEY, _VALUE = "its key cannot be decoded: ", "its value cannot be decoded: "
+
+
+def raw_messages(spark: SparkSession, log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn) -> DataFrame | None:
+    """Return the messages of (after, upto] as they are; None where there are none."""
+    ranges = log.ranges(table, after, upto)
+    if not ranges:
+        return None
+    options = assigned(spark_options(log.what, log.how, log.source, log.state / "spark"), ranges)
+    options["minPartitions"] = str(max(len(ranges), _count(ranges) // _TASK_MESSAGES))
+    options["includeHeaders"] = str(_has_headers(table)).lower()
+    return spark.read.format("kafka").options(**options).load()
+
+
+def messages_of(spark: SparkSession, log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn) -> DataFrame | None:
+    """Return the messages of (after, upto] with keys and values as rows; what cannot be decoded has its ``problem``.
+
+    None where there are none. What schema ids mean is asked of the registry before this returns.
+    """
+    raw = raw_messages(spark, log, table, after, upto)
+    if raw is None:
+        return None
+    bounds = _bounds(log, table, after, upto)
+    if _count(log.ranges(table, after, upto)) <= _FEW_MESSAGES and _size(raw) <= _FEW_BYTES:
+        return _fetched(spark, raw, table, log.schemas, bounds, upto)
+    tick = F.lit(int(upto)).cast("bigint") if bounds is None else _looked_up(bounds)
+    return _decoded(raw.withColumn("_tick", tick), table, log.schemas)
+
+
+# -- few: here ---------------------------------------------------------------------------------------------------------
+
+
+def _fetched(
+    spark: SparkSession, raw: DataFrame, table: TopicTable, cache: Path, bounds: pa.Table | None, upto: Lsn
+) -> DataFrame:
+    found = raw.toArrow()
+    key, key_problem = _decoded_here(found.column("key"), table.key_format, cache)
+    value, value_problem = _decoded_here(found.column("value"), table.value_format, cache)
+    ticks = pa.repeat(pa.scalar(int(upto), pa.int64()), len(found))
+    if bounds is not None:
+        ticks = tick_of(bounds, found.column("partition").to_numpy(), found.column("offset").to_numpy())
+    columns = {
+        "key": key,
+        "value": value,
+        "tombstone": pc.is_null(found.column("value")),
+        "_tick": ticks,
+        "partition": found.column("partition"),
+        "offset": found.column("offset"),
+        "timestamp": found.column("timestamp"),
+        "headers": found.column("headers") if _has_headers(table) else None,
+        "problem": pc.coalesce(_prefixed(_KEY, key_problem), _prefixed(_VALUE, value_problem)),
+    }
+    there = {name: column for name, column in columns.items() if column is not None}
+    return spark.createDataFrame(pa.table(there), StructType([f for f in _schema(table) if f.name in there]))
+
+
+def _decoded_here(
+    messages: pa.ChunkedArray, resolved: ResolvedFormat | None, cache: Path
+) -> tuple[pa.Array | None, pa.Array]:
+    if resolved is None:
+        return None, pa.nulls(len(messages), pa.string())
+    return decode_batch(messages, resolved, _registry(resolved, cache))
+
+
+def _prefixed(text: str, problems: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(pa.scalar(text), problems, "")
+
+
+def _schema(table: TopicTable) -> list[StructField]:
+    return [
+        StructField("key", StructType() if table.key_format is None else table.key_format.spark_type),
+        StructField("value", table.value_format.spark_type),
+        StructField("tombstone", BooleanType()),
+        StructField("_tick", LongType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("headers", HEADERS),
+        StructField("problem", StringType()),
+    ]
+
+
+def _size(raw: DataFrame) -> int:
+    """Read the messages for how large they are."""
+    total = F.sum(F.coalesce(F.length("value"), F.lit(0)) + F.coalesce(F.length("key"), F.lit(0)))
+    return int(raw.agg(total).collect()[0][0] or 0)
+
+
+# -- many: in tasks ----------------------------------------------------------------------------------------------------
+
+
+def _decoded(raw: DataFrame, table: TopicTable, cache: Path) -> DataFrame:
+    frame = raw.withColumn("tombstone", F.col("value").isNull()).withColumn("key_problem", F.lit(None).cast("string"))
+    if table.key_format is not None:
+        client = _registry(table.key_format, cache)
+        frame = decode(frame, "key", table.key_format, client, into="key", problem="key_problem")
+    client = _registry(table.value_format, cache)
+    frame = decode(frame, "value", table.value_format, client, into="value", problem="value_problem")
+    told = [F.concat(F.lit(_KEY), "key_problem"), F.concat(F.lit(_VALUE), "value_problem")]
+    absent = {"key"} if table.key_format is None else set()
+    absent |= set() if _has_headers(table) else {"headers"}
+    names = [field.name for field in _schema(table) if field.name not in absent | {"problem"}]
+    return frame.select(*names, F.coalesce(*told).alias("problem"))
+
+
+def _looked_up(bounds: pa.Table) -> Column:
+    # Its stubs ask for the kind of function, which it takes from the annotations.
+    look_up = arrow_udf(_looking_up(bounds), LongType())  # type: ignore[call-overload]
+    found: Column = look_up("partition", "offset")
+    return found
+
+
+def _looking_up(bounds: pa.Table) -> Callable[[pa.Array, pa.Array], pa.Array]:
+    """Return the function that executors call with each batch."""
+
+    def ticks(partitions: pa.Array, offsets: pa.Array) -> pa.Array:
+        return tick_of(bounds, partitions.to_numpy(zero_copy_only=False), offsets.to_numpy(zero_copy_only=False))
+
+    return ticks
+
+
+# -- both --------------------------------------------------------------------------------------------------------------
+
+
+def _count(ranges: list[OffsetRange]) -> int:
+    return sum(part.last - part.first for part in ranges)
+
+
+def _has_headers(table: TopicTable) -> bool:
+    return any(column.what == "headers" for column in table.include)
+
+
+def _registry(resolved: ResolvedFormat, cache: Path) -> Registry | None:
+    address = getattr(resolved.format, "registry", None)
+    return None if address is None else _client(address, cache)
+
+
+@lru_cache(maxsize=64)
+def _client(address: RegistryAddress, cache: Path) -> Registry:
+    """Return one client for all batches: it remembers what it was told."""
+    return Registry(address, cache)
+
+
+def _bounds(log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn) -> pa.Table | None:
+    """Return which offsets are of which tick; None where the order of messages does not depend on it."""
+    with closing(log.ticks.reader()) as reader:
+        found = tick_bounds(reader.read(reader.extent(tick_table(table.topic.name).name, after, upto)))
+    several = (len(np.unique(found.column(name).to_numpy())) > 1 for name in ("partition", "tick"))
+    return found if all(several) else None

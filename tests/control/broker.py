@@ -1,0 +1,35 @@
+"""A broker and a topic at a time, for tests of sources that read topics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from penstock.testing.kafka import KafkaBroker
+
+
+class Topic:
+    """A topic that is written by hand."""
+
+    def __init__(self, broker: KafkaBroker, name: str, partitions: int = 1, **settings: str) -> None:
+        self.name = name
+        self._client: dict[str, Any] = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
+        config = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in settings.items()}}
+        admin = AdminClient(self._client)
+        admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
+
+    def send(self, messages: Iterable[tuple[Any, Any]], partition: int = 0, **options: Any) -> None:
+        """Write keys and values: JSON of what is no bytes, nothing for None."""
+        producer = Producer({**self._client, "linger.ms": 5, **options})
+        for key, value in messages:
+            producer.produce(self.name, encoded(value), encoded(key), partition=partition)
+        assert producer.flush(30) == 0
+
+
+def encoded(value: Any) -> bytes | None:
+    return value if value is None or isinstance(value, bytes) else json.dumps(value).encode()

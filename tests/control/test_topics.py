@@ -1,0 +1,194 @@
+"""Sources that read topics, in a home at work: each envelope live and in the past, errors, quarantine, restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from tests.control.broker import Topic
+from tests.control.shop import PATIENCE, until
+from tests.control.test_other_kinds import running, state
+
+from penstock.catalog.store import Catalog
+from penstock.control.home import Home
+from penstock.control.live import Live
+from penstock.errors import DefiniteError, UsageError
+from penstock.positions import Lsn
+from penstock.sources.kafka.topic_log import TopicLog
+from penstock.testing.kafka import KafkaBroker, start_kafka
+
+BOTH = "KEY FORMAT JSON VALUE FORMAT JSON"
+QUICK = "timestamp frequency ms = 50"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    with start_kafka(tmp_path_factory.mktemp("broker")) as running_broker:
+        yield running_broker
+
+
+def create(home: Home, broker: KafkaBroker, topic: str, rest: str, options: str = QUICK, name: str = "") -> None:
+    name = name or topic
+    home.sql(f"CREATE SOURCE {name} FROM KAFKA BROKER '{broker.bootstrap}' TOPIC '{topic}' {rest} WITH ({options})")
+
+
+def rows(live: Live, query: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in live.sql(query).collect()]
+
+
+def taken(home: Home, source: str, messages: int) -> Lsn:
+    """Wait until so many messages of a topic are in ticks; return the position."""
+    log = Catalog(home.path / "penstock.db").log(source)
+    assert isinstance(log, TopicLog)
+
+    def reached() -> bool:
+        with closing(log.reader()) as reader:
+            frontiers = reader.frontiers()
+        ranges = log.ranges(log.tables[0], frontiers.valid, frontiers.durable)
+        return sum(part.last - part.first for part in ranges) >= messages
+
+    until(reached, f"{messages} messages of {source}")
+    return home.frontiers(source).durable
+
+
+def applied(home: Home, table: str) -> None:
+    """Wait until the base table has all that is in ticks."""
+
+    def whole() -> bool:
+        (found,) = [t for s in home.status().sources for t in s.tables if t.name == table]
+        return found.state == "live" and found.behind == 0
+
+    until(whole, f"{table} is applied")
+
+
+def test_upsert_live_in_the_past_and_after_a_restart(broker: KafkaBroker, tmp_path: Path, spark: SparkSession) -> None:
+    topic = Topic(broker, "users", 2)
+    topic.send([({"id": 1}, {"name": "a"}), ({"id": 2}, {"name": "b"})])
+    topic.send([({"id": 3}, {"name": "c"})], 1)
+    home = Home(tmp_path / "home")
+    create(home, broker, "users", f"{BOTH} INCLUDE PARTITION, OFFSET AS place ENVELOPE UPSERT")
+    query = "SELECT id, name, partition, place FROM users.users ORDER BY id"
+    with running(home, spark):
+        first = taken(home, "users", 3)
+        assert rows(home.live(spark), query) == [(1, "a", 0, 0), (2, "b", 0, 1), (3, "c", 1, 0)]
+        applied(home, "users.users")
+        between = datetime.now(UTC)
+        until(lambda: home.frontiers("users").passed > between, "a moment without a message")
+        topic.send([({"id": 1}, {"name": "A"}), ({"id": 2}, None)])
+        topic.send([({"id": 1}, {"name": "moved"})], 1)  # as after partitions were added
+        taken(home, "users", 6)
+        assert rows(home.live(spark), query) == [(1, "moved", 1, 1), (3, "c", 1, 0)]
+        assert [r[:2] for r in rows(home.live(spark, between), query)] == [(1, "a"), (2, "b"), (3, "c")]
+        applied(home, "users.users")
+        assert [r[:2] for r in rows(home.live(spark, {"users": first}), query)] == [(1, "a"), (2, "b"), (3, "c")]
+        topic.send([({"id": 4}, {"name": "d"})])
+        taken(home, "users", 7)
+        with pytest.raises(UsageError, match="messages in Kafka"):
+            next(home.tail("users", start="earliest"))
+    topic.send([({"id": 5}, {"name": "e"})])
+    with running(home, spark):
+        taken(home, "users", 8)
+        expected = [(1, "moved"), (3, "c"), (4, "d"), (5, "e")]
+        assert [r[:2] for r in rows(home.live(spark), query)] == expected
+        applied(home, "users.users")
+        assert [r[:2] for r in rows(home.live(spark), query)] == expected
+        (status,) = home.status().sources
+        assert (status.kind, status.tables[0].state) == ("KAFKA", "live")
+    home.sql("DROP SOURCE users")
+    assert home.sources() == []
+
+
+def test_a_topic_of_rows(broker: KafkaBroker, tmp_path: Path, spark: SparkSession) -> None:
+    topic = Topic(broker, "clicks", 2)
+    topic.send([(None, {"url": "/a", "tags": ["x"], "n": 1}), (None, {"url": "/b", "tags": [], "n": 2})])
+    home = Home(tmp_path / "home")
+    create(home, broker, "clicks", "FORMAT JSON INCLUDE TIMESTAMP AS at")
+    with running(home, spark):
+        taken(home, "clicks", 2)
+        applied(home, "clicks.clicks")
+        topic.send([(None, {"url": "/a", "tags": ["x"], "n": 1})] * 3, 1)
+        taken(home, "clicks", 5)
+        live = home.live(spark)
+        query = "SELECT url, tags, count(*), sum(n) FROM clicks.clicks GROUP BY ALL ORDER BY 1"
+        assert rows(live, query) == [("/a", ["x"], 4, 4), ("/b", [], 1, 2)]
+        applied(home, "clicks.clicks")
+        assert rows(home.live(spark), query) == [("/a", ["x"], 4, 4), ("/b", [], 1, 2)]
+        assert rows(live, "SELECT count(*) FROM clicks.clicks WHERE at IS NULL") == [(0,)]
+
+
+def test_a_message_that_cannot_be_taken_in_stops_its_source_alone_and_it_goes_on_when_told(
+    broker: KafkaBroker, tmp_path: Path, spark: SparkSession
+) -> None:
+    bad, good = Topic(broker, "bad"), Topic(broker, "good")
+    bad.send([({"id": 1}, {"n": 1})])
+    good.send([({"id": 1}, {"n": 1})])
+    home = Home(tmp_path / "home")
+    create(home, broker, "bad", f"{BOTH} ENVELOPE UPSERT")
+    create(home, broker, "good", f"{BOTH} ENVELOPE UPSERT")
+    with running(home, spark):
+        before = taken(home, "bad", 1)
+        applied(home, "bad.bad")
+        bad.send([({"id": 2}, {"n": 2})])
+        second = taken(home, "bad", 2)
+        bad.send([({"id": 3}, b"{secret"), (None, {"n": 4}), ({"id": 5}, {"n": 5})])
+        taken(home, "bad", 5)
+        with pytest.raises((PySparkException, DefiniteError), match="offset 2 of partition 0") as caught:
+            home.live(spark).table("bad.bad").collect()
+        until(lambda: state(home, "bad.bad") == "failed", "the table stops")
+        with pytest.raises(DefiniteError, match="offset 2 of partition 0 of topic bad: its value") as caught:
+            home.live(spark).table("bad.bad")
+        assert "secret" not in str(caught.value)
+        assert "SET (on error = 'quarantine')" in caught.value.remedy
+        query = "SELECT id, n FROM bad.bad ORDER BY id"
+        assert rows(home.live(spark, {"bad": before}), query) == [(1, 1)]
+        assert rows(home.live(spark, {"bad": second}), query) == [(1, 1), (2, 2)]
+        good.send([({"id": 2}, {"n": 2})])
+        taken(home, "good", 2)
+        assert rows(home.live(spark), "SELECT count(*) FROM good.good") == [(2,)]
+
+        home.sql("ALTER SOURCES bad SET (on error = 'quarantine')")
+        until(lambda: state(home, "bad.bad") == "live", "the table goes on")
+        assert rows(home.live(spark), query) == [(1, 1), (2, 2), (5, 5)]
+        aside = "SELECT topic, partition, offset, key, value, reason FROM bad.bad_quarantine ORDER BY offset"
+        first, null = rows(home.live(spark), aside)
+        assert (*first[:3], bytes(first[3]), bytes(first[4])) == ("bad", 0, 2, b'{"id": 3}', b"{secret")
+        assert (*null[:4], bytes(null[4])) == ("bad", 0, 3, None, b'{"n": 4}')
+        assert "its key is null" in null[5]
+
+        home.sql("ALTER SOURCES bad SET (quarantine limit = 3)")
+        bad.send([(None, {"n": 6}), (None, {"n": 7})])
+        until(lambda: state(home, "bad.bad") == "failed", "there are too many")
+        with pytest.raises(DefiniteError, match="offset 5 of partition 0") as caught:
+            home.live(spark).table("bad.bad")
+        assert "bad.bad_quarantine" in caught.value.remedy
+        home.sql("ALTER SOURCES bad SET (quarantine limit = 9)")
+        until(lambda: state(home, "bad.bad") == "live", "more are allowed")
+        assert rows(home.live(spark), "SELECT count(*) FROM bad.bad_quarantine") == [(4,)]
+
+
+def test_a_topic_is_read_anew(broker: KafkaBroker, tmp_path: Path, spark: SparkSession) -> None:
+    topic = Topic(broker, "again")
+    topic.send([({"id": 1}, {"n": 1}), ({"id": 2}, {"n": "x"})])
+    home = Home(tmp_path / "home")
+    create(home, broker, "again", f"{BOTH} ENVELOPE UPSERT", f"{QUICK}, start offset = (1)")
+    with running(home, spark):
+        taken(home, "again", 1)
+        assert rows(home.live(spark), "SELECT * FROM again.again") == [(2, "x")]
+        applied(home, "again.again")
+        home.retry("again", "again")
+        until(lambda: state(home, "again.again") == "live", "it begins anew")
+        topic.send([({"id": 3}, {"n": "y"})])
+        until(
+            lambda: (
+                state(home, "again.again") == "live"
+                and rows(home.live(spark, wait=PATIENCE), "SELECT * FROM again.again ORDER BY id")
+                == [(2, "x"), (3, "y")]
+            ),
+            "all is there again",
+        )
