@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ROWS_IN_SPARK = {"apply": 2000, "latency": 2000, "live": 20_000, "read": 20_000, "snapshot": 20_000}
+ROWS_IN_SPARK = {"apply": 2000, "latency": 2000, "live": 20_000, "read": 20_000, "snapshot": 20_000, "upsert": 2000}
 ONE_AFTER_THE_OTHER = """
 import contextlib, io, json, os, sys, traceback
 from bench.__main__ import main
@@ -69,6 +69,14 @@ def test_memory_ends_with_its_ratio() -> None:
     assert re.fullmatch(r"ratio memory \d+\.\d\d", done.stdout.splitlines()[-1])
 
 
+def test_formats_ends_with_its_ratio() -> None:
+    done = bench("formats", "--quick", rows=500)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"ratio formats \d+\.\d\d", done.stdout.splitlines()[-1])
+    for contestant in ("Avro", "JSON", "Protobuf", "records to Arrow", "pyarrow.json"):
+        assert contestant in done.stdout
+
+
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("name", "figure", "told"),
@@ -82,6 +90,7 @@ def test_memory_ends_with_its_ratio() -> None:
             "ratio",
             ["psql COPY to /dev/null", "Arrow, two ranges", "Delta in Spark", "Arrow, half the table"],
         ),
+        ("upsert", "ratio", ["recent keys: ", "random keys: ", "messages/s"]),
     ],
 )
 def test_in_spark_it_ends_with_its_figure(in_spark: dict[str, str], name: str, figure: str, told: list[str]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from penstock.errors import DefiniteError, UsageError
+from penstock.errors import DefiniteError
 from penstock.model import IncludedColumn, TableName
 from penstock.sources.findings import errors_among
 from penstock.sources.kafka.beginning import beginning
@@ -25,6 +25,7 @@ from penstock.sources.kafka.start import Start, start_of
 from penstock.sources.kafka.topic_names import local_names
 from penstock.sources.kafka.topic_settings import needs_settings, setting_findings
 from penstock.sources.kafka.topic_table import TopicTable
+from penstock.sources.kafka.transactions.metadata import TransactionMetadata
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
 __all__ = ["Creation"]
@@ -42,13 +43,11 @@ class Creation:
 
     def config(self, retain_history: str) -> KafkaConfig:
         """Look at the topics, and return what their capture needs."""
-        if self._what.envelope.transaction_metadata_topic is not None:
-            message = "TRANSACTION METADATA is not there yet"
-            raise UsageError(message, "Leave it out: each topic is then followed on its own.")
         if needs_settings(self._what, self._how):
             self._check_settings()
         tables = [self.table(topic) for topic in self._what.names()]
-        return KafkaConfig.made(self._source, self._what, self._how, tables, retain_history=retain_history)
+        told = {"retain_history": retain_history, "metadata": self._metadata()}
+        return KafkaConfig.made(self._source, self._what, self._how, tables, **told)
 
     def table(self, topic: str) -> TopicTable:
         """Look at one topic, and return its table."""
@@ -65,6 +64,21 @@ class Creation:
             self._what.envelope.kind,
             tuple(IncludedColumn(column.what, column.name or column.what) for column in self._what.include),
         )
+
+    def _metadata(self) -> TransactionMetadata | None:
+        """Look at the topic of transaction metadata. Offsets that are given are of the others: it begins with all."""
+        topic = self._what.envelope.transaction_metadata_topic
+        if topic is None:
+            return None
+        start = Start() if self._start.offsets else self._start
+        followed = beginning(self._what, self._how, self._source, topic, start)
+        if len(followed.offsets) > 1:
+            message = f"the topic {topic} of transaction metadata has {len(followed.offsets)} partitions"
+            raise DefiniteError(message, "Let it have one: the order of transactions is that of its messages.")
+        formats = TopicFormats(
+            self._what, registry_address(self._what, self._how), topic, lambda: self._messages(topic)
+        )
+        return TransactionMetadata(topic=followed, format=formats.metadata())
 
     def name(self, topic: str) -> TableName:
         """Return the name of a topic's table."""

@@ -53,6 +53,8 @@ __all__ = ["Message", "TopicFormats"]
 Message = tuple[bytes | None, bytes | None]
 """A key and a value."""
 _SAMPLE, _LARGEST_SAMPLE = 500, 20_000
+_METADATA = "status STRING, id STRING"
+"""What tells that a message is one; the instance knows what else it needs."""
 _RECORDS = (EnvelopeKind.DEBEZIUM, EnvelopeKind.DEBEZIUM_UPSERT)
 _GIVE_COLUMNS = "Give the columns: JSON COLUMNS (id bigint, …); or take it as TEXT."
 
@@ -81,6 +83,17 @@ class TopicFormats:
     def value(self) -> ResolvedFormat:
         """Return how values are read."""
         return self._resolved(self._what.values(), "value")
+
+    def metadata(self) -> ResolvedFormat:
+        """Return how values of a topic of transaction metadata are read: written as the others are, of known fields."""
+        described = self._described(self._what.values())
+        if isinstance(described, JsonFormat):
+            return resolve(described.model_copy(update={"columns": _METADATA}))
+        if isinstance(described, AvroFormat):
+            described = described.model_copy(update={"subject": None, "reader_schema": None})
+            return resolve(described, subject=f"{self._topic}-value", registry=self._registry)
+        message = f"transaction metadata is read as JSON or AVRO, and values are {described.kind}"
+        raise UsageError(message, "Leave TRANSACTION METADATA out.")
 
     def _resolved(self, given: FormatOptions, part: str) -> ResolvedFormat:
         described = self._described(given)
