@@ -63,8 +63,8 @@ def test_times_are_utc(spark: SparkSession) -> None:
 
 
 def test_compiled_code_is_kept_for_more_than_one_merge(spark: SparkSession) -> None:
-    metrics = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics
-    compiled = metrics.METRIC_COMPILATION_TIME().getCount
+    assert spark._jvm is not None
+    compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME().getCount
 
     def compile_query(number: int) -> None:
         spark.range(1).selectExpr(f"id * {number} + {number}")._jdf.queryExecution().toRdd()
