@@ -89,7 +89,7 @@ def _scalar(token: int, column: int, rule: int, tape: Tape, plan: Plan, sink: Si
     kind, start, end = word(row + KIND), word(row + START), word(row + END)
     if rule == BOOLEAN:
         if kind in (TRUE, FALSE):
-            put(sink, column, kind == TRUE)
+            put(sink, column, 1 if kind == TRUE else 0)
             return True
     elif rule <= DECIMAL:
         if kind == NUMBER:
