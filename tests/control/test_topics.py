@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ from tests.control.broker import Topic
 from tests.control.shop import PATIENCE, until
 from tests.control.test_other_kinds import running, state
 
+from penstock.catalog.store import Catalog
 from penstock.control.home import Home
 from penstock.control.live import Live
 from penstock.errors import DefiniteError, UsageError
+from penstock.positions import Lsn
+from penstock.sources.kafka.topic_log import TopicLog
 from penstock.testing.kafka import KafkaBroker, start_kafka
 
 BOTH = "KEY FORMAT JSON VALUE FORMAT JSON"
@@ -38,19 +42,16 @@ def rows(live: Live, query: str) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in live.sql(query).collect()]
 
 
-def taken(home: Home, source: str, messages: int) -> int:
+def taken(home: Home, source: str, messages: int) -> Lsn:
     """Wait until so many messages of a topic are in ticks; return the position."""
-    log = home._catalog.log(source)  # the log alone knows offsets
+    log = Catalog(home.path / "penstock.db").log(source)
+    assert isinstance(log, TopicLog)
 
     def reached() -> bool:
-        with_reader = log.reader()
-        try:
-            durable = with_reader.frontiers().durable
-            return (
-                sum(part.last for part in log.ranges(log.tables[0], with_reader.frontiers().valid, durable)) >= messages
-            )
-        finally:
-            with_reader.close()
+        with closing(log.reader()) as reader:
+            frontiers = reader.frontiers()
+        ranges = log.ranges(log.tables[0], frontiers.valid, frontiers.durable)
+        return sum(part.last - part.first for part in ranges) >= messages
 
     until(reached, f"{messages} messages of {source}")
     return home.frontiers(source).durable

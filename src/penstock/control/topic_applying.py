@@ -143,8 +143,8 @@ class TopicApply:
         """Merge what lies before the first of some faults, and raise the error of the table."""
         first, tick = self._earliest(at.position, upto, faults)
         before = Lsn(tick - 1)
-        if at.position < before:
-            self._take(at, before)
+        if at.position < before and self._take(at, before):
+            self._table.look_up()
         topic = self._made.topic.name
         message = (
             f"the message at offset {first.offset} of partition {first.partition} of topic {topic}: {first.problem}"

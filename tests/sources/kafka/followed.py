@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,10 +39,11 @@ class Topics:
         self.admin = AdminClient(self.client)
         self.producer = self._producer()
 
-    def make(self, partitions: int = 2, name: str | None = None) -> str:
-        """Make a topic that keeps everything; return its name."""
+    def make(self, partitions: int = 2, name: str | None = None, config: Mapping[str, str] | None = None) -> str:
+        """Make a topic that keeps everything, unless its settings say otherwise; return its name."""
         made = name or f"followed-{next(_NUMBERS)}"
-        self.admin.create_topics([NewTopic(made, partitions, 1, config={"retention.ms": "-1"})])[made].result(20)
+        settings = {"retention.ms": "-1", **(config or {})}
+        self.admin.create_topics([NewTopic(made, partitions, 1, config=settings)])[made].result(20)
         return made
 
     def delete(self, topic: str) -> None:
@@ -65,6 +66,12 @@ class Topics:
             for _ in range(count):
                 self.producer.produce(topic, b"m", partition=partition)
         assert self.producer.flush(30) == 0
+
+    def transactional(self) -> Producer:
+        """Return a producer that writes in transactions."""
+        producer = Producer({**self.client, "transactional.id": f"transactional-{next(_NUMBERS)}"})
+        producer.init_transactions(30)
+        return producer
 
     def _producer(self) -> Producer:
         return Producer({**self.client, "linger.ms": 0})

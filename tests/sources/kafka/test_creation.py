@@ -1,28 +1,17 @@
-"""Sources over a real broker, made by SQL: what is found of their topics is fixed, stored, and followed."""
+"""Sources over a real broker, made by SQL: what is found of their topics is fixed and stored, and they run."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.sources.kafka.conftest import Guarded
-from tests.sources.kafka.followed import Followed, Topics
+from tests.sources.kafka.conftest import PASSWORD, USER, Guarded
+from tests.sources.kafka.followed import Topics
+from tests.sources.kafka.made import Made, columns, created, described, refused, topic_of
 
-from penstock.changelog.sqlite.log import SqliteLog
-from penstock.control.obeying import described_source, parsed
-from penstock.errors import DefiniteError, PenstockError, UsageError
 from penstock.model import TableName
-from penstock.positions import Lsn
-from penstock.sources.family import Instance
-from penstock.sources.kafka.config import KafkaConfig
-from penstock.sources.kafka.spec import KafkaSource
-from penstock.sources.kinds import kind
-from penstock.sql.statements import CreateSource
-
-Pairs = Sequence[tuple[Any, Any]]
+from penstock.sources.kafka.topic_names import local_names
 
 
 @pytest.fixture
@@ -30,102 +19,109 @@ def topics(guarded: Guarded) -> Topics:
     return Topics(guarded.broker)
 
 
-def source(statement: str) -> KafkaSource:
-    found = parsed(statement)
-    assert isinstance(found, CreateSource)
-    made = described_source(found)
-    assert isinstance(made, KafkaSource)
-    return made
+def test_one_topic_is_a_table_that_is_called_as_the_source(topics: Topics) -> None:
+    name = topic_of(topics)
+    made = created(topics, f"TOPIC '{name}' FORMAT TEXT INCLUDE OFFSET, PARTITION AS p")
+    (table,) = made.produced()
+    assert (table.name, table.alias, table.key) == (TableName("topic", name), "c", ())
+    assert columns(made) == {"text": "string", "offset": "int64", "p": "int32"}
+    assert made.place() == f"{name} at {topics.broker.bootstrap}"
 
 
-def created(topics: Topics, clauses: str) -> KafkaConfig:
-    """Make the one instance of a source, and store it as the catalog does."""
-    (made,) = source(f"CREATE SOURCE c FROM KAFKA BROKER '{topics.broker.bootstrap}' {clauses}").create_instances(1)
-    assert KafkaConfig.model_validate_json(made.model_dump_json()) == made
-    return made
+def test_several_topics_have_one_position(topics: Topics, tmp_path: Path) -> None:
+    names = [topics.make(1, f"several.{tmp_path.name}.{table}") for table in ("a", "b")]
+    listed = ", ".join(f"'{name}'" for name in names)
+    made = created(topics, f"TOPICS ({listed}) FORMAT TEXT WITH (timestamp frequency ms = 20)")
+    assert [table.alias for table in made.produced()] == ["a", "b"]
+    followed = Made(tmp_path, made)
+    for name in names:
+        topics.fill(name, 3)
+    followed.run_until(lambda: [followed.upto(name) for name in names] == [[3], [3]])
 
 
-def columns(made: KafkaConfig, table: int = 0) -> dict[str, str]:
-    return {field.name: str(field.type) for field in made.produced()[table].table_schema().columns}
+@pytest.mark.parametrize(
+    ("topics_of_one", "names"),
+    [
+        (["shop.public.orders"], ["s"]),
+        (["shop.public.orders", "shop.public.users"], ["orders", "users"]),
+        (["a.x", "b.x", "c.y"], ["a_x", "b_x", "y"]),
+        (["a.x", "b.X"], ["a_x", "b_X"]),
+        (["a.b.x", "c.x", "a_b_x"], ["a_b_x", "c_x", "a_b_x_2"]),
+        (["a.", "b"], ["a_", "b"]),
+    ],
+)
+def test_names_of_tables(topics_of_one: list[str], names: list[str]) -> None:
+    assert list(local_names("s", topics_of_one).values()) == names
 
 
-def topic_of(topics: Topics, *messages: tuple[Any, Any], partitions: int = 1, name: str | None = None) -> str:
-    """Make a topic with messages; each part is JSON, bytes, or nothing."""
-    made = topics.make(partitions, name)
-    for key, value in messages:
-        topics.producer.produce(made, encoded(value), encoded(key))
-    assert topics.producer.flush(20) == 0
-    return made
-
-
-def encoded(part: Any) -> bytes | None:
-    return part if part is None or isinstance(part, bytes) else json.dumps(part).encode()
-
-
-class TestColumns:
-    """How the columns of a table are told."""
-
-    def test_text(self, topics: Topics) -> None:
-        name = topic_of(topics)
-        made = created(topics, f"TOPIC '{name}' FORMAT TEXT INCLUDE OFFSET, PARTITION AS p")
-        assert columns(made) == {"text": "string", "offset": "int64", "p": "int32"}
-        (table,) = made.produced()
-        assert (table.name, table.alias, table.key) == (TableName("topic", name), "c", ())
-
-    def test_json_that_is_given(self, topics: Topics) -> None:
-        name = topic_of(topics)
-        clauses = f"TOPIC '{name}' KEY FORMAT TEXT VALUE FORMAT JSON COLUMNS (id bigint, tags array<string>)"
-        made = created(topics, f"{clauses} ENVELOPE UPSERT")
-        assert columns(made) == {"text": "string", "id": "int64", "tags": "list<element: string>"}
-        assert made.produced()[0].key == ("text",)
-
-    def test_json_that_is_inferred_once(self, topics: Topics) -> None:
-        name = topic_of(topics, (None, {"id": 1}), (None, {"id": 2, "name": "x"}), (None, None))
-        assert columns(created(topics, f"TOPIC '{name}' FORMAT JSON")) == {"id": "int64", "name": "string"}
-
-    def test_json_without_a_message(self, topics: Topics) -> None:
-        name = topic_of(topics)
-        with pytest.raises(DefiniteError, match=f"topic {name} has no messages") as caught:
-            created(topics, f"TOPIC '{name}' FORMAT JSON")
-        assert "JSON COLUMNS (id bigint, …)" in caught.value.remedy
-
-    def test_csv(self, topics: Topics) -> None:
-        name = topic_of(topics)
-        assert list(columns(created(topics, f"TOPIC '{name}' FORMAT CSV COLUMNS 2"))) == ["column1", "column2"]
-
-
-class TestRunning:
-    """What was made runs."""
-
-    def test_by_the_kind(self, topics: Topics, tmp_path: Path) -> None:
-        name = topic_of(topics, (None, {"id": 1}), partitions=2)
-        made = created(topics, f"TOPIC '{name}' FORMAT JSON WITH (timestamp frequency ms = 20)")
-        followed = Made(tmp_path, made)
-        followed.run_until(lambda: followed.durable() > 0)
-        topics.fill(name, 2, 3)
-        followed.run_until(lambda: sum(followed.upto(name)) == 6)
-
-
-class Made(Followed):
-    """A config that the kind runs."""
-
-    def __init__(self, folder: Path, config: KafkaConfig) -> None:
-        self.log = SqliteLog(folder / "log.db")
-        self.log.create(Lsn.ZERO)
-        self.state = folder / "state"
-        self._raised = None
-        self.config = config
-
-    def instance(self) -> Instance:
-        return kind("KAFKA").factory().instantiate(self.config, self.log, self.state)
-
-
-def refused(topics: Topics, clauses: str) -> PenstockError:
-    with pytest.raises((DefiniteError, UsageError)) as caught:
-        created(topics, clauses)
-    assert caught.value.remedy
-    return caught.value
+def test_it_starts_where_it_is_told_to(topics: Topics) -> None:
+    name = topic_of(topics, *[(None, b"m")] * 3)
+    (topic,) = created(topics, f"TOPIC '{name}' FORMAT TEXT WITH (start offset = (2))").topics
+    assert topic.offsets == (2,)
+    (topic,) = created(topics, f"TOPIC '{name}' FORMAT TEXT WITH (start offset = latest)").topics
+    assert topic.offsets == (3,)
+    assert "cannot begin at 7" in refused(topics, f"TOPIC '{name}' FORMAT TEXT WITH (start offset = (7))").message
 
 
 def test_a_topic_that_is_not_there(topics: Topics) -> None:
     assert "nowhere" in refused(topics, "TOPIC 'nowhere' FORMAT TEXT").message
+
+
+def test_debezium_wants_every_record(topics: Topics) -> None:
+    name = topics.make(1, config={"cleanup.policy": "compact"})
+    both = "KEY FORMAT JSON COLUMNS (id bigint) VALUE FORMAT JSON COLUMNS (id bigint)"
+    error = refused(topics, f"TOPIC '{name}' {both} ENVELOPE DEBEZIUM")
+    assert "is compacted" in error.message
+    assert "DEBEZIUM UPSERT" in error.remedy
+    created(topics, f"TOPIC '{name}' {both} ENVELOPE DEBEZIUM UPSERT")
+
+
+def test_times_by_the_broker(topics: Topics) -> None:
+    name = topics.make(1)
+    clauses = f"TOPIC '{name}' FORMAT TEXT WITH (timestamp type = broker)"
+    error = refused(topics, clauses)
+    assert f"--entity-name {name} --alter --add-config message.timestamp.type=LogAppendTime" in error.remedy
+    name = topics.make(1, config={"message.timestamp.type": "LogAppendTime"})
+    created(topics, f"TOPIC '{name}' FORMAT TEXT WITH (timestamp type = broker)")
+
+
+def test_through_the_guarded_door_with_scram_and_tls(guarded: Guarded, tmp_path: Path) -> None:
+    topics = Topics(guarded.broker)
+    name = topic_of(topics, (None, {"id": 1}))
+    (tmp_path / "password").write_text(f"{PASSWORD}\n", encoding="utf-8")
+    login = f"sasl username = '{USER}', sasl password = 'file:{tmp_path / 'password'}'"
+    source = described(
+        f"CREATE SOURCE c FROM KAFKA BROKER '127.0.0.1:{guarded.broker.doors.sasl_port}' TOPIC '{name}' FORMAT JSON"
+        f" WITH (sasl mechanisms = 'SCRAM-SHA-512', {login}, ssl ca location = '{guarded.tls('ca.crt')}',"
+        " timestamp frequency ms = 20)"
+    )
+    (made,) = source.create_instances(1)
+    assert columns(made) == {"id": "int64"}
+    assert PASSWORD not in json.dumps(json.loads(made.model_dump_json()), ensure_ascii=False)
+    followed = Made(tmp_path, made)
+    topics.fill(name, 4)
+    followed.run_until(lambda: followed.upto(name) == [5])
+    assert source.check(made).ready
+
+
+def test_a_backlog_is_taken_in_bounded_steps(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.sources.kafka.following._MOST_MESSAGES", 10)
+    name = topics.make(3)
+    topics.fill(name, 30, 5, 0)
+    made = created(topics, f"TOPIC '{name}' FORMAT TEXT WITH (timestamp frequency ms = 10)")
+    followed = Made(tmp_path, made)
+    followed.run_until(lambda: followed.upto(name) == [30, 5, 0])
+    ticks = followed.ticks(name).to_pylist()
+    sizes = [[last - first for first, last in zip(t["from"], t["to"], strict=True)] for t in ticks]
+    assert all(sum(size) <= 10 + 3 for size in sizes)
+    assert sizes[0] == [9, 2, 0], "in proportion"
+    assert len(sizes) == 4
+
+
+def test_statistics_are_kept_when_they_are_asked_for(topics: Topics, tmp_path: Path) -> None:
+    name = topics.make(1)
+    options = "timestamp frequency ms = 20, statistics interval ms = 50"
+    followed = Made(tmp_path, created(topics, f"TOPIC '{name}' FORMAT TEXT WITH ({options})"))
+    followed.run_until((followed.state / "statistics.json").exists)
+    told = json.loads((followed.state / "statistics.json").read_text(encoding="utf-8"))
+    assert told["brokers"]

@@ -267,6 +267,8 @@ def _is(writer: AvroType, reader: AvroType) -> bool:
 
 def _fits(writer: AvroType, reader: AvroType) -> bool:
     """Say whether a value of one type can be read as the other; what is inside is looked at later."""
+    if writer.meaning != reader.meaning:
+        return False  # the same number, in other units
     if _SAME.get(writer.logical, writer.logical) != _SAME.get(reader.logical, reader.logical):
         return writer.logical in _NAMES_ONLY and reader.logical in _NAMES_ONLY and writer.kind == reader.kind
     if writer.logical == "decimal":

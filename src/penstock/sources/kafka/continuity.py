@@ -24,7 +24,7 @@ from penstock.sources.kafka.ticks import widened_offsets
 if TYPE_CHECKING:
     from penstock.sources.kafka.observing import Observed
 
-__all__ = ["Reached", "check_kept", "continued"]
+__all__ = ["Reached", "bounded", "check_kept", "continued"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,17 @@ def continued(source: str, topic: str, taken: Reached, found: Observed | None) -
     _check_ends(source, topic, taken.upto, found)
     check_kept(source, topic, taken.upto, found)
     return Reached(found.id or taken.id, found.ends)
+
+
+def bounded(taken: Reached, ends: Reached, most: int) -> Reached:
+    """Return the same ends where no more messages than these come with them, else nearer ones: in proportion."""
+    before = widened_offsets(taken.upto, len(ends.upto))
+    gained = [end - first for first, end in zip(before, ends.upto, strict=True)]
+    total = sum(gained)
+    if total <= most:
+        return ends
+    shares = [-(-count * most // total) for count in gained]  # rounded up: each partition moves on that can
+    return Reached(ends.id, tuple(first + share for first, share in zip(before, shares, strict=True)))
 
 
 def _check_ends(source: str, topic: str, upto: Sequence[int], found: Observed) -> None:

@@ -2,90 +2,95 @@
 
 ::
 
-    options ─▶ for each topic: where reading begins ─▶ how keys and values are read ─▶ its table ─▶ KafkaConfig
-                                 (`beginning`)              (`resolved`)
+    options ─▶ for each topic: its settings ─▶ where reading begins ─▶ how keys and values are read ─▶ its table
+                             (`topic_settings`)     (`beginning`)             (`resolved`)               └─▶ KafkaConfig
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from penstock.envelopes import refuse_compacted
-from penstock.errors import DefiniteError, UsageError
+from penstock.errors import DefiniteError
 from penstock.model import IncludedColumn, TableName
+from penstock.sources.findings import errors_among
 from penstock.sources.kafka.beginning import beginning
 from penstock.sources.kafka.client import TopicClient
 from penstock.sources.kafka.config import KafkaConfig
 from penstock.sources.kafka.observing import TopicsClient
-from penstock.sources.kafka.resolved import Message, TopicFormats, registry_address
-from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions
+from penstock.sources.kafka.registry_address import registry_address
+from penstock.sources.kafka.resolved import Message, TopicFormats
+from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.start import Start, start_of
 from penstock.sources.kafka.topic_names import local_names
+from penstock.sources.kafka.topic_settings import needs_settings, setting_findings
 from penstock.sources.kafka.topic_table import TopicTable
-from penstock.sources.kafka.with_options import KafkaWithOptions, TimestampType
+from penstock.sources.kafka.transactions.metadata import TransactionMetadata
+from penstock.sources.kafka.with_options import KafkaWithOptions
 
-__all__ = ["created"]
+__all__ = ["Creation"]
 
 _SCHEMA = "topic"
-_STAMPED = "LogAppendTime"
 
 
-def created(source: str, what: KafkaSqlOptions, how: KafkaWithOptions, retain_history: str) -> KafkaConfig:
-    """Look at the topics, and return what their capture needs."""
-    if what.envelope.transaction_metadata_topic is not None:
-        message = "TRANSACTION METADATA is not there yet"
-        raise UsageError(message, "Leave it out: each topic is then followed on its own.")
-    start, local = start_of(how, datetime.now(UTC)), local_names(source, what.names())
-    _check_settings(source, what, how)
-    tables = [_table(source, what, how, topic, local[topic], start) for topic in what.names()]
-    return KafkaConfig.made(source, what, how, tables, retain_history=retain_history)
+class Creation:
+    """A source that is being made: its tables begin at one moment."""
 
+    def __init__(self, source: str, what: KafkaSqlOptions, how: KafkaWithOptions) -> None:
+        self._source, self._what, self._how = source, what, how
+        self._start: Start = start_of(how, datetime.now(UTC))
+        self._local = local_names(source, what.names())
 
-def _table(
-    source: str, what: KafkaSqlOptions, how: KafkaWithOptions, topic: str, alias: str, start: Start
-) -> TopicTable:
-    followed = beginning(what, how, source, topic, start)
+    def config(self, retain_history: str) -> KafkaConfig:
+        """Look at the topics, and return what their capture needs."""
+        if needs_settings(self._what, self._how):
+            self._check_settings()
+        tables = [self.table(topic) for topic in self._what.names()]
+        told = {"retain_history": retain_history, "metadata": self._metadata()}
+        return KafkaConfig.made(self._source, self._what, self._how, tables, **told)
 
-    def messages() -> Iterator[Message]:
-        with TopicClient(what, how, source, topic, tells_ends=True) as client:
+    def table(self, topic: str) -> TopicTable:
+        """Look at one topic, and return its table."""
+        followed = beginning(self._what, self._how, self._source, topic, self._start)
+        formats = TopicFormats(
+            self._what, registry_address(self._what, self._how), topic, lambda: self._messages(topic)
+        )
+        return TopicTable.made(
+            self.name(topic),
+            self._local[topic],
+            followed,
+            formats.key(),
+            formats.value(),
+            self._what.envelope.kind,
+            tuple(IncludedColumn(column.what, column.name or column.what) for column in self._what.include),
+        )
+
+    def _metadata(self) -> TransactionMetadata | None:
+        """Look at the topic of transaction metadata. Offsets that are given are of the others: it begins with all."""
+        topic = self._what.envelope.transaction_metadata_topic
+        if topic is None:
+            return None
+        start = Start() if self._start.offsets else self._start
+        followed = beginning(self._what, self._how, self._source, topic, start)
+        if len(followed.offsets) > 1:
+            message = f"the topic {topic} of transaction metadata has {len(followed.offsets)} partitions"
+            raise DefiniteError(message, "Let it have one: the order of transactions is that of its messages.")
+        formats = TopicFormats(
+            self._what, registry_address(self._what, self._how), topic, lambda: self._messages(topic)
+        )
+        return TransactionMetadata(topic=followed, format=formats.metadata())
+
+    def name(self, topic: str) -> TableName:
+        """Return the name of a topic's table."""
+        return TableName(_SCHEMA, topic)
+
+    def _messages(self, topic: str) -> Iterator[Message]:
+        with TopicClient(self._what, self._how, self._source, topic, tells_ends=True) as client:
             yield from client.messages()
 
-    formats = TopicFormats(what, registry_address(what, how), topic, messages)
-    return TopicTable.made(
-        TableName(_SCHEMA, topic),
-        alias,
-        followed,
-        formats.key(),
-        formats.value(),
-        what.envelope.kind,
-        tuple(IncludedColumn(column.what, column.name or column.what) for column in what.include),
-    )
-
-
-def _check_settings(source: str, what: KafkaSqlOptions, how: KafkaWithOptions) -> None:
-    """Hold topics to what the envelope and the options need of them; brokers are asked where they need something."""
-    stamped = how.timestamp_type is TimestampType.BROKER
-    if not stamped and what.envelope.kind is not EnvelopeKind.DEBEZIUM:
-        return
-    with TopicsClient(what, how, source) as client:
-        _refuse_missing(what, client, what.names())
-        for topic in what.names():
-            settings = client.settings(topic)
-            if what.envelope.kind is EnvelopeKind.DEBEZIUM:
-                refuse_compacted(topic, settings["cleanup.policy"])
-            if stamped and settings["message.timestamp.type"] != _STAMPED:
-                raise _unstamped(what.broker, topic)
-
-
-def _refuse_missing(what: KafkaSqlOptions, client: TopicsClient, topics: Sequence[str]) -> None:
-    missing = [topic for topic, found in client.look(topics).items() if found is None]
-    if missing:
-        message = f"the topic {missing[0]} at {what.broker} is not there"
-        raise DefiniteError(message, "Check the topic's name, and that the user may describe it.")
-
-
-def _unstamped(broker: str, topic: str) -> DefiniteError:
-    message = f"timestamp type is broker, and the topic {topic} keeps the times that producers give"
-    command = f"kafka-configs.sh --bootstrap-server {broker} --entity-type topics --entity-name {topic} --alter"
-    return DefiniteError(message, f"Run: {command} --add-config message.timestamp.type={_STAMPED}")
+    def _check_settings(self) -> None:
+        with TopicsClient(self._what, self._how, self._source) as client:
+            for topic in self._what.names():
+                found = setting_findings(self._what, self._how, topic, client.settings(topic))
+                for problem in errors_among(found):
+                    raise DefiniteError(problem.why, problem.remedy)

@@ -10,6 +10,7 @@
   is in the range of exactly one tick, whenever the process dies.
 * **Moments.** A tick counts from when the brokers had answered: all messages that are in it were there by then. What
   `timestamp_type` says is the time of a message, not of its tick.
+* **A backlog** is taken in several ticks, each of at most some million messages of a topic.
 * **Producers' transactions** are not moments of their own: with ``read_committed`` their messages come into ticks only
   when they are decided, but those of one transaction may come in several.
 * **Kept by the brokers.** What a registered reader of the log (the base tables) has yet to read must still be in Kafka.
@@ -24,14 +25,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.changelog.interface import ChangeLog, ChangeLogReader
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
-from penstock.sources.kafka.continuity import Reached, check_kept, continued
+from penstock.sources.kafka.continuity import Reached, bounded, check_kept, continued
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.ticks import first_offsets, tick_row, tick_table, widened_offsets
 from penstock.sources.kafka.topic_table import FollowedTopic
@@ -46,6 +47,8 @@ __all__ = ["FollowingConfig", "FollowingInstance"]
 
 _LOG = logging.getLogger("penstock.kafka")
 _LOG.addHandler(logging.NullHandler())
+_MOST_MESSAGES = 2_000_000
+"""Of one topic in one tick, so that whatever is made of ticks is made in steps of bounded size."""
 
 
 class FollowingConfig(SteppingConfig):
@@ -86,7 +89,8 @@ class FollowingInstance(SteppingInstance[FollowingConfig]):
         from penstock.sources.kafka.observing import TopicsClient  # the config is read where no client is needed
 
         self._stop = stop
-        client = TopicsClient(self._config.what, self._config.how, self._config.source)
+        config = self._config
+        client = TopicsClient(config.what, config.how, config.source, statistics=self._keep_statistics)
         with client as self._client, closing(self._log.reader()) as self._reader:
             super().run(stop, connected)
 
@@ -103,15 +107,29 @@ class FollowingInstance(SteppingInstance[FollowingConfig]):
         found = self._look()
         after = {name: continued(self._config.source, name, taken[name], found[name]) for name in taken}
         self._check_readers(at, found)
+        after, notes = self._settled(taken, after, noted)
         moved = [name for name in taken if after[name].upto != taken[name].upto]
-        if not moved:
+        if not moved and not notes:
             return None
         changes = [self._tick(name, taken[name].upto, after[name].upto) for name in moved]
-        return Step(changes, {name: {"id": after[name].id, "upto": after[name].upto} for name in moved})
+        return Step(changes, {**notes, **{name: {"id": after[name].id, "upto": after[name].upto} for name in moved}})
 
     def pause(self) -> float:
         """Return the time between looks."""
         return self._config.how.timestamp_frequency_ms / 1000
+
+    def _settled(
+        self, taken: dict[str, Reached], ends: dict[str, Reached], noted: Mapping[str, Any]
+    ) -> tuple[dict[str, Reached], dict[str, Any]]:
+        """Return how far the tick may go of what is there, and what to note with it; notes alone make a tick, too."""
+        return {name: bounded(taken[name], ends[name], _MOST_MESSAGES) for name in ends}, {}
+
+    def _keep_statistics(self, told: str) -> None:
+        """Keep the last of what the client counts where people find it; that it cannot be written matters to nobody."""
+        with suppress(OSError):
+            beside = self._state / ".statistics.json"
+            beside.write_text(told, encoding="utf-8")
+            beside.replace(self._state / "statistics.json")
 
     def _names(self) -> list[str]:
         return [topic.name for topic in self._config.topics]

@@ -47,31 +47,16 @@ from penstock.sources.kafka.message_formats import (
 )
 from penstock.sources.kafka.record_columns import JsonShape, has_row, key_of, record_of, shape_of_keys, shape_of_rows
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions
-from penstock.sources.kafka.with_options import KafkaWithOptions
 
-__all__ = ["Message", "TopicFormats", "registry_address"]
+__all__ = ["Message", "TopicFormats"]
 
 Message = tuple[bytes | None, bytes | None]
 """A key and a value."""
 _SAMPLE, _LARGEST_SAMPLE = 500, 20_000
+_METADATA = "status STRING, id STRING"
+"""What tells that a message is one; the instance knows what else it needs."""
 _RECORDS = (EnvelopeKind.DEBEZIUM, EnvelopeKind.DEBEZIUM_UPSERT)
 _GIVE_COLUMNS = "Give the columns: JSON COLUMNS (id bigint, …); or take it as TEXT."
-
-
-def registry_address(what: KafkaSqlOptions, how: KafkaWithOptions) -> RegistryAddress | None:
-    """Return where the registry is, and how to log in to it."""
-    if what.schema_registry is None:
-        return None
-    password, key_password = how.schema_registry_password, how.schema_registry_ssl_key_password
-    return RegistryAddress(
-        url=what.schema_registry,
-        username=how.schema_registry_username,
-        password=None if password is None else password.reference,
-        ca_location=how.schema_registry_ssl_ca_location,
-        certificate_location=how.schema_registry_ssl_certificate_location,
-        key_location=how.schema_registry_ssl_key_location,
-        key_password=None if key_password is None else key_password.reference,
-    )
 
 
 class TopicFormats:
@@ -98,6 +83,17 @@ class TopicFormats:
     def value(self) -> ResolvedFormat:
         """Return how values are read."""
         return self._resolved(self._what.values(), "value")
+
+    def metadata(self) -> ResolvedFormat:
+        """Return how values of a topic of transaction metadata are read: written as the others are, of known fields."""
+        described = self._described(self._what.values())
+        if isinstance(described, JsonFormat):
+            return resolve(described.model_copy(update={"columns": _METADATA}))
+        if isinstance(described, AvroFormat):
+            described = described.model_copy(update={"subject": None, "reader_schema": None})
+            return resolve(described, subject=f"{self._topic}-value", registry=self._registry)
+        message = f"transaction metadata is read as JSON or AVRO, and values are {described.kind}"
+        raise UsageError(message, "Leave TRANSACTION METADATA out.")
 
     def _resolved(self, given: FormatOptions, part: str) -> ResolvedFormat:
         described = self._described(given)

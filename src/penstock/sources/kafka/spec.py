@@ -12,11 +12,13 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from penstock.errors import UsageError
-from penstock.sources.family import Source, SourceOptions
+from penstock.positions import Lsn
+from penstock.sources.family import Checked, InstanceConfig, Source, SourceOptions
 from penstock.sources.kafka.config import KafkaConfig
+from penstock.sources.kafka.security import SaslOptions, SslOptions
 from penstock.sources.kafka.sense import REFUSED
 from penstock.sources.kafka.sql_options import KafkaSqlOptions, refuse_strangers
-from penstock.sources.kafka.with_options import KafkaWithOptions
+from penstock.sources.kafka.with_options import KafkaWithOptions, RegistryOptions
 
 __all__ = ["KafkaSource", "KafkaSourceOptions"]
 
@@ -36,6 +38,15 @@ class KafkaSource(Source, KafkaSqlOptions, KafkaSourceOptions):
     SqlOptions: ClassVar[type[KafkaSqlOptions]] = KafkaSqlOptions
     WithOptions: ClassVar[type[KafkaSourceOptions]] = KafkaSourceOptions
 
+    ALTERABLE: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("retain_history", "on_error", "quarantine_limit", "timestamp_frequency_ms"),
+            *("security_protocol", "client_id", "group_id_prefix"),
+            *("statistics_interval_ms", "topic_metadata_refresh_interval_ms"),
+            *(option for group in (SslOptions, SaslOptions, RegistryOptions) for option in group.model_fields),
+        }
+    )
+
     @model_validator(mode="after")
     def _halves_together(self) -> Self:
         refuse_strangers(self, self)
@@ -49,15 +60,26 @@ class KafkaSource(Source, KafkaSqlOptions, KafkaSourceOptions):
                 raise UsageError(*REFUSED[option])
         return super().of(name, **options)
 
+    @classmethod
+    def why_fixed(cls, option: str) -> str:
+        """Say why an option cannot be changed later."""
+        return _FIXED.get(option) or super().why_fixed(option)
+
     def with_options(self) -> BaseModel:
         """Return what is written in ``WITH (…)``; secrets that were allowed in clear have been kept."""
         return super().with_options().model_copy(update={"allow_literal_secrets": False})
 
     def create_instances(self, workers: int) -> Sequence[KafkaConfig]:
         """Return the one instance: all topics have their positions together."""
-        from penstock.sources.kafka.creation import created
+        from penstock.sources.kafka.creation import Creation
 
-        return [created(self.name, self.what(), self.how(), self.retain_history)]
+        return [Creation(self.name, self.what(), self.how()).config(self.retain_history)]
+
+    def check(self, instance: InstanceConfig | None = None, durable: Lsn | None = None) -> Checked:
+        """Look at brokers, topics and schemas."""
+        from penstock.sources.kafka.checking import checked
+
+        return checked(self.name, self.what(), self.how(), instance if isinstance(instance, KafkaConfig) else None)
 
     def what(self) -> KafkaSqlOptions:
         """Return what is read."""
@@ -73,3 +95,12 @@ class KafkaSource(Source, KafkaSqlOptions, KafkaSourceOptions):
     def place(self) -> str:
         """Name the topics and the brokers."""
         return f"{', '.join(self.names())} at {self.broker}"
+
+
+_FIXED = {
+    **dict.fromkeys(("start_offset", "start_timestamp", "kafka_time_offset"), "reading has begun there"),
+    "isolation_level": "what was read so far was read with it",
+    "timestamp_type": "the rows that are there have their times by it",
+    "allow_literal_secrets": "a secret that is set later is a reference",
+}
+"""Why options cannot be changed later."""

@@ -1,0 +1,239 @@
+"""What a batch of a topic costs with ENVELOPE UPSERT, for a table of one size and of ten times that, against by hand.
+
+A batch has 10,000 messages of JSON, keyed by id: 85 % rows, 15 % tombstones. It lies in a real broker, and is applied
+as `penstock run` does it: read, decoded, judged, folded, merged, and the table asked where it stands. The reference is
+what one writes by hand in `foreachBatch`: the same offsets by Spark's Kafka reader, `from_json`, the newest message of
+each key by `row_number`, then MERGE on the key, into a plain Delta table of the same rows; it takes corrupt messages
+for rows of nulls.
+
+Keys are *recent*, the newest 5 % of the table, or *random*, from all of it. Subject and reference take turns, and so
+do the two sizes; the first round is not counted.
+
+Goals, with recent keys: ten times the rows cost at most 1.3 times as much; at most 0.8 of the reference.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from bench.rounds import Sample, Spread, alternate, median_ratio, print_table, size, timed
+from penstock.catalog.states import SourceState, TableState
+from penstock.catalog.store import Catalog, SourceRecord, TableRecord
+from penstock.changelog.sqlite.log import SqliteLog
+from penstock.control.followed import FollowedTable
+from penstock.control.topic_applying import TopicApply
+from penstock.formats import JsonFormat, resolve
+from penstock.model import TableName
+from penstock.positions import Lsn
+from penstock.sources.kafka.config import KafkaConfig
+from penstock.sources.kafka.spark_options import spark_options
+from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions
+from penstock.sources.kafka.ticks import OffsetRange, assigned, tick_row, tick_table
+from penstock.sources.kafka.topic_log import TopicLog
+from penstock.sources.kafka.topic_table import FollowedTopic, TopicTable
+from penstock.sources.kafka.with_options import KafkaWithOptions
+from penstock.sources.steps import Numbering, inserted
+from penstock.spark.session import session
+from penstock.testing.kafka import KafkaBroker, start_kafka
+
+__all__ = ["run"]
+
+_BATCH = 10_000
+_TOMBSTONES = 0.15
+_RECENT, _RANDOM = "recent", "random"
+_FILE_ROWS = 500_000
+_KEY = "id BIGINT"
+_VALUE = "customer BIGINT, status STRING, note STRING, amount BIGINT, weight DOUBLE, paid BOOLEAN"
+
+
+def run(quick: bool) -> float:
+    """Measure, print, and return what ten times the rows cost with recent keys."""
+    rows, rounds = size(100_000 if quick else 1_000_000, 3 if quick else 7)
+    sizes = (rows, 10 * rows)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, start_kafka(Path(folder) / "kafka") as broker:
+        spark = session("bench", master="local[2]")
+        tables = [_Table.made(spark, broker, Path(folder) / str(n), n, min(_BATCH, rows // 100)) for n in sizes]
+        found = {keys: _measured(tables, keys, rounds) for keys in (_RECENT, _RANDOM)}
+        spark.stop()
+    shown = []
+    for keys, samples in found.items():
+        for table in tables:
+            subject, reference = samples[f"{table.rows} ours"], samples[f"{table.rows} by hand"]
+            times = [Spread.of([s.seconds for s in taken]).show(".2f") for taken in (subject, reference)]
+            rate = table.batch / Spread.of([s.seconds for s in subject]).median
+            row = [f"{table.rows:,} rows", keys, *times, median_ratio(subject, reference).show(".2f"), f"{rate:,.0f}"]
+            shown.append(row)
+    header = ("table", "keys", "seconds", "seconds by hand", "ours / by hand", "messages/s")
+    print_table(f"a batch of {tables[0].batch:,} messages, {rounds} rounds: least / median / most", header, shown)
+    grown = {keys: _grown(samples, sizes) for keys, samples in found.items()}
+    print(", ".join(f"{keys} keys: {ratio:.2f} times the cost for 10 times the rows" for keys, ratio in grown.items()))
+    return grown[_RECENT]
+
+
+def _grown(samples: dict[str, list[Sample]], sizes: tuple[int, int]) -> float:
+    small, large = (Spread.of([s.seconds for s in samples[f"{n} ours"]]).median for n in sizes)
+    return large / small
+
+
+def _measured(tables: list[_Table], keys: str, rounds: int) -> dict[str, list[Sample]]:
+    contestants = {}
+    for table in tables:
+        contestants[f"{table.rows} ours"] = table.applied(keys)
+        contestants[f"{table.rows} by hand"] = table.by_hand(keys)
+    found = alternate({name: partial(_next, taken) for name, taken in contestants.items()}, rounds + 1)
+    return {name: samples[1:] for name, samples in found.items()}
+
+
+def _next(taken: Iterator[Sample], _: int) -> Sample:
+    return next(taken)
+
+
+@dataclass
+class _Table:
+    """The same rows as a base table and as a plain Delta table, and the topic that both follow."""
+
+    rows: int
+    spark: SparkSession
+    broker: KafkaBroker
+    log: TopicLog
+    made_by: TopicTable
+    table: FollowedTable
+    plain: str
+    offsets: list[int]
+    """Where each batch ends, from the beginning on."""
+    batch: int
+    """How many messages a batch has."""
+
+    @classmethod
+    def made(cls, spark: SparkSession, broker: KafkaBroker, folder: Path, rows: int, batch: int) -> _Table:
+        """Make both tables of so many rows, and an empty topic."""
+        name = f"orders{rows}"
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+        topic = FollowedTopic(name=name, id=None, offsets=(0,))
+        formats = resolve(JsonFormat(columns=_KEY)), resolve(JsonFormat(columns=_VALUE))
+        captured = TopicTable.made(TableName("topic", name), None, topic, *formats, EnvelopeKind.UPSERT)
+        given = {"broker": broker.bootstrap, "topic": name, "key_format": "json", "value_format": "json"}
+        what = KafkaSqlOptions.given(**given, envelope={"kind": "upsert"})
+        config = KafkaConfig.made(name, what, KafkaWithOptions(), [captured])
+        (folder / "state").mkdir(parents=True)
+        log = config.reading(SqliteLog(folder / "log.db"), folder / "state")
+        assert isinstance(log, TopicLog)
+        log.create(Lsn(1))
+        table = _followed(folder, spark, config, captured)
+        table.base.create(_rows(spark, rows), Lsn(1))
+        table.look_up()
+        _rows(spark, rows).write.format("delta").save(str(folder / "plain"))
+        return cls(rows, spark, broker, log, captured, table, str(folder / "plain"), [0], batch)
+
+    def applied(self, keys: str) -> Iterator[Sample]:
+        """Apply one batch after the other to the base table."""
+        for number in count(len(self.offsets) - 1):
+            self._written(number, keys)
+            yield timed(partial(self._apply, Lsn(number + 2)))
+
+    def _apply(self, upto: Lsn) -> None:
+        assert self.table.at is not None
+        TopicApply(self.spark, self.log, self.table).merge(self.table.at, upto)
+        assert self.table.at.position == upto
+
+    def by_hand(self, keys: str) -> Iterator[Sample]:
+        """Merge the same batches into the plain table."""
+        for number in count(len(self.offsets) - 1):
+            self._written(number, keys)
+            yield timed(partial(self._merge_by_hand, *self.offsets[number : number + 2]))
+
+    def _merge_by_hand(self, first: int, last: int) -> None:
+        ranges = [OffsetRange(self.made_by.topic.name, 0, first, last)]
+        options = assigned(spark_options(self.log.what, self.log.how, self.log.source, self.log.state), ranges)
+        _merge_by_hand(self.spark, self.spark.read.format("kafka").options(**options).load(), self.plain)
+
+    def _written(self, number: int, keys: str) -> None:
+        """Write a batch into the topic, and its tick into the log, unless that was done."""
+        if number + 1 < len(self.offsets):
+            return
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap, "linger.ms": 20, "log_level": 0})
+        random = np.random.default_rng(number)
+        first = self.rows * 19 // 20 if keys == _RECENT else 0
+        for key in random.integers(first, self.rows + self.batch * (number + 1) // 10, self.batch).tolist():
+            value = None if random.random() < _TOMBSTONES else json.dumps(_value(key, number))
+            producer.produce(self.made_by.topic.name, value, json.dumps({"id": key}), partition=0)
+            producer.poll(0)
+        assert producer.flush(60) == 0
+        self._tick(number)
+
+    def _tick(self, number: int) -> None:
+        ticks = tick_table(self.made_by.topic.name)
+        self.offsets.append(self.offsets[-1] + self.batch)
+        row = inserted(ticks.name, tick_row(self.offsets[-2:-1], self.offsets[-1:]))
+        with closing(self.log.writer()) as writer:
+            writer.define(self.made_by.table_schema(), Lsn(1))
+            version = writer.define(ticks.table_schema(), Lsn(1))
+            now = time.time_ns() // 1000
+            chunk = Numbering(Lsn(number + 1), 1, now).chunk(row, ticks.table_schema(), version)
+            writer.publish([chunk], Lsn(number + 2), committed_at=now)
+
+
+def _followed(folder: Path, spark: SparkSession, config: KafkaConfig, captured: TopicTable) -> FollowedTable:
+    catalog = Catalog(folder / "penstock.db")
+    source = SourceRecord(config.source, "KAFKA", "{}", config.model_dump_json(), SourceState.READY)
+    record = TableRecord(config.source, captured.name, "orders", TableState.LIVE)
+    catalog.add_sources([(source, [record])])
+    return FollowedTable(folder, catalog, record, captured, spark)
+
+
+def _rows(spark: SparkSession, rows: int) -> DataFrame:
+    """Return rows in the order of their key, in files of half a million."""
+    n = F.col("id")
+    status = F.element_at(F.array(*map(F.lit, ("new", "paid", "shipped", "returned"))), (n % 4 + 1).cast("int"))
+    return spark.range(0, rows, 1, max(2, rows // _FILE_ROWS)).select(
+        n,
+        (n % 997).alias("customer"),
+        status.alias("status"),
+        F.concat(F.lit("a note of order "), n.cast("string")).alias("note"),
+        (n % 100_000).alias("amount"),
+        (n / 7).alias("weight"),
+        (n % 2 == 0).alias("paid"),
+    )
+
+
+def _value(key: int, number: int) -> dict[str, object]:
+    status = ("new", "paid", "shipped", "returned")[key % 4]
+    note = f"note {number} of order {key}"
+    return {
+        "customer": key % 991,
+        "status": status,
+        "note": note,
+        "amount": key % 100_000,
+        "weight": key / 5,
+        "paid": True,
+    }
+
+
+def _merge_by_hand(spark: SparkSession, raw: DataFrame, path: str) -> None:
+    key = F.from_json(F.col("key").cast("string"), _KEY)
+    value = F.from_json(F.col("value").cast("string"), _VALUE)
+    newest = Window.partitionBy("k.id").orderBy(F.desc("offset"))
+    read = raw.select(key.alias("k"), value.alias("v"), F.col("value").isNull().alias("gone"), "offset")
+    latest = read.withColumn("place", F.row_number().over(newest)).filter("place = 1")
+    source = latest.select("gone", "k.*", "v.*").alias("s")
+    columns = {name: f"s.{name}" for name in ("id", *(part.split()[0] for part in _VALUE.split(", ")))}
+    merge = DeltaTable.forPath(spark, path).alias("t").merge(source, "t.id = s.id")
+    merge = merge.whenMatchedDelete("s.gone").whenMatchedUpdate(set=dict(columns))
+    merge.whenNotMatchedInsert("NOT s.gone", values=dict(columns)).execute()

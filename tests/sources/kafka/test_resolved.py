@@ -1,0 +1,234 @@
+"""How the columns of a topic are told: given, by a registry, by a descriptor, or by its first messages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pytest
+from tests.formats.protos import descriptor_set, in_base64
+from tests.sources.kafka.conftest import KEY_PASSWORD, Guarded
+from tests.sources.kafka.followed import Topics
+from tests.sources.kafka.made import columns, created, refused, topic_of
+from tests.sources.kafka.tls_door import tls_door
+
+from penstock.errors import DefiniteError
+from penstock.formats import decode_batch
+from penstock.sources.kafka.config import KafkaConfig
+from penstock.sources.kafka.record_columns import shape_of_keys, shape_of_rows
+from penstock.testing.registry import SchemaRegistry
+
+ORDER = {"type": "record", "name": "o", "fields": [{"name": "id", "type": "long"}, {"name": "at", "type": "string"}]}
+PROTO = 'syntax = "proto3"; package shop; message Item { int64 id = 1; string name = 2; }'
+SOURCE = {"version": "3.2.0", "connector": "postgresql", "snapshot": "false", "lsn": 7, "sequence": '["1","7"]'}
+TABLE = {
+    "type": "struct",
+    "optional": True,
+    "fields": [
+        {"field": "id", "type": "int32", "optional": False},
+        {"field": "name", "type": "string", "optional": True},
+        {"field": "tags", "type": "array", "items": {"type": "string"}},
+    ],
+}
+
+
+@pytest.fixture
+def topics(guarded: Guarded) -> Topics:
+    return Topics(guarded.broker)
+
+
+def record(before: Any, after: Any, op: str = "u") -> dict[str, Any]:
+    return {"before": before, "after": after, "source": SOURCE, "op": op, "ts_ms": 1, "transaction": None}
+
+
+def with_schema(payload: Any, **fields: Any) -> dict[str, Any]:
+    named = [{**schema, "field": name} for name, schema in fields.items()]
+    return {"schema": {"type": "struct", "fields": named}, "payload": payload}
+
+
+def value_of(made: KafkaConfig, message: Any) -> Any:
+    """Decode one message by what was found."""
+    decoded = decode_batch(pa.array([json.dumps(message).encode()]), made.produced()[0].value_format)
+    assert decoded.problems.to_pylist() == [None]
+    return decoded.rows.to_pylist()[0]
+
+
+class TestGiven:
+    """Columns that a statement gives."""
+
+    def test_json(self, topics: Topics) -> None:
+        clauses = "KEY FORMAT TEXT VALUE FORMAT JSON COLUMNS (id bigint, tags array<string>) ENVELOPE UPSERT"
+        made = created(topics, f"TOPIC '{topic_of(topics)}' {clauses}")
+        assert columns(made) == {"text": "string", "id": "int64", "tags": "list<element: string>"}
+        assert made.produced()[0].key == ("text",)
+
+    def test_csv(self, topics: Topics) -> None:
+        name = topic_of(topics)
+        assert list(columns(created(topics, f"TOPIC '{name}' FORMAT CSV COLUMNS 2"))) == ["column1", "column2"]
+        made = created(topics, f"TOPIC '{name}' FORMAT CSV COLUMNS (a int, b date) DELIMITER ';'")
+        assert columns(made) == {"a": "int32", "b": "date32[day]"}
+
+    def test_avro_without_a_registry(self, topics: Topics) -> None:
+        made = created(topics, f"TOPIC '{topic_of(topics)}' FORMAT AVRO SCHEMA '{json.dumps(ORDER)}'")
+        assert columns(made) == {"id": "int64", "at": "string"}
+        assert not made.produced()[0].value_format.framed
+
+    def test_protobuf_by_a_file_and_by_its_bytes(self, topics: Topics, tmp_path: Path) -> None:
+        (tmp_path / "shop.desc").write_bytes(descriptor_set(PROTO))
+        name = topic_of(topics)
+        for descriptor in (tmp_path / "shop.desc", in_base64(PROTO)):
+            made = created(
+                topics, f"TOPIC '{name}' FORMAT PROTOBUF MESSAGE 'shop.Item' USING DESCRIPTOR '{descriptor}'"
+            )
+            assert columns(made) == {"id": "int64", "name": "string"}
+        error = refused(topics, f"TOPIC '{name}' FORMAT PROTOBUF MESSAGE 'm' USING DESCRIPTOR '{tmp_path / 'none'}'")
+        assert "cannot be read: No such file" in error.message
+        assert (
+            "not in base64"
+            in refused(topics, f"TOPIC '{name}' FORMAT PROTOBUF MESSAGE 'm' USING DESCRIPTOR 'x.d'").message
+        )
+
+    def test_rows_of_debezium(self, topics: Topics) -> None:
+        given = "KEY FORMAT JSON COLUMNS (id bigint) {0} VALUE FORMAT JSON COLUMNS (id bigint, name string) {0}"
+        name = topic_of(topics)
+        for schemas in ("", "SCHEMAS ENABLED"):
+            made = created(topics, f"TOPIC '{name}' {given.format(schemas)} INCLUDE OFFSET ENVELOPE DEBEZIUM")
+            assert columns(made) == {"id": "int64", "name": "string", "offset": "int64"}
+            assert made.produced()[0].key == ("id",)
+            message = record(None, {"id": 1, "name": "x"}, "c")
+            found = value_of(made, with_schema(message) if schemas else message)
+            assert (found["payload"] if schemas else found)["after"] == {"id": 1, "name": "x"}
+
+
+class TestInferred:
+    """Columns that the first messages tell."""
+
+    def test_json(self, topics: Topics) -> None:
+        name = topic_of(topics, (None, {"id": 1}), (None, {"id": 2, "name": "x"}), (None, None), partitions=3)
+        assert columns(created(topics, f"TOPIC '{name}' FORMAT JSON")) == {"id": "int64", "name": "string"}
+
+    def test_no_message(self, topics: Topics) -> None:
+        name = topic_of(topics)
+        error = refused(topics, f"TOPIC '{name}' FORMAT JSON")
+        assert f"topic {name} has no messages" in error.message
+        assert "JSON COLUMNS (id bigint, …)" in error.remedy
+
+    def test_no_message_that_tells(self, topics: Topics) -> None:
+        name = topic_of(topics, (None, b"\xff"), (None, b"{"))
+        assert "COLUMNS (id bigint, …)" in refused(topics, f"TOPIC '{name}' FORMAT JSON").remedy
+
+    def test_what_was_rolled_back_is_not_looked_at(self, topics: Topics) -> None:
+        name = topic_of(topics, (None, {"id": 1}))
+        producer = topics.transactional()
+        producer.begin_transaction()
+        producer.produce(name, b'{"other": 1}')
+        producer.abort_transaction()
+        assert columns(created(topics, f"TOPIC '{name}' FORMAT JSON")) == {"id": "int64"}
+
+    @pytest.mark.parametrize("schemas", [False, True])
+    def test_debezium(self, topics: Topics, schemas: bool) -> None:
+        """Records without a row before come first, a tombstone among them; the row after tells what is before."""
+
+        def message(record: Any) -> Any:
+            return with_schema(record, before=TABLE, after=TABLE, op={"type": "string"}) if schemas else record
+
+        def key(number: int) -> Any:
+            return with_schema({"id": number}, id={"type": "int32"}) if schemas else {"id": number}
+
+        row = {"id": 1, "name": None, "tags": ["a"]}
+        name = topic_of(topics, (key(1), message(record(None, row, "c"))), (key(1), None))
+        both = f"TOPIC '{name}' KEY FORMAT JSON VALUE FORMAT JSON"
+        made = created(topics, f"{both} ENVELOPE DEBEZIUM")
+        integer = "int32" if schemas else "int64"
+        assert columns(made) == {"id": integer, "name": "string", "tags": "list<element: string>"}
+        found = value_of(made, message(record(row, None, "d")))
+        found = found["payload"] if schemas else found
+        assert found["after"] is None
+        assert (found["before"]["id"], found["source"]["lsn"], found["op"]) == (1, 7, "d")
+        if schemas:
+            created(topics, f"{both.replace('JSON', 'JSON SCHEMAS ENABLED')} ENVELOPE DEBEZIUM UPSERT")
+        else:
+            wrong = refused(topics, f"{both} SCHEMAS ENABLED ENVELOPE DEBEZIUM")
+            assert "are not {schema, payload}" in wrong.message
+
+    def test_a_topic_of_tombstones_is_read_on(self, topics: Topics) -> None:
+        key = {"id": 1}
+        name = topic_of(topics, *[(key, None)] * 600, (key, record(None, {"id": 1, "n": 2.5}, "c")))
+        made = created(topics, f"TOPIC '{name}' KEY FORMAT JSON VALUE FORMAT JSON ENVELOPE DEBEZIUM UPSERT")
+        assert columns(made) == {"id": "int64", "n": "double"}
+
+    def test_no_record_of_debezium(self, topics: Topics) -> None:
+        name = topic_of(topics, ({"id": 1}, {"id": 1}))
+        error = refused(topics, f"TOPIC '{name}' KEY FORMAT JSON VALUE FORMAT JSON ENVELOPE DEBEZIUM")
+        assert "no message of the sample is a record of Debezium" in error.message
+        assert "COLUMNS" in error.remedy
+
+    def test_some_with_schemas_and_some_without(self) -> None:
+        plain = json.dumps(record(None, {"id": 1})).encode()
+        wrapped = json.dumps(with_schema(record(None, {"id": 1}), after=TABLE)).encode()
+        with pytest.raises(DefiniteError, match="and others are not"):
+            shape_of_rows([plain, wrapped])
+        with pytest.raises(DefiniteError, match="has a key"):
+            shape_of_keys([None, b"{"])
+
+
+class TestRegistered:
+    """Schemas of a real registry."""
+
+    def using(self, registry: SchemaRegistry) -> str:
+        return f"USING SCHEMA REGISTRY '{registry.url}'"
+
+    def test_each_format(self, topics: Topics, registry: SchemaRegistry) -> None:
+        name = topic_of(topics)
+        registry.register(f"{name}-value", json.dumps(ORDER))
+        registry.register(
+            f"{name}-key", json.dumps({"type": "object", "properties": {"k": {"type": "integer"}}}), "JSON"
+        )
+        registry.register(f"{name}-other", PROTO, "PROTOBUF")
+        both = f"TOPIC '{name}' KEY FORMAT JSON VALUE FORMAT AVRO {self.using(registry)} ENVELOPE UPSERT"
+        made = created(topics, both)
+        assert columns(made) == {"k": "int64", "id": "int64", "at": "string"}
+        assert made.produced()[0].key == ("k",)
+        made = created(topics, f"TOPIC '{name}' FORMAT PROTOBUF SUBJECT '{name}-other' {self.using(registry)}")
+        assert columns(made) == {"id": "int64", "name": "string"}
+
+    def test_keys_that_are_in_no_registry(self, topics: Topics, registry: SchemaRegistry) -> None:
+        name = topic_of(topics)
+        registry.register(f"{name}-value", json.dumps(ORDER))
+        key = "KEY FORMAT JSON COLUMNS (k bigint) WITHOUT REGISTRY"
+        made = created(topics, f"TOPIC '{name}' {key} VALUE FORMAT AVRO {self.using(registry)} ENVELOPE UPSERT")
+        (table,) = made.produced()
+        assert table.key_format is not None
+        assert (table.key_format.framed, table.value_format.framed) == (False, True)
+
+    def test_a_subject_that_is_not_there(self, topics: Topics, registry: SchemaRegistry) -> None:
+        error = refused(topics, f"TOPIC '{topic_of(topics)}' FORMAT AVRO {self.using(registry)}")
+        assert "has no subject" in error.message
+
+    def test_a_certificate_for_the_registry(
+        self, topics: Topics, registry: SchemaRegistry, guarded: Guarded, tmp_path: Path
+    ) -> None:
+        name = topic_of(topics)
+        registry.register(f"{name}-value", json.dumps(ORDER))
+        behind = urlsplit(registry.url)
+        assert behind.port is not None
+        (tmp_path / "password").write_text(KEY_PASSWORD, encoding="utf-8")
+        shown = (
+            f"schema registry ssl certificate location = '{guarded.tls('client.crt')}',"
+            f" schema registry ssl key location = '{guarded.tls('locked.key')}'"
+        )
+        unlocked = f"schema registry ssl key password = 'file:{tmp_path / 'password'}'"
+        trusted = f"schema registry ssl ca location = '{guarded.tls('ca.crt')}'"
+        with tls_door(guarded.broker.doors.tls, behind.port) as port:
+            url = f"https://127.0.0.1:{port}{behind.path}"
+            clauses = f"TOPIC '{name}' FORMAT AVRO USING SCHEMA REGISTRY '{url}' WITH"
+            assert columns(created(topics, f"{clauses} ({trusted}, {shown}, {unlocked})")) == {
+                "id": "int64",
+                "at": "string",
+            }
+            assert "cannot be used" in refused(topics, f"{clauses} ({trusted}, {shown})").message
+            with pytest.raises(Exception, match="does not answer"):
+                created(topics, f"{clauses} ({trusted})")
