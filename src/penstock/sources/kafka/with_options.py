@@ -115,8 +115,8 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
         default=0,
         ge=0,
         le=86_400_000,
-        description="milliseconds between the client's statistics, of which the last are in state/SOURCE/statistics.json"
-        " of the home; 0 for none",
+        description="milliseconds between the client's statistics, of which the last are in "
+        "state/SOURCE/statistics.json of the home; 0 for none",
     )
     topic_metadata_refresh_interval_ms: int = Field(
         default=300_000, ge=10, le=3_600_000, description="milliseconds between looks for new partitions and leaders"
