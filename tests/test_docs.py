@@ -28,7 +28,7 @@ from tests.test_layers import MAY_IMPORT
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
-WRITTEN = [*PAGES, *DOCS.glob("*.svg"), DOCS / "generate.py", ROOT / "zensical.toml"]
+WRITTEN = [*PAGES, *DOCS.glob("*.svg"), *DOCS.glob("generate/*.py"), ROOT / "zensical.toml"]
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
@@ -98,7 +98,7 @@ def unknown_words(words: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(("name", "text"), pages().items(), ids=lambda value: value if len(value) < 40 else "")
 def test_the_reference_is_current(name: str, text: str) -> None:
-    assert (FOLDER / name).read_text(encoding="utf-8") == text, "run: python docs/generate.py"
+    assert (FOLDER / name).read_text(encoding="utf-8") == text, "run: python -m docs.generate"
 
 
 def test_every_page_of_the_reference_is_made() -> None:

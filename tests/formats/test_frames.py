@@ -19,9 +19,9 @@ SECOND = record(("id", "long"), {"name": "tags", "type": {"type": "map", "values
 
 
 def frame(spark: SparkSession, messages: Sequence[bytes | None]) -> DataFrame:
-    return spark.createDataFrame([(n, one) for n, one in enumerate(messages)], "n INT, `the value` BINARY").repartition(
-        2
-    )
+    """Make a frame of one task: each that runs beside another starts a Python of its own, which loads kernels anew."""
+    rows = [(n, one) for n, one in enumerate(messages)]
+    return spark.createDataFrame(rows, "n INT, `the value` BINARY").coalesce(1)
 
 
 @pytest.mark.parametrize("group", ["PROTOBUF", "JSON", "CSV", "TEXT"])

@@ -1,7 +1,7 @@
 """A table that messages of a topic make: where they are, how they are written, and what becomes of them.
 
 All that decides the columns of the table is fixed when the source is made, and stored here: the reader's schemas of
-keys and values (`ResolvedFormat`), the envelope, and what INCLUDE adds. Its `shape` puts them together. Whoever reads
+keys and values (`ResolvedFormat`), the envelope, and what INCLUDE adds. Types are those that are meant upstream. Its `shape` puts them together. Whoever reads
 messages (`penstock.spark.topics`) makes rows of just these columns.
 """
 
@@ -108,11 +108,12 @@ def _shape(
 ) -> Shape:
     from pyspark.sql.types import StructType  # all that is stored here is read without Spark
 
-    from penstock.envelopes import debezium_shape_of, included_type, keyed_shape, value_shape
+    from penstock.envelopes import debezium_shape_of, included_type, keyed_shape, meant_type, value_shape
 
-    key = None if key_format is None else key_format.spark_type
+    key = None if key_format is None else meant_type(key_format.spark_type, key_format.meanings)
     records = envelope in _RECORDS
-    value = included_type(value_format.spark_type, key, include, records=records)
+    value = meant_type(value_format.spark_type, value_format.meanings)
+    value = included_type(value, key, include, records=records)
     if envelope is EnvelopeKind.NONE:
         return value_shape(value)
     key = key or StructType()
