@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
+from typing import get_args
 
 from docs.generate.markdown import code, table
 from docs.generate.option_tables import choices, option_table
 
+from penstock.sources.kafka.message_formats import FormatOptions
 from penstock.sources.kafka.security import KerberosOptions, Mechanism, SaslOptions, SecurityProtocol, SslOptions
 from penstock.sources.kafka.sense import REFUSED
-from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions, MessageFormat, Metadata
+from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions, Metadata
 from penstock.sources.kafka.translation import TRANSLATIONS
 from penstock.sources.kafka.with_options import (
     Beginning,
@@ -61,8 +64,8 @@ def page() -> str:
     ]
     parts = [
         "# Options of a Kafka source",
-        "These are the options, how they are checked, and what they mean to Kafka's clients. A source that reads them "
-        "cannot be created yet. In SQL a name is written with spaces: `ssl ca location`.",
+        "These are the options, how they are checked, and what they mean to Kafka's clients. In SQL a name is written "
+        "with spaces: `ssl ca location`. [How to read topics](../how-to/read-topics.md) shows them at work.",
         "## Before WITH",
         option_table(KafkaSqlOptions),
     ]
@@ -81,11 +84,19 @@ def page() -> str:
         *choices("Isolation levels", IsolationLevel),
         *choices("Timestamp types", TimestampType),
         *choices("On error", OnError),
-        *choices("Formats", MessageFormat),
+        *_formats(),
         *choices("Columns of INCLUDE", Metadata),
         *choices("Envelopes", EnvelopeKind),
     ]
     return "\n\n".join(parts)
+
+
+def _formats() -> list[str]:
+    parts = ["## Formats", "Behind `KEY FORMAT`, `VALUE FORMAT` or `FORMAT`: its name, then its options, as keywords."]
+    for each in get_args(FormatOptions):
+        parts += [f"### {each.NAME}", inspect.getdoc(each) or ""]
+        parts += [option_table(each)] if each.model_fields else []
+    return parts
 
 
 def _translated() -> list[list[str]]:

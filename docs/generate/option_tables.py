@@ -21,11 +21,20 @@ def option_table(model: type[BaseModel], names: Iterable[str] = ()) -> str:
         kind = field.annotation
         offered = next((c for c in (kind, *get_args(kind)) if isinstance(c, type) and issubclass(c, enum.Enum)), None)
         listed = ", ".join(code(str(choice.value)) for choice in offered) if offered else ""
-        value = _SHAPES.get(name) or listed or _OPTION_TYPES[str(kind).replace("<class '", "").replace("'>", "")]
+        value = _SHAPES.get(name) or listed or _named(str(kind))
         unsaid = field.is_required() or field.default in (None, ()) or name in _SHAPES
         default = "" if unsaid else code(str(field.default).lower())
         rows.append([code(name), value, default, f"{str(field.description)[0].upper()}{str(field.description)[1:]}."])
     return table(["option", "value", "default", "meaning"], rows)
+
+
+def _named(kind: str) -> str:
+    """Say what values of a type are, where they are not a choice."""
+    if "FormatOptions" in kind or "AvroOptions" in kind:
+        return "a [format](#formats) and its options"
+    if "GivenColumn" in kind:
+        return "list of columns, each as name type" + (", or a number" if "int" in kind else "")
+    return _OPTION_TYPES[kind.replace("<class '", "").replace("'>", "")]
 
 
 def choices(title: str, kind: type[enum.StrEnum]) -> list[str]:

@@ -167,6 +167,10 @@ class InstanceConfig(BaseModel, ABC):
         """Ask the outside how much there is beyond a position, in bytes; None where it cannot say."""
         return None
 
+    def waiting(self, state: Path) -> str | None:
+        """Say for what the instance whose folder this is waits, and why that may be; None where it does not wait."""
+        return None
+
     def anew(self, tables: Sequence[ProducedTable]) -> Self:
         """Return this config with tables that begin again: as they are outside now, of a higher generation."""
         message = f"no table of source {self.source} can be captured anew"

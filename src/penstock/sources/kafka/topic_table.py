@@ -1,8 +1,8 @@
 """A table that messages of a topic make: where they are, how they are written, and what becomes of them.
 
 All that decides the columns of the table is fixed when the source is made, and stored here: the reader's schemas of
-keys and values (`ResolvedFormat`), the envelope, and what INCLUDE adds. Types are those that are meant upstream. Its `shape` puts them together. Whoever reads
-messages (`penstock.spark.topics`) makes rows of just these columns.
+keys and values (`ResolvedFormat`), with what their values mean upstream, the envelope, and what INCLUDE adds. Its
+`shape` puts them together. Whoever reads messages (`penstock.spark.topics`) makes rows of just these columns.
 """
 
 from __future__ import annotations

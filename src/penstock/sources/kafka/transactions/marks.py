@@ -1,0 +1,203 @@
+"""Messages as columns: of which transaction each is, and which place it has in it. Decoded values in, numbers out.
+
+A message of a data topic is one of three:
+
+- a **change** of a transaction: which one, the commit `before` it (see `ids` and the package), its `order` in it;
+- a **copied row** of a snapshot, which has no transaction. `before` is where the snapshot was taken;
+- one that **passes**: a tombstone, which goes with the message before it, a row of an incremental snapshot, and
+  whatever else has no transaction. It may stand anywhere.
+
+Of the metadata topic only ENDs count. They hold all that a BEGIN says.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import DefiniteError
+from penstock.formats import Decoded
+from penstock.sources.kafka.transactions.ids import Upstream, read_ids
+
+__all__ = ["Ends", "Ints", "MarkKind", "Marks", "ends_of", "marks_of"]
+
+Ints = npt.NDArray[np.int64]
+_SEQUENCE = r'^\[\s*(?:null|"?(?P<commit>\d{1,19})"?)\s*,'
+_COPIED = ["true", "first", "first_in_data_collection", "last_in_data_collection", "last"]
+_ANEW = "Let Debezium write it anew, or leave out TRANSACTION METADATA."
+
+
+class MarkKind(enum.IntEnum):
+    """What a message is, see above."""
+
+    PASSES = 0
+    CHANGE = 1
+    COPIED = 2
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Messages of one partition, in the order of their offsets."""
+
+    offsets: Ints
+    kinds: Ints
+    which: Ints
+    """Of a change: its transaction."""
+    before: Ints
+    """Of a change: the commit before its transaction. Of a copied row: where the snapshot was taken; -1 where that
+    cannot be compared with transactions."""
+    order: Ints
+    """Of a change: its place in its transaction, from 1."""
+    snapshot: Ints
+    """Of a copied row: which snapshot it is of, by a number that rises from one to the next; else -1."""
+    last: npt.NDArray[np.bool_]
+    """Whether it is the last row of its snapshot, over all tables."""
+    server: str = ""
+    """Whose transactions these are, where that is told."""
+
+    def chosen(self, which: npt.NDArray[Any]) -> Marks:
+        """Return some of them."""
+        columns = ("offsets", "kinds", "which", "before", "order", "snapshot", "last")
+        return replace(self, **{name: getattr(self, name)[which] for name in columns})
+
+
+@dataclass(frozen=True)
+class Ends:
+    """ENDs of the metadata topic, in the order of their offsets."""
+
+    offsets: Ints
+    which: Ints
+    position: Ints
+    """Of the commit."""
+    times: Ints
+    """When that was, in milliseconds."""
+    collections: Sequence[str]
+    """Tables of which they have events."""
+    counts: Ints
+    """How many: a row for each END, a column for each table."""
+    server: str = ""
+
+
+def marks_of(topic: str, partition: int, offsets: Ints, decoded: Decoded) -> Marks:
+    """Read the marks of messages of a data topic."""
+    _refuse_problems(topic, partition, offsets, decoded)
+    count = len(offsets)
+    kinds, which, order = np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
+    before, snapshot = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    names = _field(decoded.rows, "transaction", "id")
+    changes = np.flatnonzero(pc.is_valid(names).to_numpy(zero_copy_only=False))
+    ids = read_ids(topic, names.take(pa.array(changes)))
+    if ids is not None:
+        kinds[changes], which[changes] = MarkKind.CHANGE, ids.which
+        order[changes] = _orders(topic, _field(decoded.rows, "transaction", "total_order").take(pa.array(changes)))
+        before[changes] = ids.position - 1
+        if ids.upstream is Upstream.POSTGRES:
+            before[changes] = _commits(topic, _field(decoded.rows, "source", "sequence").take(pa.array(changes)))
+    said = pc.utf8_lower(_field(decoded.rows, "source", "snapshot").cast(pa.string()))
+    is_copied = _true(pc.is_in(said, pa.array(_COPIED))) & (kinds == MarkKind.PASSES)
+    kinds[is_copied] = MarkKind.COPIED
+    lsns = _field(decoded.rows, "source", "lsn").cast(pa.int64()).fill_null(-1).to_numpy()
+    before[is_copied] = lsns[is_copied]
+    snapshot[is_copied] = np.where(lsns >= 0, lsns, _binlog_places(decoded.rows))[is_copied]
+    last = _true(pc.equal(said, "last")) & is_copied
+    return Marks(offsets, kinds, which, before, order, snapshot, last, ids.server if ids else "")
+
+
+def ends_of(topic: str, offsets: Ints, decoded: Decoded) -> Ends:
+    """Read the ENDs among messages of the metadata topic."""
+    _refuse_problems(topic, 0, offsets, decoded)
+    said = _field(decoded.rows, "status").cast(pa.string())
+    if not _true(pc.or_kleene(pc.is_in(said, pa.array(["BEGIN", "END"])), pc.is_null(decoded.rows))).all():
+        raise _unfit(topic, "its status is neither BEGIN nor END")
+    chosen = np.flatnonzero(_true(pc.equal(said, "END")))
+    names = _field(decoded.rows, "id").take(pa.array(chosen))
+    if names.null_count:
+        raise _unfit(topic, "an END has no id")
+    ids = read_ids(topic, names)
+    nothing = np.zeros(0, np.int64)
+    if ids is None:
+        return Ends(nothing, nothing, nothing, nothing, (), np.zeros((0, 0), np.int64))
+    times = _field(decoded.rows, "ts_ms").cast(pa.int64()).fill_null(0).to_numpy()[chosen]
+    collections, counts = _counts(topic, _field(decoded.rows, "data_collections").take(pa.array(chosen)))
+    return Ends(offsets[chosen], ids.which, ids.position, times, collections, counts, ids.server)
+
+
+def _counts(topic: str, lists: pa.Array) -> tuple[list[str], Ints]:
+    """Make a table of how many events each END has of each collection."""
+    if not pa.types.is_list(lists.type):
+        raise _unfit(topic, "an END does not say how many events it has (data_collections)")
+    owners = pc.list_parent_indices(lists).to_numpy()
+    parts = pc.list_flatten(lists)
+    names = pc.struct_field(parts, "data_collection").cast(pa.string()).dictionary_encode()
+    numbers = pc.struct_field(parts, "event_count").cast(pa.int64())
+    if names.null_count or numbers.null_count:
+        raise _unfit(topic, "an END does not say how many events it has (data_collections)")
+    counts = np.zeros((len(lists), len(names.dictionary)), np.int64)
+    np.add.at(counts, (owners, names.indices.to_numpy()), numbers.to_numpy())
+    return names.dictionary.to_pylist(), counts
+
+
+def _commits(topic: str, sequences: pa.Array) -> Ints:
+    """Return the commit before each change; 0 where there was none, so far as Debezium knows."""
+    parts = pc.extract_regex(sequences.cast(pa.string()), _SEQUENCE)
+    if parts.null_count:
+        raise _unfit(topic, "a change does not say what committed before it (source.sequence)")
+    texts = pc.struct_field(parts, "commit")
+    numbers: Ints = pc.if_else(pc.equal(texts, ""), "0", texts).cast(pa.int64()).to_numpy()
+    return numbers
+
+
+def _orders(topic: str, orders: pa.Array) -> Ints:
+    numbers: Ints = orders.cast(pa.int64()).fill_null(0).to_numpy()
+    if np.any(numbers < 1):
+        raise _unfit(topic, "a change does not say its place in its transaction (transaction.total_order)")
+    return numbers
+
+
+def _binlog_places(rows: pa.StructArray) -> Ints:
+    """Return where a snapshot of MySQL was taken; 0 where that is not told."""
+    files = pc.extract_regex(_field(rows, "source", "file").cast(pa.string()), r"\.(?P<number>\d{1,6})$")
+    numbers = pc.struct_field(files, "number").cast(pa.int64()).fill_null(0).to_numpy()
+    places: Ints = numbers << 40 | _field(rows, "source", "pos").cast(pa.int64()).fill_null(0).to_numpy()
+    return places
+
+
+def _field(rows: pa.StructArray, *path: str) -> pa.Array:
+    """Return a field of records, or of what they wrap; nulls where there is none."""
+    found = [each for each in (_at(rows, path), _at(rows, ("payload", *path))) if each is not None]
+    return pc.coalesce(*found) if found else pa.nulls(len(rows))
+
+
+def _at(rows: pa.Array, path: Sequence[str]) -> pa.Array | None:
+    for name in path:
+        if not pa.types.is_struct(rows.type) or rows.type.get_field_index(name) < 0:
+            return None
+        rows = pc.struct_field(rows, name)
+    return rows
+
+
+def _true(said: pa.Array) -> npt.NDArray[np.bool_]:
+    told: npt.NDArray[np.bool_] = said.fill_null(False).to_numpy(zero_copy_only=False)
+    return told
+
+
+def _refuse_problems(topic: str, partition: int, offsets: Ints, decoded: Decoded) -> None:
+    if decoded.problems.null_count == len(offsets):
+        return
+    first = int(np.flatnonzero(pc.is_valid(decoded.problems).to_numpy(zero_copy_only=False))[0])
+    message = (
+        f"the message at offset {offsets[first]} of partition {partition} of the topic {topic} cannot be read, "
+        f"so it is not known which transaction it is of: {decoded.problems[first].as_py()}"
+    )
+    raise DefiniteError(message, _ANEW)
+
+
+def _unfit(topic: str, why: str) -> DefiniteError:
+    return DefiniteError(f"the topic {topic} has a message that Debezium should not have written: {why}", _ANEW)

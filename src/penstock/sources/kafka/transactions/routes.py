@@ -1,0 +1,51 @@
+"""Which topic has the events of which table: ENDs count by table (``schema.table``), ticks are of topics.
+
+Debezium's topics are called ``<prefix>.<schema>.<table>``, with an underscore for each character that Kafka does not
+take. Whoever routes tables to other topics says so. A table that is in none of our topics is not waited for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from penstock.errors import DefiniteError
+from penstock.sources.kafka.transactions.marks import Ends, Ints
+
+__all__ = ["Routes"]
+
+_FOREIGN = re.compile(r"[^A-Za-z0-9._-]")
+
+
+class Routes:
+    """Finds topics of tables, and remembers them."""
+
+    def __init__(self, topics: Sequence[str], given: Mapping[str, str] | None = None) -> None:
+        self._topics = tuple(topics)
+        self._found: dict[str, int | None] = {}
+        for table, topic in (given or {}).items():
+            self._found[table] = self._topics.index(topic) if topic in self._topics else None
+
+    def wanted(self, ends: Ends) -> Ints:
+        """Return how many events each END has in each topic: a row for each END, a column for each topic."""
+        wanted = np.zeros((len(ends.offsets), len(self._topics)), np.int64)
+        for place, table in enumerate(ends.collections):
+            topic = self._topic_of(table)
+            if topic is not None:
+                wanted[:, topic] += ends.counts[:, place]
+        return wanted
+
+    def _topic_of(self, table: str) -> int | None:
+        if table not in self._found:
+            self._found[table] = self._by_name(table)
+        return self._found[table]
+
+    def _by_name(self, table: str) -> int | None:
+        name = _FOREIGN.sub("_", table)
+        found = [place for place, topic in enumerate(self._topics) if f".{topic}".endswith(f".{name}")]
+        if len(found) > 1:
+            message = f"{' and '.join(self._topics[place] for place in found)} could both have the events of {table}"
+            raise DefiniteError(message, "Say which one it is, or follow them with two sources.")
+        return found[0] if found else None

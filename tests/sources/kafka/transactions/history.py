@@ -1,0 +1,150 @@
+"""A database's history and the topics that Debezium makes of it, in plain Python: what is held against the real thing.
+
+A history is a list of transactions, each with events: a key of a topic gets a value. Debezium writes it in order, one
+*item* after the other (events, then the END), into partitions by key. Killed, every partition has got some of what was
+sent, and the next run begins at an item that all of them have got before. So what is in a partition is a list of items
+that goes on, and now and then back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from random import Random
+
+import numpy as np
+
+from penstock.sources.kafka.transactions.marks import Ends, MarkKind, Marks
+
+TOPICS = {"dbz.public.a": 2, "dbz.public.b": 1, "dbz.other.c": 3}
+METADATA = "dbz.transaction"
+FOREIGN = "public.unfollowed"
+
+State = dict[tuple[str, int], int]
+Partition = tuple[str, int]
+
+
+def table_of(topic: str) -> str:
+    return topic.partition(".")[2]
+
+
+@dataclass(frozen=True)
+class Item:
+    """An event, or an END: the item of a transaction that has no topic."""
+
+    transaction: int
+    order: int = 0
+    topic: str = ""
+    partition: int = 0
+    key: int = 0
+    tombstone: bool = False
+
+
+@dataclass
+class Database:
+    """Transactions by number from 1; number 0 is what was there before."""
+
+    ends: list[int] = field(default_factory=list)
+    names: list[int] = field(default_factory=list)
+    events: list[list[Item]] = field(default_factory=list)
+    foreign: list[int] = field(default_factory=list)
+
+    @classmethod
+    def drawn(cls, random: Random, count: int) -> Database:
+        """Make a history, whose transactions may have no event at all."""
+        made = cls([random.randrange(1, 5)], [0], [[]], [0])
+        names = random.sample(range(1, 10 * count + 10), count)
+        for number, name in enumerate(names, 1):
+            made.ends.append(made.ends[-1] + random.randrange(1, 20))
+            made.names.append(name)
+            strangers = random.choice([0, 0, 0, 1, 3])
+            size = random.choice([0, 1, 1, 2, 3, 8])
+            orders = sorted(random.sample(range(1, size + strangers + 1), size))
+            made.foreign.append(strangers)
+            made.events.append([made._event(random, number, order) for order in orders])
+        return made
+
+    def _event(self, random: Random, number: int, order: int) -> Item:
+        topic = random.choice(list(TOPICS))
+        key = random.randrange(6)
+        return Item(number, order, topic, key % TOPICS[topic], key)
+
+    def items(self, random: Random) -> list[Item]:
+        """Return what Debezium sends: tombstones follow some events."""
+        sent = []
+        for number in range(1, len(self.ends)):
+            for event in self.events[number]:
+                sent.append(event)
+                if random.random() < 0.2:
+                    sent.append(Item(number, 0, event.topic, event.partition, tombstone=True))
+            sent.append(Item(number))
+        return sent
+
+    def state(self, upto: int) -> State:
+        """Return the values of all keys after a transaction: the number of the event that wrote it."""
+        values: State = {}
+        for number in range(upto + 1):
+            for event in self.events[number]:
+                values[event.topic, event.key] = number * 100 + event.order
+        return values
+
+    def marks(self, items: list[Item], first: int) -> Marks:
+        """Return events of a partition as they are read, from an offset on."""
+        numbers = np.array([[e.transaction, e.order, e.tombstone] for e in items], np.int64).reshape(-1, 3)
+        passes = numbers[:, 2] == 1
+        ends, names = np.array(self.ends), np.array(self.names)
+        return Marks(
+            np.arange(first, first + len(items)),
+            np.where(passes, MarkKind.PASSES, MarkKind.CHANGE).astype(np.int64),
+            np.where(passes, 0, names[numbers[:, 0]]),
+            np.where(passes, -1, ends[numbers[:, 0] - 1]),
+            numbers[:, 1],
+            np.full(len(items), -1, np.int64),
+            np.zeros(len(items), np.bool_),
+        )
+
+    def read_ends(self, items: list[Item], first: int) -> Ends:
+        """Return ENDs as they are read, from an offset on."""
+        tables = [*map(table_of, TOPICS), FOREIGN]
+        counts = np.zeros((len(items), len(tables)), np.int64)
+        for place, item in enumerate(items):
+            for event in self.events[item.transaction]:
+                counts[place, list(TOPICS).index(event.topic)] += 1
+            counts[place, -1] = self.foreign[item.transaction]
+        numbers = np.array([item.transaction for item in items], np.int64)
+        ends, names = np.array(self.ends), np.array(self.names)
+        offsets = np.arange(first, first + len(items))
+        return Ends(offsets, names[numbers], ends[numbers], numbers * 1000, tables, counts)
+
+
+class Topics:
+    """What brokers have of a history in the end."""
+
+    def __init__(self, random: Random, database: Database, kills: int, *, lost: bool = True) -> None:
+        """Write it; with `lost` a kill loses what was sent to some partitions, and not what was sent to others."""
+        self.data: dict[Partition, list[Item]] = {(t, p): [] for t, count in TOPICS.items() for p in range(count)}
+        self.metadata: list[Item] = []
+        self.times: dict[Partition | None, list[int]] = {place: [] for place in [*self.data, None]}
+        """When each message came: brokers have all that was sent before a moment."""
+        items = database.items(random)
+        begin = 0
+        for life in range(kills + 1):
+            last = life == kills
+            ends = {
+                place: len(items) if last else random.randrange(begin, len(items) + 1) for place in [*self.data, None]
+            }
+            if not last:  # how far it comes lies somewhere, and not all partitions have all of that
+                far = random.randrange(begin, len(items) + 1)
+                ends = {place: max(begin, far - lost * random.choice([0, 0, 1, 3, 10])) for place in ends}
+            for number in range(begin, len(items)):
+                item = items[number]
+                place = (item.topic, item.partition) if item.topic else None
+                if number < ends[place]:
+                    (self.metadata if place is None else self.data[place]).append(item)
+                    self.times[place].append(life * len(items) + number)
+            self.end = (life + 1) * len(items)
+            begin = random.randrange(max(0, min(ends.values()) - 25), min(ends.values()) + 1) if not last else 0
+
+    def there(self, place: Partition | None, moment: int) -> int:
+        """Return how many messages a partition, or None: the metadata topic, has at a moment."""
+        return bisect_left(self.times[place], moment)
