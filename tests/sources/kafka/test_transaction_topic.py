@@ -38,8 +38,8 @@ def test_ticks_end_with_a_transaction(topics: Topics, tmp_path: Path) -> None:
     bank.write(bank.copy())
     metadata = f"ENVELOPE DEBEZIUM UPSERT TRANSACTION METADATA (TOPIC '{bank.metadata}')"
     made = created(topics, f"{named(bank)} {ROWS} {metadata} WITH (timestamp frequency ms = 20)")
-    assert made.transactions is not None
-    assert made.transactions.topic.name == bank.metadata
+    assert made.metadata is not None
+    assert made.metadata.topic.name == bank.metadata
     assert source(topics, f"{named(bank)} {ROWS} {metadata}").check(made).ready
     followed = Made(tmp_path, made)
 
@@ -64,13 +64,16 @@ def test_it_is_found_where_it_is_written(topics: Topics, registry: SchemaRegistr
     assert "nowhere" in refused(topics, f"{named(bank)} {ROWS} {wrong}").message
     checked = source(topics, f"{named(bank)} {ROWS} {wrong}").check()
     assert [finding.object for finding in checked.findings] == [f"nowhere-{bank.metadata}"]
+    several = topics.make(2)
+    with_several = f"ENVELOPE DEBEZIUM TRANSACTION METADATA (TOPIC '{several}')"
+    assert "has 2 partitions" in refused(topics, f"{named(bank)} {ROWS} {with_several}").message
     right = f"ENVELOPE DEBEZIUM TRANSACTION METADATA (TOPIC '{bank.metadata}')"
     record = {"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]}
     avro = ROWS.replace("JSON COLUMNS (id bigint, balance bigint)", f"AVRO SCHEMA '{json.dumps(record)}'")
-    assert "without a registry" in refused(topics, f"{named(bank)} {avro} {right}").message
+    assert "AVRO by a registry" in refused(topics, f"{named(bank)} {avro} {right}").message
     registry.register(f"{bank.metadata}-value", json.dumps(END))
     both = f"{named(bank)} {ROWS} USING SCHEMA REGISTRY '{registry.url}' {right}"
-    told = created(topics, both).transactions
+    told = created(topics, both).metadata
     assert told is not None
     assert isinstance(told.format.format, JsonFormat)
     assert told.format.framed

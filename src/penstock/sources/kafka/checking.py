@@ -80,7 +80,7 @@ def _could_be_made(creation: Creation, topic: str) -> Iterator[Finding]:
 
 def _transactions(creation: Creation, topic: str | None) -> list[Finding]:
     try:
-        creation.transactions()
+        creation.metadata()
     except PenstockError as refused:
         return [error(str(topic), refused.message, refused.remedy)]
     return []

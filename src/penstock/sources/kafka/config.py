@@ -31,8 +31,8 @@ class KafkaConfig(FollowingConfig):
     """Topics, and a table of each."""
 
     tables: tuple[TopicTable | RowTable, ...]
-    transactions: TransactionMetadata | None = None
-    """Where upstream transactions are told, if ticks are to keep them whole."""
+    metadata: TransactionMetadata | None = None
+    """Where Debezium tells which changes are one transaction; None: each topic is followed on its own."""
 
     @classmethod
     def made(
@@ -63,7 +63,7 @@ class KafkaConfig(FollowingConfig):
             update={o: value for o, value in wished.items() if o in KafkaWithOptions.model_fields}
         )
         registry = registry_address(self.what, how)
-        told = self.transactions
+        told = self.metadata
         return self.model_copy(
             update={
                 "how": how,
@@ -76,8 +76,8 @@ class KafkaConfig(FollowingConfig):
         )
 
     def waiting(self, state: Path) -> str | None:
-        """Say what its capture waits for."""
-        if self.transactions is None:
+        """Say for what transaction is waited."""
+        if self.metadata is None:
             return None
         from penstock.sources.kafka.transactions.standing import waits_for
 
@@ -86,7 +86,7 @@ class KafkaConfig(FollowingConfig):
     def anew(self, tables: Sequence[ProducedTable]) -> Self:
         """Let its one topic be read again, from where reading it would begin now."""
         found = [table for table in tables if isinstance(table, TopicTable)]
-        if len(self.topics) > 1 or self.transactions is not None:
+        if len(self.topics) > 1 or self.metadata is not None:
             message = f"the tables of source {self.source} are made together: one alone cannot be captured anew"
             raise UsageError(message, f"Drop the source and create it again: penstock drop {self.source}")
         update = {"topics": tuple(table.topic for table in found), "tables": _with_ticks(found)}

@@ -46,16 +46,16 @@ class Creation:
         """Look at the topics, and return what their capture needs."""
         if needs_settings(self._what, self._how):
             self._check_settings()
-        told = self.transactions()
+        metadata = self.metadata()
         tables = [self.table(topic) for topic in self._what.names()]
         return KafkaConfig.made(
-            self._source, self._what, self._how, tables, transactions=told, retain_history=retain_history
+            self._source, self._what, self._how, tables, metadata=metadata, retain_history=retain_history
         )
 
-    def transactions(self) -> TransactionMetadata | None:
-        """Look at the topic that tells transactions; None where there is none."""
+    def metadata(self) -> TransactionMetadata | None:
+        """Look at the topic of transaction metadata; None where there is none."""
         topic = self._what.envelope.transaction_metadata_topic
-        return None if topic is None else transaction_metadata(self._source, self._what, self._how, topic)
+        return None if topic is None else transaction_metadata(self._source, self._what, self._how, topic, self._start)
 
     def table(self, topic: str) -> TopicTable:
         """Look at one topic, and return its table."""

@@ -20,12 +20,12 @@ def _factory() -> InstanceFactory:
 
 def _instance(config: KafkaConfig, log: ChangeLog, state: Path) -> Instance:
     """Make an instance that follows topics; by transactions, where these are told."""
-    if config.transactions is None:
+    if config.metadata is None:
         return FollowingInstance(config, log, state)
     from penstock.sources.kafka.transactions.instance import TransactionsInstance
 
     values = {table.topic.name: table.value_format for table in config.produced()}
-    return TransactionsInstance(config, config.transactions, values, log, state)
+    return TransactionsInstance(config, config.metadata, values, log, state)
 
 
 KIND = Kind(KafkaSource, KafkaConfig, _factory)

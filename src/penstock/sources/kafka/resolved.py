@@ -54,6 +54,7 @@ __all__ = ["Message", "TopicFormats"]
 Message = tuple[bytes | None, bytes | None]
 """A key and a value."""
 _SAMPLE, _LARGEST_SAMPLE = 500, 20_000
+"""What tells that a message is one; the instance knows what else it needs."""
 _RECORDS = (EnvelopeKind.DEBEZIUM, EnvelopeKind.DEBEZIUM_UPSERT)
 _GIVE_COLUMNS = (
     "Give the columns (of the row, where Debezium writes them): JSON COLUMNS (id bigint, …); or take it as TEXT."
