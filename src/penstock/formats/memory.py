@@ -2,10 +2,10 @@
 
 Kernels get places in memory as plain numbers. Arrays would do the same at a tenth of the speed: numba counts references
 to an array wherever it is handed on, and a kernel hands on a dozen of them, several times per value. A number costs
-nothing, and functions of numbers may call themselves and each other's kin without numba losing sight of types.
+nothing.
 
-So there are no bounds here: who calls `byte` has compared the place with the end of the message, and who calls `word`
-knows the table. Python makes the addresses (`address`) and keeps the arrays alive while a kernel runs.
+There are no bounds here. Who reads a message has compared the place with its end; who reads a table knows its rows.
+Python makes the addresses (`address`), and holds the arrays until the kernel has returned and spans have been copied.
 """
 
 from __future__ import annotations

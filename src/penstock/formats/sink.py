@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.formats.compiling import constant, inner
+from penstock.formats.compiling import NIL, constant, inner
 from penstock.formats.memory import set_byte, set_word, word
 
 __all__ = [
@@ -89,7 +89,7 @@ def put_there(sink: Sink, column: int) -> None:
 @inner
 def reserve(sink: Sink, column: int) -> int:
     """Add one entry whose value, a count of items, comes later (`put_count`); return where."""
-    put(sink, column, 0)
+    put(sink, column, NIL)
     return word(sink.columns + (column << 6) + _COUNT) - 1
 
 

@@ -34,6 +34,7 @@ _M32 = np.uint64(0xFFFFFFFF)
 _U32 = np.uint64(32)
 _U10 = np.uint64(10)
 _MOST_EXPONENT = 100_000
+_LARGEST = constant(64)
 _SMALL_POWERS = np.array([10**exponent for exponent in range(19)], np.int64)
 
 
@@ -201,7 +202,7 @@ def float_problem(at: int, end: int, bits: int) -> int:
     if (size >= 38 or size <= -45) and not _in_range(size, _leading(begin, stop), bits):
         return _NUMBER_RANGE
     if point < 0 and stop == end and significant <= 18:
-        whole, _ = integer_value(at, end, 64)
+        whole, _ = integer_value(at, end, _LARGEST)
         if (np.int64(np.float64(whole)) if bits == 64 else np.int64(np.float32(whole))) != whole:
             return _INEXACT
     return _FINE

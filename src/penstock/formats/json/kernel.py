@@ -40,9 +40,9 @@ LIST = 21
 MAP = 22
 RAW = 23
 
-RULE, FIRST, SECOND, CHILD = (constant(8 * place) for place in range(4))
+_RULE, _FIRST, _SECOND, _CHILD = (constant(8 * place) for place in range(4))
 """How far from the beginning of its row each number of a column is: rule, two numbers of its own, and first child."""
-KEY_HASH, KEY_PLACE, KEY_SIZE, KEY_COLUMN = (constant(8 * place) for place in range(4))
+_KEY_HASH, _KEY_PLACE, _KEY_SIZE, _KEY_COLUMN = (constant(8 * place) for place in range(4))
 """The same of a key of a struct: its hash, its place in the constants, its size, and the column of its values."""
 EXPECTED = 10
 """Where, among the words for kinds of values, those for rules begin."""
@@ -89,12 +89,12 @@ def _scalar(token: int, column: int, rule: int, tape: Tape, plan: Plan, sink: Si
     kind, start, end = word(row + KIND), word(row + START), word(row + END)
     if rule == BOOLEAN:
         if kind in (TRUE, FALSE):
-            put(sink, column, kind == TRUE)
+            put(sink, column, 1 if kind == TRUE else 0)
             return True
     elif rule <= DECIMAL:
         if kind == NUMBER:
             own = plan.rules + (column << 5)
-            return put_number(start, end, rule, word(own + FIRST), word(own + SECOND), column, sink, fault)
+            return put_number(start, end, rule, word(own + _FIRST), word(own + _SECOND), column, sink, fault)
     elif kind == STRING:
         if rule != TEXT:
             return put_time(start, end, rule, column, sink, fault)
@@ -107,7 +107,7 @@ def _scalar(token: int, column: int, rule: int, tape: Tape, plan: Plan, sink: Si
 def _found(token: int, column: int, slots: int, tape: Tape, plan: Plan, fault: int) -> bool:
     """Note for each key of a struct which token has its value; False if the object has a key that is refused."""
     rule = plan.rules + (column << 5)
-    first, count = plan.keys + (word(rule + FIRST) << 5), word(rule + SECOND)
+    first, count = plan.keys + (word(rule + _FIRST) << 5), word(rule + _SECOND)
     for slot in range(slots, slots + (count << 3), 8):
         set_word(slot, _NONE)
     key, stop, guess = token + 1, word(token_row(tape, token) + AFTER), NIL
@@ -132,8 +132,8 @@ def _matching(row: int, first: int, count: int, guess: int, plan: Plan) -> int:
         if candidate >= count:
             candidate -= count
         key = first + (candidate << 5)
-        place, size = plan.constants + word(key + KEY_PLACE), word(key + KEY_SIZE)
-        if word(key + KEY_HASH) == hashed and same_text(start, end, place, size):
+        place, size = plan.constants + word(key + _KEY_PLACE), word(key + _KEY_SIZE)
+        if word(key + _KEY_HASH) == hashed and same_text(start, end, place, size):
             return candidate
     return _NONE
 
@@ -146,7 +146,7 @@ def _put(token: int, column: int, slots: int, tape: Tape, plan: Plan, sink: Sink
     it loads two that call each other.
     """
     row, own = token_row(tape, token), plan.rules + (column << 5)
-    kind, rule = word(row + KIND), word(own + RULE)
+    kind, rule = word(row + KIND), word(own + _RULE)
     if kind == NULL:
         put_null(sink, column)
         return True
@@ -161,16 +161,16 @@ def _put(token: int, column: int, slots: int, tape: Tape, plan: Plan, sink: Sink
         if not _found(token, column, slots, tape, plan, fault):
             return False
         put_there(sink, column)
-        key, count = plan.keys + (word(own + FIRST) << 5), word(own + SECOND)
+        key, count = plan.keys + (word(own + _FIRST) << 5), word(own + _SECOND)
         for slot in range(slots, slots + (count << 3), 8):
-            below, value = word(key + KEY_COLUMN), word(slot)
+            below, value = word(key + _KEY_COLUMN), word(slot)
             key += 32
             if value == _NONE:
                 put_null(sink, below)
             elif not _put(value, below, slots + (count << 3), tape, plan, sink, fault):
                 return False
         return True
-    child, place = word(own + CHILD), reserve(sink, column)
+    child, place = word(own + _CHILD), reserve(sink, column)
     item, stop, count = token + 1, word(row + AFTER), NIL
     while item < stop:
         if rule == MAP:

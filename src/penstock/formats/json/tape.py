@@ -62,7 +62,7 @@ _TRAILING = constant(Problem.TRAILING)
 _DEPTH = constant(Problem.DEPTH)
 _DUPLICATE = constant(Problem.DUPLICATE)
 
-_VALUE, _FIRST_VALUE, _NAME, _FIRST_NAME, _AFTER = range(5)
+_VALUE, _FIRST_VALUE, _NAME, _FIRST_NAME, _AFTER = (constant(state) for state in range(5))
 _QUOTE, _COMMA, _COLON, _CLOSE_OBJECT, _CLOSE_ARRAY, _OPEN_OBJECT, _OPEN_ARRAY = 34, 44, 58, 125, 93, 123, 91
 _TRUE_TEXT, _NULL_TEXT, _FALS_TEXT = (int.from_bytes(text, "little") for text in (b"true", b"null", b"fals"))
 _E = 101

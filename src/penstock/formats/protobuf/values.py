@@ -65,7 +65,7 @@ def put_value(number: int, place: int, field: int, plan: Plan, groups: int, sink
         put_two(sink, column, NIL, number)
         return True
     if kind == EMPTY:
-        put(sink, column, place != 0)
+        put(sink, column, 1 if place else 0)
         return well_formed(place, place + number, node_of(field, plan), groups, fault)
     if kind in (SINT32, SINT64):
         number = signed(number)
