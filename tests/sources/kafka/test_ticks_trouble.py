@@ -11,7 +11,7 @@ from tests.sources.kafka.followed import Followed, Topics, require_whole
 
 from penstock.errors import TransientError
 from penstock.positions import Lsn
-from penstock.sources.kafka import following
+from penstock.sources.kafka import observing
 from penstock.sources.kafka.observing import TopicsClient
 from penstock.sources.kafka.ticks import taken_by
 
@@ -105,7 +105,7 @@ def test_without_base_tables_everything_is_needed(tmp_path: Path, topics: Topics
 
 def test_a_broker_that_dies_and_comes_back(tmp_path: Path, topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     patience = 60.0
-    monkeypatch.setattr(following, "TopicsClient", lambda *told: TopicsClient(*told, patience=patience))
+    monkeypatch.setattr(observing, "TopicsClient", lambda *told, **more: TopicsClient(*told, **more, patience=patience))
     followed, name = taken(tmp_path, topics, 3, 2)
     topics.fill(name, 1, 1)
     patience = 0.5

@@ -245,4 +245,4 @@ def _is_one_column(column: GivenColumn) -> bool:
         found = ddl_columns(ddl([column]))
     except SqlglotError:
         return False
-    return found.num_fields == 1 and found.field(0).name == column.name
+    return bool(found.num_fields == 1 and found.field(0).name == column.name)
