@@ -5,7 +5,8 @@ begun last keeps one worker busy while the others have nothing left to do. Only 
 stays in the order of the folders.
 
 The order is of measured times, and need not be exact: what matters is that no file of more than a minute is missing.
-`pytest --durations=50` shows them.
+`pytest --durations=50` shows them. Between those of `end_to_end`, which start several JVMs each, stand two others, so
+that few of them run at once.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ __all__ = ["LONGEST", "longest_first"]
 
 LONGEST = (
     "tests/end_to_end/test_kill.py",
-    "tests/end_to_end/test_cluster.py",
-    "tests/end_to_end/test_bank.py",
-    "tests/end_to_end/test_whole_path.py",
-    "tests/end_to_end/test_chunked_kill.py",
-    "tests/end_to_end/test_demo.py",
     "tests/test_bench.py",
     "tests/control/test_altering.py",
+    "tests/end_to_end/test_cluster.py",
     "tests/control/test_repair.py",
     "tests/tables/test_base.py",
+    "tests/end_to_end/test_bank.py",
     "tests/control/test_copies.py",
     "tests/control/test_copying.py",
+    "tests/end_to_end/test_whole_path.py",
     "tests/control/test_as_of.py",
     "tests/control/test_shards.py",
+    "tests/end_to_end/test_chunked_kill.py",
     "tests/tables/test_overlay.py",
     "tests/tables/test_histories.py",
+    "tests/end_to_end/test_demo.py",
     "tests/control/test_schema_changes.py",
     "tests/control/test_upkeeping.py",
     "tests/cli/test_verify.py",

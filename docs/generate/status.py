@@ -44,6 +44,8 @@ _FIELDS: dict[type, dict[str, str]] = {
         "readers": "Who still needs history, and from where on.",
         "part_of": "Of a [shard](../how-to/capture-shards.md), the name that you gave to all of them; else null.",
         "shard": "Of a shard, what its rows have in `penstock_shard`; else null.",
+        "waiting": "While the home runs: what the source waits for, like the rest of a transaction, and why that "
+        "may be; else null.",
     },
     ReaderStatus: {
         "name": "`tables` for the base tables, `reader NAME` for a stream that is registered; others have leases.",

@@ -19,7 +19,7 @@ from penstock.sources.kafka.registry_address import registry_address
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.ticks import tick_table
 from penstock.sources.kafka.topic_log import TopicLog
-from penstock.sources.kafka.topic_table import TopicTable
+from penstock.sources.kafka.topic_table import TopicTable, reached_by
 from penstock.sources.kafka.transactions.metadata import TransactionMetadata
 from penstock.sources.kafka.with_options import KafkaWithOptions
 from penstock.sources.row_tables import RowTable
@@ -56,6 +56,25 @@ class KafkaConfig(FollowingConfig):
         """Return the log with what the topics hold."""
         return TopicLog(log, self.source, self.what, self.how, tuple(self.produced()), state)
 
+    def altered(self, spec: Source) -> Self:
+        """Return this config with the options that can be changed; tables know how a registry is reached, too."""
+        wished = {option: getattr(spec, option) for option in spec.ALTERABLE}
+        how = self.how.model_copy(
+            update={o: value for o, value in wished.items() if o in KafkaWithOptions.model_fields}
+        )
+        registry = registry_address(self.what, how)
+        told = self.metadata
+        return self.model_copy(
+            update={
+                "how": how,
+                "tables": tuple(t.reached_by(registry) if isinstance(t, TopicTable) else t for t in self.tables),
+                "transactions": None
+                if told is None
+                else told.model_copy(update={"format": reached_by(told.format, registry)}),
+                "retain_history": wished.get("retain_history", self.retain_history),
+            }
+        )
+
     def waiting(self, state: Path) -> str | None:
         """Say for what transaction is waited."""
         if self.metadata is None:
@@ -64,26 +83,11 @@ class KafkaConfig(FollowingConfig):
 
         return waits_for(state)
 
-    def altered(self, spec: Source) -> Self:
-        """Return this config with the options that can be changed; tables know how a registry is reached, too."""
-        wished = {option: getattr(spec, option) for option in spec.ALTERABLE}
-        how = self.how.model_copy(
-            update={o: value for o, value in wished.items() if o in KafkaWithOptions.model_fields}
-        )
-        registry = registry_address(self.what, how)
-        tables = tuple(t.reached_by(registry) if isinstance(t, TopicTable) else t for t in self.tables)
-        return self.model_copy(
-            update={"how": how, "tables": tables, "retain_history": wished.get("retain_history", self.retain_history)}
-        )
-
     def anew(self, tables: Sequence[ProducedTable]) -> Self:
         """Let its one topic be read again, from where reading it would begin now."""
         found = [table for table in tables if isinstance(table, TopicTable)]
-        if len(self.topics) > 1:
+        if len(self.topics) > 1 or self.metadata is not None:
             message = f"the tables of source {self.source} are made together: one alone cannot be captured anew"
-            raise UsageError(message, f"Drop the source and create it again: penstock drop {self.source}")
-        if self.metadata is not None:
-            message = f"source {self.source} follows transactions, which cannot be read again for a table alone"
             raise UsageError(message, f"Drop the source and create it again: penstock drop {self.source}")
         update = {"topics": tuple(table.topic for table in found), "tables": _with_ticks(found)}
         return self.model_copy(update=update)

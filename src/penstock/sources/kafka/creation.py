@@ -25,6 +25,7 @@ from penstock.sources.kafka.start import Start, start_of
 from penstock.sources.kafka.topic_names import local_names
 from penstock.sources.kafka.topic_settings import needs_settings, setting_findings
 from penstock.sources.kafka.topic_table import TopicTable
+from penstock.sources.kafka.transaction_topic import transaction_metadata
 from penstock.sources.kafka.transactions.metadata import TransactionMetadata
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
@@ -45,9 +46,16 @@ class Creation:
         """Look at the topics, and return what their capture needs."""
         if needs_settings(self._what, self._how):
             self._check_settings()
+        metadata = self.metadata()
         tables = [self.table(topic) for topic in self._what.names()]
-        told = {"retain_history": retain_history, "metadata": self._metadata()}
-        return KafkaConfig.made(self._source, self._what, self._how, tables, **told)
+        return KafkaConfig.made(
+            self._source, self._what, self._how, tables, metadata=metadata, retain_history=retain_history
+        )
+
+    def metadata(self) -> TransactionMetadata | None:
+        """Look at the topic of transaction metadata; None where there is none."""
+        topic = self._what.envelope.transaction_metadata_topic
+        return None if topic is None else transaction_metadata(self._source, self._what, self._how, topic, self._start)
 
     def table(self, topic: str) -> TopicTable:
         """Look at one topic, and return its table."""
@@ -64,21 +72,6 @@ class Creation:
             self._what.envelope.kind,
             tuple(IncludedColumn(column.what, column.name or column.what) for column in self._what.include),
         )
-
-    def _metadata(self) -> TransactionMetadata | None:
-        """Look at the topic of transaction metadata. Offsets that are given are of the others: it begins with all."""
-        topic = self._what.envelope.transaction_metadata_topic
-        if topic is None:
-            return None
-        start = Start() if self._start.offsets else self._start
-        followed = beginning(self._what, self._how, self._source, topic, start)
-        if len(followed.offsets) > 1:
-            message = f"the topic {topic} of transaction metadata has {len(followed.offsets)} partitions"
-            raise DefiniteError(message, "Let it have one: the order of transactions is that of its messages.")
-        formats = TopicFormats(
-            self._what, registry_address(self._what, self._how), topic, lambda: self._messages(topic)
-        )
-        return TransactionMetadata(topic=followed, format=formats.metadata())
 
     def name(self, topic: str) -> TableName:
         """Return the name of a topic's table."""

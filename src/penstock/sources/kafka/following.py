@@ -13,8 +13,9 @@
 * **A backlog** is taken in several ticks, each of at most some million messages of a topic.
 * **Producers' transactions** are not moments of their own: with ``read_committed`` their messages come into ticks only
   when they are decided, but those of one transaction may come in several.
-* **Kept by the brokers.** What a registered reader of the log (the base tables) has yet to read must still be in Kafka.
-  Where no one is registered, that is all that the log has. Of history before that, Kafka may keep less than the log.
+* **Kept by the brokers.** What the base table of a topic has yet to take in must still be in Kafka. How far that is, is
+  a pin in the log (`taken_by`); where there is none yet, nothing was taken in. Of history before that, Kafka may keep
+  less than the log.
 * **Brokers that do not answer**, or refuse a login, end the run and not the tables: the next run goes on, or says why
   not before it has taken anything.
 """
@@ -34,7 +35,7 @@ from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.kafka.continuity import Reached, bounded, check_kept, continued
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
-from penstock.sources.kafka.ticks import first_offsets, tick_row, tick_table, widened_offsets
+from penstock.sources.kafka.ticks import first_offsets, taken_by, tick_row, tick_table, widened_offsets
 from penstock.sources.kafka.topic_table import FollowedTopic
 from penstock.sources.kafka.with_options import KafkaWithOptions
 from penstock.sources.stepping import SteppingConfig, SteppingInstance
@@ -155,10 +156,9 @@ class FollowingInstance(SteppingInstance[FollowingConfig]):
         starts = {name: topic.starts for name, topic in found.items() if topic is not None}
         if starts == self._starts:
             return
-        registered = [pin.at for pin in self._reader.pins() if pin.expires is None]
-        needed = min(registered, default=self._reader.frontiers().valid)
+        pins, valid = {pin.reader: pin.at for pin in self._reader.pins()}, self._reader.frontiers().valid
         for name, topic in found.items():
-            begun = self._begun(name, needed, at)
+            begun = self._begun(name, pins.get(taken_by(name), valid), at)
             if begun is not None and topic is not None:
                 check_kept(self._config.source, name, begun, topic)
         self._starts = starts

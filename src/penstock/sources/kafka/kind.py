@@ -19,7 +19,7 @@ def _factory() -> InstanceFactory:
 
 
 def _instance(config: KafkaConfig, log: ChangeLog, state: Path) -> Instance:
-    """Make the instance that follows topics as they are, or by the transactions upstream."""
+    """Make an instance that follows topics; by transactions, where these are told."""
     if config.metadata is None:
         return FollowingInstance(config, log, state)
     from penstock.sources.kafka.transactions.instance import TransactionsInstance

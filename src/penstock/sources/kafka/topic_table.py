@@ -19,7 +19,7 @@ from penstock.sources.row_tables import RowTable
 if TYPE_CHECKING:
     from penstock.envelopes import Shape
 
-__all__ = ["FollowedTopic", "TopicTable"]
+__all__ = ["FollowedTopic", "TopicTable", "reached_by"]
 
 _RECORDS = (EnvelopeKind.DEBEZIUM, EnvelopeKind.DEBEZIUM_UPSERT)
 
@@ -74,8 +74,8 @@ class TopicTable(RowTable):
         """Return the table with the same schemas, of a registry that is reached in another way now."""
         return self.model_copy(
             update={
-                "key_format": None if self.key_format is None else _reached_by(self.key_format, registry),
-                "value_format": _reached_by(self.value_format, registry),
+                "key_format": None if self.key_format is None else reached_by(self.key_format, registry),
+                "value_format": reached_by(self.value_format, registry),
             }
         )
 
@@ -94,7 +94,8 @@ class TopicTable(RowTable):
         return self.envelope in _RECORDS
 
 
-def _reached_by(resolved: ResolvedFormat, registry: RegistryAddress | None) -> ResolvedFormat:
+def reached_by(resolved: ResolvedFormat, registry: RegistryAddress | None) -> ResolvedFormat:
+    """Return a format with the same schema, of a registry that is reached in another way now."""
     if not resolved.framed:
         return resolved
     return resolved.model_copy(update={"format": resolved.format.model_copy(update={"registry": registry})})

@@ -146,6 +146,9 @@ def test_beginning_in_the_middle(seed: int) -> None:
     for _ in range(10):
         reader.look(topics.end)
         _check_from_the_middle(reader)
+    earlier = [item.transaction for place, items in topics.data.items() for item in items[: starts[place]]]
+    later = [item.transaction for item in topics.metadata[reader.metadata_start :]]
+    assert reader.state is not None or max(later, default=0) <= max(earlier, default=0) + 1
     if reader.state is not None and reader.cutting.state.doubt < 0:
         assert reader.upto == {place: len(items) for place, items in topics.data.items()}
 

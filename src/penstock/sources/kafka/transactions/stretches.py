@@ -99,6 +99,7 @@ class Stretches:
         top = Top(*map(int, rows[passed - 1, [_TOP_BEFORE, _TOP_ORDER]])) if passed else self.top
         offset = self.read if passed == len(rows) else int(rows[passed - 1, _END]) if passed else self.upto
         late = (kind[passed:] == MarkKind.CHANGE) & (before[passed:] < completed) & (before[passed:] > top.before)
+        late &= before[passed:] >= self._doubt
         return Place(passed, offset, top, orderly=not late.any())
 
     def cut(self, place: Place) -> None:
