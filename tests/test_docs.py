@@ -130,10 +130,12 @@ def test_the_design_names_every_layer() -> None:
     assert {layer for layer in layers if f"`{layer}`" not in text} == set()
 
 
-def test_the_coordinates_of_delta_are_the_locked_ones() -> None:
+def test_the_coordinates_of_packages_are_the_locked_ones() -> None:
     text = (DOCS / "how-to" / "run-on-your-own-spark.md").read_text(encoding="utf-8")
-    delta = next(jar for jar in locked_jars() if jar.artifact.startswith("delta-spark"))
-    assert f"--packages {delta.organisation}:{delta.artifact}:{delta.revision} " in text
+    named = [jar for jar in locked_jars() if jar.artifact.startswith(("delta-spark", "spark-sql-kafka"))]
+    assert len(named) == 2
+    listed = ",".join(f"{jar.organisation}:{jar.artifact}:{jar.revision}" for jar in named)
+    assert f"--packages {listed} " in text
 
 
 # -- what pages show ---------------------------------------------------------------------------------------------------

@@ -103,3 +103,20 @@ def test_rows_of_plain_records_have_one_type() -> None:
     assert resolved.spark_type.simpleString() == (
         "struct<before:struct<id:bigint>,after:struct<id:bigint>,source:struct<lsn:bigint>,op:string>"
     )
+
+
+def test_json_whose_schema_means_something_else_is_a_problem_and_one_that_grew_is_none() -> None:
+    plain = [{"type": "int64", "field": "at", "name": MICROS}, {"type": "int64", "field": "n"}]
+    millis = [{**plain[0], "name": MILLIS}, plain[1]]
+    named = [plain[0], {**plain[1], "name": MICROS}]
+    grown = [*plain, {"type": "string", "field": "more"}]
+    resolved = resolve(JsonFormat(), sample=[wrapped({"at": 1, "n": 1}, plain)])
+    messages = [wrapped({"at": i, "n": 1}, each) for i, each in enumerate((plain, millis, named, grown, plain))]
+    rows, problems = decode_batch(pa.array([*messages, b"{"]), resolved)
+    found = [None if row is None else row["payload"]["at"] for row in rows.to_pylist()]
+    assert found == [0, None, None, 3, 4, None]
+    told = problems.to_pylist()
+    assert "another meaning of payload.at" in told[1]
+    assert "another meaning of payload.n" in told[2]
+    assert [told[0], told[3], told[4]] == [None] * 3
+    assert "not valid JSON" in told[5]

@@ -26,7 +26,7 @@ import pyarrow as pa
 from penstock.errors import DefiniteError
 from penstock.formats.meanings import BASE64, ITEM, KEPT, Meaning
 
-__all__ = ["ConnectSchema", "connect_schema"]
+__all__ = ["ConnectSchema", "connect_schema", "meanings_of"]
 
 _SCALARS = {
     "boolean": pa.bool_(),
@@ -52,6 +52,8 @@ class ConnectSchema:
     columns: pa.DataType = field(default_factory=pa.null)
     meanings: list[Meaning] = field(default_factory=list)
     raw: list[str] = field(default_factory=list)
+    places: list[tuple[str, ...]] = field(default_factory=list)
+    """Where all fields are, by names from the top."""
 
 
 def connect_schema(sample: Iterable[bytes]) -> ConnectSchema | None:
@@ -67,6 +69,13 @@ def connect_schema(sample: Iterable[bytes]) -> ConnectSchema | None:
         if isinstance(loaded["schema"], dict):
             found = message
     return None if found is None else _read(found)
+
+
+def meanings_of(schema: Any) -> dict[tuple[str, ...], str | None]:
+    """Return what each field of a schema means, by its place; None for one that is what it is."""
+    made = ConnectSchema("")
+    _type(schema, ("payload",), made)
+    return {**dict.fromkeys(made.places), **dict(made.meanings)}
 
 
 def _read(message: bytes) -> ConnectSchema:
@@ -88,6 +97,7 @@ def _type(schema: Any, path: tuple[str, ...], made: ConnectSchema) -> pa.DataTyp
     if not isinstance(schema, dict):
         message = f"the schema in a message does not say what {'.'.join(path)} is"
         raise DefiniteError(message, "Give the columns (schema = 'payload STRUCT<…>'), or take the topic as TEXT.")
+    made.places.append(path)
     kind, name = schema.get("type"), schema.get("name")
     if kind == "bytes":
         made.meanings.append((path, _decimal(schema.get("parameters")) if name == _DECIMAL else BASE64))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 
 from penstock.formats.compiling import Ints
-from penstock.formats.decoder import Decoder
+from penstock.formats.decoder import Decoded, Decoder
 from penstock.formats.format import Extra, JsonFormat, ResolvedFormat
 from penstock.formats.json.kernel import walk_all
 from penstock.formats.json.plan import Scratch, json_plan
+from penstock.formats.json.schema_changes import checked_schemas
 from penstock.formats.memory import address
 from penstock.formats.messages import Messages
 from penstock.formats.sink import Sink
@@ -25,6 +26,11 @@ class JsonDecoder(Decoder):
         assert isinstance(resolved.format, JsonFormat)
         refuse_extra = resolved.format.extra == Extra.REFUSE
         self._tables = json_plan(self._columns, raw=resolved.raw, wrapped=resolved.wrapped, refuse_extra=refuse_extra)
+
+    def decode(self, array: pa.Array | pa.ChunkedArray) -> Decoded:
+        """Decode a binary column; where messages bring their schema, hold that against the one that columns have."""
+        decoded = super().decode(array)
+        return Decoded(*checked_schemas(*decoded, self._resolved.reader)) if self._resolved.reader else decoded
 
     def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
         scratch = Scratch(messages, len(self._tables.keys))
