@@ -35,6 +35,7 @@ from penstock.sources.kafka.transactions.founding import Founding
 from penstock.sources.kafka.transactions.marks import Ends, MarkKind, Marks
 from penstock.sources.kafka.transactions.routes import Routes
 from penstock.sources.kafka.transactions.stretches import NOWHERE, Place, Stretches, Top
+from penstock.sources.kafka.transactions.unplaced import Unplaced
 
 __all__ = ["Cut", "CutState", "Cutting", "Held"]
 
@@ -64,6 +65,8 @@ class CutState(BaseModel):
     """The END from which on it is; None where it is from the beginning of the topics."""
     valid_from_ms: int | None = None
     """When that transaction committed; None where that is not known."""
+    first: tuple[int, int] | None = None
+    """The last transaction that did not tell what committed before it, and its END; see `unplaced`."""
     doubt: int = -1
     """Below it, repeats may be of what came before the beginning; -1 where that is over. See `founding`."""
 
@@ -114,10 +117,12 @@ class Cutting:
             ]
             for topic, offsets in upto.items()
         }
+        self._unplaced = {topic: [Unplaced() for _ in offsets] for topic, offsets in upto.items()}
         self._flight = Flight(tuple(upto), state.completed, state.highest, state.latest)
         self._founding = None if state.founded else founding
         self._metadata_read = state.metadata
         self._server = state.server
+        self._first = state.first
         self._copying = self._over = self._closing = -1
         self._comparable = False
         self._rounds = 0
@@ -127,7 +132,8 @@ class Cutting:
     @property
     def in_flight(self) -> int:
         """How much is held: ENDs, events and stretches."""
-        return self._flight.size + sum(len(each) for parts in self._stretches.values() for each in parts)
+        stretches = sum(len(each) for parts in self._stretches.values() for each in parts)
+        return self._flight.size + stretches + self._held_back()
 
     @property
     def ends_in_flight(self) -> int:
@@ -149,20 +155,14 @@ class Cutting:
         parts = self._stretches[topic]
         added = range(len(parts), count)
         parts += [Stretches(0, NOWHERE) for _ in added]
+        self._unplaced[topic] += [Unplaced() for _ in added]
         return added
 
     def take_changes(self, topic: str, partition: int, marks: Marks, read: int) -> None:
         """Take messages of a partition, which was read up to the offset `read`."""
         self._hold_to(marks.server, topic)
-        stretches = self._stretches[topic][partition]
-        earlier = marks.offsets < stretches.read
-        if earlier.any():
-            if self._founding is not None:
-                self._founding.saw(marks.chosen(earlier))
-            marks = marks.chosen(~earlier)
-        new = stretches.take(marks, read) & (marks.before >= self._state.completed)
-        self._flight.take_events(self._topics[topic], marks.which[new], marks.order[new], marks.before[new])
-        self._follow_copy(marks)
+        self._unplaced[topic][partition].take(marks, read)
+        self._place(topic, partition)
 
     def take_ends(self, ends: Ends, read: int) -> None:
         """Take messages of the metadata topic, which was read up to the offset `read`."""
@@ -171,6 +171,9 @@ class Cutting:
         self._metadata_read = max(self._metadata_read, read)
         self._ends_since |= bool(len(ends.offsets))
         self._follow_stream(int(ends.position.max(initial=-1)) - 1)
+        for topic, parts in self._unplaced.items():
+            for partition in (number for number, each in enumerate(parts) if len(each)):
+                self._place(topic, partition)
 
     def read_all(self) -> None:
         """Know that everything was read that was there at a look; call it once for each look."""
@@ -185,7 +188,7 @@ class Cutting:
 
     def advance(self, now: float) -> Cut | None:
         """Return the furthest cut; None where it is the last one. `now` is any clock that rises, in seconds."""
-        if self._founding is not None and not self._found(self._founding, now):
+        if self._is_copying or (self._founding is not None and not self._found(self._founding, now)):
             return None
         complete = self._flight.complete()
         count = len(complete) if complete.all() else int(np.argmin(complete))
@@ -208,11 +211,35 @@ class Cutting:
         return Held(
             transaction=None if first is None else first[0],
             missing=() if first is None else tuple(first[1]),
-            without_end=self._flight.without_ends(),
-            copying=self._copying > self._state.copied,
+            without_end=self._flight.without_ends() + self._held_back(),
+            copying=self._is_copying,
             repeating=tuple((topic, number) for topic, number, each in parts if each.repeats()),
             founded=self._founding is None,
         )
+
+    def _place(self, topic: str, partition: int) -> None:
+        """Take what is known of a partition to stand somewhere."""
+        stretches = self._stretches[topic][partition]
+        unplaced = self._unplaced[topic][partition]
+        marks, read = unplaced.give(self._end_of, self._flight.highest, stretches.high.before)
+        earlier = marks.offsets < stretches.read
+        if earlier.any():
+            if self._founding is not None:
+                self._founding.saw(marks.chosen(earlier))
+            marks = marks.chosen(~earlier)
+        new = stretches.take(marks, read) & (marks.before >= self._state.completed)
+        self._flight.take_events(self._topics[topic], marks.which[new], marks.order[new], marks.before[new])
+        self._follow_copy(marks)
+
+    def _held_back(self) -> int:
+        return sum(len(each) for parts in self._unplaced.values() for each in parts)
+
+    def _end_of(self, which: int) -> int | None:
+        """Return the END of a transaction that does not tell its place, and remember it: it may be repeated."""
+        end = self._flight.position_of(which)
+        if end is not None:
+            self._first = (which, end)
+        return self._first[1] if self._first is not None and self._first[0] == which else None
 
     # -- transactions -----------------------------------------------------------------------------------------------
 
@@ -276,6 +303,7 @@ class Cutting:
                 "highest": self._flight.highest,
                 "latest": self._flight.latest,
                 "server": self._server,
+                "first": self._first,
                 "metadata": self._metadata_read if ahead is None else ahead,
                 "tops": {topic: tuple(each.top for each in parts) for topic, parts in self._stretches.items()},
                 **told,
@@ -289,6 +317,11 @@ class Cutting:
         self._server = self._server or server
 
     # -- snapshots --------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_copying(self) -> bool:
+        """Whether a snapshot is not over: nothing is cut then, as it may have rows for any partition."""
+        return self._copying > self._state.copied
 
     def _follow_copy(self, marks: Marks) -> None:
         copied = marks.kinds == MarkKind.COPIED
