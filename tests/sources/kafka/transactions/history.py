@@ -158,23 +158,24 @@ class Topics:
             database.unplaced.add(after + 1)
             self._write([*database.copy(after), *database.items(random, after)], 0, killed=True)
             after = max([after, *[item.transaction for items in self._all() for item in items]])
-        items = database.items(random)
+        copy: list[Item] = []
         if copies is not None:
             after = random.randrange(after, len(database.ends))
             database.unplaced.add(after + 1)
-            items = [*database.copy(after), *database.items(random, after)]
+            copy = database.copy(after)
+        items = [*copy, *database.items(random, after)]
         begin = 0
         for life in range(kills + 1):
-            begin = self._write(items, begin, killed=life < kills)
+            begin = self._write(items, begin, killed=life < kills, least=len(copy))
 
     def _all(self) -> list[list[Item]]:
         return [*self.data.values(), self.metadata]
 
-    def _write(self, items: list[Item], begin: int, *, killed: bool) -> int:
-        """Write what one run sends; return where the next one may begin."""
+    def _write(self, items: list[Item], begin: int, *, killed: bool, least: int = 0) -> int:
+        """Write what one run sends, so many items at least; return where the next one may begin."""
         ends: dict[Partition | None, int] = dict.fromkeys(self.times, len(items))
         if killed:  # how far it comes lies somewhere, and not all partitions have all of that
-            far = self._random.randrange(begin, len(items) + 1)
+            far = self._random.randrange(max(begin, least), len(items) + 1)
             ends = {place: max(begin, far - self._lost * self._random.choice([0, 0, 1, 3, 10])) for place in ends}
         for number in range(begin, len(items)):
             item = items[number]
@@ -184,7 +185,7 @@ class Topics:
                 self.times[place].append(self.end + number - begin)
         self.end += len(items) - begin
         noted = min(ends.values())
-        return self._random.randrange(max(0, noted - 25), noted + 1)
+        return self._random.randrange(min(noted, max(least, noted - 25)), noted + 1)
 
     def there(self, place: Partition | None, moment: int) -> int:
         """Return how many messages a partition, or None: the metadata topic, has at a moment."""

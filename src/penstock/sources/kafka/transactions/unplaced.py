@@ -58,7 +58,7 @@ class Unplaced:
             if end is not None:
                 before[mine] = end - 1
             elif _has_no_end(marks, int(np.flatnonzero(mine)[-1]), highest):
-                before[mine] = max(floor, 0)
+                before[mine] = max(floor, 0, int(before[: np.argmax(mine)].max(initial=0)))
         return replace(marks, before=before)
 
 
