@@ -5,7 +5,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH ?= stream
 VERSIONS ?= 14 15 16 17 18
-WORKERS ?= 2
+
+# Tests wait for servers and processes a good part of their time: three workers, where there are two cores. Each gets
+# whole files, in the order of tests/longest_first.py.
+WORKERS ?= 3
+SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The first that is new enough and can make a virtual environment. `make PYTHON=…` says which.
 PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
@@ -24,14 +28,13 @@ demo: $(READY) ## Postgres under load, captured into live Spark tables; needs no
 	$(BIN)/penstock demo
 
 test: lint ## lint, types, all tests; CI runs this, then `make oldest`
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile tests --ignore tests/end_to_end
-	$(BIN)/pytest tests/end_to_end
+	$(BIN)/pytest $(SIDE_BY_SIDE) tests
 
 matrix: $(READY) ## the tests that face Postgres, on each version that is supported; VERSIONS="14 16" chooses
-	$(BIN)/python -m tests.matrix $(VERSIONS) -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m tests.matrix $(VERSIONS) $(SIDE_BY_SIDE)
 
 oldest: $(READY) ## the tests of the Postgres source, on the oldest version that is supported
-	PENSTOCK_TEST_POSTGRES=$(firstword $(VERSIONS)) $(BIN)/pytest -n $(WORKERS) --dist loadfile tests/sources/postgres \
+	PENSTOCK_TEST_POSTGRES=$(firstword $(VERSIONS)) $(BIN)/pytest $(SIDE_BY_SIDE) tests/sources/postgres \
 		--ignore-glob "tests/sources/postgres/test_decoder*"
 
 lint: $(READY) ## ruff and mypy
@@ -66,6 +69,5 @@ $(READY): requirements.lock pyproject.toml src/penstock/spark/jars.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	$(BIN)/python -c 'from penstock.spark.jars import ensure_jars; ensure_jars(print)'
 	@echo "compiling kernels, once"
-	$(BIN)/python -m penstock.sources.postgres.warm
-	$(BIN)/python -m penstock.formats.warm
+	$(BIN)/python -m penstock.formats.warm & formats=$$!; $(BIN)/python -m penstock.sources.postgres.warm && wait $$formats
 	@touch $@

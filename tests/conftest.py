@@ -16,6 +16,13 @@ from pyspark.sql import SparkSession
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.spark.session import session
 from penstock.testing.postgres import start_postgres
+from tests.longest_first import longest_first
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order what is handed to workers."""
+    if hasattr(config, "workerinput"):
+        longest_first(items)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,11 @@
-"""The benchmarks run and end in their figure; what the figure is, is no matter of a test."""
+"""The benchmarks run and end in their figure; what the figure is, is no matter of a test.
+
+Those that need Spark run one after the other in one process: its JVM is started and warmed up once.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -11,12 +15,45 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+ROWS_IN_SPARK = {"apply": 2000, "latency": 2000, "live": 20_000, "read": 20_000, "snapshot": 20_000, "upsert": 2000}
+ONE_AFTER_THE_OTHER = """
+import contextlib, io, json, os, sys, traceback
+from bench.__main__ import main
+
+found = {}
+for name, rows in json.loads(sys.argv[1]).items():
+    os.environ["PENSTOCK_BENCH_ROWS"] = str(rows)
+    with contextlib.redirect_stdout(io.StringIO()) as told:
+        try:
+            code = main([name, "--quick"])
+        except Exception:
+            traceback.print_exc()
+            code = 1
+    found[name] = [code, told.getvalue()]
+print(json.dumps(found))
+"""
+"""Prints, for each benchmark, its exit code and what it printed."""
+
+
+def started(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=1500
+    )
 
 
 def bench(*arguments: str, rows: int = 2000) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PENSTOCK_BENCH_ROWS": str(rows)}
-    command = [sys.executable, "-m", "bench", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return started([sys.executable, "-m", "bench", *arguments], PENSTOCK_BENCH_ROWS=str(rows))
+
+
+@pytest.fixture(scope="module")
+def in_spark() -> dict[str, str]:
+    """What each benchmark that needs Spark has printed; all of them ended well."""
+    command = [sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps(ROWS_IN_SPARK)]
+    done = started(command, PENSTOCK_BENCH_SECONDS="5")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {name: code for name, (code, _) in found.items()} == dict.fromkeys(ROWS_IN_SPARK, 0), done.stderr
+    return {name: told for name, (_, told) in found.items()}
 
 
 def test_stream_ends_with_its_ratio() -> None:
@@ -32,42 +69,34 @@ def test_memory_ends_with_its_ratio() -> None:
     assert re.fullmatch(r"ratio memory \d+\.\d\d", done.stdout.splitlines()[-1])
 
 
-def test_snapshot_ends_with_its_ratio() -> None:
-    done = bench("snapshot", "--quick", rows=20_000)
+def test_formats_ends_with_its_ratio() -> None:
+    done = bench("formats", "--quick", rows=500)
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"ratio snapshot \d+\.\d\d", done.stdout.splitlines()[-1])
-    for contestant in ("psql COPY to /dev/null", "Arrow, two ranges", "Delta in Spark", "Arrow, half the table"):
+    assert re.fullmatch(r"ratio formats \d+\.\d\d", done.stdout.splitlines()[-1])
+    for contestant in ("Avro", "JSON", "Protobuf", "records to Arrow", "pyarrow.json"):
         assert contestant in done.stdout
 
 
-def test_apply_ends_with_its_ratio() -> None:
-    done = bench("apply", "--quick", rows=2000)
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"ratio apply \d+\.\d\d", done.stdout.splitlines()[-1])
-    for keys in ("recent", "random"):
-        assert f"{keys} keys: " in done.stdout
-
-
-def test_read_ends_with_its_rows_per_second() -> None:
-    done = bench("read", "--quick", rows=20_000)
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"rows_per_second read \d+\.\d\d", done.stdout.splitlines()[-1])
-
-
-def test_latency_ends_with_its_median(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_BENCH_SECONDS", "5")
-    done = bench("latency", "--quick")
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"p50_ms latency \d+\.\d\d", done.stdout.splitlines()[-1])
-    assert "synchronous_commit=on" in done.stdout
-
-
-def test_live_ends_with_its_ratio() -> None:
-    done = bench("live", "--quick", rows=20_000)
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"ratio live \d+\.\d\d", done.stdout.splitlines()[-1])
-    for query in ("aggregate", "one key", "join of two", "commit to a live view that shows it: p50"):
-        assert query in done.stdout
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("name", "figure", "told"),
+    [
+        ("apply", "ratio", ["recent keys: ", "random keys: "]),
+        ("latency", "p50_ms", ["synchronous_commit=on"]),
+        ("live", "ratio", ["aggregate", "one key", "join of two", "commit to a live view that shows it: p50"]),
+        ("read", "rows_per_second", []),
+        (
+            "snapshot",
+            "ratio",
+            ["psql COPY to /dev/null", "Arrow, two ranges", "Delta in Spark", "Arrow, half the table"],
+        ),
+        ("upsert", "ratio", ["recent keys: ", "random keys: ", "messages/s"]),
+    ],
+)
+def test_in_spark_it_ends_with_its_figure(in_spark: dict[str, str], name: str, figure: str, told: list[str]) -> None:
+    printed = in_spark[name]
+    assert re.fullmatch(rf"{figure} {name} \d+\.\d\d", printed.splitlines()[-1])
+    assert [part for part in told if part not in printed] == []
 
 
 def test_without_a_name_the_benchmarks_are_listed() -> None:

@@ -28,7 +28,7 @@ from tests.test_layers import MAY_IMPORT
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
-WRITTEN = [*PAGES, *DOCS.glob("*.svg"), DOCS / "generate.py", ROOT / "zensical.toml"]
+WRITTEN = [*PAGES, *DOCS.glob("*.svg"), *DOCS.glob("generate/*.py"), ROOT / "zensical.toml"]
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
@@ -98,7 +98,7 @@ def unknown_words(words: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(("name", "text"), pages().items(), ids=lambda value: value if len(value) < 40 else "")
 def test_the_reference_is_current(name: str, text: str) -> None:
-    assert (FOLDER / name).read_text(encoding="utf-8") == text, "run: python docs/generate.py"
+    assert (FOLDER / name).read_text(encoding="utf-8") == text, "run: python -m docs.generate"
 
 
 def test_every_page_of_the_reference_is_made() -> None:
@@ -130,10 +130,12 @@ def test_the_design_names_every_layer() -> None:
     assert {layer for layer in layers if f"`{layer}`" not in text} == set()
 
 
-def test_the_coordinates_of_delta_are_the_locked_ones() -> None:
+def test_the_coordinates_of_packages_are_the_locked_ones() -> None:
     text = (DOCS / "how-to" / "run-on-your-own-spark.md").read_text(encoding="utf-8")
-    delta = next(jar for jar in locked_jars() if jar.artifact.startswith("delta-spark"))
-    assert f"--packages {delta.organisation}:{delta.artifact}:{delta.revision} " in text
+    named = [jar for jar in locked_jars() if jar.artifact.startswith(("delta-spark", "spark-sql-kafka"))]
+    assert len(named) == 2
+    listed = ",".join(f"{jar.organisation}:{jar.artifact}:{jar.revision}" for jar in named)
+    assert f"--packages {listed} " in text
 
 
 # -- what pages show ---------------------------------------------------------------------------------------------------

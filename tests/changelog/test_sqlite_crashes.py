@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.changelog.crashing import ROOT
 
-KILLS = int(os.environ.get("PENSTOCK_TEST_KILLS", "500"))
+KILLS = int(os.environ.get("PENSTOCK_TEST_KILLS", "150"))
 
 
 def test_killed_writers_leave_what_they_published(tmp_path: Path) -> None:

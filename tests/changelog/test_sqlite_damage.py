@@ -25,7 +25,7 @@ from penstock.model import Image, TableSchema
 from penstock.positions import Lsn
 
 WIDER = TableSchema(ORDERS.table, COLUMNS.append(pa.field("note", pa.string())), ("id",))
-FLIPS = int(os.environ.get("PENSTOCK_TEST_FLIPS", "400"))
+FLIPS = int(os.environ.get("PENSTOCK_TEST_FLIPS", "160"))
 FRAME_HEADER, WAL_HEADER, PAGE = 24, 32, 16384
 
 

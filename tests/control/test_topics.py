@@ -174,7 +174,7 @@ def test_a_message_that_cannot_be_taken_in_stops_its_source_alone_and_it_goes_on
 
 def test_a_topic_is_read_anew(broker: KafkaBroker, tmp_path: Path, spark: SparkSession) -> None:
     topic = Topic(broker, "again")
-    topic.send([({"id": 1}, {"n": 1}), ({"id": 2}, {"n": "x"})])
+    topic.send([({"id": 1}, {"n": "w"}), ({"id": 2}, {"n": "x"})])
     home = Home(tmp_path / "home")
     create(home, broker, "again", f"{BOTH} ENVELOPE UPSERT", f"{QUICK}, start offset = (1)")
     with running(home, spark):

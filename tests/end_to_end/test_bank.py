@@ -29,7 +29,7 @@ from tests.conftest import Database
 from tests.end_to_end.conftest import Penstock
 from tests.end_to_end.test_kill import wait_for_copy
 
-MINUTES = float(os.environ.get("PENSTOCK_BANK_MINUTES", "1"))
+MINUTES = float(os.environ.get("PENSTOCK_BANK_MINUTES", "0.5"))
 PASTS = int(os.environ.get("PENSTOCK_BANK_PASTS", "5"))
 SEED = int(os.environ.get("PENSTOCK_BANK_SEED", "0"))
 ACCOUNTS = 50

@@ -82,7 +82,7 @@ def until_live(penstock: Penstock) -> None:
 
 
 def until_at(penstock: Penstock, position: Lsn) -> None:
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + 240
     while open_home(penstock.home).frontiers("demo").durable < position:
         assert time.monotonic() < give_up
         time.sleep(0.05)

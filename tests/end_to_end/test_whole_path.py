@@ -22,7 +22,7 @@ from penstock.demo.load import Load
 from penstock.positions import Lsn
 from tests.conftest import Database
 
-LOOKS = int(os.environ.get("PENSTOCK_LOOKS", "80"))
+LOOKS = int(os.environ.get("PENSTOCK_LOOKS", "24"))
 """How often the bank is looked at."""
 
 
@@ -30,7 +30,7 @@ def upstream_lsn(database: Database) -> Lsn:
     return Lsn.parse(database.execute("SELECT pg_current_wal_lsn()::text")[0][0])
 
 
-def wait_until_readable(home: Home, source: str, lsn: Lsn, seconds: float = 30) -> None:
+def wait_until_readable(home: Home, source: str, lsn: Lsn, seconds: float = 120) -> None:
     give_up = time.monotonic() + seconds
     while home.frontiers(source).durable < lsn:
         assert time.monotonic() < give_up, f"{source} did not reach {lsn}"

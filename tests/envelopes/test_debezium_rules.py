@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import Any
 
@@ -208,15 +209,35 @@ def test_upsert_takes_any_connector_and_no_before(spark: SparkSession) -> None:
 
 
 def test_placeholders_are_no_values(spark: SparkSession) -> None:
-    kind = "struct<id:int,t:string,b:binary,a:array<string>>"
+    kind = (
+        "struct<id:int,t:string,b:binary,m:map<string,string>,a:array<string>,i:array<int>,l:array<bigint>,"
+        "d:array<date>,r:array<binary>>"
+    )
     hidden = "__debezium_unavailable_value"
-    plain = {"id": 1, "t": "x", "b": b"y", "a": ["z"]}
-    rows = [plain, {**plain, "t": hidden}, {**plain, "b": hidden.encode()}, {**plain, "a": [hidden]}]
+    epoch = datetime.date(1970, 1, 1)
+    dates = [epoch + datetime.timedelta(byte) for byte in hidden.encode()]
+    plain = {"id": 1, "t": "x", "b": b"y", "m": {"k": "v"}, "a": ["z"], "i": [95], "l": [], "d": [epoch], "r": [b"q"]}
+    marks = [
+        ("t", hidden),
+        ("t", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="),
+        ("t", f'{{"{hidden}":"{hidden}"}}'),
+        ("b", hidden.encode()),
+        ("m", {hidden: hidden}),
+        ("a", [hidden]),
+        ("a", ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"]),
+        ("i", list(hidden.encode())),
+        ("l", list(hidden.encode())),
+        ("d", dates),
+        ("r", [hidden.encode()]),
+    ]
+    rows = [plain, {"id": 1}, *({**plain, name: mark} for name, mark in marks)]
     messages = [Message({"id": 1}, {"after": one, "op": "u"}, 0, offset) for offset, one in enumerate(rows)]
     read = frame(spark, messages, "struct<id:int>", f"struct<after:{kind},op:string>")
-    result = debezium_upsert(read, debezium_shape(read))
-    assert set(problems(result)) == {(0, 1), (0, 2), (0, 3)}
-    assert "REPLICA IDENTITY FULL" in problems(result)[0, 1]
+    found = problems(debezium_upsert(read, debezium_shape(read)))
+    assert set(found) == {(0, offset) for offset in range(2, len(rows))}
+    for offset, (name, _) in enumerate(marks, 2):
+        assert f"the column '{name}'" in found[0, offset]
+        assert "REPLICA IDENTITY FULL" in found[0, offset]
 
 
 def test_records_wrapped_with_their_schema(spark: SparkSession) -> None:

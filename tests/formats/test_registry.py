@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from tests.formats.conftest import decoded, encoded, framed, record, rows
 
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.formats import AvroFormat, JsonFormat, Registry, RegistryAddress, ResolvedFormat, resolve
-from penstock.testing.registry import SchemaRegistry, start_registry
+from penstock.testing.registry import SchemaRegistry
 
 FIRST = record(("id", "long"))
 SECOND = record({"name": "note", "type": ["null", "string"], "default": None}, ("id", "long"))
@@ -79,23 +81,59 @@ def test_a_subject_that_is_not_there_or_of_another_kind(
     assert "FORMAT AVRO" in caught.value.remedy
 
 
-def test_a_registry_that_is_down_is_waited_for_and_what_is_known_is_read(tmp_path: Path) -> None:
-    with start_registry(tmp_path / "registry") as server:
-        address = RegistryAddress(url=server.url)
-        known = server.register("down-value", json.dumps(FIRST))
-        later = server.register("later-value", json.dumps(SECOND))
+# -- a registry behind a door, which is faster to shut than a registry is to stop ----------------------------------
+
+
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler], port: int = 0) -> Iterator[int]:
+    """Answer at a port of this machine; afterwards nobody does."""
+    server = HTTPServer(("127.0.0.1", port), handler)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01], daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def door_to(url: str) -> type[BaseHTTPRequestHandler]:
+    """Return what hands requests on to a registry, and its answers back."""
+
+    class Door(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            with urllib.request.urlopen(url + self.path, timeout=30) as answer:
+                body = answer.read()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    return Door
+
+
+def test_a_registry_that_is_down_is_waited_for_and_what_is_known_is_read(
+    schema_registry: SchemaRegistry, tmp_path: Path
+) -> None:
+    known = schema_registry.register("down-value", json.dumps(FIRST))
+    later = schema_registry.register("later-value", json.dumps(SECOND))
+    message = framed(known, encoded(FIRST, {"id": 1}))
+    new = framed(later, encoded(SECOND, {"id": 2, "note": None}))
+    with serving(door_to(schema_registry.url)) as port:
+        address = RegistryAddress(url=f"http://127.0.0.1:{port}")
         registry = Registry(address, tmp_path / "cache")
         resolved = resolve(AvroFormat(registry=address), subject="down-value", registry=registry)
-        message = framed(known, encoded(FIRST, {"id": 1}))
-        new = framed(later, encoded(SECOND, {"id": 2, "note": None}))
         assert rows(resolved, message, registry=registry) == [{"id": 1}]
-        server.stop()
-        assert rows(resolved, message, registry=registry) == [{"id": 1}]
-        assert rows(resolved, message, registry=Registry(address, tmp_path / "cache")) == [{"id": 1}]
-        with pytest.raises(TransientError, match="does not answer") as caught:
-            decoded(resolved, message, new, registry=registry)
-        assert "Nothing is lost" in caught.value.remedy
-        server.start()
+    assert rows(resolved, message, registry=registry) == [{"id": 1}]
+    assert rows(resolved, message, registry=Registry(address, tmp_path / "cache")) == [{"id": 1}]
+    with pytest.raises(TransientError, match="does not answer") as caught:
+        decoded(resolved, message, new, registry=registry)
+    assert "Nothing is lost" in caught.value.remedy
+    with serving(door_to(schema_registry.url), port):
         assert rows(resolved, message, new, registry=registry) == [{"id": 1}, {"id": 2}]
 
 
@@ -125,13 +163,8 @@ class Answers(BaseHTTPRequestHandler):
 @pytest.fixture
 def odd_server() -> Iterator[str]:
     Answers.asked.clear()
-    server = HTTPServer(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(Answers) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from penstock.errors import UsageError
+from penstock.spark.jars import locked_jars
 from penstock.spark.session import _signal_handler_kept, configure, session
 
 DELTA_ROUND_TRIP = """
@@ -62,6 +63,22 @@ def test_times_are_utc(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
+def test_compiled_code_is_kept_for_more_than_one_merge(spark: SparkSession) -> None:
+    assert spark._jvm is not None
+    compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME().getCount
+
+    def compile_query(number: int) -> None:
+        spark.range(1).selectExpr(f"id * {number} + {number}")._jdf.queryExecution().toRdd()
+
+    before = compiled()
+    for number in range(1000, 1200):
+        compile_query(number)
+    after = compiled()
+    assert after - before >= 200
+    compile_query(1000)
+    assert compiled() == after
+
+
 def test_python_tasks_run_in_this_python(spark: SparkSession) -> None:
     used = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect()
     assert used == [sys.executable]
@@ -73,7 +90,7 @@ def test_configure_keeps_what_the_user_has_set() -> None:
     jars = options["spark.jars"].split(",")
     assert options["spark.sql.session.timeZone"] == "Europe/Berlin"
     assert jars[0] == "my.jar"
-    assert len(jars) == len(set(jars)) == 3
+    assert len(jars) == len(set(jars)) == 1 + len(locked_jars())
     assert "spark.sql.shuffle.partitions" not in options
 
 

@@ -20,8 +20,8 @@ BETWEEN = "\n\n" + "=" * 40 + "\n\n"
 BEHIND = "\n-->\n"
 
 
-def cases() -> list[tuple[str, str]]:
-    blocks = CORPUS.read_text(encoding="utf-8").rstrip("\n").split(BETWEEN)
+def cases(corpus: Path = CORPUS) -> list[tuple[str, str]]:
+    blocks = corpus.read_text(encoding="utf-8").rstrip("\n").split(BETWEEN)
     return [(statement, message) for statement, _, message in (block.partition(BEHIND) for block in blocks)]
 
 

@@ -40,7 +40,7 @@ from penstock.control.repairing import Repairing
 from penstock.control.side_by_side import side_by_side
 from penstock.control.topic_applying import TopicApply
 from penstock.control.upkeeping import Upkeeping
-from penstock.errors import DefiniteError, HistoryGone, TableError, TransientError
+from penstock.errors import DefiniteError, HistoryGone, PenstockError, TableError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.kafka.topic_log import TopicLog
@@ -278,8 +278,8 @@ class Follower:
                 table.applied = upto
                 if failed:
                     table.revive()
-        except TableError as absent:
-            self._fail(table, absent)
+        except (TableError, HistoryGone) as ended:
+            self._fail(table, ended)
             return
         except (PySparkException, Py4JError) as broken:
             if not self._stop.is_set():
@@ -312,7 +312,7 @@ class Follower:
             table.base.merge(tail.net, upto, tail.contents)
             table.look_up()
 
-    def _fail(self, table: FollowedTable, error: TableError) -> None:
+    def _fail(self, table: FollowedTable, error: PenstockError) -> None:
         table.fail(error)
         self._progress(f"{self._source}: {error.message}")
 

@@ -16,6 +16,7 @@ from penstock.control.lifecycle import HALF
 from penstock.control.lock import holder
 from penstock.control.recorded import debt_of, instance_of
 from penstock.errors import HistoryGone
+from penstock.layout import state_path
 from penstock.model import TableName
 from penstock.positions import Lsn
 
@@ -53,7 +54,10 @@ class ReaderStatus:
 
 @dataclass(frozen=True)
 class SourceStatus:
-    """One source; `lag_bytes` is None where it could not be asked, `log` where the change log is in the home."""
+    """One source; `lag_bytes` is None where it could not be asked, `log` where the change log is in the home.
+
+    `waiting` says for what it waits, if it does: for the rest of a transaction, for one.
+    """
 
     name: str
     kind: str
@@ -71,6 +75,7 @@ class SourceStatus:
     readers: list[ReaderStatus]
     part_of: str | None = None
     shard: str | None = None
+    waiting: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ class HomeStatus:
 def home_status(home: Path, catalog: Catalog) -> HomeStatus:
     """Look at everything once."""
     running = holder(home)
-    sources = [_source(catalog, record, running) for record in catalog.sources()]
+    sources = [_source(home, catalog, record, running) for record in catalog.sources()]
     return HomeStatus(_VERSION, str(home), running, sources, [_debt(debt) for debt in catalog.debts()])
 
 
@@ -113,7 +118,7 @@ def _debt(debt: Debt) -> DebtStatus:
     return DebtStatus(debt.source, instance.place(), since.isoformat(), statements, debt.error)
 
 
-def _source(catalog: Catalog, record: SourceRecord, running: int | None) -> SourceStatus:
+def _source(home: Path, catalog: Catalog, record: SourceRecord, running: int | None) -> SourceStatus:
     log = catalog.log(record.name)
     frontiers, tables, readers = None, [], []
     if record.state not in HALF and log.exists():  # it may be half made, or half removed
@@ -140,6 +145,7 @@ def _source(catalog: Catalog, record: SourceRecord, running: int | None) -> Sour
         readers=readers,
         part_of=record.part_of,
         shard=record.shard,
+        waiting=instance.waiting(state_path(home, record.name)) if running else None,
     )
 
 

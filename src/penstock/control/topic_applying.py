@@ -27,7 +27,7 @@ from penstock.control.followed import FollowedTable
 from penstock.envelopes import Deduplicated, Enveloped, Shape, broken
 from penstock.errors import TableError
 from penstock.positions import Lsn
-from penstock.sources.kafka.ticks import tick_bounds, tick_of, tick_table, tick_within
+from penstock.sources.kafka.ticks import taken_by, tick_bounds, tick_of, tick_table, tick_within
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.sources.kafka.with_options import OnError
@@ -67,6 +67,7 @@ class TopicApply:
 
     def merge(self, at: State, upto: Lsn) -> None:
         """Take in what there is in (at, upto]; a `TableError` says that it ends before that."""
+        self._tell(at.position)
         while at.position < upto:
             step = self._fitting(at.position, upto)
             if not self._take(at, step):
@@ -75,6 +76,12 @@ class TopicApply:
             if self._table.at is None:
                 return
             at = self._table.at
+            self._tell(at.position)
+
+    def _tell(self, position: Lsn) -> None:
+        """Let capture know which messages are needed no more: what Kafka removes before them is no loss."""
+        with closing(self._log.reader()) as reader:
+            reader.pin(taken_by(self._made.topic.name), position)
 
     def _fitting(self, after: Lsn, upto: Lsn) -> Lsn:
         """Return how far to go at once: to a tick up to which there are not too many messages."""

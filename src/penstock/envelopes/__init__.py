@@ -19,6 +19,7 @@ from penstock.envelopes.debezium_records import debezium_shape, debezium_shape_o
 from penstock.envelopes.debezium_state import DebeziumState, Progress
 from penstock.envelopes.debezium_upsert import debezium_upsert
 from penstock.envelopes.included import included_type, with_included
+from penstock.envelopes.meanings import meant_type, with_meant
 from penstock.envelopes.messages import Enveloped
 from penstock.envelopes.none import append
 from penstock.envelopes.retractions import broken
@@ -42,8 +43,10 @@ __all__ = [
     "debezium_upsert",
     "included_type",
     "keyed_shape",
+    "meant_type",
     "refuse_compacted",
     "upsert",
     "value_shape",
     "with_included",
+    "with_meant",
 ]

@@ -24,10 +24,11 @@ from functools import cached_property
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from penstock.envelopes.debezium_records import RecordType, missing_row, opened, record_type, unavailable, unknown_op
+from penstock.envelopes.debezium_records import RecordType, missing_row, opened, record_type, unknown_op
 from penstock.envelopes.debezium_state import DebeziumState
 from penstock.envelopes.debezium_upsert import truncate_refused
 from penstock.envelopes.messages import Enveloped, enveloped, image, judged
+from penstock.envelopes.placeholders import unavailable
 from penstock.envelopes.replays import followed, progress
 from penstock.envelopes.shape import Shape, contradiction, key_problem, quoted
 from penstock.envelopes.upstream import event_time, in_snapshot, upstream_position, upstream_problem

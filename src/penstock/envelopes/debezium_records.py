@@ -10,11 +10,10 @@ A record is a struct ``{before, after, source, op, …}``. Connect's JSON may wr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
+from pyspark.sql.types import StructType
 
 from penstock.envelopes.messages import message_type
 from penstock.envelopes.shape import Shape, keyed_shape
@@ -28,11 +27,9 @@ __all__ = [
     "opened",
     "record_type",
     "record_type_of",
-    "unavailable",
     "unknown_op",
 ]
 
-_UNAVAILABLE = "__debezium_unavailable_value"
 _OPS = ("c", "u", "d", "r", "t")
 
 
@@ -99,24 +96,6 @@ def missing_row() -> Column:
     """Say of a record that the row it brings is not in it."""
     brings = F.col("op").isin("c", "u", "r") & F.col("after").isNull()
     return F.when(brings, F.lit("it has no 'after', and its op says that a row is there"))
-
-
-def unavailable(after: Column, kind: StructType) -> Column:
-    """Say of a record that Debezium put a placeholder where it did not know a value."""
-    found = [_is_placeholder(after.getField(field.name), field.dataType) for field in kind]
-    held = reduce(lambda a, b: a | b, (F.coalesce(one, F.lit(False)) for one in found if one is not None), F.lit(False))
-    text = "it holds a placeholder for a value that Debezium was not sent: ALTER TABLE … REPLICA IDENTITY FULL upstream"
-    return F.when(held, F.lit(text))
-
-
-def _is_placeholder(value: Column, kind: DataType) -> Column | None:
-    if isinstance(kind, StringType):
-        return value == F.lit(_UNAVAILABLE)
-    if isinstance(kind, BinaryType):
-        return value == F.lit(_UNAVAILABLE.encode())
-    if isinstance(kind, ArrayType) and isinstance(kind.elementType, StringType):
-        return F.array_contains(value, _UNAVAILABLE)
-    return None
 
 
 def _payload(kind: StructType) -> StructType:

@@ -12,8 +12,9 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from penstock.envelopes.debezium_records import missing_row, opened, record_type, unavailable, unknown_op
+from penstock.envelopes.debezium_records import missing_row, opened, record_type, unknown_op
 from penstock.envelopes.messages import Enveloped, enveloped, image, judged
+from penstock.envelopes.placeholders import unavailable
 from penstock.envelopes.shape import Shape, contradiction, key_problem
 from penstock.model import Image
 

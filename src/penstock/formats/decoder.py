@@ -2,7 +2,7 @@
 
 ::
 
-    binary column ─▶ Messages ─▶ schema ids (framing) ─▶ plan per writer ─▶ kernel, twice ─▶ rows
+    binary column ─▶ Messages ─▶ schema ids (framing) ─▶ plan per writer ─▶ kernel ─▶ columns ─▶ rows
                                        │                                        │
                                        └────────────── faults ──────────────────┴─────▶ problems (text, null = fine)
 
@@ -13,19 +13,23 @@ decoder is given what ids mean (`penstock.formats.registry`), so that it can be 
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.formats.arrow import arrow_array
 from penstock.formats.columns import Columns
+from penstock.formats.compiling import Ints
+from penstock.formats.entries import filled
 from penstock.formats.format import CsvFormat, JsonFormat, ResolvedFormat
 from penstock.formats.framing import read_ids
 from penstock.formats.json.plan import KINDS
+from penstock.formats.memory import address
 from penstock.formats.messages import Messages, of_array
 from penstock.formats.problems import Names, Problem, problem_texts
-from penstock.formats.sink import Ints
+from penstock.formats.sink import Sink
 from penstock.formats.writers import Writers, refuse
 
 __all__ = ["Decoded", "Decoder"]
@@ -53,7 +57,7 @@ class Decoder(abc.ABC):
         messages = of_array(array)
         ids = np.full(len(messages), -1, np.int64)
         if self._resolved.framed:
-            ids = read_ids(messages.data, messages.start, messages.end, messages.faults)
+            ids = read_ids(messages.start, messages.end, address(messages.faults))
             self._refuse_unknown(messages, ids)
         rows = self._rows(messages, ids)
         names = Names(self._names(), self._refusals, KINDS)
@@ -63,6 +67,10 @@ class Decoder(abc.ABC):
     @abc.abstractmethod
     def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
         """Return the rows; problems go into the faults of the messages."""
+
+    def _filled(self, messages: Messages, walk: Callable[[int, Sink], int]) -> pa.StructArray:
+        """Let a kernel put all messages; return the rows."""
+        return arrow_array(self._columns, filled(self._columns, len(messages), walk))
 
     def _names(self) -> Sequence[str]:
         """Return what faults call their nodes: here, columns."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from penstock.errors import UsageError
 from penstock.formats.avro.growth import grown_avro
+from penstock.formats.avro.meanings import avro_meanings
 from penstock.formats.avro.schema import parse_avro
 from penstock.formats.avro.text import avro_text
 from penstock.formats.avro.types import avro_columns, is_wrapped
@@ -66,7 +67,11 @@ def _avro(resolved: ResolvedFormat, newer: RegisteredSchema) -> Evolution:
     columns = avro_columns(grown)
     wrapped = is_wrapped(grown)
     made = fixed(
-        resolved.format, columns.field(0).type if wrapped else columns, reader=avro_text(grown), wrapped=wrapped
+        resolved.format,
+        columns.field(0).type if wrapped else columns,
+        reader=avro_text(grown),
+        wrapped=wrapped,
+        meanings=avro_meanings(grown),
     )
     return _found(resolved, made, obstacles)
 

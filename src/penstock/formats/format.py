@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from penstock.errors import UsageError
+from penstock.formats.meanings import Meaning
 from penstock.formats.registry import RegistryAddress
 
 if TYPE_CHECKING:
@@ -154,13 +155,15 @@ class ResolvedFormat(BaseModel):
     columns: str
     """The reader schema: a struct type of Spark's, as its JSON."""
     reader: str = ""
-    """The same as the format writes it: an Avro schema, or Protobuf files; empty for the others."""
+    """The same as the format writes it: an Avro schema, Protobuf files, or Connect's schema; empty for the others."""
     message: str = ""
     """The full name of the Protobuf message."""
     raw: tuple[str, ...] = ()
     """Columns of JSON that take any value, as its text."""
     wrapped: bool = False
     """Whether a message is one value, in a column of its own, and not a record."""
+    meanings: tuple[Meaning, ...] = ()
+    """Which columns mean more than their type says; decoding leaves them as they were written."""
 
     @property
     def spark_type(self) -> StructType:

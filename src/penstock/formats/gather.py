@@ -1,35 +1,60 @@
 """Bytes of one column, copied from where spans point.
 
-A span is a place and a size. A place of 0 or more lies in the messages, a negative one in the constants of the plan
-(at ``-1 - place``). A negative size says that the place is a number, whose text has that many characters: this is how
-a number of an enumeration is told that has no name.
+A span is an address and a size: in a message, among the constants of a plan, or in what a kernel wrote. A negative size
+says that the first number is one to be printed, with that many characters: this is how a number of an enumeration is
+told that has no name.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from penstock.formats.compiling import Ints, compiled, inner
+from penstock.formats.memory import byte, copy, half, set_byte, set_half, set_word, word
 
-from penstock.formats.sink import Bytes, Ints, compiled, inner
-
-__all__ = ["digits", "gathered"]
+__all__ = ["digits", "gathered", "total_size"]
 
 
 @compiled
-def gathered(place: Ints, size: Ints, data: Bytes, constants: Bytes) -> Bytes:
-    """Return the bytes of all spans, one after the other."""
-    result = np.empty(np.abs(size).sum(), np.uint8)
-    at = 0
+def total_size(size: Ints) -> int:
+    """Return how many bytes all spans have."""
+    total = 0
+    for index in range(len(size)):
+        total += abs(size[index])
+    return total
+
+
+@compiled
+def gathered(place: Ints, size: Ints, offsets: int, data: int) -> None:
+    """Copy all spans, one after the other, to `data`; where each begins, in 32 bits, to `offsets`."""
+    at = data
     for index in range(len(place)):
+        set_half(offsets + (index << 2), at - data)
         begin, length = place[index], size[index]
         if length < 0:
-            _print(begin, -length, result, at)
-            length = -length
-        elif begin >= 0:
-            result[at : at + length] = data[begin : begin + length]
+            _print(begin, -length, at)
+            at -= length
         else:
-            result[at : at + length] = constants[-1 - begin : -1 - begin + length]
-        at += length
-    return result
+            _copied(at, begin, length)
+            at += length
+    set_half(offsets + (len(place) << 2), at - data)
+
+
+@inner
+def _copied(to: int, begin: int, length: int) -> None:
+    """Copy a span: most are short, and cost less than the call of a function would."""
+    if length > 32:
+        copy(to, begin, length)
+    elif length >= 8:
+        last = length - 8
+        for done in range(0, last, 8):
+            set_word(to + done, word(begin + done))
+        set_word(to + last, word(begin + last))
+    elif length >= 4:
+        ending = half(begin + length - 4)
+        set_half(to, half(begin))
+        set_half(to + length - 4, ending)
+    else:
+        for done in range(length):
+            set_byte(to + done, byte(begin + done))
 
 
 @inner
@@ -44,10 +69,10 @@ def digits(number: int) -> int:
 
 
 @inner
-def _print(number: int, length: int, result: Bytes, at: int) -> None:
+def _print(number: int, length: int, to: int) -> None:
     rest = abs(number)
-    for index in range(at + length - 1, at - 1, -1):
-        result[index] = 48 + rest % 10
+    for place in range(to + length - 1, to - 1, -1):
+        set_byte(place, 48 + rest % 10)
         rest //= 10
     if number < 0:
-        result[at] = 45
+        set_byte(to, 45)

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.formats.sink import Ints
+from penstock.formats.compiling import Ints
 
-__all__ = ["CODE", "NODE", "A", "B", "Faults", "Names", "Problem", "no_faults", "problem_texts"]
+__all__ = ["CODE", "NODE", "PLACED", "A", "B", "Faults", "Names", "Problem", "no_faults", "problem_texts"]
 
 CODE, NODE, A, B = range(4)
 """The four numbers of a fault: a `Problem`, the node of the plan at which it was found, two of the problem's own."""
@@ -119,6 +119,9 @@ _TEXTS = {
     Problem.DIGITS: "{field}: a number with more digits than the floating-point column can hold",
 }
 
+PLACED = frozenset(problem for problem, text in _TEXTS.items() if "at byte {a}" in text)
+"""Problems whose first number is a place in the message."""
+
 _SLOT = re.compile(r"\{(\w+)\}")
 
 
@@ -141,6 +144,8 @@ def problem_texts(kind: str, faults: Faults, sizes: Ints, ids: Ints, names: Name
     """Return a text for each message that is corrupt, null for the others; `ids` are schema ids, -1 where none."""
     codes = faults[:, CODE]
     result = pa.nulls(len(codes), pa.string())
+    if codes.max(initial=0) <= Problem.FINE:
+        return result
     for code in np.unique(codes):
         if code > Problem.FINE:
             chosen = np.flatnonzero(codes == code)

@@ -11,6 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructType
 
 from penstock.errors import DefiniteError, UsageError
+from penstock.formats.avro.meanings import avro_meanings
 from penstock.formats.avro.schema import parse_avro
 from penstock.formats.avro.text import avro_text
 from penstock.formats.avro.types import avro_columns, is_wrapped
@@ -25,9 +26,11 @@ from penstock.formats.format import (
     ResolvedFormat,
     TextFormat,
 )
+from penstock.formats.json.connect_schema import connect_schema
 from penstock.formats.json.inference import inferred_columns
 from penstock.formats.json.json_schema import json_schema_columns
 from penstock.formats.json.plan import json_plan
+from penstock.formats.meanings import Meaning
 from penstock.formats.protobuf.descriptor import Pool, ProtoFile, files_text
 from penstock.formats.protobuf.descriptor_set import parse_descriptor_set
 from penstock.formats.protobuf.registered import registered_files
@@ -73,13 +76,20 @@ def fixed(
     message: str = "",
     raw: Iterable[str] = (),
     wrapped: bool = False,
+    meanings: Iterable[Meaning] = (),
 ) -> ResolvedFormat:
     """Put a resolved format together."""
     spark_type = from_arrow_type(pa.struct([pa.field("value", columns)]) if wrapped else columns)
     assert isinstance(spark_type, StructType)
     _check_names(spark_type)
     return ResolvedFormat(
-        format=described, columns=spark_type.json(), reader=reader, message=message, raw=tuple(raw), wrapped=wrapped
+        format=described,
+        columns=spark_type.json(),
+        reader=reader,
+        message=message,
+        raw=tuple(raw),
+        wrapped=wrapped,
+        meanings=tuple(meanings),
     )
 
 
@@ -117,6 +127,7 @@ def _avro(described: AvroFormat, found: RegisteredSchema) -> ResolvedFormat:
         _unwrapped(avro_columns(schema), is_wrapped(schema)),
         reader=avro_text(schema),
         wrapped=is_wrapped(schema),
+        meanings=avro_meanings(schema),
     )
 
 
@@ -128,11 +139,16 @@ def _json(
     described: JsonFormat, subject: str | None, registry: Registry | None, sample: Iterable[bytes] | None
 ) -> ResolvedFormat:
     raw: list[str] = []
+    meanings: list[Meaning] = []
+    reader = ""
+    sample = None if sample is None else list(sample)
     if described.columns is not None:
         columns = ddl_columns(described.columns)
     elif described.registry is not None:
         found = latest_schema(described.registry, described.subject or subject, "JSON", registry)
         columns, raw = json_schema_columns(found.text, dict(found.references))
+    elif sample is not None and (told := connect_schema(sample)) is not None:
+        columns, raw, meanings, reader = told.columns, told.raw, told.meanings, told.text
     elif sample is not None:
         columns, raw = inferred_columns(sample)
     else:
@@ -140,7 +156,8 @@ def _json(
             "columns of JSON messages are neither given, nor in a registry, nor can they be inferred from messages"
         )
         raise UsageError(message, "Give them (columns = 'id BIGINT, …'), or wait until the topic has messages.")
-    resolved = fixed(described, columns, raw=raw, wrapped=not pa.types.is_struct(columns))
+    wrapped = not pa.types.is_struct(columns)
+    resolved = fixed(described, columns, reader=reader, raw=raw, wrapped=wrapped, meanings=meanings)
     json_plan(Columns(resolved.arrow_type), raw=raw, wrapped=resolved.wrapped, refuse_extra=False)
     return resolved
 

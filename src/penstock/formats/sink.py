@@ -1,94 +1,133 @@
-"""Where kernels put values: columns in flat arrays, each with a counter of its own.
+"""Where kernels put values: columns, each with a counter of its own.
 
 A kernel walks a message in the order of its bytes and puts each value at the end of the column it belongs to. So the
 order of fields in the message does not matter, only that each column gets one entry per entry of its parent.
 
-Every batch is walked twice. The first walk only counts, and finds out which messages are corrupt: whatever such a
-message had put is taken back by restoring the counters, and one null row stands in its place. The second walk writes,
-into arrays that have the right size. Nothing of a corrupt message is ever in the output.
+An entry is whether it is there, and one or two numbers of which the meaning is that of the column's `Store`. A column
+has room for so many entries; beyond that it only counts. At the end of a message (`kept`, `taken_back`) ::
 
-An entry is three numbers: whether it is there, and two of which the meaning is that of the column's `Store`.
+    it is fine        what it put is kept
+    it is corrupt     the counters go back, and one null row stands in its place
+    there is no room  the counters go back, and the kernel stops here; it is called again when there is more
+
+So nothing of a corrupt message is ever in the output, and a batch is walked once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-from numba import njit
+from penstock.formats.compiling import NIL, constant, inner
+from penstock.formats.memory import set_byte, set_word, word
 
-__all__ = ["NIL", "Bytes", "Ints", "Sink", "compiled", "inner", "put", "put_null", "reserve"]
+__all__ = [
+    "ROW",
+    "Sink",
+    "kept",
+    "put",
+    "put_count",
+    "put_null",
+    "put_there",
+    "put_two",
+    "reserve",
+    "taken_back",
+]
 
-Bytes = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
-
-NIL = np.int64(0)
-"""Zero, as an argument of inner functions. numba compiles a function anew for each literal that it is called with, and
-constants of Python's own type count as literals; those of numpy's do not."""
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def compiled(function: _F) -> _F:
-    """Compile at the first call, or load from the cache beside the source; it runs without the GIL.
-
-    numba keys its cache on the file of this function, not on those of functions called from it: after a change of these
-    while developing, delete ``__pycache__``.
-    """
-    made: _F = njit(cache=True, nogil=True, error_model="numpy")(function)
-    return made
-
-
-def inner(function: _F) -> _F:
-    """Compile as a part of the kernels that call it; Python cannot call it.
-
-    It may call itself, with arguments of the same types, literals (see `NIL`) included. Two that call each other, or
-    one that calls itself with another type, crash when numba loads them from its cache.
-    """
-    options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
-    made: _F = njit(**options)(function)
-    return made
+ROW = 8
+"""How many numbers a column has in the table: those below, in this order."""
+_COUNT, _ROOM, _VALID, _VALUE, _SIZE, _KEPT, _NULLS, _NULL_COUNT = (constant(8 * place) for place in range(ROW))
 
 
 class Sink(NamedTuple):
-    """All columns of a batch. `valid`, `value` and `size` are empty on the walk that only counts."""
+    """All columns of a batch, by address."""
 
-    count: Ints
-    """For each column, where its next entry goes."""
-    valid: Bytes
-    value: Ints
-    size: Ints
-    null_at: Ints
-    """For each column, where its part of `nulls` begins; one more at the end."""
-    nulls: Ints
-    """The columns that get an entry when that column is null: itself and, below a struct, its fields."""
+    columns: int
+    """A row per column: entries so far, room; where the three arrays of its entries are (the last may be missing: 0);
+    entries that are kept; where its part of `nulls` begins, and how long that is."""
+    width: int
+    """How many columns there are."""
+    nulls: int
+    """The columns that get an entry when a column is null: itself and, below a struct, its fields."""
 
 
 @inner
-def put(sink: Sink, column: int, value: int, size: int) -> None:
-    """Add one entry."""
-    at = sink.count[column]
-    sink.count[column] = at + 1
-    if sink.valid.size:
-        sink.valid[at] = 1
-        sink.value[at] = value
-        sink.size[at] = size
+def _next(sink: Sink, column: int) -> tuple[int, int, bool]:
+    """Count one more entry; return the column's row, the place of the entry, and whether there is room for it."""
+    row = sink.columns + (column << 6)
+    at = word(row + _COUNT)
+    set_word(row + _COUNT, at + 1)
+    return row, at, at < word(row + _ROOM)
+
+
+@inner
+def put(sink: Sink, column: int, value: int) -> None:
+    """Add one entry of one number."""
+    row, at, room = _next(sink, column)
+    if room:
+        set_byte(word(row + _VALID) + at, 1)
+        set_word(word(row + _VALUE) + (at << 3), value)
+
+
+@inner
+def put_two(sink: Sink, column: int, value: int, size: int) -> None:
+    """Add one entry of two numbers."""
+    row, at, room = _next(sink, column)
+    if room:
+        set_byte(word(row + _VALID) + at, 1)
+        set_word(word(row + _VALUE) + (at << 3), value)
+        set_word(word(row + _SIZE) + (at << 3), size)
+
+
+@inner
+def put_there(sink: Sink, column: int) -> None:
+    """Add one entry without numbers: a struct that is not null."""
+    row, at, room = _next(sink, column)
+    if room:
+        set_byte(word(row + _VALID) + at, 1)
 
 
 @inner
 def reserve(sink: Sink, column: int) -> int:
-    """Add one entry whose value, a count of items, is set later; return where."""
-    at = sink.count[column]
-    sink.count[column] = at + 1
-    if sink.valid.size:
-        sink.valid[at] = 1
-    return at
+    """Add one entry whose value, a count of items, comes later (`put_count`); return where."""
+    put(sink, column, NIL)
+    return word(sink.columns + (column << 6) + _COUNT) - 1
+
+
+@inner
+def put_count(sink: Sink, column: int, at: int, count: int) -> None:
+    """Set the value of an entry that was reserved."""
+    row = sink.columns + (column << 6)
+    if at < word(row + _ROOM):
+        set_word(word(row + _VALUE) + (at << 3), count)
 
 
 @inner
 def put_null(sink: Sink, column: int) -> None:
     """Add a null, also to the fields of a struct."""
-    for index in range(sink.null_at[column], sink.null_at[column + 1]):
-        sink.count[sink.nulls[index]] += 1
+    own = sink.columns + (column << 6)
+    first = sink.nulls + (word(own + _NULLS) << 3)
+    for index in range(word(own + _NULL_COUNT)):
+        row, at, room = _next(sink, word(first + (index << 3)))
+        if room:
+            set_byte(word(row + _VALID) + at, 0)
+            set_word(word(row + _VALUE) + (at << 3), 0)
+            if word(row + _SIZE):
+                set_word(word(row + _SIZE) + (at << 3), 0)
+
+
+@inner
+def taken_back(sink: Sink) -> None:
+    """Forget what was put since the last message that was kept."""
+    for row in range(sink.columns, sink.columns + (sink.width << 6), 64):
+        set_word(row + _COUNT, word(row + _KEPT))
+
+
+@inner
+def kept(sink: Sink) -> bool:
+    """Keep what was put, if there was room for all of it."""
+    for row in range(sink.columns, sink.columns + (sink.width << 6), 64):
+        if word(row + _COUNT) > word(row + _ROOM):
+            return False
+    for row in range(sink.columns, sink.columns + (sink.width << 6), 64):
+        set_word(row + _KEPT, word(row + _COUNT))
+    return True

@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import UsageError
-from penstock.formats.problems import CODE, NODE, A, B, Problem
-from penstock.formats.sink import NIL, Bytes, Ints, Sink, inner, put
+from penstock.formats.compiling import NIL, constant, inner
+from penstock.formats.faults import blame
+from penstock.formats.problems import Problem
+from penstock.formats.sink import Sink, put, put_two
 from penstock.formats.text_values import date_days, decimal_value, float_problem, integer_value, timestamp_micros
 
 __all__ = [
@@ -37,7 +39,7 @@ DATE = 6
 TIMESTAMP = 7
 LOCAL_TIMESTAMP = 8
 
-_FINE = np.int64(Problem.FINE)
+_FINE = constant(Problem.FINE)
 
 
 def scalar_rule(kind: pa.DataType, path: str) -> tuple[int, int, int]:
@@ -54,47 +56,35 @@ def scalar_rule(kind: pa.DataType, path: str) -> tuple[int, int, int]:
 
 
 @inner
-def put_number(
-    data: Bytes, at: int, end: int, rule: int, first: int, second: int, column: int, sink: Sink, fault: Ints
-) -> bool:
+def put_number(at: int, end: int, rule: int, first: int, second: int, column: int, sink: Sink, fault: int) -> bool:
     """Put text that is known to be a number; False with the fault noted."""
     problem = _FINE
     if rule == INTEGER:
-        number, problem = integer_value(data, at, end, first)
+        number, problem = integer_value(at, end, first)
         if problem == _FINE:
-            put(sink, column, number, NIL)
+            put(sink, column, number)
     elif rule == FLOATING:
-        problem = float_problem(data, at, end, first)
+        problem = float_problem(at, end, first)
         if problem == _FINE:
-            put(sink, column, at, end - at)
+            put_two(sink, column, at, end - at)
     else:
-        high, low, problem = decimal_value(data, at, end, first, second)
+        high, low, problem = decimal_value(at, end, first, second)
         if problem == _FINE:
-            put(sink, column, high, np.int64(low))
-    return _noted(problem, column, first, second, fault)
+            put_two(sink, column, high, np.int64(low))
+    return problem == _FINE or blame(fault, problem, column, first, second) >= 0
 
 
 @inner
-def put_time(data: Bytes, at: int, end: int, rule: int, column: int, sink: Sink, fault: Ints) -> bool:
+def put_time(at: int, end: int, rule: int, column: int, sink: Sink, fault: int) -> bool:
     """Put a date or a time; False with the fault noted."""
     if rule == DATE:
-        number, problem = date_days(data, at, end)
+        number, problem = date_days(at, end)
     else:
-        number, problem = timestamp_micros(data, at, end, rule == TIMESTAMP)
+        number, problem = timestamp_micros(at, end, rule == TIMESTAMP)
     if problem == _FINE:
-        put(sink, column, number, NIL)
-    return _noted(problem, column, 0, 0, fault)
-
-
-@inner
-def _noted(problem: int, column: int, first: int, second: int, fault: Ints) -> bool:
-    if problem == _FINE:
+        put(sink, column, number)
         return True
-    fault[CODE] = problem
-    fault[NODE] = column
-    fault[A] = first
-    fault[B] = second
-    return False
+    return blame(fault, problem, column, NIL, NIL) >= 0
 
 
 _RULES = (

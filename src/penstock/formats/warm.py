@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock.formats.decoding import decode_batch
 from penstock.formats.format import AvroFormat, BytesFormat, CsvFormat, Format, JsonFormat, ProtobufFormat
 from penstock.formats.framing import read_ids, read_indexes
+from penstock.formats.memory import address
 from penstock.formats.messages import of_array
 from penstock.formats.resolving import resolve
 
@@ -34,7 +35,7 @@ def warm() -> None:
         decode_batch(pa.array([message], pa.binary()), resolve(described))
     for read in (read_ids, read_indexes):
         framed = of_array(pa.array([b"\0\0\0\0\1"], pa.binary()))
-        read(framed.data, framed.start, framed.end, framed.faults)
+        read(framed.start, framed.end, address(framed.faults))
 
 
 def _descriptor() -> str:

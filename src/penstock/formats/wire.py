@@ -1,4 +1,4 @@
-"""Numbers and text as binary formats write them: varints, little-endian words, decimals, UTF-8.
+"""Numbers and text as binary formats write them: varints, decimals, UTF-8.
 
 Functions that read return the value and the place after it; a negative place says why there is none.
 """
@@ -7,97 +7,83 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.formats.sink import Bytes, inner
+from penstock.formats.compiling import NIL, constant, inner
+from penstock.formats.memory import byte, word
 
-__all__ = [
-    "ENDED",
-    "OVERFLOW",
-    "big_endian",
-    "invalid_utf8",
-    "little_endian",
-    "signed",
-    "varint",
-    "within_precision",
-]
+__all__ = ["ENDED", "OVERFLOW", "big_endian", "invalid_utf8", "signed", "varint", "within_precision"]
 
-ENDED = np.int64(-1)
-OVERFLOW = np.int64(-2)
+ENDED = constant(-1)
+OVERFLOW = constant(-2)
 
 _U0 = np.uint64(0)
 _U1 = np.uint64(1)
-_U7 = np.uint64(7)
 _U8 = np.uint64(8)
 _U56 = np.uint64(56)
-_LOW7 = np.uint64(127)
+_HIGH_BITS = constant(-0x7F7F7F7F7F7F7F80)  # 80 80 80 80 80 80 80 80
 _POWERS = [10**exponent for exponent in range(39)]
 _POWER_HIGH = np.array([power >> 64 for power in _POWERS], np.uint64)
 _POWER_LOW = np.array([power & (2**64 - 1) for power in _POWERS], np.uint64)
 
 
 @inner
-def varint(data: Bytes, at: int, end: int) -> tuple[np.uint64, int]:
-    """Read a base-128 number of at most 64 bits."""
-    result, shift = _U0, _U0
-    for index in range(10):
-        if at >= end:
-            return result, ENDED
-        byte = np.uint64(data[at])
+def varint(at: int, end: int) -> tuple[int, int]:
+    """Read a base-128 number of at most 64 bits; one of 64 bits is negative here."""
+    if at < end and byte(at) < 128:
+        return byte(at), at + 1
+    result, shift = np.int64(0), np.int64(0)
+    while at < end:
+        found = byte(at)
         at += 1
-        if index == 9 and byte > _U1:
+        if shift == 63 and found > 1:
             return result, OVERFLOW
-        result |= (byte & _LOW7) << shift
-        if byte <= _LOW7:
+        result |= (found & 127) << shift
+        if found < 128:
             return result, at
-        shift += _U7
-    return result, OVERFLOW
+        shift += 7
+    return result, ENDED
 
 
 @inner
-def signed(number: np.uint64) -> int:
+def signed(number: int) -> int:
     """Undo the zigzag that keeps small negative numbers short."""
-    return np.int64(number >> _U1) ^ -np.int64(number & _U1)
+    return np.int64(np.uint64(number) >> _U1) ^ -(number & 1)
 
 
 @inner
-def little_endian(data: Bytes, at: int, width: int) -> np.uint64:
-    """Read `width` bytes, least first; the caller knows that they are there."""
-    result = _U0
-    for index in range(width - 1, -1, -1):
-        result = (result << _U8) | np.uint64(data[at + index])
-    return result
-
-
-@inner
-def big_endian(data: Bytes, at: int, width: int) -> tuple[int, np.uint64, bool]:
+def big_endian(at: int, width: int) -> tuple[int, int, bool]:
     """Read a two's complement number of any width: its upper and lower 64 bits, and whether 128 are enough."""
-    negative = width > 0 and data[at] >= 128
+    negative = width > 0 and byte(at) >= 128
     sign = 255 if negative else 0
     high = np.uint64(0) - np.uint64(negative)
     low = high
     for index in range(width):
-        if width - index > 16 and data[at + index] != sign:
-            return 0, _U0, False
+        if width - index > 16 and byte(at + index) != sign:
+            return NIL, NIL, False
         high = (high << _U8) | (low >> _U56)
-        low = (low << _U8) | np.uint64(data[at + index])
-    return np.int64(high), low, (np.int64(high) < 0) == negative
+        low = (low << _U8) | np.uint64(byte(at + index))
+    return np.int64(high), np.int64(low), (np.int64(high) < 0) == negative
 
 
 @inner
-def within_precision(high: int, low: np.uint64, precision: int) -> bool:
+def within_precision(high: int, low: int, precision: int) -> bool:
     """Say whether a number of 128 bits has at most `precision` decimal digits."""
-    up, down = np.uint64(high), low
+    up, down = np.uint64(high), np.uint64(low)
     if high < 0:
-        down = ~low + _U1
-        up = ~np.uint64(high) + np.uint64(down == _U0)
+        down = ~down + _U1
+        up = ~up + np.uint64(down == _U0)
     limit = _POWER_HIGH[precision]
     return bool(up < limit or (up == limit and down < _POWER_LOW[precision]))
 
 
 @inner
-def invalid_utf8(data: Bytes, at: int, end: int) -> int:
+def invalid_utf8(at: int, end: int) -> int:
     """Return where text stops being UTF-8 (overlong forms, surrogates and halves included), or -1."""
     while at < end:
-        first = data[at]
+        while end - at >= 8 and word(at) & _HIGH_BITS == 0:
+            at += 8
+        if at >= end:
+            break
+        first = byte(at)
         if first < 0x80:
             at += 1
             continue
@@ -108,10 +94,10 @@ def invalid_utf8(data: Bytes, at: int, end: int) -> int:
             return at
         lowest = 0xA0 if first == 0xE0 else 0x90 if first == 0xF0 else 0x80
         highest = 0x9F if first == 0xED else 0x8F if first == 0xF4 else 0xBF
-        if data[at + 1] < lowest or data[at + 1] > highest:
+        if byte(at + 1) < lowest or byte(at + 1) > highest:
             return at
-        for index in range(2, more + 1):
-            if data[at + index] < 0x80 or data[at + index] > 0xBF:
+        for place in range(at + 2, at + more + 1):
+            if byte(place) & 0xC0 != 0x80:
                 return at
         at += more + 1
     return -1

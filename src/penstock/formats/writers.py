@@ -7,11 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
+from penstock.formats.compiling import Ints
 from penstock.formats.framing import read_ids
+from penstock.formats.memory import address
 from penstock.formats.messages import Messages, of_array
 from penstock.formats.problems import CODE, A, Problem
 from penstock.formats.registry import RegisteredSchema
-from penstock.formats.sink import Ints
 
 __all__ = ["Writers", "refuse", "schema_ids"]
 
@@ -22,7 +23,7 @@ Writers = Mapping[int, RegisteredSchema | None]
 def schema_ids(array: pa.Array | pa.ChunkedArray) -> list[int]:
     """Return the different schema ids of a batch of framed messages."""
     messages = of_array(array)
-    ids = read_ids(messages.data, messages.start, messages.end, messages.faults)
+    ids = read_ids(messages.start, messages.end, address(messages.faults))
     return [int(one) for one in np.unique(ids) if one >= 0]
 
 

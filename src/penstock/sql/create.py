@@ -91,7 +91,8 @@ def _misplaced(cursor: StatementCursor, kind: Written, what: str, *, has_setting
 
 def _settings_of(kind: Written) -> Sequence[Option]:
     """Return the settings in WITH, and the one that allows secrets in clear where the kind has secrets."""
-    settings, clauses = options_of(kind.WithOptions), options_of(kind.SqlOptions)
+    settings = tuple(option for option in options_of(kind.WithOptions) if option.field != _ALLOW.field)
+    clauses = options_of(kind.SqlOptions)
     has_secrets = any(isinstance(option.syntax, Secret) for option in (*settings, *clauses))
     return (*settings, _ALLOW) if has_secrets else settings
 

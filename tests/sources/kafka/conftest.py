@@ -16,6 +16,7 @@ from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.with_options import KafkaWithOptions
 from penstock.testing.kafka import KafkaBroker, start_kafka
 from penstock.testing.kafka_security import PLAIN_USER
+from penstock.testing.registry import SchemaRegistry, start_registry
 from penstock.testing.tls import has_openssl, lock_key, make_authority
 
 TOPIC, PARTITIONS, MESSAGES = "clicks", 2, 10
@@ -83,6 +84,13 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         lock_key(broker.doors.tls / "client.key", broker.doors.tls / "locked.key", KEY_PASSWORD)
         fill(broker)
         yield Guarded(broker, folder)
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchemaRegistry]:
+    """One registry for the whole run."""
+    with start_registry(tmp_path_factory.mktemp("registry")) as running:
+        yield running
 
 
 def fill(broker: KafkaBroker) -> None:

@@ -10,6 +10,8 @@ from tests.sources.kafka.conftest import PASSWORD, USER, Guarded
 from tests.sources.kafka.followed import Topics
 from tests.sources.kafka.made import Made, columns, created, described, refused, topic_of
 
+from penstock.control.home import Home
+from penstock.errors import UsageError
 from penstock.model import TableName
 from penstock.sources.kafka.topic_names import local_names
 
@@ -116,3 +118,45 @@ def test_a_backlog_is_taken_in_bounded_steps(topics: Topics, tmp_path: Path, mon
     assert all(sum(size) <= 10 + 3 for size in sizes)
     assert sizes[0] == [9, 2, 0], "in proportion"
     assert len(sizes) == 4
+
+
+def test_statistics_are_kept_when_they_are_asked_for(topics: Topics, tmp_path: Path) -> None:
+    name = topics.make(1)
+    options = "timestamp frequency ms = 20, statistics interval ms = 50"
+    followed = Made(tmp_path, created(topics, f"TOPIC '{name}' FORMAT TEXT WITH ({options})"))
+    followed.run_until((followed.state / "statistics.json").exists)
+    told = json.loads((followed.state / "statistics.json").read_text(encoding="utf-8"))
+    assert told["brokers"]
+
+
+def test_a_home_keeps_a_literal_secret_and_forgets_it(guarded: Guarded, tmp_path: Path) -> None:
+    name = topic_of(Topics(guarded.broker), (None, {"id": 1}))
+    home = Home(tmp_path / "home")
+    create = (
+        f"CREATE SOURCE c FROM KAFKA BROKER '127.0.0.1:{guarded.broker.doors.sasl_port}' TOPIC '{name}' FORMAT JSON"
+        f" WITH (sasl mechanisms = 'SCRAM-SHA-512', sasl username = '{USER}', sasl password = '{PASSWORD}',"
+        f" ssl ca location = '{guarded.tls('ca.crt')}', allow literal secrets)"
+    )
+    home.sql(create)
+    kept = home.path / "secrets" / "c" / "sasl_password"
+    assert f"sasl password = 'file:{kept}'" in home.statement("c")
+    secret = PASSWORD.encode()
+    holding = [path for path in home.path.rglob("*") if path.is_file() and secret in path.read_bytes()]
+    assert holding == [kept]
+    assert home.check("c").ready
+    (tmp_path / "moved").write_text("hunter2\n", encoding="utf-8")
+    home.sql(f"ALTER SOURCES c SET (sasl password = 'file:{tmp_path / 'moved'}')")
+    assert not home.check("c").ready
+    with pytest.raises(UsageError, match="reading has begun there"):
+        home.sql("ALTER SOURCES c SET (start offset = latest)")
+    home.sql("DROP SOURCE c")
+    assert not kept.exists()
+
+
+def test_explain_tells_what_would_be_made(topics: Topics, tmp_path: Path) -> None:
+    name = topic_of(topics, (None, {"id": 1, "name": "x"}))
+    home = Home(tmp_path / "home")
+    told = home.sql(f"EXPLAIN CREATE SOURCE c FROM KAFKA BROKER '{topics.broker.bootstrap}' TOPIC '{name}' FORMAT JSON")
+    assert "c.c" in repr(told)
+    assert "2 columns, no key" in repr(told)
+    assert home.sources() == []

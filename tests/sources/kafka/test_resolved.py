@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,11 +15,9 @@ from tests.sources.kafka.followed import Topics
 from tests.sources.kafka.made import columns, created, refused, topic_of
 from tests.sources.kafka.tls_door import tls_door
 
-from penstock.errors import DefiniteError
 from penstock.formats import decode_batch
 from penstock.sources.kafka.config import KafkaConfig
-from penstock.sources.kafka.record_columns import shape_of_keys, shape_of_rows
-from penstock.testing.registry import SchemaRegistry, start_registry
+from penstock.testing.registry import SchemaRegistry
 
 ORDER = {"type": "record", "name": "o", "fields": [{"name": "id", "type": "long"}, {"name": "at", "type": "string"}]}
 PROTO = 'syntax = "proto3"; package shop; message Item { int64 id = 1; string name = 2; }'
@@ -35,16 +32,12 @@ TABLE = {
     ],
 }
 
+FROM = {"type": "struct", "fields": [{"field": "lsn", "type": "int64"}, {"field": "connector", "type": "string"}]}
+
 
 @pytest.fixture
 def topics(guarded: Guarded) -> Topics:
     return Topics(guarded.broker)
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchemaRegistry]:
-    with start_registry(tmp_path_factory.mktemp("registry")) as running:
-        yield running
 
 
 def record(before: Any, after: Any, op: str = "u") -> dict[str, Any]:
@@ -140,7 +133,8 @@ class TestInferred:
         """Records without a row before come first, a tombstone among them; the row after tells what is before."""
 
         def message(record: Any) -> Any:
-            return with_schema(record, before=TABLE, after=TABLE, op={"type": "string"}) if schemas else record
+            written = {"before": TABLE, "after": TABLE, "source": FROM, "op": {"type": "string"}}
+            return with_schema(record, **written) if schemas else record
 
         def key(number: int) -> Any:
             return with_schema({"id": number}, id={"type": "int32"}) if schemas else {"id": number}
@@ -173,13 +167,13 @@ class TestInferred:
         assert "no message of the sample is a record of Debezium" in error.message
         assert "COLUMNS" in error.remedy
 
-    def test_some_with_schemas_and_some_without(self) -> None:
-        plain = json.dumps(record(None, {"id": 1})).encode()
-        wrapped = json.dumps(with_schema(record(None, {"id": 1}), after=TABLE)).encode()
-        with pytest.raises(DefiniteError, match="and others are not"):
-            shape_of_rows([plain, wrapped])
-        with pytest.raises(DefiniteError, match="has a key"):
-            shape_of_keys([None, b"{"])
+    def test_some_with_schemas_and_some_without(self, topics: Topics) -> None:
+        """Columns are told by what is there; whoever reads finds the messages that are otherwise."""
+        row = {"id": 1}
+        wrapped = with_schema(record(None, row, "c"), before=TABLE, after=TABLE)
+        name = topic_of(topics, (row, record(None, row, "c")), (row, wrapped))
+        made = created(topics, f"TOPIC '{name}' KEY FORMAT JSON VALUE FORMAT JSON ENVELOPE DEBEZIUM UPSERT")
+        assert columns(made) == {"id": "int64"}
 
 
 class TestRegistered:

@@ -11,8 +11,9 @@ from tests.sources.kafka.followed import Followed, Topics, require_whole
 
 from penstock.errors import TransientError
 from penstock.positions import Lsn
-from penstock.sources.kafka import following
+from penstock.sources.kafka import observing
 from penstock.sources.kafka.observing import TopicsClient
+from penstock.sources.kafka.ticks import taken_by
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_messages_that_were_removed_before_they_were_taken_are_a_gap(tmp_path: P
     topics.fill(name, 4, 4)
     topics.delete_records(name, 0, 3)  # up to what was taken
     with closing(followed.log.reader()) as reader:
-        reader.pin("tables", Lsn(1))
+        reader.pin(taken_by(name), Lsn(1))
     topics.delete_records(name, 1, 3)  # one more
     error = followed.ended(name)
     assert f"partition 1 of the topic {name} begins at 3, and 2 is still to be read" in error.message
@@ -83,8 +84,8 @@ def test_messages_that_were_taken_are_needed_until_the_base_tables_have_them(tmp
     topics.fill(name, 1, 1)
     followed.run_until(lambda: followed.upto(name) == [4, 3])
     with closing(followed.log.reader()) as reader:
-        reader.pin("tables", Lsn(1))
-        reader.pin("query", Lsn(0), 60)  # a lease is not waited for
+        reader.pin(taken_by(name), Lsn(1))
+        reader.pin("tables", Lsn(0))  # history that Kafka need not keep
         with followed.running():
             topics.delete_records(name, 0, 3)
             topics.fill(name, 1, 0)
@@ -104,7 +105,7 @@ def test_without_base_tables_everything_is_needed(tmp_path: Path, topics: Topics
 
 def test_a_broker_that_dies_and_comes_back(tmp_path: Path, topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     patience = 60.0
-    monkeypatch.setattr(following, "TopicsClient", lambda *told: TopicsClient(*told, patience=patience))
+    monkeypatch.setattr(observing, "TopicsClient", lambda *told, **more: TopicsClient(*told, **more, patience=patience))
     followed, name = taken(tmp_path, topics, 3, 2)
     topics.fill(name, 1, 1)
     patience = 0.5

@@ -11,13 +11,14 @@ from penstock.errors import PenstockError
 from penstock.formats.avro.kernel import walk_all
 from penstock.formats.avro.plan import PlanBuilder
 from penstock.formats.avro.schema import parse_avro
-from penstock.formats.columns import Arena
+from penstock.formats.compiling import Ints
 from penstock.formats.decoder import Decoder
 from penstock.formats.format import AvroFormat, ResolvedFormat
+from penstock.formats.memory import address
 from penstock.formats.messages import Messages
 from penstock.formats.problems import Problem
 from penstock.formats.registry import RegisteredSchema
-from penstock.formats.sink import Ints, Sink
+from penstock.formats.sink import Sink
 from penstock.formats.writers import Writers, refuse
 
 __all__ = ["AvroDecoder"]
@@ -38,7 +39,7 @@ class AvroDecoder(Decoder):
         for one, writer in writers.items():
             if writer is not None:
                 self._add(one, writer)
-        self._plan = self._builder.plan()
+        self._tables = self._builder.tables()
 
     def _add(self, schema_id: int, writer: RegisteredSchema) -> None:
         try:
@@ -56,12 +57,12 @@ class AvroDecoder(Decoder):
     def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
         for one, reason in self._unreadable.items():
             refuse(messages, np.flatnonzero(ids == one), Problem.REFUSED, reason)
-        roots = np.zeros(len(ids), np.int64)
-        for one in np.unique(ids):
+        roots = np.full(len(ids), self._roots[-1], np.int64)
+        for one in np.unique(ids) if self._resolved.framed else ():
             roots[ids == one] = self._roots.get(int(one), 0)
-        data, plan = messages.data, self._plan
+        plan = self._tables.plan
 
-        def walk(sink: Sink) -> None:
-            walk_all(data, messages.start, messages.end, roots, plan, sink, messages.faults)
+        def walk(first: int, sink: Sink) -> int:
+            return walk_all(first, messages.start, messages.end, roots, plan, sink, address(messages.faults))
 
-        return self._columns.filled(walk, Arena(data, plan.constants))
+        return self._filled(messages, walk)

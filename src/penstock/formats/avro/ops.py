@@ -1,12 +1,17 @@
-"""What nodes of an Avro plan do: numbers that `plan` writes and `kernel` reads."""
+"""What nodes of an Avro plan do, and where its tables are: numbers that `plan` writes and `kernel` reads."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.formats.compiling import constant
 
 __all__ = [
     "ARRAY",
     "AS_IS",
     "BOOLEAN",
     "BYTES",
+    "COLUMN",
     "CONSTANT",
     "DECIMAL",
     "DECIMAL_FIXED",
@@ -14,6 +19,7 @@ __all__ = [
     "ENUM",
     "EXACT_DOUBLE",
     "EXACT_FLOAT",
+    "FIRST",
     "FIXED",
     "FLOAT",
     "FLOAT_TO_DOUBLE",
@@ -23,13 +29,37 @@ __all__ = [
     "MEMBER",
     "MOST_DEPTH",
     "MOST_EMPTY_ITEMS",
+    "NODE",
     "NULL",
+    "OP",
     "RECORD",
     "REFUSED",
+    "SECOND",
     "STRING",
+    "THIRD",
     "TIMES_1000",
     "UNION",
+    "Plan",
 ]
+
+
+class Plan(NamedTuple):
+    """How to read messages of one or several writer schemas, by address."""
+
+    nodes: int
+    """A row per node: its op, its column, and three numbers of the op's own."""
+    links: int
+    """Lists of nodes, columns and places of symbols, to which nodes point."""
+    constants: int
+    """Default values in Avro's encoding, and names of symbols."""
+    end: int
+    """Where the constants end."""
+
+
+NODE = 8
+"""How many numbers a node has in the table; the last ones are not used."""
+OP, COLUMN, FIRST, SECOND, THIRD = (constant(8 * place) for place in range(5))
+"""How far from the beginning of its row each number of a node is."""
 
 # Each line names what stands in the three numbers of a node.
 NULL = 0

@@ -14,18 +14,23 @@ names the field. Messages of other branches of that union are read.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 
 from penstock.formats.avro import ops
 from penstock.formats.avro.constants import encoded_default
-from penstock.formats.avro.kernel import Plan
 from penstock.formats.avro.schema import AvroField, AvroType
 from penstock.formats.avro.types import is_wrapped, members
 from penstock.formats.columns import Columns
+from penstock.formats.compiling import Ints
+from penstock.formats.memory import address
 
-__all__ = ["PlanBuilder"]
+__all__ = ["PlanBuilder", "Tables"]
 
 _NOWHERE = -1
+_NUMBERS = 5
 _LEAVES = {
     "boolean": ops.BOOLEAN,
     "int": ops.INT,
@@ -52,6 +57,20 @@ _SAME = {
 }
 
 
+class Tables(NamedTuple):
+    """A plan, and the memory that it is in."""
+
+    nodes: Ints
+    links: Ints
+    constants: npt.NDArray[np.uint8]
+
+    @property
+    def plan(self) -> ops.Plan:
+        """The plan as kernels take it; these tables must be held as long as it is used."""
+        constants = address(self.constants)
+        return ops.Plan(address(self.nodes), address(self.links), constants, constants + len(self.constants))
+
+
 class PlanBuilder:
     """Collects the plans of several writer schemas, for one reader schema, in one table."""
 
@@ -74,11 +93,11 @@ class PlanBuilder:
         self._link(node, [self._resolved(writer, self._reader, column, "")])
         return node
 
-    def plan(self) -> Plan:
+    def tables(self) -> Tables:
         """Return the plan of all that were added."""
-        nodes = np.array(self._nodes, np.int64).reshape(-1, 5)
-        constants = np.frombuffer(bytes(self._constants) or b"\0", np.uint8)
-        return Plan(nodes, np.array(self._links or [0], np.int64), constants)
+        nodes = np.zeros((len(self._nodes), ops.NODE), np.int64)
+        nodes[:, :_NUMBERS] = self._nodes
+        return Tables(nodes, np.array(self._links, np.int64), np.frombuffer(bytes(self._constants) + b"\0", np.uint8))
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -248,6 +267,8 @@ def _is(writer: AvroType, reader: AvroType) -> bool:
 
 def _fits(writer: AvroType, reader: AvroType) -> bool:
     """Say whether a value of one type can be read as the other; what is inside is looked at later."""
+    if writer.meaning != reader.meaning:
+        return False  # the same number, in other units
     if _SAME.get(writer.logical, writer.logical) != _SAME.get(reader.logical, reader.logical):
         return writer.logical in _NAMES_ONLY and reader.logical in _NAMES_ONLY and writer.kind == reader.kind
     if writer.logical == "decimal":

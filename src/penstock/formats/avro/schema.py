@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import DefiniteError
+from penstock.formats.meanings import KEPT
 
 __all__ = ["AvroField", "AvroType", "parse_avro"]
 
@@ -50,6 +51,8 @@ class AvroType:
     logical: str = ""
     precision: int = 0
     scale: int = 0
+    meaning: str = ""
+    """What Kafka Connect says it means, where that is more than Avro says: see `penstock.formats.meanings`."""
 
     @property
     def inner(self) -> AvroType:
@@ -66,7 +69,7 @@ class AvroType:
         """What a message calls it."""
         if self.logical == "decimal":
             return f"decimal({self.precision},{self.scale})"
-        return self.logical or (f"{self.kind} {self.name}" if self.name else self.kind)
+        return self.logical or self.meaning or (f"{self.kind} {self.name}" if self.name else self.kind)
 
 
 def parse_avro(text: str, references: Sequence[str] = ()) -> AvroType:
@@ -127,10 +130,10 @@ class _Parser:
             case "map":
                 return AvroType("map", items=self.parse(found.get("values"), namespace))
         named = self._named(kind, namespace)
-        return _logical(AvroType(kind), found) if kind in _PRIMITIVE else named
+        return _meant(_logical(AvroType(kind), found), found) if kind in _PRIMITIVE else named
 
     def _record(self, found: dict[str, Any], namespace: str) -> AvroType:
-        made = self._define(found, namespace, AvroType("record"))
+        made = _meant(self._define(found, namespace, AvroType("record")), found)
         within = made.name.rpartition(".")[0]
         for one in _needed(found, "fields", list):
             if not isinstance(one, dict):
@@ -166,6 +169,13 @@ def _logical(made: AvroType, found: dict[str, Any]) -> AvroType:
             return made
         made.precision, made.scale = precision, scale
     made.logical = logical
+    return made
+
+
+def _meant(made: AvroType, found: dict[str, Any]) -> AvroType:
+    """Take in Connect's name of the type, unless Avro has one for it."""
+    if not made.logical and found.get("connect.name") in KEPT:
+        made.meaning = found["connect.name"]
     return made
 
 

@@ -25,7 +25,8 @@ def _written(schema: AvroType, defined: set[str]) -> Any:
             return [_written(branch, defined) for branch in schema.branches]
         case "record":
             fields = [_field(one, defined) for one in schema.fields]
-            return {"type": "record", "name": schema.name, "aliases": list(schema.aliases), "fields": fields}
+            written = {"type": "record", "name": schema.name, "aliases": list(schema.aliases), "fields": fields}
+            return _meant(written, schema)
         case "enum":
             return {"type": "enum", "name": schema.name, "symbols": schema.symbols}
         case "array":
@@ -34,7 +35,8 @@ def _written(schema: AvroType, defined: set[str]) -> Any:
             return {"type": "map", "values": _written(schema.inner, defined)}
         case "fixed":
             return _logical({"type": "fixed", "name": schema.name, "size": schema.size}, schema)
-    return _logical({"type": schema.kind}, schema) if schema.logical else schema.kind
+    told = schema.logical or schema.meaning
+    return _meant(_logical({"type": schema.kind}, schema), schema) if told else schema.kind
 
 
 def _field(one: AvroField, defined: set[str]) -> dict[str, Any]:
@@ -47,3 +49,7 @@ def _logical(written: dict[str, Any], schema: AvroType) -> dict[str, Any]:
         return written
     digits = {"precision": schema.precision, "scale": schema.scale} if schema.logical == "decimal" else {}
     return {**written, "logicalType": schema.logical, **digits}
+
+
+def _meant(written: dict[str, Any], schema: AvroType) -> dict[str, Any]:
+    return {**written, "connect.name": schema.meaning} if schema.meaning else written

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from penstock.formats.columns import Arena
+from penstock.formats.compiling import Ints
 from penstock.formats.csv.kernel import Plan, walk_all
 from penstock.formats.decoder import Decoder
 from penstock.formats.format import CsvFormat, ResolvedFormat
+from penstock.formats.memory import address
 from penstock.formats.messages import Messages
-from penstock.formats.sink import Ints, Sink
+from penstock.formats.sink import Sink
 from penstock.formats.text_put import scalar_rule
 from penstock.formats.writers import Writers
 
@@ -24,14 +25,15 @@ class CsvDecoder(Decoder):
         super().__init__(resolved, writers)
         assert isinstance(resolved.format, CsvFormat)
         rules = [scalar_rule(column.type, column.path) for column in list(self._columns)[1:]]
+        self._rules = np.array(rules, np.int64)
         delimiter, quote = ord(resolved.format.delimiter), ord(resolved.format.quote)
-        self._plan = Plan(np.array(rules, np.int64), delimiter, quote)
+        self._plan = Plan(address(self._rules), len(rules), delimiter, quote, shift=0)
 
     def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
-        data, plan = messages.data, self._plan
-        arena = np.concatenate((data, np.zeros_like(data)))
+        unquoted = np.empty(messages.extent, np.uint8)
+        plan = self._plan._replace(shift=address(unquoted) - messages.first)
 
-        def walk(sink: Sink) -> None:
-            walk_all(data, messages.start, messages.end, arena, plan, sink, messages.faults)
+        def walk(first: int, sink: Sink) -> int:
+            return walk_all(first, messages.start, messages.end, plan, sink, address(messages.faults))
 
-        return self._columns.filled(walk, Arena(arena, np.frombuffer(b"\0", np.uint8)))
+        return self._filled(messages, walk)

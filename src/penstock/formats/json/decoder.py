@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 
-from penstock.formats.columns import Arena
-from penstock.formats.decoder import Decoder
+from penstock.formats.compiling import Ints
+from penstock.formats.decoder import Decoded, Decoder
 from penstock.formats.format import Extra, JsonFormat, ResolvedFormat
 from penstock.formats.json.kernel import walk_all
-from penstock.formats.json.plan import json_plan
-from penstock.formats.json.tape import tape_for
+from penstock.formats.json.plan import Scratch, json_plan
+from penstock.formats.json.schema_changes import checked_schemas
+from penstock.formats.memory import address
 from penstock.formats.messages import Messages
-from penstock.formats.sink import Ints, Sink
+from penstock.formats.sink import Sink
 from penstock.formats.writers import Writers
 
 __all__ = ["JsonDecoder"]
@@ -25,14 +25,18 @@ class JsonDecoder(Decoder):
         super().__init__(resolved, writers)
         assert isinstance(resolved.format, JsonFormat)
         refuse_extra = resolved.format.extra == Extra.REFUSE
-        self._plan = json_plan(self._columns, raw=resolved.raw, wrapped=resolved.wrapped, refuse_extra=refuse_extra)
+        self._tables = json_plan(self._columns, raw=resolved.raw, wrapped=resolved.wrapped, refuse_extra=refuse_extra)
+
+    def decode(self, array: pa.Array | pa.ChunkedArray) -> Decoded:
+        """Decode a binary column; where messages bring their schema, hold that against the one that columns have."""
+        decoded = super().decode(array)
+        return Decoded(*checked_schemas(*decoded, self._resolved.reader)) if self._resolved.reader else decoded
 
     def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
-        data, tape = messages.data, tape_for(messages.longest)
-        plan = self._plan._replace(slots=np.zeros_like(self._plan.slots))  # room of our own: others may decode, too
-        arena = np.concatenate((data, np.zeros_like(data)))
+        scratch = Scratch(messages, len(self._tables.keys))
+        plan = self._tables.plan(scratch.slots)
 
-        def walk(sink: Sink) -> None:
-            walk_all(data, messages.start, messages.end, arena, plan, tape, sink, messages.faults)
+        def walk(first: int, sink: Sink) -> int:
+            return walk_all(first, messages.start, messages.end, plan, scratch.tape, sink, address(messages.faults))
 
-        return self._columns.filled(walk, Arena(arena, plan.constants))
+        return self._filled(messages, walk)

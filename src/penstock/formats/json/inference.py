@@ -3,6 +3,9 @@
 Integers are BIGINT (beyond 64 bits DECIMAL(38,0)), other numbers DOUBLE, objects STRUCT, arrays ARRAY. Where messages
 of the sample disagree, or say nothing because all have null there, the column takes any value, as its JSON text: then
 nothing is guessed. Dates are text: that a string looks like one says little.
+
+Of Debezium's records it is known that ``before`` and ``after`` are rows of one table. They get one type, also where the
+sample has only one of them.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ __all__ = ["inferred_columns"]
 
 _REMEDY = "Give the columns (schema = 'id BIGINT, …'), or take the topic as TEXT."
 _ANY = "any"
+_RECORD = {"before", "after", "source", "op"}
 _Shape = Any  # a scalar's name, ("list", shape), ("struct", {name: shape}), or None where nothing is known
 
 
@@ -37,6 +41,7 @@ def inferred_columns(sample: Iterable[bytes]) -> tuple[pa.DataType, list[str]]:
         what = "no message of the sample is JSON with a value" if not usable else "the sample holds nothing but null"
         msg = f"columns cannot be inferred: {what}"
         raise DefiniteError(msg, _REMEDY)
+    shape = _one_row(shape)
     raw: list[str] = []
     return _type(shape, "" if _is(shape, "struct") else "value", raw), raw
 
@@ -75,6 +80,13 @@ def _merged(one: _Shape, other: _Shape) -> _Shape:
     if both and both <= {"bigint", "decimal"}:
         return "decimal"
     return "double" if both and both <= {"bigint", "double"} else _ANY
+
+
+def _one_row(shape: _Shape) -> _Shape:
+    if not _is(shape, "struct") or not shape[1].keys() >= _RECORD:
+        return shape
+    row = _merged(shape[1]["before"], shape[1]["after"])
+    return ("struct", {**shape[1], "before": row, "after": row})
 
 
 def _is(shape: _Shape, kind: str) -> bool:

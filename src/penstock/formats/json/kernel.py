@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
+from penstock.formats.compiling import NIL, Ints, compiled, constant, inner
+from penstock.formats.faults import blame, fault_of, is_fine, settled
+from penstock.formats.json.strings import same_text
 from penstock.formats.json.tape import (
+    AFTER,
     ARRAY,
+    BEGIN,
+    END,
     FALSE,
+    HASH,
+    KIND,
     NULL,
     NUMBER,
     OBJECT,
+    START,
+    STOP,
     STRING,
     TRUE,
     Tape,
-    same_text,
+    token_row,
     tokens,
 )
-from penstock.formats.problems import CODE, NODE, A, B, Faults, Problem
-from penstock.formats.sink import NIL, Bytes, Ints, Sink, compiled, inner, put, put_null, reserve
-from penstock.formats.text_put import BOOLEAN, DECIMAL, FLOATING, INTEGER, put_number, put_time
+from penstock.formats.memory import set_word, word
+from penstock.formats.problems import Problem
+from penstock.formats.sink import Sink, put, put_count, put_null, put_there, put_two, reserve
+from penstock.formats.text_put import BOOLEAN, DECIMAL, put_number, put_time
 from penstock.formats.text_put import STRING as TEXT
 
 __all__ = ["EXPECTED", "LIST", "MAP", "RAW", "STRUCT", "Plan", "walk_all"]
@@ -31,166 +40,146 @@ LIST = 21
 MAP = 22
 RAW = 23
 
+_RULE, _FIRST, _SECOND, _CHILD = (constant(8 * place) for place in range(4))
+"""How far from the beginning of its row each number of a column is: rule, two numbers of its own, and first child."""
+_KEY_HASH, _KEY_PLACE, _KEY_SIZE, _KEY_COLUMN = (constant(8 * place) for place in range(4))
+"""The same of a key of a struct: its hash, its place in the constants, its size, and the column of its values."""
 EXPECTED = 10
 """Where, among the words for kinds of values, those for rules begin."""
 
-_FINE = np.int64(Problem.FINE)
-_KIND = np.int64(Problem.KIND)
-_EXTRA = np.int64(Problem.EXTRA)
-_NONE = np.int64(-1)
+_KIND = constant(Problem.KIND)
+_EXTRA = constant(Problem.EXTRA)
+_NONE = constant(-1)
 
 
 class Plan(NamedTuple):
-    """How to read messages: a row per column, and the keys of structs."""
+    """How to read messages, by address."""
 
-    rules: Ints
-    """Rule, two numbers of its own, and the first child."""
-    keys: Ints
-    """Hash, place and size in the constants, and column."""
-    constants: Bytes
-    slots: Ints
-    """Room for the tokens of the keys of structs that are open; the last number says how many are in use."""
+    rules: int
+    """A row per column."""
+    keys: int
+    """A row per key of a struct."""
+    constants: int
+    slots: int
+    """Room for the tokens of the keys of structs that are open."""
     refuse_extra: bool
     root: int
     """The column that a whole message goes into."""
 
 
 @compiled
-def walk_all(
-    data: Bytes, start: Ints, end: Ints, arena: Bytes, plan: Plan, tape: Tape, sink: Sink, faults: Faults
-) -> None:
-    """Put every message that has no fault yet; note the faults that are found."""
-    before = np.empty_like(sink.count)
-    for index in range(len(start)):
-        if faults[index, CODE] != _FINE:
-            put_null(sink, 0)
-            continue
-        before[:] = sink.count
-        fault = faults[index]
-        fine = tokens(data, start[index], end[index], arena, tape, fault) > 0
+def walk_all(first: int, start: Ints, end: Ints, plan: Plan, tape: Tape, sink: Sink, faults: int) -> int:
+    """Put the messages from `first` on; return the one for which columns had no room, or their number."""
+    for index in range(first, len(start)):
+        fault = fault_of(faults, index)
+        fine = is_fine(fault) and tokens(start[index], end[index], tape, fault) > 0
         if fine:
-            plan.slots[-1] = 0
             if plan.root:
-                put(sink, 0, NIL, NIL)
-            fine = _put(arena, NIL, plan.root, tape, plan, sink, fault)
-            if not fine and fault[CODE] == _EXTRA:
-                fault[A] = fault[A] % len(data) - 1 - start[index]
-        if not fine:
-            sink.count[:] = before
-            put_null(sink, 0)
+                put_there(sink, NIL)
+            fine = _put(NIL, plan.root, plan.slots, tape, plan, sink, fault)
+        if not settled(fine, fault, start[index], sink):
+            return index
+    return len(start)
 
 
 @inner
-def _mismatch(fault: Ints, column: int, found: int, rule: int) -> bool:
-    fault[CODE] = _KIND
-    fault[NODE] = column
-    fault[A] = found
-    fault[B] = EXPECTED + rule
-    return False
-
-
-@inner
-def _scalar(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, sink: Sink, fault: Ints) -> bool:
+def _scalar(token: int, column: int, rule: int, tape: Tape, plan: Plan, sink: Sink, fault: int) -> bool:
     """Put a token that holds no others."""
-    kind, rule = tape.kind[token], plan.rules[column, 0]
-    start, end = tape.start[token], tape.end[token]
+    row = token_row(tape, token)
+    kind, start, end = word(row + KIND), word(row + START), word(row + END)
     if rule == BOOLEAN:
-        if kind != TRUE and kind != FALSE:
-            return _mismatch(fault, column, kind, rule)
-        put(sink, column, 1 if kind == TRUE else 0, NIL)
+        if kind in (TRUE, FALSE):
+            put(sink, column, 1 if kind == TRUE else 0)
+            return True
+    elif rule <= DECIMAL:
+        if kind == NUMBER:
+            own = plan.rules + (column << 5)
+            return put_number(start, end, rule, word(own + _FIRST), word(own + _SECOND), column, sink, fault)
+    elif kind == STRING:
+        if rule != TEXT:
+            return put_time(start, end, rule, column, sink, fault)
+        put_two(sink, column, start, end - start)
         return True
-    if rule in (INTEGER, FLOATING, DECIMAL):
-        if kind != NUMBER:
-            return _mismatch(fault, column, kind, rule)
-        return put_number(arena, start, end, rule, plan.rules[column, 1], plan.rules[column, 2], column, sink, fault)
-    if kind != STRING:
-        return _mismatch(fault, column, kind, rule)
-    if rule == TEXT:
-        put(sink, column, start, end - start)
-        return True
-    return put_time(arena, start, end, rule, column, sink, fault)
+    return blame(fault, _KIND, column, kind, EXPECTED + rule) >= 0
 
 
 @inner
-def _raw(arena: Bytes, token: int, column: int, tape: Tape, sink: Sink) -> None:
-    """Put a token as it is written."""
-    start, end, quotes = tape.start[token], tape.end[token], 1 if tape.kind[token] == STRING else 0
-    if start >= len(arena) // 2:  # this is its text without escapes; it was written at the same place of the message
-        start -= len(arena) // 2
-        end = start
-        while arena[end] != 34:
-            end += 2 if arena[end] == 92 else 1
-    put(sink, column, start - quotes, end - start + 2 * quotes)
-
-
-@inner
-def _found(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, slots: int, fault: Ints) -> bool:
+def _found(token: int, column: int, slots: int, tape: Tape, plan: Plan, fault: int) -> bool:
     """Note for each key of a struct which token has its value; False if the object has a key that is refused."""
-    first, count = plan.rules[column, 1], plan.rules[column, 2]
-    plan.slots[slots : slots + count] = _NONE
-    key, stop, guess = token + 1, tape.after[token], 0
+    rule = plan.rules + (column << 5)
+    first, count = plan.keys + (word(rule + _FIRST) << 5), word(rule + _SECOND)
+    for slot in range(slots, slots + (count << 3), 8):
+        set_word(slot, _NONE)
+    key, stop, guess = token + 1, word(token_row(tape, token) + AFTER), NIL
     while key < stop:
-        found = _NONE
-        for step in range(count):
-            candidate = (guess + step) % count
-            row = first + candidate
-            if plan.keys[row, 0] == tape.hash[key] and same_text(
-                arena, tape.start[key], tape.end[key], plan.constants, plan.keys[row, 1], plan.keys[row, 2]
-            ):
-                found = candidate
-                break
-        if found != _NONE:
-            plan.slots[slots + found] = key + 1
+        row = token_row(tape, key)
+        found = _matching(row, first, count, guess, plan)
+        if found >= 0:
+            set_word(slots + (found << 3), key + 1)
             guess = found + 1
         elif plan.refuse_extra:
-            fault[CODE], fault[NODE], fault[A] = _EXTRA, column, tape.start[key]
-            return False
-        key = tape.after[key + 1]
+            return blame(fault, _EXTRA, column, word(row + BEGIN), NIL) >= 0
+        key = word(token_row(tape, key + 1) + AFTER)
     return True
 
 
 @inner
-def _put(arena: Bytes, token: int, column: int, tape: Tape, plan: Plan, sink: Sink, fault: Ints) -> bool:
+def _matching(row: int, first: int, count: int, guess: int, plan: Plan) -> int:
+    """Return which key of a struct a token is, or -1; objects have their keys mostly in the order of the struct."""
+    hashed, start, end = word(row + HASH), word(row + START), word(row + END)
+    for step in range(count):
+        candidate = guess + step
+        if candidate >= count:
+            candidate -= count
+        key = first + (candidate << 5)
+        place, size = plan.constants + word(key + _KEY_PLACE), word(key + _KEY_SIZE)
+        if word(key + _KEY_HASH) == hashed and same_text(start, end, place, size):
+            return candidate
+    return _NONE
+
+
+@inner
+def _put(token: int, column: int, slots: int, tape: Tape, plan: Plan, sink: Sink, fault: int) -> bool:
     """Put a token, and what is within it, into a column; False with the fault noted.
 
     One function for all that holds others: numba keeps functions that call themselves in its cache, but crashes when
     it loads two that call each other.
     """
-    kind, rule = tape.kind[token], plan.rules[column, 0]
+    row, own = token_row(tape, token), plan.rules + (column << 5)
+    kind, rule = word(row + KIND), word(own + _RULE)
     if kind == NULL:
         put_null(sink, column)
         return True
     if rule == RAW:
-        _raw(arena, token, column, tape, sink)
+        put_two(sink, column, word(row + BEGIN), word(row + STOP) - word(row + BEGIN))
         return True
     if rule < STRUCT:
-        return _scalar(arena, token, column, tape, plan, sink, fault)
+        return _scalar(token, column, rule, tape, plan, sink, fault)
     if kind != (ARRAY if rule == LIST else OBJECT):
-        return _mismatch(fault, column, kind, rule)
+        return blame(fault, _KIND, column, kind, EXPECTED + rule) >= 0
     if rule == STRUCT:
-        slots = plan.slots[-1]
-        plan.slots[-1] = slots + plan.rules[column, 2]
-        if not _found(arena, token, column, tape, plan, slots, fault):
+        if not _found(token, column, slots, tape, plan, fault):
             return False
-        put(sink, column, NIL, NIL)
-        for index in range(plan.rules[column, 2]):
-            below, value = plan.keys[plan.rules[column, 1] + index, 3], plan.slots[slots + index]
+        put_there(sink, column)
+        key, count = plan.keys + (word(own + _FIRST) << 5), word(own + _SECOND)
+        for slot in range(slots, slots + (count << 3), 8):
+            below, value = word(key + _KEY_COLUMN), word(slot)
+            key += 32
             if value == _NONE:
                 put_null(sink, below)
-            elif not _put(arena, value, below, tape, plan, sink, fault):
+            elif not _put(value, below, slots + (count << 3), tape, plan, sink, fault):
                 return False
-        plan.slots[-1] = slots
         return True
-    child, place = plan.rules[column, 3], reserve(sink, column)
-    item, stop, count = token + 1, tape.after[token], 0
+    child, place = word(own + _CHILD), reserve(sink, column)
+    item, stop, count = token + 1, word(row + AFTER), NIL
     while item < stop:
         if rule == MAP:
-            put(sink, child, tape.start[item], tape.end[item] - tape.start[item])
+            start = word(token_row(tape, item) + START)
+            put_two(sink, child, start, word(token_row(tape, item) + END) - start)
             item += 1
-        if not _put(arena, item, child + 1 if rule == MAP else child, tape, plan, sink, fault):
+        if not _put(item, child + 1 if rule == MAP else child, slots, tape, plan, sink, fault):
             return False
-        item = tape.after[item]
+        item = word(token_row(tape, item) + AFTER)
         count += 1
-    if sink.valid.size:
-        sink.value[place] = count
+    put_count(sink, column, place, count)
     return True

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.formats.columns import Columns, Store
+from penstock.formats.compiling import Ints
 from penstock.formats.json.kernel import EXPECTED, LIST, MAP, RAW, STRUCT, Plan
-from penstock.formats.json.tape import text_hash
+from penstock.formats.json.strings import text_hash
+from penstock.formats.json.tape import MOST_DEPTH, TOKEN, Tape
+from penstock.formats.memory import address
+from penstock.formats.messages import Messages
 from penstock.formats.text_put import scalar_rule
 
-__all__ = ["KINDS", "json_plan"]
+__all__ = ["KINDS", "Scratch", "Tables", "json_plan"]
 
 _FOUND = ["", "an object", "an array", "a string", "a number", "true", "false", "null", "a key", ""]
 _WANTED = {
@@ -32,7 +38,22 @@ KINDS = _FOUND + [_WANTED.get(rule, "") for rule in range(RAW + 1)]
 assert len(_FOUND) == EXPECTED
 
 
-def json_plan(columns: Columns, *, raw: Collection[str], wrapped: bool, refuse_extra: bool) -> Plan:
+class Tables(NamedTuple):
+    """A plan, and the memory that it is in."""
+
+    rules: Ints
+    keys: Ints
+    constants: npt.NDArray[np.uint8]
+    refuse_extra: bool
+    root: int
+
+    def plan(self, slots: Ints) -> Plan:
+        """Return the plan as kernels take it; these tables must be held as long as it is used."""
+        rules, keys, constants = address(self.rules), address(self.keys), address(self.constants)
+        return Plan(rules, keys, constants, address(slots), self.refuse_extra, self.root)
+
+
+def json_plan(columns: Columns, *, raw: Collection[str], wrapped: bool, refuse_extra: bool) -> Tables:
     """Make the plan; the columns named in `raw` take any value, as its JSON text."""
     rules: list[list[int]] = []
     keys: list[list[int]] = []
@@ -43,8 +64,7 @@ def json_plan(columns: Columns, *, raw: Collection[str], wrapped: bool, refuse_e
             rule, first, count = STRUCT, len(keys), len(column.children)
             for child, field in zip(column.children, column.type, strict=True):
                 name = field.name.encode()
-                hashed = text_hash(np.frombuffer(name + b"\0", np.uint8), 0, len(name))
-                keys.append([hashed, len(constants), len(name), child])
+                keys.append([_hash(name), len(constants), len(name), child])
                 constants += name
         elif column.store in (Store.LIST, Store.MAP):
             rule = LIST if column.store == Store.LIST else MAP
@@ -53,11 +73,36 @@ def json_plan(columns: Columns, *, raw: Collection[str], wrapped: bool, refuse_e
         else:
             rule, first, count = scalar_rule(column.type, column.path)
         rules.append([rule, first, count, column.children[0] if column.children else 0])
-    return Plan(
+    return Tables(
         np.array(rules, np.int64),
         np.array(keys, np.int64).reshape(-1, 4),
-        np.frombuffer(bytes(constants) or b"\0", np.uint8),
-        np.zeros(len(keys) + 1, np.int64),
+        np.frombuffer(bytes(constants) + b"\0", np.uint8),
         refuse_extra,
         columns[0].children[0] if wrapped else 0,
     )
+
+
+def _hash(name: bytes) -> int:
+    text = np.frombuffer(name + b"\0", np.uint8)
+    return text_hash(address(text), address(text) + len(name))
+
+
+class Scratch:
+    """Room for the tokens of one message at a time, for messages of up to so many bytes."""
+
+    def __init__(self, messages: Messages, keys: int) -> None:
+        self._rows = np.empty((messages.longest + 2, TOKEN), np.int64)
+        self._open = np.empty(MOST_DEPTH, np.int64)
+        self._seen = np.zeros((1 << max(4, messages.longest.bit_length()), 2), np.int64)
+        self._stamp = np.zeros(1, np.int64)
+        self._unescaped = np.empty(messages.extent, np.uint8)
+        self.slots = np.empty(keys + 1, np.int64)
+        """Room for the tokens of the keys of structs that are open."""
+        self.tape = Tape(
+            address(self._rows),
+            address(self._open),
+            address(self._seen),
+            len(self._seen) - 1,
+            address(self._stamp),
+            address(self._unescaped) - messages.first,
+        )

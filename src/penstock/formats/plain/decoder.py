@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 
-from penstock.formats.columns import Arena
+from penstock.formats.compiling import Ints
 from penstock.formats.decoder import Decoder
+from penstock.formats.memory import address
 from penstock.formats.messages import Messages
 from penstock.formats.plain.kernel import walk_all
-from penstock.formats.sink import Ints, Sink
+from penstock.formats.sink import Sink
 
 __all__ = ["PlainDecoder"]
 
@@ -18,9 +18,9 @@ class PlainDecoder(Decoder):
     """Takes messages as they are."""
 
     def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
-        data, is_text = messages.data, self._resolved.format.kind == "TEXT"
+        is_text = self._resolved.format.kind == "TEXT"
 
-        def walk(sink: Sink) -> None:
-            walk_all(data, messages.start, messages.end, is_text, sink, messages.faults)
+        def walk(first: int, sink: Sink) -> int:
+            return walk_all(first, messages.start, messages.end, is_text, sink, address(messages.faults))
 
-        return self._columns.filled(walk, Arena(data, np.frombuffer(b"\0", np.uint8)))
+        return self._filled(messages, walk)

@@ -9,18 +9,20 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import PenstockError
-from penstock.formats.columns import Arena
+from penstock.formats.compiling import Ints
 from penstock.formats.decoder import Decoder
 from penstock.formats.format import Nanoseconds, ProtobufFormat, ResolvedFormat
 from penstock.formats.framing import read_indexes
+from penstock.formats.memory import address
 from penstock.formats.messages import Messages
 from penstock.formats.problems import CODE, Problem
 from penstock.formats.protobuf.descriptor import Pool, files_of_text
-from penstock.formats.protobuf.kernel import scratch_for, walk_all
+from penstock.formats.protobuf.kernel import walk_all
+from penstock.formats.protobuf.occurrences import Room
 from penstock.formats.protobuf.plan import PlanBuilder, disagreements
 from penstock.formats.protobuf.registered import message_at, registered_files
 from penstock.formats.registry import RegisteredSchema
-from penstock.formats.sink import Ints, Sink
+from penstock.formats.sink import Sink
 from penstock.formats.writers import Writers, refuse
 
 __all__ = ["ProtobufDecoder"]
@@ -39,7 +41,7 @@ class ProtobufDecoder(Decoder):
         self._roots = {-1: self._builder.add(self._pool)}
         self._places: dict[tuple[int, int], int] = {}
         self._growing = threading.Lock()
-        self._plan = self._builder.plan()
+        self._tables = self._builder.tables()
 
     def _names(self) -> Sequence[str]:
         return self._builder.names
@@ -47,7 +49,7 @@ class ProtobufDecoder(Decoder):
     def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
         roots = np.zeros(len(ids), np.int64)
         if self._resolved.framed:
-            places = read_indexes(messages.data, messages.start, messages.end, messages.faults)
+            places = read_indexes(messages.start, messages.end, address(messages.faults))
             pairs = np.column_stack((ids, places))[messages.faults[:, CODE] == Problem.FINE]
             for one, place in np.unique(pairs, axis=0).tolist():
                 chosen = np.flatnonzero((ids == one) & (places == place) & (messages.faults[:, CODE] == Problem.FINE))
@@ -55,14 +57,14 @@ class ProtobufDecoder(Decoder):
                 if root < 0:
                     refuse(messages, chosen, Problem.REFUSED, -1 - root)
                 roots[chosen] = root
-        scratch = scratch_for(messages.longest, *self._builder.extent())
-        data, plan = messages.data, self._plan
+        tables, room = self._tables, Room(messages.longest, *self._builder.extent())
+        plan = tables.plan
 
-        def walk(sink: Sink) -> None:
-            start, end, faults = messages.start, messages.end, messages.faults
-            walk_all(data, start, end, roots, plan, scratch, sink, faults)
+        def walk(first: int, sink: Sink) -> int:
+            start, end, faults = messages.start, messages.end, address(messages.faults)
+            return walk_all(first, start, end, roots, plan, room.scratch, sink, faults)
 
-        return self._columns.filled(walk, Arena(data, plan.constants))
+        return self._filled(messages, walk)
 
     def _root(self, schema_id: int, place: int) -> int:
         """Return where the plan of a writer begins, or ``-1 - reason``."""
@@ -81,7 +83,7 @@ class ProtobufDecoder(Decoder):
         if why:
             return -1 - self._refused(why)
         root = self._builder.add(Pool(registered_files(writer)))
-        self._plan = self._builder.plan()
+        self._tables = self._builder.tables()
         return root
 
     def _reason(self, writer: RegisteredSchema, place: int) -> str:

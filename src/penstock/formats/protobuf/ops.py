@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from penstock.formats.compiling import constant
+
 __all__ = [
+    "BEGIN",
     "BOOL",
     "BYTES",
+    "COLUMN",
     "DOUBLE",
+    "EIGHT",
     "EMPTY",
+    "END",
     "ENUM",
     "EXPLICIT",
+    "FIELD",
     "FIXED32",
     "FIXED64",
     "FLOAT",
+    "FOUR",
     "GROUP",
     "IMPLICIT",
+    "INSIDE",
     "INT32",
     "INT64",
+    "KIND",
     "KINDS",
     "MAP",
     "MESSAGE",
     "MOST_DEPTH",
+    "NAMES",
+    "OFTEN",
+    "PRESENCE",
     "REPEATED",
     "REQUIRED",
     "SFIXED32",
@@ -27,12 +42,18 @@ __all__ = [
     "SINGLE",
     "SINT32",
     "SINT64",
+    "SIZED",
     "STRING",
+    "TAG",
     "TIMESTAMP",
     "TIMESTAMP_EXACT",
     "UINT32",
     "UINT64",
+    "VALUES",
+    "VARINT",
     "WRAPPED",
+    "Plan",
+    "wire_type",
 ]
 
 # FieldDescriptorProto.Type
@@ -89,3 +110,34 @@ EXPLICIT = 1  # null
 REQUIRED = 2  # a problem
 
 MOST_DEPTH = 100
+
+FIELD = 8
+"""How many numbers a field has in the plan: those below."""
+TAG, KIND, COLUMN, OFTEN, PRESENCE, INSIDE, NAMES, VALUES = (constant(8 * place) for place in range(FIELD))
+"""How far from the beginning of its row each number of a field is: number and wire type as in a tag; kind; column; how
+often; presence; message, or first name; count of names; the column of its values (if it is repeated, of the items)."""
+
+
+class Plan(NamedTuple):
+    """How to read messages of one or several descriptors, by address."""
+
+    messages: int
+    """A row per message: its first field and how many it has."""
+    fields: int
+    """A row per field."""
+    names: int
+    """A row per name of an enumeration: its number, and its place and size in the constants."""
+    constants: int
+
+
+VARINT, EIGHT, SIZED, BEGIN, END, FOUR = range(6)
+"""Wire types: how long a value is."""
+
+
+def wire_type(kind: int) -> int:
+    """Return the wire type of a kind; repeated numbers may also come packed, as bytes."""
+    if kind in (DOUBLE, FIXED64, SFIXED64):
+        return EIGHT
+    if kind in (FLOAT, FIXED32, SFIXED32):
+        return FOUR
+    return SIZED if kind in (STRING, BYTES, MESSAGE) or kind > SINT64 else VARINT

@@ -9,18 +9,35 @@ the writer's, so that new ones are known.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.formats.columns import Columns
+from penstock.formats.compiling import Ints
+from penstock.formats.memory import address
 from penstock.formats.protobuf import ops
 from penstock.formats.protobuf.descriptor import Pool, ProtoField, ProtoMessage
-from penstock.formats.protobuf.kernel import Plan
 from penstock.formats.protobuf.types import field_kind, is_map, type_of
 
-__all__ = ["PlanBuilder", "disagreements"]
+__all__ = ["PlanBuilder", "Tables", "disagreements"]
 
 _AS_MUCH = ({ops.INT32, ops.INT64}, {ops.SINT32, ops.SINT64}, {ops.STRING, ops.BYTES}, {ops.UINT32, ops.UINT64})
+
+
+class Tables(NamedTuple):
+    """A plan, and the memory that it is in."""
+
+    messages: Ints
+    fields: Ints
+    names: Ints
+    constants: npt.NDArray[np.uint8]
+
+    @property
+    def plan(self) -> ops.Plan:
+        """The plan as kernels take it; these tables must be held as long as it is used."""
+        return ops.Plan(address(self.messages), address(self.fields), address(self.names), address(self.constants))
 
 
 class PlanBuilder:
@@ -42,13 +59,13 @@ class PlanBuilder:
         """Add a writer whose files are `pool`; return the number of its message."""
         return self._message(self._reader, pool, self._columns[0].children, "")
 
-    def plan(self) -> Plan:
+    def tables(self) -> Tables:
         """Return the plan of all that were added."""
-        return Plan(
-            np.array(self._messages, np.int64).reshape(-1, 2),
-            np.array(self._fields, np.int64).reshape(-1, 7),
-            np.array(self._enums, np.int64).reshape(-1, 3),
-            np.frombuffer(bytes(self._constants) or b"\0", np.uint8),
+        return Tables(
+            np.array(self._messages, np.int64),
+            np.array(self._fields, np.int64),
+            np.array(self._enums, np.int64),
+            np.frombuffer(bytes(self._constants) + b"\0", np.uint8),
         )
 
     def extent(self) -> tuple[int, int]:
@@ -63,12 +80,12 @@ class PlanBuilder:
         index = len(self._messages)
         self._messages.append([first, len(message.fields)])
         paths = [f"{path}.{one.name}" if path else one.name for one in message.fields]
-        self._fields += [
-            [one.number, 0, column, 0, 0, 0, 0] for one, column in zip(message.fields, columns, strict=True)
-        ]
+        self._fields += [[0] * ops.FIELD for _ in message.fields]
         self.names += paths
         for place, (one, column, below) in enumerate(zip(message.fields, columns, paths, strict=True)):
-            self._fields[first + place][1:] = self._field(one, message, pool, column, below)
+            kind, *numbers = self._field(one, message, pool, column, below)
+            values = self._columns[column].children[0] if one.repeated else column
+            self._fields[first + place] = [one.number << 3 | ops.wire_type(kind), kind, *numbers, values]
         return index
 
     def _field(self, field: ProtoField, message: ProtoMessage, pool: Pool, column: int, path: str) -> list[int]:

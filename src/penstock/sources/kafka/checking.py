@@ -31,10 +31,11 @@ def checked(source: str, what: KafkaSqlOptions, how: KafkaWithOptions, instance:
         with TopicsClient(what, how, source) as client:
             found = client.look(what.names())
             own = {topic: _topic(what, how, client, creation, topic, found[topic], instance) for topic in found}
+        transactions = _transactions(creation, what.envelope.transaction_metadata_topic)
     except PenstockError as refused:
         return Checked((), (error(what.broker, refused.message, refused.remedy),), ready=False)
     tables = tuple((creation.name(topic), not errors_among(findings)) for topic, findings in own.items())
-    every = tuple(finding for findings in own.values() for finding in findings)
+    every = (*(finding for findings in own.values() for finding in findings), *transactions)
     return Checked(tables, every, ready=not errors_among(every))
 
 
@@ -75,6 +76,14 @@ def _could_be_made(creation: Creation, topic: str) -> Iterator[Finding]:
         creation.table(topic)
     except PenstockError as refused:
         yield error(topic, refused.message, refused.remedy)
+
+
+def _transactions(creation: Creation, topic: str | None) -> list[Finding]:
+    try:
+        creation.metadata()
+    except PenstockError as refused:
+        return [error(str(topic), refused.message, refused.remedy)]
+    return []
 
 
 def _same(source: str, table: TopicTable, found: Observed) -> Iterator[Finding]:

@@ -6,8 +6,10 @@ the same option; `ddl` puts columns together as `penstock.formats` reads them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from penstock.sources.cursor import Cursor
@@ -16,6 +18,8 @@ from penstock.sources.syntax import Listed, Number, Syntax
 
 __all__ = ["Columns", "ColumnsOrCount", "GivenColumn", "column_of", "ddl"]
 
+_WORD = re.compile(r"[a-z_][a-z0-9_]*")
+_DEEPEST = 20
 _Read = TypeVar("_Read")
 
 
@@ -77,12 +81,12 @@ def ddl(columns: Iterable[GivenColumn]) -> str:
     return ", ".join(f"{_backticked(column.name)} {column.type}" for column in columns)
 
 
-def _type(cursor: Cursor) -> str:
-    word = cursor.name("type").lower()
+def _type(cursor: Cursor, depth: int = 0) -> str:
+    word = _word(cursor, depth)
     if word == "struct" and cursor.takes("<"):
-        return f"struct<{', '.join(_several(cursor, _field, '>'))}>"
+        return f"struct<{', '.join(_several(cursor, partial(_field, depth=depth), '>'))}>"
     if word in ("array", "map") and cursor.takes("<"):
-        return f"{word}<{', '.join(_several(cursor, _type, '>'))}>"
+        return f"{word}<{', '.join(_several(cursor, partial(_type, depth=depth + 1), '>'))}>"
     if not cursor.takes("("):
         return word
     digits = [cursor.number()]
@@ -101,10 +105,23 @@ def _several(cursor: Cursor, read: Callable[[Cursor], _Read], end: str) -> list[
     return found
 
 
-def _field(cursor: Cursor) -> str:
+def _word(cursor: Cursor, depth: int) -> str:
+    """Take the name of a type."""
+    place = cursor.place()
+    if depth > _DEEPEST:
+        message = f"this type has more than {_DEEPEST} others around it"
+        raise cursor.wrong(message, "Take what is in there as text: string.", place)
+    word = cursor.name("type").lower()
+    if not _WORD.fullmatch(word):
+        message = "this is not the name of a type"
+        raise cursor.wrong(message, "Write one of Spark SQL's, like bigint, string or array<string>.", place)
+    return word
+
+
+def _field(cursor: Cursor, depth: int) -> str:
     name = cursor.part()
     cursor.takes(":")
-    return f"{_backticked(name)}: {_type(cursor)}"
+    return f"{_backticked(name)}: {_type(cursor, depth + 1)}"
 
 
 def _backticked(name: str) -> str:

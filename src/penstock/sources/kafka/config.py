@@ -19,7 +19,8 @@ from penstock.sources.kafka.registry_address import registry_address
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.ticks import tick_table
 from penstock.sources.kafka.topic_log import TopicLog
-from penstock.sources.kafka.topic_table import TopicTable
+from penstock.sources.kafka.topic_table import TopicTable, reached_by
+from penstock.sources.kafka.transactions.metadata import TransactionMetadata
 from penstock.sources.kafka.with_options import KafkaWithOptions
 from penstock.sources.row_tables import RowTable
 
@@ -30,6 +31,8 @@ class KafkaConfig(FollowingConfig):
     """Topics, and a table of each."""
 
     tables: tuple[TopicTable | RowTable, ...]
+    metadata: TransactionMetadata | None = None
+    """Where Debezium tells which changes are one transaction; None: each topic is followed on its own."""
 
     @classmethod
     def made(
@@ -60,15 +63,30 @@ class KafkaConfig(FollowingConfig):
             update={o: value for o, value in wished.items() if o in KafkaWithOptions.model_fields}
         )
         registry = registry_address(self.what, how)
-        tables = tuple(t.reached_by(registry) if isinstance(t, TopicTable) else t for t in self.tables)
+        told = self.metadata
         return self.model_copy(
-            update={"how": how, "tables": tables, "retain_history": wished.get("retain_history", self.retain_history)}
+            update={
+                "how": how,
+                "tables": tuple(t.reached_by(registry) if isinstance(t, TopicTable) else t for t in self.tables),
+                "transactions": None
+                if told is None
+                else told.model_copy(update={"format": reached_by(told.format, registry)}),
+                "retain_history": wished.get("retain_history", self.retain_history),
+            }
         )
+
+    def waiting(self, state: Path) -> str | None:
+        """Say for what transaction is waited."""
+        if self.metadata is None:
+            return None
+        from penstock.sources.kafka.transactions.standing import waits_for
+
+        return waits_for(state)
 
     def anew(self, tables: Sequence[ProducedTable]) -> Self:
         """Let its one topic be read again, from where reading it would begin now."""
         found = [table for table in tables if isinstance(table, TopicTable)]
-        if len(self.topics) > 1:
+        if len(self.topics) > 1 or self.metadata is not None:
             message = f"the tables of source {self.source} are made together: one alone cannot be captured anew"
             raise UsageError(message, f"Drop the source and create it again: penstock drop {self.source}")
         update = {"topics": tuple(table.topic for table in found), "tables": _with_ticks(found)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from penstock.errors import DefiniteError, UsageError
+from penstock.errors import DefiniteError
 from penstock.model import IncludedColumn, TableName
 from penstock.sources.findings import errors_among
 from penstock.sources.kafka.beginning import beginning
@@ -25,6 +25,8 @@ from penstock.sources.kafka.start import Start, start_of
 from penstock.sources.kafka.topic_names import local_names
 from penstock.sources.kafka.topic_settings import needs_settings, setting_findings
 from penstock.sources.kafka.topic_table import TopicTable
+from penstock.sources.kafka.transaction_topic import transaction_metadata
+from penstock.sources.kafka.transactions.metadata import TransactionMetadata
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
 __all__ = ["Creation"]
@@ -42,13 +44,18 @@ class Creation:
 
     def config(self, retain_history: str) -> KafkaConfig:
         """Look at the topics, and return what their capture needs."""
-        if self._what.envelope.transaction_metadata_topic is not None:
-            message = "TRANSACTION METADATA is not there yet"
-            raise UsageError(message, "Leave it out: each topic is then followed on its own.")
         if needs_settings(self._what, self._how):
             self._check_settings()
+        metadata = self.metadata()
         tables = [self.table(topic) for topic in self._what.names()]
-        return KafkaConfig.made(self._source, self._what, self._how, tables, retain_history=retain_history)
+        return KafkaConfig.made(
+            self._source, self._what, self._how, tables, metadata=metadata, retain_history=retain_history
+        )
+
+    def metadata(self) -> TransactionMetadata | None:
+        """Look at the topic of transaction metadata; None where there is none."""
+        topic = self._what.envelope.transaction_metadata_topic
+        return None if topic is None else transaction_metadata(self._source, self._what, self._how, topic, self._start)
 
     def table(self, topic: str) -> TopicTable:
         """Look at one topic, and return its table."""

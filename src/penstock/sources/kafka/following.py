@@ -13,8 +13,9 @@
 * **A backlog** is taken in several ticks, each of at most some million messages of a topic.
 * **Producers' transactions** are not moments of their own: with ``read_committed`` their messages come into ticks only
   when they are decided, but those of one transaction may come in several.
-* **Kept by the brokers.** What a registered reader of the log (the base tables) has yet to read must still be in Kafka.
-  Where no one is registered, that is all that the log has. Of history before that, Kafka may keep less than the log.
+* **Kept by the brokers.** What the base table of a topic has yet to take in must still be in Kafka. How far that is, is
+  a pin in the log (`taken_by`); where there is none yet, nothing was taken in. Of history before that, Kafka may keep
+  less than the log.
 * **Brokers that do not answer**, or refuse a login, end the run and not the tables: the next run goes on, or says why
   not before it has taken anything.
 """
@@ -25,7 +26,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -34,7 +35,7 @@ from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.kafka.continuity import Reached, bounded, check_kept, continued
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
-from penstock.sources.kafka.ticks import first_offsets, tick_row, tick_table, widened_offsets
+from penstock.sources.kafka.ticks import first_offsets, taken_by, tick_row, tick_table, widened_offsets
 from penstock.sources.kafka.topic_table import FollowedTopic
 from penstock.sources.kafka.with_options import KafkaWithOptions
 from penstock.sources.stepping import SteppingConfig, SteppingInstance
@@ -89,7 +90,8 @@ class FollowingInstance(SteppingInstance[FollowingConfig]):
         from penstock.sources.kafka.observing import TopicsClient  # the config is read where no client is needed
 
         self._stop = stop
-        client = TopicsClient(self._config.what, self._config.how, self._config.source)
+        config = self._config
+        client = TopicsClient(config.what, config.how, config.source, statistics=self._keep_statistics)
         with client as self._client, closing(self._log.reader()) as self._reader:
             super().run(stop, connected)
 
@@ -123,6 +125,13 @@ class FollowingInstance(SteppingInstance[FollowingConfig]):
         """Return how far the tick may go of what is there, and what to note with it; notes alone make a tick, too."""
         return {name: bounded(taken[name], ends[name], _MOST_MESSAGES) for name in ends}, {}
 
+    def _keep_statistics(self, told: str) -> None:
+        """Keep the last of what the client counts where people find it; that it cannot be written matters to nobody."""
+        with suppress(OSError):
+            beside = self._state / ".statistics.json"
+            beside.write_text(told, encoding="utf-8")
+            beside.replace(self._state / "statistics.json")
+
     def _names(self) -> list[str]:
         return [topic.name for topic in self._config.topics]
 
@@ -147,10 +156,9 @@ class FollowingInstance(SteppingInstance[FollowingConfig]):
         starts = {name: topic.starts for name, topic in found.items() if topic is not None}
         if starts == self._starts:
             return
-        registered = [pin.at for pin in self._reader.pins() if pin.expires is None]
-        needed = min(registered, default=self._reader.frontiers().valid)
+        pins, valid = {pin.reader: pin.at for pin in self._reader.pins()}, self._reader.frontiers().valid
         for name, topic in found.items():
-            begun = self._begun(name, needed, at)
+            begun = self._begun(name, pins.get(taken_by(name), valid), at)
             if begun is not None and topic is not None:
                 check_kept(self._config.source, name, begun, topic)
         self._starts = starts

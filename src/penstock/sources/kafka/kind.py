@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.sources.family import InstanceFactory, Kind
+from pathlib import Path
+
+from penstock.changelog.interface import ChangeLog
+from penstock.sources.family import Instance, InstanceFactory, Kind
 from penstock.sources.kafka.config import KafkaConfig
 from penstock.sources.kafka.following import FollowingInstance
 from penstock.sources.kafka.spec import KafkaSource
@@ -12,7 +15,17 @@ __all__ = ["KIND"]
 
 
 def _factory() -> InstanceFactory:
-    return SteppingFactory(FollowingInstance)
+    return SteppingFactory(_instance)
+
+
+def _instance(config: KafkaConfig, log: ChangeLog, state: Path) -> Instance:
+    """Make an instance that follows topics; by transactions, where these are told."""
+    if config.metadata is None:
+        return FollowingInstance(config, log, state)
+    from penstock.sources.kafka.transactions.instance import TransactionsInstance
+
+    values = {table.topic.name: table.value_format for table in config.produced()}
+    return TransactionsInstance(config, config.metadata, values, log, state)
 
 
 KIND = Kind(KafkaSource, KafkaConfig, _factory)

@@ -223,13 +223,26 @@ def _read_columns(columns: Any) -> Any:
 
 
 def _checked(columns: tuple[GivenColumn, ...]) -> tuple[GivenColumn, ...]:
-    """Refuse columns of which one has no type that can be read, or that are none."""
-    from penstock.formats.ddl import ddl_columns
-
+    """Refuse columns of which one has no type that can be read, or the name of another."""
     names = [column.name.lower() for column in columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         message = f"the column {twice[0]} is given more than once"
         raise UsageError(message, "Give each a name of its own: upper and lower case are the same.")
-    if columns:
-        ddl_columns(ddl(columns))
+    for column in columns:
+        if not _is_one_column(column):
+            message = f"the type of the column {column.name!r} cannot be read"
+            raise UsageError(message, "Write one of Spark SQL's, like bigint, decimal(10, 2) or array<string>.")
     return columns
+
+
+def _is_one_column(column: GivenColumn) -> bool:
+    """Say whether a column can be read as what it is; `UsageError` where its type is none that messages have."""
+    from sqlglot.errors import SqlglotError
+
+    from penstock.formats.ddl import ddl_columns
+
+    try:
+        found = ddl_columns(ddl([column]))
+    except SqlglotError:
+        return False
+    return bool(found.num_fields == 1 and found.field(0).name == column.name)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
@@ -68,7 +68,16 @@ class Observed:
 class TopicsClient:
     """Looks at topics of one set of brokers; as a context manager it lets go of them at the end."""
 
-    def __init__(self, what: KafkaSqlOptions, how: KafkaWithOptions, source: str, *, patience: float = 5.0) -> None:
+    def __init__(
+        self,
+        what: KafkaSqlOptions,
+        how: KafkaWithOptions,
+        source: str,
+        *,
+        patience: float = 5.0,
+        statistics: Callable[[str], None] | None = None,
+    ) -> None:
+        """Make it; `statistics` is told what the client counts (JSON), as often as the options say, while it looks."""
         self._what = what
         self._patience = patience
         self._seconds = min(patience, _REQUEST_SECONDS)
@@ -78,6 +87,7 @@ class TopicsClient:
         given = librdkafka_settings(what, how, source)
         settings: dict[str, Any] = {name: value for name, value in given.items() if name not in _CONSUMERS}
         settings |= {**_CONNECTING, "error_cb": self._note, "logger": _LOG}
+        settings |= {"stats_cb": statistics} if statistics is not None else {}
         try:
             self._admin = AdminClient(settings)
         except KafkaException as error:
@@ -86,6 +96,7 @@ class TopicsClient:
     def look(self, topics: Sequence[str]) -> dict[str, Observed | None]:
         """Look at topics; None for one that is not there."""
         begun = time.monotonic()
+        self._admin.poll(0)  # statistics are told in here
         while True:
             found: dict[str, Observed | None] | None = None
             told: KafkaError | None = None

@@ -33,6 +33,7 @@ from penstock.formats import (
 )
 from penstock.formats.columns import Columns
 from penstock.formats.ddl import ddl_columns
+from penstock.formats.json.connect_schema import connect_schema
 from penstock.formats.json.plan import json_plan
 from penstock.formats.resolving import fixed
 from penstock.sources.kafka.column_syntax import ddl
@@ -45,7 +46,7 @@ from penstock.sources.kafka.message_formats import (
     ProtobufOptions,
     TextOptions,
 )
-from penstock.sources.kafka.record_columns import JsonShape, has_row, key_of, record_of, shape_of_keys, shape_of_rows
+from penstock.sources.kafka.record_columns import JsonShape, has_row, in_payload, record_of, rows_of
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions
 
 __all__ = ["Message", "TopicFormats"]
@@ -53,8 +54,11 @@ __all__ = ["Message", "TopicFormats"]
 Message = tuple[bytes | None, bytes | None]
 """A key and a value."""
 _SAMPLE, _LARGEST_SAMPLE = 500, 20_000
+"""What tells that a message is one; the instance knows what else it needs."""
 _RECORDS = (EnvelopeKind.DEBEZIUM, EnvelopeKind.DEBEZIUM_UPSERT)
-_GIVE_COLUMNS = "Give the columns: JSON COLUMNS (id bigint, …); or take it as TEXT."
+_GIVE_COLUMNS = (
+    "Give the columns (of the row, where Debezium writes them): JSON COLUMNS (id bigint, …); or take it as TEXT."
+)
 
 
 class TopicFormats:
@@ -85,9 +89,10 @@ class TopicFormats:
     def _resolved(self, given: FormatOptions, part: str) -> ResolvedFormat:
         described = self._described(given)
         if isinstance(given, JsonOptions) and isinstance(described, JsonFormat):
-            shape = self._json_shape(given, described, part)
-            if shape is not None:
-                return _of_shape(described, shape)
+            if given.columns and self._records:
+                return _of_shape(described, _given_shape(given, part))
+            if not given.columns and described.registry is None:
+                return self._inferred(given, described, part)
         return resolve(described, subject=f"{self._topic}-{part}", registry=self._registry)
 
     def _described(self, given: FormatOptions) -> Format:
@@ -123,30 +128,21 @@ class TopicFormats:
     def _address_for(self, without: bool) -> RegistryAddress | None:
         return None if without else self._address
 
-    def _json_shape(self, given: JsonOptions, described: JsonFormat, part: str) -> JsonShape | None:
-        """Return the shape of JSON that is ours to tell: around rows of records, and by messages."""
-        around = record_of if part == "value" else key_of
-        if given.columns:
-            if not self._records:
-                return None
-            return around(JsonShape(ddl_columns(ddl(given.columns)), wrapped=given.schemas_enabled))
-        if described.registry is not None:
-            return None
-        return self._inferred(given, part)
-
-    def _inferred(self, given: JsonOptions, part: str) -> JsonShape:
-        sample = [message[0 if part == "key" else 1] for message in self._sample()]
-        try:
-            if not self._records:
-                return _plain_shape(sample)
-            shape = record_of(shape_of_rows(sample)) if part == "value" else key_of(shape_of_keys(sample))
-        except DefiniteError as error:
-            message = f"{part}s of the topic {self._topic}: {error.message}"
-            raise DefiniteError(message, error.remedy) from None
-        if given.schemas_enabled and not shape.wrapped:
+    def _inferred(self, given: JsonOptions, described: JsonFormat, part: str) -> ResolvedFormat:
+        """Tell columns by messages, or by the schemas that these bring along."""
+        parts = [message[0 if part == "key" else 1] for message in self._sample()]
+        sample = [each for each in parts if each is not None]
+        wrapped = connect_schema(sample) is not None
+        if given.schemas_enabled and not wrapped:
             message = f"SCHEMAS ENABLED was given, and {part}s of the topic {self._topic} are not {{schema, payload}}"
             raise UsageError(message, "Leave it out.")
-        return shape
+        try:
+            if self._records and part == "value" and not wrapped:
+                return _of_shape(described, record_of(rows_of(sample)))
+            return resolve(described, sample=sample)
+        except DefiniteError as error:
+            message = f"{part}s of the topic {self._topic}: {error.message}"
+            raise DefiniteError(message, _GIVE_COLUMNS) from None
 
     def _sample(self) -> list[Message]:
         """Return the first messages; more of them, where records without a row come first."""
@@ -169,14 +165,11 @@ def _upto(messages: Iterator[Message], last: Callable[[Message], bool]) -> Itera
             return
 
 
-def _plain_shape(sample: list[bytes | None]) -> JsonShape:
-    from penstock.formats.json.inference import inferred_columns
-
-    try:
-        kind, raw = inferred_columns(message for message in sample if message is not None)
-    except DefiniteError as error:
-        raise DefiniteError(error.message, _GIVE_COLUMNS) from None
-    return JsonShape(kind, tuple(raw))
+def _given_shape(given: JsonOptions, part: str) -> JsonShape:
+    """Return the shape of what Debezium writes, of which the columns of the row or the key are given."""
+    shape = JsonShape(ddl_columns(ddl(given.columns)))
+    shape = record_of(shape) if part == "value" else shape
+    return in_payload(shape) if given.schemas_enabled else shape
 
 
 def _of_shape(described: JsonFormat, shape: JsonShape) -> ResolvedFormat:

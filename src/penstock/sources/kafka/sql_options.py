@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from penstock.errors import UsageError
+from penstock.formats.format import Extra
 from penstock.sources.kafka.given import read_options
 from penstock.sources.kafka.message_formats import FormatOptions, JsonOptions, RegisteredOptions, format_named
 from penstock.sources.kafka.sense import given_of
@@ -182,10 +183,12 @@ def refuse_strangers(what: KafkaSqlOptions, how: KafkaWithOptions) -> None:
         message = f"{tls[0]} was given, and the schema registry's URL is not one of https"
         raise UsageError(message, "Write its URL with https://, or leave the option out.")
     if how.ignore_source_keys:
-        kind = what.envelope.kind
-        why = "its table has no key anyway" if kind is EnvelopeKind.NONE else "it tells rows apart by their keys"
+        kind, remedy = what.envelope.kind, "Leave it out."
+        why = "its table has no key anyway"
+        if kind is not EnvelopeKind.NONE:
+            why, remedy = "it tells rows apart by their keys", "Leave it out; ENVELOPE NONE makes tables without a key."
         message = f"ignore_source_keys was given, and has no sense with ENVELOPE {kind.value.upper()}: {why}"
-        raise UsageError(message, "Leave it out; for a table without a key, choose ENVELOPE NONE.")
+        raise UsageError(message, remedy)
     if isinstance(how.start_offset, tuple) and len(what.names()) > 1:
         message = "start_offset has offsets of partitions, and there are several topics"
         raise UsageError(
@@ -275,6 +278,9 @@ def _refuse_without_registry(format: RegisteredOptions, registry: str | None) ->
     if format.subject is not None:
         message = f"{format.NAME} has a SUBJECT, and no schema registry"
         raise UsageError(message, "Say which: USING SCHEMA REGISTRY 'https://…'; or leave SUBJECT out.")
+    if not format.has_own_schema and format.without_registry:
+        message = f"{format.NAME} WITHOUT REGISTRY needs a schema of its own"
+        raise UsageError(message, f"Add {_OWN_SCHEMAS[format.NAME]}; or leave WITHOUT REGISTRY out.")
     if not format.has_own_schema:
         message = f"the format {format.NAME} needs a schema registry, or its schema"
         raise UsageError(message, f"Add USING SCHEMA REGISTRY 'https://…', or {_OWN_SCHEMAS[format.NAME]}.")
@@ -298,6 +304,14 @@ def _envelope_fits(options: KafkaSqlOptions) -> None:
         message = "INCLUDE KEY was asked for, and the keys' format is not given"
         raise UsageError(message, "Add KEY FORMAT … VALUE FORMAT …; KEY FORMAT BYTES takes them as they are.")
     for each in (options.key_format, options.values()):
-        if isinstance(each, JsonOptions) and each.schemas_enabled and kind not in _DEBEZIUM:
-            message = "SCHEMAS ENABLED is understood of what Debezium writes, and the envelope is another"
-            raise UsageError(message, "Choose a DEBEZIUM envelope, or let the writer set schemas.enable=false.")
+        if isinstance(each, JsonOptions):
+            _json_fits(each, kind in _DEBEZIUM)
+
+
+def _json_fits(json: JsonOptions, by_debezium: bool) -> None:
+    if json.schemas_enabled and not by_debezium:
+        message = "SCHEMAS ENABLED is understood of what Debezium writes, and the envelope is another"
+        raise UsageError(message, "Choose a DEBEZIUM envelope, or let the writer set schemas.enable=false.")
+    if json.extra_fields is Extra.REFUSE and by_debezium:
+        message = "EXTRA FIELDS cannot be refused of what Debezium writes: its records have more than is read here"
+        raise UsageError(message, "Leave it out.")

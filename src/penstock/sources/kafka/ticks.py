@@ -41,6 +41,7 @@ __all__ = [
     "first_offsets",
     "ranges",
     "ranges_within",
+    "taken_by",
     "tick_bounds",
     "tick_of",
     "tick_row",
@@ -50,6 +51,7 @@ __all__ = [
 ]
 
 _SCHEMA = "penstock_ticks"
+_TAKEN = "messages of "
 _COLUMNS = pa.schema([("from", pa.list_(pa.int64())), ("to", pa.list_(pa.int64()))])
 _BOUNDS = pa.schema([("partition", pa.int32()), ("first", pa.int64()), ("last", pa.int64()), ("tick", pa.int64())])
 
@@ -66,6 +68,11 @@ class OffsetRange(NamedTuple):
 def tick_table(topic: str) -> RowTable:
     """Return the table of a topic's ticks."""
     return RowTable.of(TableName(_SCHEMA, topic), _COLUMNS)
+
+
+def taken_by(topic: str) -> str:
+    """Return under which name whoever has messages of a topic in a table tells the log how far: as a pin there."""
+    return f"{_TAKEN}{topic}"
 
 
 def tick_row(first: Sequence[int], last: Sequence[int]) -> pa.RecordBatch:

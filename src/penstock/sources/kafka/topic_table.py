@@ -1,8 +1,8 @@
 """A table that messages of a topic make: where they are, how they are written, and what becomes of them.
 
 All that decides the columns of the table is fixed when the source is made, and stored here: the reader's schemas of
-keys and values (`ResolvedFormat`), the envelope, and what INCLUDE adds. Its `shape` puts them together. Whoever reads
-messages (`penstock.spark.topics`) makes rows of just these columns.
+keys and values (`ResolvedFormat`), with what their values mean upstream, the envelope, and what INCLUDE adds. Its
+`shape` puts them together. Whoever reads messages (`penstock.spark.topics`) makes rows of just these columns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.sources.row_tables import RowTable
 if TYPE_CHECKING:
     from penstock.envelopes import Shape
 
-__all__ = ["FollowedTopic", "TopicTable"]
+__all__ = ["FollowedTopic", "TopicTable", "reached_by"]
 
 _RECORDS = (EnvelopeKind.DEBEZIUM, EnvelopeKind.DEBEZIUM_UPSERT)
 
@@ -74,8 +74,8 @@ class TopicTable(RowTable):
         """Return the table with the same schemas, of a registry that is reached in another way now."""
         return self.model_copy(
             update={
-                "key_format": None if self.key_format is None else _reached_by(self.key_format, registry),
-                "value_format": _reached_by(self.value_format, registry),
+                "key_format": None if self.key_format is None else reached_by(self.key_format, registry),
+                "value_format": reached_by(self.value_format, registry),
             }
         )
 
@@ -94,7 +94,8 @@ class TopicTable(RowTable):
         return self.envelope in _RECORDS
 
 
-def _reached_by(resolved: ResolvedFormat, registry: RegistryAddress | None) -> ResolvedFormat:
+def reached_by(resolved: ResolvedFormat, registry: RegistryAddress | None) -> ResolvedFormat:
+    """Return a format with the same schema, of a registry that is reached in another way now."""
     if not resolved.framed:
         return resolved
     return resolved.model_copy(update={"format": resolved.format.model_copy(update={"registry": registry})})
@@ -108,11 +109,12 @@ def _shape(
 ) -> Shape:
     from pyspark.sql.types import StructType  # all that is stored here is read without Spark
 
-    from penstock.envelopes import debezium_shape_of, included_type, keyed_shape, value_shape
+    from penstock.envelopes import debezium_shape_of, included_type, keyed_shape, meant_type, value_shape
 
-    key = None if key_format is None else key_format.spark_type
+    key = None if key_format is None else meant_type(key_format.spark_type, key_format.meanings)
     records = envelope in _RECORDS
-    value = included_type(value_format.spark_type, key, include, records=records)
+    value = meant_type(value_format.spark_type, value_format.meanings)
+    value = included_type(value, key, include, records=records)
     if envelope is EnvelopeKind.NONE:
         return value_shape(value)
     key = key or StructType()

@@ -112,7 +112,11 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
         default=IsolationLevel.READ_COMMITTED, description="which messages of transactions are read"
     )
     statistics_interval_ms: int = Field(
-        default=0, ge=0, le=86_400_000, description="milliseconds between the client's statistics; 0 for none"
+        default=0,
+        ge=0,
+        le=86_400_000,
+        description="milliseconds between the client's statistics, of which the last are in "
+        "state/SOURCE/statistics.json of the home; 0 for none",
     )
     topic_metadata_refresh_interval_ms: int = Field(
         default=300_000, ge=10, le=3_600_000, description="milliseconds between looks for new partitions and leaders"

@@ -1,4 +1,4 @@
-"""What decoded messages of a topic say of its table: its envelope, with what INCLUDE adds.
+"""What decoded messages of a topic say of its table: values as they are meant, what INCLUDE adds, and its envelope.
 
 One of the envelopes remembers something between ranges (DEBEZIUM): what came of the messages before is given to it as a
 text, its *memory*, and it gives one for the messages that follow. The memory of a table that has read nothing is None.
@@ -17,6 +17,7 @@ from penstock.envelopes import (
     debezium_upsert,
     upsert,
     with_included,
+    with_meant,
 )
 from penstock.sources.kafka.sql_options import EnvelopeKind
 from penstock.sources.kafka.topic_table import TopicTable
@@ -26,7 +27,10 @@ __all__ = ["changes_of", "memory_after"]
 
 def changes_of(messages: DataFrame, table: TopicTable, memory: str | None, rows: DataFrame) -> Enveloped:
     """Return the changes of messages that follow those of which there is this `memory`, and that made these `rows`."""
-    whole, shape = with_included(messages, table.include, records=table.records), table.shape
+    meant = with_meant(messages, "value", table.value_format.meanings)
+    if table.key_format is not None:
+        meant = with_meant(meant, "key", table.key_format.meanings)
+    whole, shape = with_included(meant, table.include, records=table.records), table.shape
     match table.envelope:
         case EnvelopeKind.NONE:
             return append(whole, shape)

@@ -1,0 +1,61 @@
+"""The options of a source, as their model describes them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import get_args
+
+from docs.generate.attributes import attribute_docs
+from docs.generate.markdown import code, table
+from pydantic import BaseModel
+
+__all__ = ["choices", "option_table"]
+
+
+def option_table(model: type[BaseModel], names: Iterable[str] = ()) -> str:
+    """Return the table of a model's options, or of those that are named."""
+    rows = []
+    for name in names or model.model_fields:
+        field = model.model_fields[name]
+        kind = field.annotation
+        offered = next((c for c in (kind, *get_args(kind)) if isinstance(c, type) and issubclass(c, enum.Enum)), None)
+        listed = ", ".join(code(str(choice.value)) for choice in offered) if offered else ""
+        value = _SHAPES.get(name) or listed or _named(str(kind))
+        unsaid = field.is_required() or field.default in (None, ()) or name in _SHAPES
+        default = "" if unsaid else code(str(field.default).lower())
+        rows.append([code(name), value, default, f"{str(field.description)[0].upper()}{str(field.description)[1:]}."])
+    return table(["option", "value", "default", "meaning"], rows)
+
+
+def _named(kind: str) -> str:
+    """Say what values of a type are, where they are not a choice."""
+    if "FormatOptions" in kind or "AvroOptions" in kind:
+        return "a [format](#formats) and its options"
+    if "GivenColumn" in kind:
+        return "list of columns, each as name type" + (", or a number" if "int" in kind else "")
+    return _OPTION_TYPES[kind.replace("<class '", "").replace("'>", "")]
+
+
+def choices(title: str, kind: type[enum.StrEnum]) -> list[str]:
+    """Return a section for the values of an option."""
+    docs = attribute_docs(kind)
+    return [f"## {title}", table(["value", "meaning"], [[code(k.value), docs[k.name]] for k in kind])]
+
+
+_OPTION_TYPES = {
+    "str": "text",
+    "str | None": "text",
+    "tuple[str, ...]": "list of text",
+    "bool": "true, false",
+    "float": "number",
+    "int": "number",
+    "int | None": "number",
+    "penstock.sources.kafka.secrets.Secret | None": "reference",
+    "typing.Optional[penstock.sources.kafka.secrets.Secret]": "reference",
+}
+_SHAPES = {
+    "start_offset": "`earliest`, `latest`, or a list of numbers",
+    "include": "list of [columns](#columns-of-include), optionally AS another name",
+    "envelope": "an [envelope](#envelopes), optionally with the topic of transaction metadata",
+}

@@ -1,0 +1,122 @@
+"""What Kafka Connect says of fields, in Avro schemas and in JSON that comes with its schema."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import DefiniteError
+from penstock.formats import AvroFormat, JsonFormat, RegisteredSchema, decode_batch, evolved, resolve
+from penstock.formats.decoding import decoder_for
+
+MICROS, MILLIS = "io.debezium.time.MicroTimestamp", "io.debezium.time.Timestamp"
+
+
+def avro(name: str, *more: dict[str, Any]) -> str:
+    at = {"type": "long", "connect.version": 1, "connect.name": name}
+    row = {"type": "record", "name": "Row", "fields": [{"name": "at", "type": ["null", at], "default": None}, *more]}
+    fields = [{"name": "before", "type": ["null", row]}, {"name": "after", "type": ["null", "Row"]}]
+    return json.dumps({"type": "record", "name": "Envelope", "fields": fields})
+
+
+def test_avro_names_are_kept_and_survive_being_stored() -> None:
+    resolved = resolve(AvroFormat(reader_schema=avro(MICROS)))
+    assert resolved.meanings == ((("before", "at"), MICROS), (("after", "at"), MICROS))
+    again = resolve(AvroFormat(reader_schema=resolved.reader))
+    assert again.meanings == resolved.meanings
+    assert type(resolved).model_validate_json(resolved.model_dump_json()) == resolved
+    item = {**json.loads(avro(MICROS))["fields"][0]["type"][1], "name": "Item"}
+    items = {"name": "all", "type": {"type": "array", "items": item}}
+    grown = evolved(resolved, RegisteredSchema(kind="AVRO", text=avro(MICROS, items)))
+    assert (("after", "all", "[]", "at"), MICROS) in grown.resolved.meanings
+
+
+def test_a_number_in_other_units_is_a_problem() -> None:
+    resolved = resolve(AvroFormat(reader_schema=avro(MICROS)))
+    growth = evolved(resolved, RegisteredSchema(kind="AVRO", text=avro(MILLIS)))
+    assert MILLIS in growth.obstacles[0]
+    framed = resolved.model_copy(
+        update={"format": AvroFormat.model_validate({"registry": {"url": "http://127.0.0.1:9"}})}
+    )
+    writers = {7: RegisteredSchema(kind="AVRO", text=avro(MILLIS)), 8: RegisteredSchema(kind="AVRO", text=avro(MICROS))}
+    messages = [bytes([0, 0, 0, 0, 7, 0, 2, 2, 2]), bytes([0, 0, 0, 0, 8, 0, 2, 2, 2]), bytes([0, 0, 0, 0, 7, 0, 0])]
+    rows, problems = decoder_for(framed, writers).decode(pa.array(messages))
+    assert 'field "after.at"' in problems[0].as_py()
+    assert MILLIS in problems[0].as_py()
+    assert rows.to_pylist()[1:] == [{"before": None, "after": {"at": 1}}, {"before": None, "after": None}]
+    assert problems.null_count == 2
+
+
+FIELDS: list[dict[str, Any]] = [
+    {"type": "int16", "field": "small"},
+    {"type": "int64", "field": "big", "name": MICROS, "optional": True},
+    {"type": "float", "field": "single"},
+    {"type": "bytes", "field": "price", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}},
+    {"type": "array", "field": "data", "items": {"type": "bytes"}},
+    {"type": "map", "field": "names", "keys": {"type": "string"}, "values": {"type": "int32"}},
+    {"type": "map", "field": "pairs", "keys": {"type": "int32"}, "values": {"type": "int32"}},
+]
+
+
+def wrapped(payload: Any, fields: list[dict[str, Any]] = FIELDS) -> bytes:
+    return json.dumps({"schema": {"type": "struct", "fields": fields}, "payload": payload}).encode()
+
+
+def test_json_has_the_columns_of_its_schema() -> None:
+    payload = {"small": 1, "big": 2, "single": 0.5, "price": "AQ==", "data": ["AA=="], "names": {"a": 1}}
+    message = wrapped({**payload, "pairs": [[1, 2]]})
+    resolved = resolve(JsonFormat(), sample=[b"no JSON", message])
+    assert resolved.spark_type.simpleString() == (
+        "struct<schema:string,payload:struct<small:int,big:bigint,single:float,price:string,data:array<string>,"
+        "names:map<string,int>,pairs:string>>"
+    )
+    assert resolved.meanings == (
+        (("payload", "big"), MICROS),
+        (("payload", "price"), "base64"),
+        (("payload", "data", "[]"), "base64"),
+    )
+    rows, problems = decode_batch(pa.array([message]), resolved)
+    assert problems.null_count == 1
+    [row] = rows.to_pylist()
+    assert row["schema"] == resolved.reader == json.dumps({"type": "struct", "fields": FIELDS})
+    assert row["payload"] == {**payload, "names": [("a", 1)], "pairs": "[[1, 2]]"}
+
+
+def test_a_decimal_keeps_its_digits() -> None:
+    told = {"scale": "2", "connect.decimal.precision": "10"}
+    field = {"type": "bytes", "field": "n", "name": "org.apache.kafka.connect.data.Decimal", "parameters": told}
+    resolved = resolve(JsonFormat(), sample=[wrapped({"n": "AQ=="}, [field])])
+    assert resolved.meanings == ((("payload", "n"), "org.apache.kafka.connect.data.Decimal(10,2)"),)
+
+
+def test_a_schema_that_says_nothing_is_refused() -> None:
+    with pytest.raises(DefiniteError, match=r"payload\.all\.\[\]"):
+        resolve(JsonFormat(), sample=[wrapped({}, [{"type": "array", "field": "all"}])])
+
+
+def test_rows_of_plain_records_have_one_type() -> None:
+    record = {"before": None, "after": {"id": 1}, "source": {"lsn": 1}, "op": "r"}
+    resolved = resolve(JsonFormat(), sample=[json.dumps(record).encode()])
+    assert resolved.spark_type.simpleString() == (
+        "struct<before:struct<id:bigint>,after:struct<id:bigint>,source:struct<lsn:bigint>,op:string>"
+    )
+
+
+def test_json_whose_schema_means_something_else_is_a_problem_and_one_that_grew_is_none() -> None:
+    plain = [{"type": "int64", "field": "at", "name": MICROS}, {"type": "int64", "field": "n"}]
+    millis = [{**plain[0], "name": MILLIS}, plain[1]]
+    named = [plain[0], {**plain[1], "name": MICROS}]
+    grown = [*plain, {"type": "string", "field": "more"}]
+    resolved = resolve(JsonFormat(), sample=[wrapped({"at": 1, "n": 1}, plain)])
+    messages = [wrapped({"at": i, "n": 1}, each) for i, each in enumerate((plain, millis, named, grown, plain))]
+    rows, problems = decode_batch(pa.array([*messages, b"{"]), resolved)
+    found = [None if row is None else row["payload"]["at"] for row in rows.to_pylist()]
+    assert found == [0, None, None, 3, 4, None]
+    told = problems.to_pylist()
+    assert "another meaning of payload.at" in told[1]
+    assert "another meaning of payload.n" in told[2]
+    assert [told[0], told[3], told[4]] == [None] * 3
+    assert "not valid JSON" in told[5]
