@@ -64,7 +64,7 @@ class Reader:
         for place, read in self.read.items():
             self.take(place, max(0, self.topics.there(place, moment) - read))
         self.take_ends(max(0, self.topics.there(None, moment) - self.metadata_read))
-        self.cutting.read_all()
+        self.cutting.looked([*self.read, (METADATA, 0)])
 
     def cut(self) -> Cut | None:
         self.clock += 1

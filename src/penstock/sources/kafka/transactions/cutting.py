@@ -14,8 +14,9 @@ transaction that is not complete, or in the midst of a repeat. `completed` only 
 
 **Snapshots.** Rows of a first copy have no transaction and no count. They are taken at once, when the copy is over: its
 last row was read, or something that happened after it; and, because these may have come by another broker than some
-rows, when all was read that was there at a later look. Then transactions up to the copy count as complete. A copy
-that Debezium began anew after a crash is another copy; what is there of the first goes with it.
+rows, when each partition has a later change, or was read up to where it ended at a later look. Then transactions up to
+the copy count as complete. A copy that Debezium began anew after a crash is another copy; what is there of the first
+goes with it.
 
 **State.** A `CutState` is all there is to go on from: it is noted with each tick, and reading begins again at the cut,
 where everything lies that is in flight. It has a few numbers for each partition, whatever was read.
@@ -23,7 +24,7 @@ where everything lies that is in flight. It has a few numbers for each partition
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,6 +125,8 @@ class Cutting:
         self._server = state.server
         self._first = state.first
         self._copying = self._over = self._closing = -1
+        self._read_since: set[tuple[str, int]] = set()
+        """Partitions that were read up to where they ended at a look since `_closing` was known to be over."""
         self._comparable = False
         self._rounds = 0
         self._ends_since = False
@@ -175,12 +178,13 @@ class Cutting:
             for partition in (number for number, each in enumerate(parts) if len(each)):
                 self._place(topic, partition)
 
-    def read_all(self) -> None:
-        """Know that everything was read that was there at a look; call it once for each look."""
+    def looked(self, read: Collection[tuple[str, int]]) -> None:
+        """Know which partitions were read up to where they ended at a look; call it once for each look."""
+        self._follow_closing(set(read))
+        places = {(topic, number) for topic, parts in self._stretches.items() for number in range(len(parts))}
+        if not {*places, (self._metadata_topic, 0)} <= set(read):
+            return
         self._rounds += 1
-        if self._closing > self._state.copied:
-            self._close(self._closing)
-        self._closing = self._over
         if self._state.doubt >= 0 and self._ends_since and self._flight.last >= self._flight.highest:
             for each in (each for parts in self._stretches.values() for each in parts):
                 each.trust()
@@ -337,6 +341,20 @@ class Cutting:
         """Know that a transaction after a position was read: a copy at or before that is over."""
         if self._comparable and before >= self._copying:
             self._over = max(self._over, self._copying)
+
+    def _follow_closing(self, read: set[tuple[str, int]]) -> None:
+        """Close a snapshot that is over when no partition can have more rows of it."""
+        if self._over != self._closing:
+            self._closing, read = self._over, set()
+            self._read_since = set()
+        self._read_since |= read
+        passed = (
+            (topic, number) in self._read_since or (self._comparable and each.changed >= self._over)
+            for topic, parts in self._stretches.items()
+            for number, each in enumerate(parts)
+        )
+        if self._over > self._state.copied and all(passed):
+            self._close(self._over)
 
     def _close(self, snapshot: int) -> None:
         if self._comparable:

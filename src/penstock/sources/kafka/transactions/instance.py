@@ -113,8 +113,7 @@ class TransactionsInstance(FollowingInstance):
         metadata = self._continued_metadata(noted)
         self._add_partitions(ends)
         there = {(name, number): end for name, each in ends.items() for number, end in enumerate(each.upto)}
-        if self._read_upto({**there, self._metadata_place: metadata.upto[0]}):
-            self._cutting.read_all()
+        self._cutting.looked(self._read_upto({**there, self._metadata_place: metadata.upto[0]}))
         known = self._known(noted)
         cut = self._cutting.advance(time.monotonic())
         upto = {name: reached.upto for name, reached in taken.items()} if cut is None else cut.upto
@@ -129,16 +128,16 @@ class TransactionsInstance(FollowingInstance):
         note = {"id": metadata.id, "state": cut.state.model_dump(mode="json")}
         return {name: Reached(ends[name].id, cut.upto[name]) for name in taken}, {_NOTE: note}
 
-    def _read_upto(self, there: Mapping[Partition, int]) -> bool:
-        """Read for a turn; say whether all that is there was read."""
+    def _read_upto(self, there: Mapping[Partition, int]) -> list[Partition]:
+        """Read for a turn; return the partitions of which all that is there was read."""
         give_up = time.monotonic() + _TURN_SECONDS
         while left := [place for place, end in there.items() if not self._reading.is_read(place, end)]:
             if time.monotonic() > give_up or self._stop.is_set():
-                return False
+                break
             self._reading.rest(self._far_ahead(left))
             for batch in self._reading.read():
                 self._take(batch)
-        return True
+        return [place for place in there if place not in left]
 
     def _far_ahead(self, left: list[Partition]) -> list[Partition]:
         """Return what others have to catch up with, as long as they have something left to read."""
