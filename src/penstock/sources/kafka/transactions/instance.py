@@ -79,7 +79,7 @@ class TransactionsInstance(FollowingInstance):
         self._registries = {name: _registry(each) for name, each in self._formats.items()}
         self._patience = patience
         self._behind = True
-        self._moved_at = time.monotonic()
+        self._moved_at, self._since = time.monotonic(), datetime.now(UTC)
         self._told: str | None = None
 
     def run(self, stop: threading.Event, connected: Callable[[], None]) -> None:
@@ -101,7 +101,7 @@ class TransactionsInstance(FollowingInstance):
             for number, offset in enumerate(offsets)
         }
         self._reading.begin({**begin, self._metadata_place: known.metadata})
-        self._behind, self._moved_at = True, time.monotonic()
+        self._behind, self._moved_at, self._since = True, time.monotonic(), datetime.now(UTC)
         self._say(None, known)
 
     # -- the tick ---------------------------------------------------------------------------------------------------
@@ -202,13 +202,11 @@ class TransactionsInstance(FollowingInstance):
     ) -> None:
         """Say what is waited for, where nothing moves although something is there."""
         self._behind = any(a < b for name, each in ends.items() for a, b in zip(upto[name], each.upto, strict=False))
-        waited = time.monotonic() - self._moved_at
         if moved or not self._behind:
-            self._moved_at, waited = time.monotonic(), 0.0
+            self._moved_at, self._since = time.monotonic(), datetime.now(UTC)
         said = None
-        if waited >= self._patience:
-            since = datetime.fromtimestamp(time.time() - waited, UTC)
-            said = self._told or explained(self._cutting.held(), self._metadata.topic.name, since)
+        if time.monotonic() - self._moved_at >= self._patience:
+            said = explained(self._cutting.held(), self._metadata.topic.name, self._since)
         if said != self._told or (cut is not None and moved):
             self._say(said, self._cutting.state)
 
