@@ -29,8 +29,9 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from bench.growing import first_key, grown
 from bench.orders import COLUMNS
-from bench.rounds import Sample, Spread, alternate, median_ratio, print_table, size, timed
+from bench.rounds import Sample, size, timed
 from penstock.changelog.frames import stored_schema
 from penstock.changelog.interface import ChangeLog, Chunk, Extent, transaction_schema
 from penstock.changelog.sqlite.log import SqliteLog
@@ -45,7 +46,6 @@ __all__ = ["run"]
 
 _BATCH = 10_000
 _UPDATES, _DELETES = 0.7, 0.15
-_RECENT, _RANDOM = "recent", "random"
 _FILE_ROWS = 500_000
 
 
@@ -56,37 +56,9 @@ def run(quick: bool) -> float:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         spark = session("bench", master="local[2]")
         tables = [_Table.made(spark, Path(folder) / str(n), n, min(_BATCH, rows // 100)) for n in sizes]
-        found = {keys: _measured(tables, keys, rounds) for keys in (_RECENT, _RANDOM)}
+        ratio = grown(tables, rounds, "changes")
         spark.stop()
-    shown = []
-    for keys, samples in found.items():
-        for table in tables:
-            subject, reference = samples[f"{table.rows} ours"], samples[f"{table.rows} by hand"]
-            times = [Spread.of([s.seconds for s in taken]).show(".2f") for taken in (subject, reference)]
-            shown.append([f"{table.rows:,} rows", keys, *times, median_ratio(subject, reference).show(".2f")])
-    header = ("table", "keys", "seconds", "seconds by hand", "ours / by hand")
-    print_table(f"a batch of {tables[0].batch:,} changes, {rounds} rounds: least / median / most", header, shown)
-    grown = {keys: _grown(samples, sizes) for keys, samples in found.items()}
-    print(", ".join(f"{keys} keys: {ratio:.2f} times the cost for 10 times the rows" for keys, ratio in grown.items()))
-    return grown[_RECENT]
-
-
-def _grown(samples: dict[str, list[Sample]], sizes: tuple[int, int]) -> float:
-    small, large = (Spread.of([s.seconds for s in samples[f"{n} ours"]]).median for n in sizes)
-    return large / small
-
-
-def _measured(tables: list[_Table], keys: str, rounds: int) -> dict[str, list[Sample]]:
-    contestants = {}
-    for table in tables:
-        contestants[f"{table.rows} ours"] = table.applied(keys)
-        contestants[f"{table.rows} by hand"] = table.by_hand(keys)
-    found = alternate({name: partial(_next, taken) for name, taken in contestants.items()}, rounds + 1)
-    return {name: samples[1:] for name, samples in found.items()}
-
-
-def _next(taken: Iterator[Sample], _: int) -> Sample:
-    return next(taken)
+    return ratio
 
 
 @dataclass
@@ -157,7 +129,7 @@ class _Table:
     def _chunk(self, number: int, keys: str, lsn: Lsn) -> Chunk:
         updates, deletes = int(self.batch * _UPDATES), int(self.batch * _DELETES)
         inserts = self.batch - updates - deletes
-        first = self.rows * 19 // 20 if keys == _RECENT else 0
+        first = first_key(self.rows, keys)
         there = np.setdiff1d(np.arange(first, self.rows), self.gone)
         old = np.random.default_rng(number).choice(there, updates + deletes, replace=False)
         self.gone = np.concatenate([self.gone, old[updates:]])

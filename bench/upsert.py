@@ -32,7 +32,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from bench.rounds import Sample, Spread, alternate, median_ratio, print_table, size, timed
+from bench.growing import first_key, grown
+from bench.rounds import Sample, size, timed
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.changelog.sqlite.log import SqliteLog
@@ -56,7 +57,6 @@ __all__ = ["run"]
 
 _BATCH = 10_000
 _TOMBSTONES = 0.15
-_RECENT, _RANDOM = "recent", "random"
 _FILE_ROWS = 500_000
 _KEY = "id BIGINT"
 _VALUE = "customer BIGINT, status STRING, note STRING, amount BIGINT, weight DOUBLE, paid BOOLEAN"
@@ -69,39 +69,9 @@ def run(quick: bool) -> float:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, start_kafka(Path(folder) / "kafka") as broker:
         spark = session("bench", master="local[2]")
         tables = [_Table.made(spark, broker, Path(folder) / str(n), n, min(_BATCH, rows // 100)) for n in sizes]
-        found = {keys: _measured(tables, keys, rounds) for keys in (_RECENT, _RANDOM)}
+        ratio = grown(tables, rounds, "messages")
         spark.stop()
-    shown = []
-    for keys, samples in found.items():
-        for table in tables:
-            subject, reference = samples[f"{table.rows} ours"], samples[f"{table.rows} by hand"]
-            times = [Spread.of([s.seconds for s in taken]).show(".2f") for taken in (subject, reference)]
-            rate = table.batch / Spread.of([s.seconds for s in subject]).median
-            row = [f"{table.rows:,} rows", keys, *times, median_ratio(subject, reference).show(".2f"), f"{rate:,.0f}"]
-            shown.append(row)
-    header = ("table", "keys", "seconds", "seconds by hand", "ours / by hand", "messages/s")
-    print_table(f"a batch of {tables[0].batch:,} messages, {rounds} rounds: least / median / most", header, shown)
-    grown = {keys: _grown(samples, sizes) for keys, samples in found.items()}
-    print(", ".join(f"{keys} keys: {ratio:.2f} times the cost for 10 times the rows" for keys, ratio in grown.items()))
-    return grown[_RECENT]
-
-
-def _grown(samples: dict[str, list[Sample]], sizes: tuple[int, int]) -> float:
-    small, large = (Spread.of([s.seconds for s in samples[f"{n} ours"]]).median for n in sizes)
-    return large / small
-
-
-def _measured(tables: list[_Table], keys: str, rounds: int) -> dict[str, list[Sample]]:
-    contestants = {}
-    for table in tables:
-        contestants[f"{table.rows} ours"] = table.applied(keys)
-        contestants[f"{table.rows} by hand"] = table.by_hand(keys)
-    found = alternate({name: partial(_next, taken) for name, taken in contestants.items()}, rounds + 1)
-    return {name: samples[1:] for name, samples in found.items()}
-
-
-def _next(taken: Iterator[Sample], _: int) -> Sample:
-    return next(taken)
+    return ratio
 
 
 @dataclass
@@ -170,7 +140,7 @@ class _Table:
             return
         producer = Producer({"bootstrap.servers": self.broker.bootstrap, "linger.ms": 20, "log_level": 0})
         random = np.random.default_rng(number)
-        first = self.rows * 19 // 20 if keys == _RECENT else 0
+        first = first_key(self.rows, keys)
         for key in random.integers(first, self.rows + self.batch * (number + 1) // 10, self.batch).tolist():
             value = None if random.random() < _TOMBSTONES else json.dumps(_value(key, number))
             producer.produce(self.made_by.topic.name, value, json.dumps({"id": key}), partition=0)

@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from penstock.formats.columns import Column, Columns
 from penstock.formats.compiling import Ints
-from penstock.formats.memory import address
+from penstock.formats.memory import WORD, address
 from penstock.formats.sink import ROW, Sink
 
 __all__ = ["Entries", "filled"]
 
-_COUNT, _ROOM, _VALID, _VALUE, _SIZE, _KEPT, _NULLS, _NULL_COUNT = range(ROW)
+_COUNT, _ROOM, _VALID, _VALUE, _SIZE, _KEPT, _NULLS, _NULL_COUNT = range(ROW // WORD)
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Entries:
 def filled(columns: Columns, messages: int, walk: Callable[[int, Sink], int]) -> list[Entries]:
     """Let `walk` put all messages, from the one that it is given on; it returns the one at which it had no room."""
     entries = [Entries.of(column, max(messages, 1)) for column in columns]
-    table = np.zeros((len(columns), ROW), np.int64)
+    table = np.zeros((len(columns), ROW // WORD), np.int64)
     table[:, _NULLS], table[:, _NULL_COUNT] = columns.null_parts.T
     for row, one in zip(table, entries, strict=True):
         _place(row, one)

@@ -13,7 +13,7 @@ looked at; one at which a fault is found is taken back. ::
 from __future__ import annotations
 
 from penstock.formats.compiling import constant, inner
-from penstock.formats.memory import set_word, word
+from penstock.formats.memory import WORD, set_word, word
 from penstock.formats.problems import CODE, NODE, PLACED, A, B, Problem
 from penstock.formats.sink import Sink, kept, put_null, taken_back
 
@@ -24,14 +24,14 @@ BAD = constant(-1)
 
 _FINE = constant(Problem.FINE)
 _PLACED = constant(sum(1 << problem for problem in PLACED))
-_CODE, _NODE, _A, _B = (constant(8 * place) for place in (CODE, NODE, A, B))
+_CODE, _NODE, _A, _B = (constant(WORD * place) for place in (CODE, NODE, A, B))
 _ROOT = constant(0)
 
 
 @inner
 def fault_of(faults: int, index: int) -> int:
     """Return where the fault of a message is."""
-    return faults + (index << 5)
+    return faults + 4 * WORD * index
 
 
 @inner

@@ -18,9 +18,11 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-__all__ = ["address", "byte", "copy", "half", "set_byte", "set_half", "set_word", "word"]
+__all__ = ["WORD", "address", "byte", "copy", "half", "set_byte", "set_half", "set_word", "word"]
 
-_WORD = ir.IntType(64)
+WORD = 8
+"""How many bytes a number has in a table."""
+_INT64 = ir.IntType(64)
 
 
 def address(array: npt.NDArray[Any]) -> int:
@@ -34,7 +36,7 @@ def _loading(bits: int) -> Callable[[int], int]:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
             value = builder.load(pointer, align=1)
-            return value if bits == 64 else builder.zext(value, _WORD)
+            return value if bits == 64 else builder.zext(value, _INT64)
 
         return types.int64(types.int64), code
 

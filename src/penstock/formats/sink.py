@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.formats.compiling import NIL, constant, inner
-from penstock.formats.memory import set_byte, set_word, word
+from penstock.formats.memory import WORD, set_byte, set_word, word
 
 __all__ = [
     "ROW",
@@ -33,9 +33,9 @@ __all__ = [
     "taken_back",
 ]
 
-ROW = 8
-"""How many numbers a column has in the table: those below, in this order."""
-_COUNT, _ROOM, _VALID, _VALUE, _SIZE, _KEPT, _NULLS, _NULL_COUNT = (constant(8 * place) for place in range(ROW))
+ROW = 64
+"""How many bytes a column has in the table: those of the numbers below, in this order."""
+_COUNT, _ROOM, _VALID, _VALUE, _SIZE, _KEPT, _NULLS, _NULL_COUNT = (constant(place) for place in range(0, ROW, WORD))
 
 
 class Sink(NamedTuple):
@@ -53,7 +53,7 @@ class Sink(NamedTuple):
 @inner
 def _next(sink: Sink, column: int) -> tuple[int, int, bool]:
     """Count one more entry; return the column's row, the place of the entry, and whether there is room for it."""
-    row = sink.columns + (column << 6)
+    row = sink.columns + ROW * column
     at = word(row + _COUNT)
     set_word(row + _COUNT, at + 1)
     return row, at, at < word(row + _ROOM)
@@ -65,7 +65,7 @@ def put(sink: Sink, column: int, value: int) -> None:
     row, at, room = _next(sink, column)
     if room:
         set_byte(word(row + _VALID) + at, 1)
-        set_word(word(row + _VALUE) + (at << 3), value)
+        set_word(word(row + _VALUE) + WORD * at, value)
 
 
 @inner
@@ -74,8 +74,8 @@ def put_two(sink: Sink, column: int, value: int, size: int) -> None:
     row, at, room = _next(sink, column)
     if room:
         set_byte(word(row + _VALID) + at, 1)
-        set_word(word(row + _VALUE) + (at << 3), value)
-        set_word(word(row + _SIZE) + (at << 3), size)
+        set_word(word(row + _VALUE) + WORD * at, value)
+        set_word(word(row + _SIZE) + WORD * at, size)
 
 
 @inner
@@ -90,44 +90,44 @@ def put_there(sink: Sink, column: int) -> None:
 def reserve(sink: Sink, column: int) -> int:
     """Add one entry whose value, a count of items, comes later (`put_count`); return where."""
     put(sink, column, NIL)
-    return word(sink.columns + (column << 6) + _COUNT) - 1
+    return word(sink.columns + ROW * column + _COUNT) - 1
 
 
 @inner
 def put_count(sink: Sink, column: int, at: int, count: int) -> None:
     """Set the value of an entry that was reserved."""
-    row = sink.columns + (column << 6)
+    row = sink.columns + ROW * column
     if at < word(row + _ROOM):
-        set_word(word(row + _VALUE) + (at << 3), count)
+        set_word(word(row + _VALUE) + WORD * at, count)
 
 
 @inner
 def put_null(sink: Sink, column: int) -> None:
     """Add a null, also to the fields of a struct."""
-    own = sink.columns + (column << 6)
-    first = sink.nulls + (word(own + _NULLS) << 3)
+    own = sink.columns + ROW * column
+    first = sink.nulls + WORD * word(own + _NULLS)
     for index in range(word(own + _NULL_COUNT)):
-        row, at, room = _next(sink, word(first + (index << 3)))
+        row, at, room = _next(sink, word(first + WORD * index))
         if room:
             set_byte(word(row + _VALID) + at, 0)
-            set_word(word(row + _VALUE) + (at << 3), 0)
+            set_word(word(row + _VALUE) + WORD * at, 0)
             if word(row + _SIZE):
-                set_word(word(row + _SIZE) + (at << 3), 0)
+                set_word(word(row + _SIZE) + WORD * at, 0)
 
 
 @inner
 def taken_back(sink: Sink) -> None:
     """Forget what was put since the last message that was kept."""
-    for row in range(sink.columns, sink.columns + (sink.width << 6), 64):
+    for row in range(sink.columns, sink.columns + ROW * sink.width, ROW):
         set_word(row + _COUNT, word(row + _KEPT))
 
 
 @inner
 def kept(sink: Sink) -> bool:
     """Keep what was put, if there was room for all of it."""
-    for row in range(sink.columns, sink.columns + (sink.width << 6), 64):
+    for row in range(sink.columns, sink.columns + ROW * sink.width, ROW):
         if word(row + _COUNT) > word(row + _ROOM):
             return False
-    for row in range(sink.columns, sink.columns + (sink.width << 6), 64):
+    for row in range(sink.columns, sink.columns + ROW * sink.width, ROW):
         set_word(row + _KEPT, word(row + _COUNT))
     return True

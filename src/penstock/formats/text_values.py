@@ -138,15 +138,16 @@ def decimal_value(at: int, end: int, precision: int, scale: int) -> tuple[int, n
         else:
             any_digit = any_digit or digit != np.uint64(0)
             if any_digit:
-                high, low = _ten_times(high, low, digit)
-                if not within_precision(np.int64(high), np.int64(low), precision):
+                # Asked before: ten times what 38 digits hold is more than 128 bits do.
+                if not within_precision(np.int64(high), np.int64(low), precision - 1):
                     return 0, low, _DECIMAL
+                high, low = _ten_times(high, low, digit)
         seen += 1
     if any_digit:
         for _ in range(min(shift, 40)):
-            high, low = _ten_times(high, low, np.uint64(0))
-            if not within_precision(np.int64(high), np.int64(low), precision):
+            if not within_precision(np.int64(high), np.int64(low), precision - 1):
                 return 0, low, _DECIMAL
+            high, low = _ten_times(high, low, np.uint64(0))
     if negative:
         low = ~low + np.uint64(1)
         high = ~high + np.uint64(low == np.uint64(0))

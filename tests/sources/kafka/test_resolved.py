@@ -110,6 +110,12 @@ class TestInferred:
         name = topic_of(topics, (None, {"id": 1}), (None, {"id": 2, "name": "x"}), (None, None), partitions=3)
         assert columns(created(topics, f"TOPIC '{name}' FORMAT JSON")) == {"id": "int64", "name": "string"}
 
+    def test_messages_are_those_that_will_be_read_where_there_are_any(self, topics: Topics) -> None:
+        name = topic_of(topics, (None, {"id": "old"}), (None, {"id": 1}))
+        clauses = f"TOPIC '{name}' FORMAT JSON WITH (start offset ="
+        assert columns(created(topics, f"{clauses} (1))")) == {"id": "int64"}
+        assert columns(created(topics, f"{clauses} latest)")) == {"id": "string"}, "which takes any value"
+
     def test_no_message(self, topics: Topics) -> None:
         name = topic_of(topics)
         error = refused(topics, f"TOPIC '{name}' FORMAT JSON")

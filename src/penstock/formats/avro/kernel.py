@@ -24,6 +24,7 @@ from penstock.formats.avro.ops import (
     MEMBER,
     MOST_DEPTH,
     MOST_EMPTY_ITEMS,
+    NODE,
     NULL,
     OP,
     RECORD,
@@ -34,7 +35,7 @@ from penstock.formats.avro.ops import (
 )
 from penstock.formats.compiling import NIL, Ints, compiled, constant, inner
 from penstock.formats.faults import BAD, blame, fault_of, is_fine, settled
-from penstock.formats.memory import word
+from penstock.formats.memory import WORD, word
 from penstock.formats.problems import Problem
 from penstock.formats.sink import Sink, put_count, put_null, put_there, reserve
 
@@ -66,20 +67,20 @@ def walk_all(first: int, start: Ints, end: Ints, root: Ints, plan: Plan, sink: S
 @inner
 def _branch(at: int, end: int, node: int, plan: Plan, fault: int) -> tuple[int, int]:
     """Read which branch of a union follows; return its node and its place."""
-    row = plan.nodes + (node << 6)
+    row = plan.nodes + NODE * node
     branch, after = number_at(at, end, node, fault)
     if after < 0:
         return node, BAD
     count = word(row + SECOND)
     if branch < 0 or branch >= count:
         return node, blame(fault, _BRANCH, node, branch, count)
-    return word(plan.links + ((word(row + FIRST) + branch) << 3)), after
+    return word(plan.links + WORD * (word(row + FIRST) + branch)), after
 
 
 @inner
 def _block(at: int, end: int, node: int, total: int, plan: Plan, fault: int) -> tuple[int, int]:
     """Read how many items the next block of an array or a map has; 0 ends it."""
-    least = word(plan.nodes + (node << 6) + SECOND)
+    least = word(plan.nodes + NODE * node + SECOND)
     count, at = number_at(at, end, node, fault)
     if at < 0 or count == 0:
         return NIL, at
@@ -101,7 +102,7 @@ def _walk(at: int, end: int, node: int, depth: int, plan: Plan, sink: Sink, faul
     One function for all that holds others: numba keeps functions that call themselves in its cache, but crashes when
     it loads two that call each other.
     """
-    row = plan.nodes + (node << 6)
+    row = plan.nodes + NODE * node
     op, column, first, second = word(row + OP), word(row + COLUMN), word(row + FIRST), word(row + SECOND)
     if op >= BOOLEAN:
         return leaf(at, end, node, plan, sink, fault)
@@ -114,13 +115,13 @@ def _walk(at: int, end: int, node: int, depth: int, plan: Plan, sink: Sink, faul
     if op == RECORD:
         if column >= 0:
             put_there(sink, column)
-        for link in range(plan.links + (first << 3), plan.links + ((first + second) << 3), 8):
+        for link in range(plan.links + WORD * first, plan.links + WORD * (first + second), WORD):
             child = word(link)
-            if word(plan.nodes + (child << 6) + OP) == UNION:
+            if word(plan.nodes + NODE * child + OP) == UNION:
                 child, at = _branch(at, end, child, plan, fault)
                 if at < 0:
                     return BAD
-            if word(plan.nodes + (child << 6) + OP) >= BOOLEAN:
+            if word(plan.nodes + NODE * child + OP) >= BOOLEAN:
                 at = leaf(at, end, child, plan, sink, fault)
             else:
                 at = _walk(at, end, child, depth + 1, plan, sink, fault)
@@ -132,7 +133,7 @@ def _walk(at: int, end: int, node: int, depth: int, plan: Plan, sink: Sink, faul
         return _walk(at, end, child, depth + 1, plan, sink, fault) if at >= 0 else BAD
     if op == MEMBER:
         put_there(sink, column)
-        for link in range(plan.links + (first << 3), plan.links + ((first + second) << 3), 8):
+        for link in range(plan.links + WORD * first, plan.links + WORD * (first + second), WORD):
             put_null(sink, word(link))
         return _walk(at, end, word(row + THIRD), depth + 1, plan, sink, fault)
     if op == CONSTANT:

@@ -20,6 +20,7 @@ from penstock.formats.avro.ops import (
     FLOAT_TO_DOUBLE,
     INT,
     LONG,
+    NODE,
     OP,
     SECOND,
     STRING,
@@ -30,7 +31,7 @@ from penstock.formats.avro.ops import (
 from penstock.formats.bits import double_bits, single_bits, single_value
 from penstock.formats.compiling import NIL, constant, inner
 from penstock.formats.faults import BAD, blame
-from penstock.formats.memory import byte, half, word
+from penstock.formats.memory import WORD, byte, half, word
 from penstock.formats.problems import Problem
 from penstock.formats.sink import Sink, put, put_two
 from penstock.formats.wire import ENDED, big_endian, invalid_utf8, signed, varint, within_precision
@@ -77,7 +78,7 @@ def length_at(at: int, end: int, node: int, fault: int) -> tuple[int, int]:
 @inner
 def leaf(at: int, end: int, node: int, plan: Plan, sink: Sink, fault: int) -> int:
     """Read a value; return the place after it, or `BAD` with the fault noted."""
-    row = plan.nodes + (node << 6)
+    row = plan.nodes + NODE * node
     op = word(row + OP)
     if op <= LONG and op != BOOLEAN:
         return _integer(at, end, node, row, sink, fault)
@@ -146,8 +147,8 @@ def _symbol(at: int, end: int, node: int, row: int, plan: Plan, sink: Sink, faul
     if number < 0 or number >= count:
         return blame(fault, _SYMBOL, node, number, count)
     if word(row + COLUMN) >= 0:
-        pair = plan.links + ((word(row + FIRST) + 2 * number) << 3)
-        put_two(sink, word(row + COLUMN), plan.constants + word(pair), word(pair + 8))
+        pair = plan.links + WORD * (word(row + FIRST) + 2 * number)
+        put_two(sink, word(row + COLUMN), plan.constants + word(pair), word(pair + WORD))
     return after
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.formats.compiling import constant
+from penstock.formats.memory import WORD
 
 __all__ = [
     "ARRAY",
@@ -56,10 +57,9 @@ class Plan(NamedTuple):
     """Where the constants end."""
 
 
-NODE = 8
-"""How many numbers a node has in the table; the last ones are not used."""
-OP, COLUMN, FIRST, SECOND, THIRD = (constant(8 * place) for place in range(5))
-"""How far from the beginning of its row each number of a node is."""
+NODE = 64
+"""How many bytes a node has in the table: those of the numbers below, and some that are not used."""
+OP, COLUMN, FIRST, SECOND, THIRD = (constant(WORD * place) for place in range(5))
 
 # Each line names what stands in the three numbers of a node.
 NULL = 0

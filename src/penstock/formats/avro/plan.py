@@ -25,7 +25,7 @@ from penstock.formats.avro.schema import AvroField, AvroType
 from penstock.formats.avro.types import is_wrapped, members
 from penstock.formats.columns import Columns
 from penstock.formats.compiling import Ints
-from penstock.formats.memory import address
+from penstock.formats.memory import WORD, address
 
 __all__ = ["PlanBuilder", "Tables"]
 
@@ -95,7 +95,7 @@ class PlanBuilder:
 
     def tables(self) -> Tables:
         """Return the plan of all that were added."""
-        nodes = np.zeros((len(self._nodes), ops.NODE), np.int64)
+        nodes = np.zeros((len(self._nodes), ops.NODE // WORD), np.int64)
         nodes[:, :_NUMBERS] = self._nodes
         return Tables(nodes, np.array(self._links, np.int64), np.frombuffer(bytes(self._constants) + b"\0", np.uint8))
 

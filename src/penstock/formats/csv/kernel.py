@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.formats.compiling import NIL, Ints, compiled, constant, inner
 from penstock.formats.faults import BAD, blame, fault_of, is_fine, settled
-from penstock.formats.memory import byte, set_byte, word
+from penstock.formats.memory import WORD, byte, set_byte, word
 from penstock.formats.problems import Problem
 from penstock.formats.sink import Sink, put, put_null, put_there, put_two
 from penstock.formats.text_put import BOOLEAN, DECIMAL, FLOATING, INTEGER, STRING, put_number, put_time
@@ -22,6 +22,8 @@ from penstock.formats.wire import invalid_utf8
 
 __all__ = ["Plan", "walk_all"]
 
+_COLUMN = 24
+"""How many bytes a column has in the plan."""
 _QUOTE = constant(Problem.QUOTE)
 _FIELDS = constant(Problem.FIELDS)
 _UTF8 = constant(Problem.UTF8)
@@ -111,7 +113,7 @@ def _ends(character: int, plan: Plan) -> bool:
 
 @inner
 def _put(start: int, stop: int, quoted: bool, column: int, plan: Plan, sink: Sink, fault: int) -> bool:
-    row = plan.rules + 24 * (column - 1)
+    row = plan.rules + _COLUMN * (column - 1)
     rule = word(row)
     if start == stop and (rule != STRING or not quoted):
         put_null(sink, column)
@@ -125,7 +127,7 @@ def _put(start: int, stop: int, quoted: bool, column: int, plan: Plan, sink: Sin
     if rule in (INTEGER, FLOATING, DECIMAL):
         if is_number(start, stop) != stop:
             return blame(fault, _NUMBER_TEXT, column, NIL, NIL) >= 0
-        return put_number(start, stop, rule, word(row + 8), word(row + 16), column, sink, fault)
+        return put_number(start, stop, rule, word(row + WORD), word(row + 2 * WORD), column, sink, fault)
     if rule == BOOLEAN:
         value = _boolean(start, stop)
         if value < 0:

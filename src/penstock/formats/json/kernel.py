@@ -26,7 +26,7 @@ from penstock.formats.json.tape import (
     token_row,
     tokens,
 )
-from penstock.formats.memory import set_word, word
+from penstock.formats.memory import WORD, set_word, word
 from penstock.formats.problems import Problem
 from penstock.formats.sink import Sink, put, put_count, put_null, put_there, put_two, reserve
 from penstock.formats.text_put import BOOLEAN, DECIMAL, put_number, put_time
@@ -40,12 +40,15 @@ LIST = 21
 MAP = 22
 RAW = 23
 
-_RULE, _FIRST, _SECOND, _CHILD = (constant(8 * place) for place in range(4))
-"""How far from the beginning of its row each number of a column is: rule, two numbers of its own, and first child."""
-_KEY_HASH, _KEY_PLACE, _KEY_SIZE, _KEY_COLUMN = (constant(8 * place) for place in range(4))
-"""The same of a key of a struct: its hash, its place in the constants, its size, and the column of its values."""
 EXPECTED = 10
 """Where, among the words for kinds of values, those for rules begin."""
+
+_COLUMN = 32
+"""How many bytes a column has in the plan: those of its rule, two numbers of the rule's own, and the first child."""
+_RULE, _FIRST, _SECOND, _CHILD = (constant(place) for place in range(0, _COLUMN, WORD))
+_KEY = 32
+"""The same of a key of a struct: its hash, its place in the constants, its size, and the column of its values."""
+_KEY_HASH, _KEY_PLACE, _KEY_SIZE, _KEY_COLUMN = (constant(place) for place in range(0, _KEY, WORD))
 
 _KIND = constant(Problem.KIND)
 _EXTRA = constant(Problem.EXTRA)
@@ -93,7 +96,7 @@ def _scalar(token: int, column: int, rule: int, tape: Tape, plan: Plan, sink: Si
             return True
     elif rule <= DECIMAL:
         if kind == NUMBER:
-            own = plan.rules + (column << 5)
+            own = plan.rules + _COLUMN * column
             return put_number(start, end, rule, word(own + _FIRST), word(own + _SECOND), column, sink, fault)
     elif kind == STRING:
         if rule != TEXT:
@@ -106,16 +109,16 @@ def _scalar(token: int, column: int, rule: int, tape: Tape, plan: Plan, sink: Si
 @inner
 def _found(token: int, column: int, slots: int, tape: Tape, plan: Plan, fault: int) -> bool:
     """Note for each key of a struct which token has its value; False if the object has a key that is refused."""
-    rule = plan.rules + (column << 5)
-    first, count = plan.keys + (word(rule + _FIRST) << 5), word(rule + _SECOND)
-    for slot in range(slots, slots + (count << 3), 8):
+    rule = plan.rules + _COLUMN * column
+    first, count = plan.keys + _KEY * word(rule + _FIRST), word(rule + _SECOND)
+    for slot in range(slots, slots + WORD * count, WORD):
         set_word(slot, _NONE)
     key, stop, guess = token + 1, word(token_row(tape, token) + AFTER), NIL
     while key < stop:
         row = token_row(tape, key)
         found = _matching(row, first, count, guess, plan)
         if found >= 0:
-            set_word(slots + (found << 3), key + 1)
+            set_word(slots + WORD * found, key + 1)
             guess = found + 1
         elif plan.refuse_extra:
             return blame(fault, _EXTRA, column, word(row + BEGIN), NIL) >= 0
@@ -131,7 +134,7 @@ def _matching(row: int, first: int, count: int, guess: int, plan: Plan) -> int:
         candidate = guess + step
         if candidate >= count:
             candidate -= count
-        key = first + (candidate << 5)
+        key = first + _KEY * candidate
         place, size = plan.constants + word(key + _KEY_PLACE), word(key + _KEY_SIZE)
         if word(key + _KEY_HASH) == hashed and same_text(start, end, place, size):
             return candidate
@@ -145,7 +148,7 @@ def _put(token: int, column: int, slots: int, tape: Tape, plan: Plan, sink: Sink
     One function for all that holds others: numba keeps functions that call themselves in its cache, but crashes when
     it loads two that call each other.
     """
-    row, own = token_row(tape, token), plan.rules + (column << 5)
+    row, own = token_row(tape, token), plan.rules + _COLUMN * column
     kind, rule = word(row + KIND), word(own + _RULE)
     if kind == NULL:
         put_null(sink, column)
@@ -161,13 +164,13 @@ def _put(token: int, column: int, slots: int, tape: Tape, plan: Plan, sink: Sink
         if not _found(token, column, slots, tape, plan, fault):
             return False
         put_there(sink, column)
-        key, count = plan.keys + (word(own + _FIRST) << 5), word(own + _SECOND)
-        for slot in range(slots, slots + (count << 3), 8):
+        key, count = plan.keys + _KEY * word(own + _FIRST), word(own + _SECOND)
+        for slot in range(slots, slots + WORD * count, WORD):
             below, value = word(key + _KEY_COLUMN), word(slot)
-            key += 32
+            key += _KEY
             if value == _NONE:
                 put_null(sink, below)
-            elif not _put(value, below, slots + (count << 3), tape, plan, sink, fault):
+            elif not _put(value, below, slots + WORD * count, tape, plan, sink, fault):
                 return False
         return True
     child, place = word(own + _CHILD), reserve(sink, column)

@@ -12,8 +12,8 @@ from penstock.formats.columns import Columns, Store
 from penstock.formats.compiling import Ints
 from penstock.formats.json.kernel import EXPECTED, LIST, MAP, RAW, STRUCT, Plan
 from penstock.formats.json.strings import text_hash
-from penstock.formats.json.tape import MOST_DEPTH, TOKEN, Tape
-from penstock.formats.memory import address
+from penstock.formats.json.tape import MOST_DEPTH, SEEN, TOKEN, Tape
+from penstock.formats.memory import WORD, address
 from penstock.formats.messages import Messages
 from penstock.formats.text_put import scalar_rule
 
@@ -91,9 +91,9 @@ class Scratch:
     """Room for the tokens of one message at a time, for messages of up to so many bytes."""
 
     def __init__(self, messages: Messages, keys: int) -> None:
-        self._rows = np.empty((messages.longest + 2, TOKEN), np.int64)
+        self._rows = np.empty((messages.longest + 2, TOKEN // WORD), np.int64)
         self._open = np.empty(MOST_DEPTH, np.int64)
-        self._seen = np.zeros((1 << max(4, messages.longest.bit_length()), 2), np.int64)
+        self._seen = np.zeros((1 << max(4, messages.longest.bit_length()), SEEN // WORD), np.int64)
         self._stamp = np.zeros(1, np.int64)
         self._unescaped = np.empty(messages.extent, np.uint8)
         self.slots = np.empty(keys + 1, np.int64)

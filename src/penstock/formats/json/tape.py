@@ -20,7 +20,7 @@ from typing import NamedTuple
 from penstock.formats.compiling import NIL, constant, inner
 from penstock.formats.faults import BAD, blame
 from penstock.formats.json.strings import same_text, text_end, text_hash, unescaped
-from penstock.formats.memory import byte, half, set_word, word
+from penstock.formats.memory import WORD, byte, half, set_word, word
 from penstock.formats.problems import Problem
 from penstock.formats.text_values import is_number
 
@@ -37,6 +37,7 @@ __all__ = [
     "NULL",
     "NUMBER",
     "OBJECT",
+    "SEEN",
     "START",
     "STOP",
     "STRING",
@@ -49,11 +50,13 @@ __all__ = [
 
 OBJECT, ARRAY, STRING, NUMBER, TRUE, FALSE, NULL, KEY = (constant(kind) for kind in range(1, 9))
 
-TOKEN = 8
-"""How many numbers a token has: those below, each at its distance; the last is not used."""
-KIND, START, END, AFTER, HASH, BEGIN, STOP = (constant(8 * place) for place in range(7))
+TOKEN = 64
+"""How many bytes a token has: those of the numbers below, and some that are not used."""
+KIND, START, END, AFTER, HASH, BEGIN, STOP = (constant(WORD * place) for place in range(7))
 """Its kind; where its text begins and ends, without quotes and escapes; the token that follows it and all within it; of
 a key, its hash; where it begins and ends in the message."""
+SEEN = 16
+"""How many bytes a row of the keys that were seen has: the number of the object, and the token."""
 MOST_DEPTH = constant(200)
 
 _EMPTY = constant(Problem.EMPTY)
@@ -86,7 +89,7 @@ class Tape(NamedTuple):
 @inner
 def token_row(tape: Tape, token: int) -> int:
     """Return where the numbers of a token are."""
-    return tape.rows + (token << 6)
+    return tape.rows + TOKEN * token
 
 
 @inner
@@ -109,7 +112,7 @@ def tokens(begin: int, end: int, tape: Tape, fault: int) -> int:
             state = _VALUE
         elif state == _AFTER and character == _COMMA:
             at += 1
-            state = _NAME if word(word(tape.open + (depth << 3) - 8) + KIND) == OBJECT else _VALUE
+            state = _NAME if word(word(tape.open + WORD * (depth - 1)) + KIND) == OBJECT else _VALUE
         elif character in (_CLOSE_OBJECT, _CLOSE_ARRAY):
             at = _closed(at, count, depth, state, tape, fault)
             depth -= 1
@@ -119,7 +122,7 @@ def tokens(begin: int, end: int, tape: Tape, fault: int) -> int:
         elif character in (_OPEN_OBJECT, _OPEN_ARRAY):
             if depth >= MOST_DEPTH:
                 return blame(fault, _DEPTH, NIL, MOST_DEPTH, NIL)
-            set_word(tape.open + (depth << 3), token_row(tape, count))
+            set_word(tape.open + WORD * depth, token_row(tape, count))
             depth += 1
             _add(tape, count, OBJECT if character == _OPEN_OBJECT else ARRAY, at, at)
             count += 1
@@ -173,14 +176,14 @@ def _closed(at: int, count: int, depth: int, state: int, tape: Tape, fault: int)
     of_object = byte(at) == _CLOSE_OBJECT
     if depth == 0 or (state != _AFTER and state != (_FIRST_NAME if of_object else _FIRST_VALUE)):
         return blame(fault, _SYNTAX, NIL, at, NIL)
-    row = word(tape.open + (depth << 3) - 8)
+    row = word(tape.open + WORD * (depth - 1))
     if word(row + KIND) != (OBJECT if of_object else ARRAY):
         return blame(fault, _SYNTAX, NIL, at, NIL)
     set_word(row + AFTER, count)
     set_word(row + END, at + 1)
     set_word(row + STOP, at + 1)
     if of_object:
-        twice = _duplicate(row + (TOKEN << 3), token_row(tape, count), tape)
+        twice = _duplicate(row + TOKEN, token_row(tape, count), tape)
         if twice >= 0:
             return blame(fault, _DUPLICATE, NIL, word(twice + BEGIN), NIL)
     return at + 1
@@ -235,14 +238,14 @@ def _duplicate(key: int, stop: int, tape: Tape) -> int:
     set_word(tape.stamp, stamp)
     while key < stop:
         start, end, place = word(key + START), word(key + END), word(key + HASH) & tape.mask
-        row = tape.seen + (place << 4)
+        row = tape.seen + SEEN * place
         while word(row) == stamp:
-            other = word(row + 8)
+            other = word(row + WORD)
             if same_text(start, end, word(other + START), word(other + END) - word(other + START)):
                 return key
             place = (place + 1) & tape.mask
-            row = tape.seen + (place << 4)
+            row = tape.seen + SEEN * place
         set_word(row, stamp)
-        set_word(row + 8, key)
-        key = token_row(tape, word(key + (TOKEN << 3) + AFTER))
+        set_word(row + WORD, key)
+        key = token_row(tape, word(key + TOKEN + AFTER))
     return BAD

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from penstock.formats.compiling import NIL, Ints, compiled, constant, inner
 from penstock.formats.faults import BAD, blame, fault_of, is_fine, settled
-from penstock.formats.memory import set_word, word
+from penstock.formats.memory import WORD, set_word, word
 from penstock.formats.problems import CODE, A, Problem
 from penstock.formats.protobuf.occurrences import (
     NEXT,
     NUMBER,
     OCCURRENCE,
     PLACE,
+    SLOT,
     WIRE,
     Scratch,
     alone,
@@ -29,6 +30,7 @@ from penstock.formats.protobuf.occurrences import (
 )
 from penstock.formats.protobuf.ops import (
     COLUMN,
+    FIELD,
     IMPLICIT,
     INSIDE,
     KIND,
@@ -80,10 +82,19 @@ def walk_all(
 
 
 @inner
+def _fields(message: int, plan: Plan) -> tuple[int, int]:
+    """Return where the fields of a message begin and end in the plan."""
+    row = plan.messages + 2 * WORD * message
+    first = plan.fields + FIELD * word(row)
+    return first, first + FIELD * word(row + WORD)
+
+
+@inner
 def _scan(part: int, message: int, slots: int, free: int, plan: Plan, groups: int, fault: int) -> int:
     """Chain the occurrences of known fields in all parts of a message; return what is free then, or `BAD`."""
-    first = plan.fields + (word(plan.messages + (message << 4)) << 6)
-    stop = first + (word(plan.messages + (message << 4) + 8) << 6)
+    first, stop = _fields(message, plan)
+    for slot in range(slots, slots + SLOT * ((stop - first) // FIELD), SLOT):
+        set_word(slot, NIL)
     field = first
     while part != 0:
         at, end = word(part + PLACE), word(part + PLACE) + word(part + NUMBER)
@@ -104,7 +115,7 @@ def _scan(part: int, message: int, slots: int, free: int, plan: Plan, groups: in
             set_word(free + PLACE, place)
             set_word(free + NUMBER, number)
             set_word(free + WIRE, tag & 7)
-            chain(slots + ((known - first) >> 2), free)
+            chain(slots + SLOT * ((known - first) // FIELD), free)
             free += OCCURRENCE
         part = word(part + NEXT)
     return free
@@ -117,12 +128,12 @@ def _known(tag: int, guess: int, first: int, stop: int) -> int:
     while field < stop:
         if (word(field + TAG) ^ tag) < 8:
             return field
-        field += 64
+        field += FIELD
     field = first
     while field < guess:
         if (word(field + TAG) ^ tag) < 8:
             return field
-        field += 64
+        field += FIELD
     return 0
 
 
@@ -137,17 +148,15 @@ def _message(
     """
     if depth > MOST_DEPTH:
         return blame(fault, _DEPTH, _NO_FIELD, _MOST_DEPTH, NIL) >= 0
-    count = word(plan.messages + (message << 4) + 8)
-    field = plan.fields + (word(plan.messages + (message << 4)) << 6)
-    more = slots + (count << 4)
-    for slot in range(slots, more, 16):
-        set_word(slot, NIL)
+    first, stop = _fields(message, plan)
+    more = slots + SLOT * ((stop - first) // FIELD)
     free = _scan(part, message, slots, free, plan, groups, fault)
     if free < 0:
         return False
-    for index in range(count):
+    slot = slots
+    for field in range(first, stop, FIELD):
         kind, often, inside = word(field + KIND), word(field + OFTEN), word(field + INSIDE)
-        found = first_of(slots, index)
+        found = first_of(slot)
         if often == SINGLE and found == 0 and word(field + PRESENCE) != IMPLICIT:
             if word(field + PRESENCE) == REQUIRED:
                 return blame(fault, _REQUIRED, node_of(field, plan), NIL, NIL) >= 0
@@ -160,7 +169,7 @@ def _message(
             elif found == 0:
                 fine = put_value(NIL, NIL, field, plan, groups, sink, fault)
             else:
-                last = last_of(slots, index)
+                last = last_of(slot)
                 fine = put_value(word(last + NUMBER), word(last + PLACE), field, plan, groups, sink, fault)
             if not fine:
                 return False
@@ -180,7 +189,7 @@ def _message(
                 items += 1
                 found = word(found + NEXT)
             put_count(sink, word(field + COLUMN), place, items)
-        field += 64
+        slot += SLOT
     return True
 
 
@@ -214,9 +223,9 @@ def _packed(at: int, end: int, wire: int, field: int, plan: Plan, groups: int, s
     while at < end:
         number, place, at = value_at(at, end, wire, node, groups, fault)
         if at < 0:
-            if word(fault + 8 * CODE) == _TRUNCATED:
-                set_word(fault + 8 * CODE, _PACKED)
-                set_word(fault + 8 * A, size)
+            if word(fault + WORD * CODE) == _TRUNCATED:
+                set_word(fault + WORD * CODE, _PACKED)
+                set_word(fault + WORD * A, size)
             return BAD
         if not put_value(number, place, field, plan, groups, sink, fault):
             return BAD

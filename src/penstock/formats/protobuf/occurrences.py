@@ -16,14 +16,29 @@ from typing import NamedTuple
 import numpy as np
 
 from penstock.formats.compiling import NIL, constant, inner
-from penstock.formats.memory import address, set_word, word
+from penstock.formats.memory import WORD, address, set_word, word
 from penstock.formats.protobuf.ops import MOST_DEPTH
 
-__all__ = ["NEXT", "NUMBER", "OCCURRENCE", "PLACE", "WIRE", "Room", "Scratch", "alone", "chain", "first_of", "last_of"]
+__all__ = [
+    "NEXT",
+    "NUMBER",
+    "OCCURRENCE",
+    "PLACE",
+    "SLOT",
+    "WIRE",
+    "Room",
+    "Scratch",
+    "alone",
+    "chain",
+    "first_of",
+    "last_of",
+]
 
+SLOT = 16
+"""How many bytes the slot of a field has: those of its first and its last occurrence."""
 OCCURRENCE = 32
-"""How many bytes an occurrence takes: four numbers."""
-PLACE, NUMBER, NEXT, WIRE = (constant(8 * place) for place in range(4))
+"""How many bytes an occurrence has: those of the numbers below."""
+PLACE, NUMBER, NEXT, WIRE = (constant(place) for place in range(0, OCCURRENCE, WORD))
 """Where its value is; the value itself or, where that is bytes, how many; the next occurrence (0: none); wire type."""
 
 
@@ -40,23 +55,23 @@ class Room:
     """Memory for messages of so many bytes, nested so deep, with so many fields at all levels together."""
 
     def __init__(self, longest: int, deepest: int, widest: int) -> None:
-        self._slots = np.empty((widest + 1, 2), np.int64)
+        self._slots = np.empty((widest + 1, SLOT // WORD), np.int64)
         # An occurrence takes two bytes at least; each level has some of its own, and one around itself.
-        self._occurrences = np.empty(((longest // 2 + 4) * (deepest + 1), OCCURRENCE // 8), np.int64)
+        self._occurrences = np.empty(((longest // 2 + 4) * (deepest + 1), OCCURRENCE // WORD), np.int64)
         self._groups = np.empty(MOST_DEPTH, np.int64)
         self.scratch = Scratch(address(self._slots), address(self._occurrences), address(self._groups))
 
 
 @inner
-def first_of(slots: int, index: int) -> int:
+def first_of(slot: int) -> int:
     """Return the first occurrence of a field, or 0."""
-    return word(slots + (index << 4))
+    return word(slot)
 
 
 @inner
-def last_of(slots: int, index: int) -> int:
+def last_of(slot: int) -> int:
     """Return the last occurrence of a field that has one."""
-    return word(slots + (index << 4) + 8)
+    return word(slot + WORD)
 
 
 @inner
@@ -66,8 +81,8 @@ def chain(slot: int, free: int) -> None:
     if word(slot) == 0:
         set_word(slot, free)
     else:
-        set_word(word(slot + 8) + NEXT, free)
-    set_word(slot + 8, free)
+        set_word(word(slot + WORD) + NEXT, free)
+    set_word(slot + WORD, free)
 
 
 @inner

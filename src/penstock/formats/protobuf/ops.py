@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.formats.compiling import constant
+from penstock.formats.memory import WORD
 
 __all__ = [
     "BEGIN",
@@ -32,6 +33,7 @@ __all__ = [
     "MAP",
     "MESSAGE",
     "MOST_DEPTH",
+    "NAME",
     "NAMES",
     "OFTEN",
     "PRESENCE",
@@ -111,11 +113,13 @@ REQUIRED = 2  # a problem
 
 MOST_DEPTH = 100
 
-FIELD = 8
-"""How many numbers a field has in the plan: those below."""
-TAG, KIND, COLUMN, OFTEN, PRESENCE, INSIDE, NAMES, VALUES = (constant(8 * place) for place in range(FIELD))
-"""How far from the beginning of its row each number of a field is: number and wire type as in a tag; kind; column; how
-often; presence; message, or first name; count of names; the column of its values (if it is repeated, of the items)."""
+FIELD = 64
+"""How many bytes a field has in the plan: those of the numbers below."""
+TAG, KIND, COLUMN, OFTEN, PRESENCE, INSIDE, NAMES, VALUES = (constant(place) for place in range(0, FIELD, WORD))
+"""Number and wire type as in a tag; kind; column; how often; presence; message, or first name; count of names; the
+column of its values (if it is repeated, of the items)."""
+NAME = 24
+"""How many bytes a name of an enumeration has in the plan."""
 
 
 class Plan(NamedTuple):

@@ -80,7 +80,7 @@ class PlanBuilder:
         index = len(self._messages)
         self._messages.append([first, len(message.fields)])
         paths = [f"{path}.{one.name}" if path else one.name for one in message.fields]
-        self._fields += [[0] * ops.FIELD for _ in message.fields]
+        self._fields += [[] for _ in message.fields]
         self.names += paths
         for place, (one, column, below) in enumerate(zip(message.fields, columns, paths, strict=True)):
             kind, *numbers = self._field(one, message, pool, column, below)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.formats.compiling import NIL, constant, inner
 from penstock.formats.faults import BAD, blame
-from penstock.formats.memory import half, set_word, word
+from penstock.formats.memory import WORD, half, set_word, word
 from penstock.formats.problems import Problem
 from penstock.formats.protobuf.ops import BEGIN, EIGHT, END, FOUR, MOST_DEPTH, SIZED, VARINT
 from penstock.formats.wire import ENDED, varint
@@ -82,10 +82,10 @@ def _group_end(at: int, end: int, tag: int, node: int, groups: int, fault: int) 
         elif wire == BEGIN:
             if depth == MOST_DEPTH:
                 return blame(fault, _DEPTH, node, _MOST_DEPTH, NIL)
-            set_word(groups + (depth << 3), number)
+            set_word(groups + WORD * depth, number)
             depth += 1
         elif wire == END:
-            if depth == 0 or word(groups + (depth << 3) - 8) != number:
+            if depth == 0 or word(groups + WORD * (depth - 1)) != number:
                 return blame(fault, _GROUP, node, at, NIL)
             depth -= 1
         else:

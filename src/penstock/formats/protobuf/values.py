@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.formats.compiling import NIL, constant, inner
 from penstock.formats.faults import blame
 from penstock.formats.gather import digits
-from penstock.formats.memory import word
+from penstock.formats.memory import WORD, word
 from penstock.formats.problems import Problem
 from penstock.formats.protobuf.occurrences import NEXT, NUMBER, PLACE
 from penstock.formats.protobuf.ops import (
@@ -13,10 +13,12 @@ from penstock.formats.protobuf.ops import (
     BYTES,
     EMPTY,
     ENUM,
+    FIELD,
     FIXED64,
     INSIDE,
     INT32,
     KIND,
+    NAME,
     NAMES,
     SFIXED32,
     SINT32,
@@ -47,7 +49,7 @@ _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # the years 1 to
 @inner
 def node_of(field: int, plan: Plan) -> int:
     """Return what faults call a field, given where its row is; 0 is none."""
-    return ((field - plan.fields) >> 6) + 1
+    return (field - plan.fields) // FIELD + 1
 
 
 @inner
@@ -86,15 +88,15 @@ def put_value(number: int, place: int, field: int, plan: Plan, groups: int, sink
 @inner
 def _put_name(number: int, field: int, plan: Plan, sink: Sink) -> None:
     """Put the name of a number of an enumeration; of one that has none, the number."""
-    names, count, column = plan.names + 24 * word(field + INSIDE), word(field + NAMES), word(field + VALUES)
-    if 0 <= number < count and word(names + 24 * number) == number:  # they mostly count from 0
-        name = names + 24 * number
+    names, count, column = plan.names + NAME * word(field + INSIDE), word(field + NAMES), word(field + VALUES)
+    if 0 <= number < count and word(names + NAME * number) == number:  # they mostly count from 0
+        name = names + NAME * number
     else:
         name = names
-        while name < names + 24 * count and word(name) != number:
-            name += 24
-    if name < names + 24 * count:
-        put_two(sink, column, plan.constants + word(name + 8), word(name + 16))
+        while name < names + NAME * count and word(name) != number:
+            name += NAME
+    if name < names + NAME * count:
+        put_two(sink, column, plan.constants + word(name + WORD), word(name + 2 * WORD))
     else:
         put_two(sink, column, number, -digits(number))
 

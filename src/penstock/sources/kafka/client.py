@@ -73,9 +73,10 @@ class TopicClient:
             return self._exact([place.offset for place in sorted(found, key=lambda place: place.partition)])
         return self._exact(start.offsets_of(topic, partitions))
 
-    def messages(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Yield keys and values, from the first messages on, up to where each partition ends."""
+    def messages(self, first: Sequence[int] = ()) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Yield keys and values up to where each partition ends: from these offsets on, or from the first messages."""
         places = [(number, *self._watermarks(number)) for number in range(self.partitions())]
+        places = [(number, max([low, *first[number : number + 1]]), high) for number, low, high in places]
         left = {number for number, low, high in places if low < high}
         self.consumer.assign([TopicPartition(self._topic, number, low) for number, low, _ in places if number in left])
         heard = time.monotonic()

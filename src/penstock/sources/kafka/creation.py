@@ -24,7 +24,7 @@ from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.start import Start, start_of
 from penstock.sources.kafka.topic_names import local_names
 from penstock.sources.kafka.topic_settings import needs_settings, setting_findings
-from penstock.sources.kafka.topic_table import TopicTable
+from penstock.sources.kafka.topic_table import FollowedTopic, TopicTable
 from penstock.sources.kafka.transaction_topic import transaction_metadata
 from penstock.sources.kafka.transactions.metadata import TransactionMetadata
 from penstock.sources.kafka.with_options import KafkaWithOptions
@@ -61,7 +61,7 @@ class Creation:
         """Look at one topic, and return its table."""
         followed = beginning(self._what, self._how, self._source, topic, self._start)
         formats = TopicFormats(
-            self._what, registry_address(self._what, self._how), topic, lambda: self._messages(topic)
+            self._what, registry_address(self._what, self._how), topic, lambda: self._messages(followed)
         )
         return TopicTable.made(
             self.name(topic),
@@ -77,9 +77,16 @@ class Creation:
         """Return the name of a topic's table."""
         return TableName(_SCHEMA, topic)
 
-    def _messages(self, topic: str) -> Iterator[Message]:
-        with TopicClient(self._what, self._how, self._source, topic, tells_ends=True) as client:
-            yield from client.messages()
+    def _messages(self, topic: FollowedTopic) -> Iterator[Message]:
+        """Yield messages from where reading begins on; where there are none yet, those before tell what will come."""
+        with TopicClient(self._what, self._how, self._source, topic.name, tells_ends=True) as client:
+            found = client.messages(topic.offsets)
+            first = next(found, None)
+            if first is None:
+                yield from client.messages()
+            else:
+                yield first
+                yield from found
 
     def _check_settings(self) -> None:
         with TopicsClient(self._what, self._how, self._source) as client:
