@@ -9,12 +9,12 @@ that goes on, and now and then back.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import numpy as np
 
-from penstock.sources.kafka.transactions.marks import Ends, MarkKind, Marks
+from penstock.sources.kafka.transactions.marks import UNKNOWN, Ends, MarkKind, Marks
 
 TOPICS = {"dbz.public.a": 2, "dbz.public.b": 1, "dbz.other.c": 3}
 METADATA = "dbz.transaction"
@@ -38,6 +38,13 @@ class Item:
     partition: int = 0
     key: int = 0
     tombstone: bool = False
+    copied: int | None = None
+    """Of a row of a snapshot, which shows the state after `transaction`: its value."""
+    last: bool = False
+
+    @property
+    def value(self) -> int:
+        return self.transaction * 100 + self.order if self.copied is None else self.copied
 
 
 @dataclass
@@ -48,6 +55,8 @@ class Database:
     names: list[int] = field(default_factory=list)
     events: list[list[Item]] = field(default_factory=list)
     foreign: list[int] = field(default_factory=list)
+    unplaced: set[int] = field(default_factory=set)
+    """Transactions of which Debezium does not know what committed before."""
 
     @classmethod
     def drawn(cls, random: Random, count: int) -> Database:
@@ -69,16 +78,24 @@ class Database:
         key = random.randrange(6)
         return Item(number, order, topic, key % TOPICS[topic], key)
 
-    def items(self, random: Random) -> list[Item]:
-        """Return what Debezium sends: tombstones follow some events."""
+    def items(self, random: Random, after: int = 0) -> list[Item]:
+        """Return what Debezium sends of what comes after a transaction: tombstones follow some events."""
         sent = []
-        for number in range(1, len(self.ends)):
+        for number in range(after + 1, len(self.ends)):
             for event in self.events[number]:
                 sent.append(event)
                 if random.random() < 0.2:
                     sent.append(Item(number, 0, event.topic, event.partition, tombstone=True))
             sent.append(Item(number))
         return sent
+
+    def copy(self, number: int) -> list[Item]:
+        """Return the rows of a snapshot that is made after a transaction."""
+        rows = [Item(number, 0, topic, key % TOPICS[topic], key, copied=v) for (topic, key), v in self._sorted(number)]
+        return [*rows[:-1], *[replace(row, last=True) for row in rows[-1:]]]
+
+    def _sorted(self, number: int) -> list[tuple[tuple[str, int], int]]:
+        return sorted(self.state(number).items())
 
     def state(self, upto: int) -> State:
         """Return the values of all keys after a transaction: the number of the event that wrote it."""
@@ -90,17 +107,19 @@ class Database:
 
     def marks(self, items: list[Item], first: int) -> Marks:
         """Return events of a partition as they are read, from an offset on."""
-        numbers = np.array([[e.transaction, e.order, e.tombstone] for e in items], np.int64).reshape(-1, 3)
-        passes = numbers[:, 2] == 1
+        numbers = np.array([item.transaction for item in items], np.int64)
+        copied = np.array([item.copied is not None for item in items], np.bool_)
+        changes = ~copied & ~np.array([item.tombstone for item in items], np.bool_)
         ends, names = np.array(self.ends), np.array(self.names)
+        before = np.where(np.isin(numbers, [*self.unplaced]), UNKNOWN, ends[numbers - 1])
         return Marks(
             np.arange(first, first + len(items)),
-            np.where(passes, MarkKind.PASSES, MarkKind.CHANGE).astype(np.int64),
-            np.where(passes, 0, names[numbers[:, 0]]),
-            np.where(passes, -1, ends[numbers[:, 0] - 1]),
-            numbers[:, 1],
-            np.full(len(items), -1, np.int64),
-            np.zeros(len(items), np.bool_),
+            np.select([copied, changes], [MarkKind.COPIED, MarkKind.CHANGE], MarkKind.PASSES).astype(np.int64),
+            np.where(changes, names[numbers], 0),
+            np.select([copied, changes], [ends[numbers], before], -1),
+            np.array([item.order for item in items], np.int64),
+            np.where(copied, ends[numbers], -1),
+            np.array([item.last for item in items], np.bool_),
         )
 
     def read_ends(self, items: list[Item], first: int) -> Ends:
@@ -120,30 +139,53 @@ class Database:
 class Topics:
     """What brokers have of a history in the end."""
 
-    def __init__(self, random: Random, database: Database, kills: int, *, lost: bool = True) -> None:
-        """Write it; with `lost` a kill loses what was sent to some partitions, and not what was sent to others."""
+    def __init__(
+        self, random: Random, database: Database, kills: int, *, lost: bool = True, copies: int | None = None
+    ) -> None:
+        """Write it; with `lost` a kill loses what was sent to some partitions, and not what was sent to others.
+
+        With `copies` so many runs are killed before Debezium has noted how far it is: it copies all tables once more.
+        """
         self.data: dict[Partition, list[Item]] = {(t, p): [] for t, count in TOPICS.items() for p in range(count)}
         self.metadata: list[Item] = []
         self.times: dict[Partition | None, list[int]] = {place: [] for place in [*self.data, None]}
         """When each message came: brokers have all that was sent before a moment."""
-        items = database.items(random)
+        self.end = 0
+        self._random, self._lost = random, lost
+        after = 0
+        for _ in range(copies or 0):
+            after = random.randrange(after, len(database.ends))
+            database.unplaced.add(after + 1)
+            self._write([*database.copy(after), *database.items(random, after)], 0, killed=True)
+            after = max([after, *[item.transaction for items in self._all() for item in items]])
+        copy: list[Item] = []
+        if copies is not None:
+            after = random.randrange(after, len(database.ends))
+            database.unplaced.add(after + 1)
+            copy = database.copy(after)
+        items = [*copy, *database.items(random, after)]
         begin = 0
         for life in range(kills + 1):
-            last = life == kills
-            ends = {
-                place: len(items) if last else random.randrange(begin, len(items) + 1) for place in [*self.data, None]
-            }
-            if not last:  # how far it comes lies somewhere, and not all partitions have all of that
-                far = random.randrange(begin, len(items) + 1)
-                ends = {place: max(begin, far - lost * random.choice([0, 0, 1, 3, 10])) for place in ends}
-            for number in range(begin, len(items)):
-                item = items[number]
-                place = (item.topic, item.partition) if item.topic else None
-                if number < ends[place]:
-                    (self.metadata if place is None else self.data[place]).append(item)
-                    self.times[place].append(life * len(items) + number)
-            self.end = (life + 1) * len(items)
-            begin = random.randrange(max(0, min(ends.values()) - 25), min(ends.values()) + 1) if not last else 0
+            begin = self._write(items, begin, killed=life < kills, least=len(copy))
+
+    def _all(self) -> list[list[Item]]:
+        return [*self.data.values(), self.metadata]
+
+    def _write(self, items: list[Item], begin: int, *, killed: bool, least: int = 0) -> int:
+        """Write what one run sends, so many items at least; return where the next one may begin."""
+        ends: dict[Partition | None, int] = dict.fromkeys(self.times, len(items))
+        if killed:  # how far it comes lies somewhere, and not all partitions have all of that
+            far = self._random.randrange(max(begin, least), len(items) + 1)
+            ends = {place: max(begin, far - self._lost * self._random.choice([0, 0, 1, 3, 10])) for place in ends}
+        for number in range(begin, len(items)):
+            item = items[number]
+            place = (item.topic, item.partition) if item.topic else None
+            if number < ends[place]:
+                (self.metadata if place is None else self.data[place]).append(item)
+                self.times[place].append(self.end + number - begin)
+        self.end += len(items) - begin
+        noted = min(ends.values())
+        return self._random.randrange(min(noted, max(least, noted - 25)), noted + 1)
 
     def there(self, place: Partition | None, moment: int) -> int:
         """Return how many messages a partition, or None: the metadata topic, has at a moment."""

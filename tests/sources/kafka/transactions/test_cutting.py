@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from random import Random
 
 import numpy as np
@@ -63,7 +64,7 @@ class Reader:
         for place, read in self.read.items():
             self.take(place, max(0, self.topics.there(place, moment) - read))
         self.take_ends(max(0, self.topics.there(None, moment) - self.metadata_read))
-        self.cutting.read_all()
+        self.cutting.looked([*self.read, (METADATA, 0)])
 
     def cut(self) -> Cut | None:
         self.clock += 1
@@ -80,7 +81,7 @@ class Reader:
         for (topic, partition), upto in self.upto.items():
             for item in self.topics.data[topic, partition][self.starts[topic, partition] : upto]:
                 if not item.tombstone:
-                    found[topic, item.key] = item.transaction * 100 + item.order
+                    found[topic, item.key] = item.value
         return found
 
 
@@ -112,6 +113,7 @@ def _cut(items: list[Item], number: int) -> int:
 def test_each_cut_is_whole_and_the_furthest(seed: int) -> None:
     random = Random(seed)
     database = Database.drawn(random, random.choice([3, 12, 40]))
+    database.unplaced = random.choice([set(), {1}])
     reader = Reader(random, database, Topics(random, database, random.randrange(4)))
     number = 0
     for _ in range(150):
@@ -128,6 +130,24 @@ def test_each_cut_is_whole_and_the_furthest(seed: int) -> None:
     assert reader.values() == database.state(len(database.ends) - 1)
     assert reader.upto == {place: len(items) for place, items in reader.topics.data.items()}
     assert reader.cutting.in_flight == 0
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_copies_are_taken_at_once(seed: int) -> None:
+    random = Random(seed)
+    database = Database.drawn(random, random.choice([5, 20]))
+    topics = Topics(random, database, random.randrange(2), lost=False, copies=random.randrange(3))
+    reader = Reader(random, database, topics)
+    for moment in [*sorted(random.randrange(topics.end + 1) for _ in range(12)), topics.end, topics.end, topics.end]:
+        reader.look(moment)
+        made = reader.cut()
+        if made is not None:
+            number = bisect_right(database.ends, made.state.completed) - 1
+            assert reader.values() == database.state(number)
+        if random.random() < 0.1:
+            reader.restart()
+    if not reader.cutting.held().copying:
+        assert reader.values() == database.state(len(database.ends) - 1)
 
 
 @pytest.mark.parametrize("seed", range(RUNS))

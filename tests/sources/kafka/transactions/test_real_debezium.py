@@ -7,6 +7,7 @@ import json
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 from tests.conftest import Database
 from tests.sources.kafka.followed import Topics
 from tests.sources.kafka.test_ticks_following import ends_of
-from tests.sources.kafka.transactions.transacted import Transacted, require_sums
+from tests.sources.kafka.transactions.transacted import Transacted, messages, require_sums
 
 from penstock.formats import AvroFormat, JsonFormat, Registry, RegistryAddress, ResolvedFormat, resolve
 from penstock.sources.kafka.transactions.standing import waits_for
@@ -27,8 +28,9 @@ from penstock.testing.debezium import Converter, Debezium, start_debezium
 from penstock.testing.kafka import KafkaBroker, start_kafka
 from penstock.testing.registry import start_registry
 
-KILLS = int(os.environ.get("PENSTOCK_DEBEZIUM_KILLS", "2"))
+KILLS = int(os.environ.get("PENSTOCK_DEBEZIUM_KILLS", "1"))
 TABLES = ("public.checking", "public.savings")
+CONVERTERS = [Converter.AVRO, *([Converter.JSON, Converter.JSON_WITH_SCHEMAS] if KILLS > 1 else [])]
 ACCOUNTS, START = 6, 100
 PARTITIONS = {
     "topic.creation.default.partitions": "2",
@@ -41,8 +43,8 @@ Read = Callable[[bytes], dict[str, Any]]
 
 
 @contextmanager
-def transfers(database: Database) -> Iterator[None]:
-    """Let three tellers work meanwhile: transfers within and across tables; accounts change their key, too."""
+def transfers(database: Database, *, keys_change: bool = True) -> Iterator[None]:
+    """Let three tellers work meanwhile: transfers within and across tables; accounts may change their key, too."""
     stop = threading.Event()
 
     def teller(seed: int) -> None:
@@ -51,7 +53,7 @@ def transfers(database: Database) -> Iterator[None]:
             try:
                 with psycopg.connect(database.url) as connection:
                     while not stop.is_set():
-                        transfer(connection, random)
+                        transfer(connection, random, keys_change)
             except psycopg.errors.DeadlockDetected:
                 continue
 
@@ -66,14 +68,14 @@ def transfers(database: Database) -> Iterator[None]:
             each.join()
 
 
-def transfer(connection: psycopg.Connection[Any], random: Random) -> None:
+def transfer(connection: psycopg.Connection[Any], random: Random, keys_change: bool) -> None:
     for _ in range(random.choice([1, 1, 2, 4])):
         for amount in (-3, 3):
             table, account = random.choice(TABLES), random.randrange(ACCOUNTS)
             told = connection.execute(f"UPDATE {table} SET balance = balance + {amount} WHERE slot = {account}")
             assert told.rowcount == 1
         time.sleep(random.choice([0, 0.005]))
-    if random.random() < 0.2:
+    if keys_change and random.random() < 0.2:
         table, account = random.choice(TABLES), random.randrange(ACCOUNTS)
         connection.execute(f"UPDATE {table} SET id = nextval('ids') WHERE slot = {account}")
     connection.commit()
@@ -115,6 +117,15 @@ def plain(value: bytes) -> dict[str, Any]:
     return dict(record.get("payload", record))
 
 
+def copied_again(debezium: Debezium, database: Database) -> None:
+    """Kill Debezium before it has noted how far it is: it copies once more, which does not tell what keys are gone."""
+    with transfers(database, keys_change=False):
+        debezium.await_all()
+        debezium.kill()
+        debezium.start()
+        debezium.await_all()
+
+
 def disturbed(debezium: Debezium, followed: Transacted) -> None:
     """Kill Debezium again and again, and stop and start ourselves."""
     for _ in range(KILLS):
@@ -129,7 +140,7 @@ def disturbed(debezium: Debezium, followed: Transacted) -> None:
             followed.until(lambda before=before: followed.durable() > before + 2)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("converter", [Converter.AVRO, Converter.JSON_WITH_SCHEMAS], ids=lambda each: each.value)
+@pytest.mark.parametrize("converter", CONVERTERS, ids=lambda each: each.value)
 def test_the_sum_is_right_at_every_tick(converter: Converter, database: Database, tmp_path: Path) -> None:
     make_bank(database)
     with start_kafka(tmp_path / "kafka") as broker, start_registry(tmp_path / "registry") as registry:
@@ -144,7 +155,7 @@ def test_the_sum_is_right_at_every_tick(converter: Converter, database: Database
         )
         address = RegistryAddress(url=registry.url)
         with debezium:
-            debezium.await_all()
+            copied_again(debezium, database)
             topics, metadata = [debezium.topic(table) for table in TABLES], debezium.transaction_topic
             with transfers(database):
                 debezium.await_all()
@@ -157,6 +168,12 @@ def test_the_sum_is_right_at_every_tick(converter: Converter, database: Database
         total = 2 * ACCOUNTS * START
         assert require_sums(followed, broker, total, balance_by(read)) > 4 * KILLS
         assert waits_for(followed.state) is None
+        positions = Counter(
+            (record["source"]["lsn"], record["transaction"]["total_order"])
+            for _, value in messages(broker, topics[0], 2)[0]
+            if value is not None and (record := read(value))["transaction"] is not None
+        )
+        assert max(positions.values()) > 1, "Debezium did not repeat itself"
 
 
 def _is_taken(followed: Transacted, broker: KafkaBroker, topics: list[str]) -> bool:
@@ -166,4 +183,4 @@ def _is_taken(followed: Transacted, broker: KafkaBroker, topics: list[str]) -> b
 def _format(converter: Converter, address: RegistryAddress, topic: str) -> ResolvedFormat:
     if converter is Converter.AVRO:
         return resolve(AvroFormat(registry=address), subject=f"{topic}-value")
-    return resolve(JsonFormat(columns="payload STRUCT<op: STRING>"))
+    return resolve(JsonFormat(columns="op STRING"))

@@ -10,6 +10,7 @@
 - `narrowing`   formats that decode of a message only what is asked here
 - `marks`       messages as columns: of which transaction each is, and which place it has there
 - `routes`      which topic has the events of which table
+- `unplaced`    changes that do not tell what committed before them
 - `stretches`   messages of a partition that no tick has taken yet
 - `flight`      transactions of which something is missing
 - `founding`    where to begin in the middle of a history
@@ -23,7 +24,8 @@ What real topics of Debezium 3.6 showed, and what all this rests on (`tests/sour
 - An id of Postgres is ``xid:lsn``, with the LSN of the *operation*: it differs from event to event. A transaction is
   known by its xid, an END by the LSN of its commit, and ENDs rise. An event does not tell its commit; but the first of
   its ``source.sequence`` is the commit right *before* its transaction. So ``before < completed`` says exactly whether
-  the transaction of an event was completed already, whatever was forgotten about it.
+  the transaction of an event was completed already, whatever was forgotten about it. The first transaction after a
+  snapshot may not know it.
 - Debezium writes one transaction after the other, in the order of commits. Killed, it begins again at a place that it
   noted before, and each partition has from there on what it had before, in the same order. So in a partition an event
   is a repeat if its position (``before``, ``total_order``) is not above all positions that were there before it.

@@ -14,8 +14,9 @@ transaction that is not complete, or in the midst of a repeat. `completed` only 
 
 **Snapshots.** Rows of a first copy have no transaction and no count. They are taken at once, when the copy is over: its
 last row was read, or something that happened after it; and, because these may have come by another broker than some
-rows, when all was read that was there at a later look. Then transactions up to the copy count as complete. A copy
-that Debezium began anew after a crash is another copy; what is there of the first goes with it.
+rows, when each partition has a later change, or was read up to where it ended at a later look. Then transactions up to
+the copy count as complete. A copy that Debezium began anew after a crash is another copy; what is there of the first
+goes with it.
 
 **State.** A `CutState` is all there is to go on from: it is noted with each tick, and reading begins again at the cut,
 where everything lies that is in flight. It has a few numbers for each partition, whatever was read.
@@ -23,7 +24,7 @@ where everything lies that is in flight. It has a few numbers for each partition
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,7 @@ from penstock.sources.kafka.transactions.founding import Founding
 from penstock.sources.kafka.transactions.marks import Ends, MarkKind, Marks
 from penstock.sources.kafka.transactions.routes import Routes
 from penstock.sources.kafka.transactions.stretches import NOWHERE, Place, Stretches, Top
+from penstock.sources.kafka.transactions.unplaced import Unplaced
 
 __all__ = ["Cut", "CutState", "Cutting", "Held"]
 
@@ -64,6 +66,8 @@ class CutState(BaseModel):
     """The END from which on it is; None where it is from the beginning of the topics."""
     valid_from_ms: int | None = None
     """When that transaction committed; None where that is not known."""
+    first: tuple[int, int] | None = None
+    """The last transaction that did not tell what committed before it, and its END; see `unplaced`."""
     doubt: int = -1
     """Below it, repeats may be of what came before the beginning; -1 where that is over. See `founding`."""
 
@@ -114,11 +118,15 @@ class Cutting:
             ]
             for topic, offsets in upto.items()
         }
+        self._unplaced = {topic: [Unplaced() for _ in offsets] for topic, offsets in upto.items()}
         self._flight = Flight(tuple(upto), state.completed, state.highest, state.latest)
         self._founding = None if state.founded else founding
         self._metadata_read = state.metadata
         self._server = state.server
+        self._first = state.first
         self._copying = self._over = self._closing = -1
+        self._read_since: set[tuple[str, int]] = set()
+        """Partitions that were read up to where they ended at a look since `_closing` was known to be over."""
         self._comparable = False
         self._rounds = 0
         self._ends_since = False
@@ -127,7 +135,8 @@ class Cutting:
     @property
     def in_flight(self) -> int:
         """How much is held: ENDs, events and stretches."""
-        return self._flight.size + sum(len(each) for parts in self._stretches.values() for each in parts)
+        stretches = sum(len(each) for parts in self._stretches.values() for each in parts)
+        return self._flight.size + stretches + self._held_back()
 
     @property
     def ends_in_flight(self) -> int:
@@ -149,20 +158,14 @@ class Cutting:
         parts = self._stretches[topic]
         added = range(len(parts), count)
         parts += [Stretches(0, NOWHERE) for _ in added]
+        self._unplaced[topic] += [Unplaced() for _ in added]
         return added
 
     def take_changes(self, topic: str, partition: int, marks: Marks, read: int) -> None:
         """Take messages of a partition, which was read up to the offset `read`."""
         self._hold_to(marks.server, topic)
-        stretches = self._stretches[topic][partition]
-        earlier = marks.offsets < stretches.read
-        if earlier.any():
-            if self._founding is not None:
-                self._founding.saw(marks.chosen(earlier))
-            marks = marks.chosen(~earlier)
-        new = stretches.take(marks, read) & (marks.before >= self._state.completed)
-        self._flight.take_events(self._topics[topic], marks.which[new], marks.order[new], marks.before[new])
-        self._follow_copy(marks)
+        self._unplaced[topic][partition].take(marks, read)
+        self._place(topic, partition)
 
     def take_ends(self, ends: Ends, read: int) -> None:
         """Take messages of the metadata topic, which was read up to the offset `read`."""
@@ -171,13 +174,17 @@ class Cutting:
         self._metadata_read = max(self._metadata_read, read)
         self._ends_since |= bool(len(ends.offsets))
         self._follow_stream(int(ends.position.max(initial=-1)) - 1)
+        for topic, parts in self._unplaced.items():
+            for partition in (number for number, each in enumerate(parts) if len(each)):
+                self._place(topic, partition)
 
-    def read_all(self) -> None:
-        """Know that everything was read that was there at a look; call it once for each look."""
+    def looked(self, read: Collection[tuple[str, int]]) -> None:
+        """Know which partitions were read up to where they ended at a look; call it once for each look."""
+        self._follow_closing(set(read))
+        places = {(topic, number) for topic, parts in self._stretches.items() for number in range(len(parts))}
+        if not {*places, (self._metadata_topic, 0)} <= set(read):
+            return
         self._rounds += 1
-        if self._closing > self._state.copied:
-            self._close(self._closing)
-        self._closing = self._over
         if self._state.doubt >= 0 and self._ends_since and self._flight.last >= self._flight.highest:
             for each in (each for parts in self._stretches.values() for each in parts):
                 each.trust()
@@ -185,7 +192,7 @@ class Cutting:
 
     def advance(self, now: float) -> Cut | None:
         """Return the furthest cut; None where it is the last one. `now` is any clock that rises, in seconds."""
-        if self._founding is not None and not self._found(self._founding, now):
+        if self._is_copying or (self._founding is not None and not self._found(self._founding, now)):
             return None
         complete = self._flight.complete()
         count = len(complete) if complete.all() else int(np.argmin(complete))
@@ -208,11 +215,35 @@ class Cutting:
         return Held(
             transaction=None if first is None else first[0],
             missing=() if first is None else tuple(first[1]),
-            without_end=self._flight.without_ends(),
-            copying=self._copying > self._state.copied,
+            without_end=self._flight.without_ends() + self._held_back(),
+            copying=self._is_copying,
             repeating=tuple((topic, number) for topic, number, each in parts if each.repeats()),
             founded=self._founding is None,
         )
+
+    def _place(self, topic: str, partition: int) -> None:
+        """Take what is known of a partition to stand somewhere."""
+        stretches = self._stretches[topic][partition]
+        unplaced = self._unplaced[topic][partition]
+        marks, read = unplaced.give(self._end_of, self._flight.highest, stretches.high.before)
+        earlier = marks.offsets < stretches.read
+        if earlier.any():
+            if self._founding is not None:
+                self._founding.saw(marks.chosen(earlier))
+            marks = marks.chosen(~earlier)
+        new = stretches.take(marks, read) & (marks.before >= self._state.completed)
+        self._flight.take_events(self._topics[topic], marks.which[new], marks.order[new], marks.before[new])
+        self._follow_copy(marks)
+
+    def _held_back(self) -> int:
+        return sum(len(each) for parts in self._unplaced.values() for each in parts)
+
+    def _end_of(self, which: int) -> int | None:
+        """Return the END of a transaction that does not tell its place, and remember it: it may be repeated."""
+        end = self._flight.position_of(which)
+        if end is not None:
+            self._first = (which, end)
+        return self._first[1] if self._first is not None and self._first[0] == which else None
 
     # -- transactions -----------------------------------------------------------------------------------------------
 
@@ -276,6 +307,7 @@ class Cutting:
                 "highest": self._flight.highest,
                 "latest": self._flight.latest,
                 "server": self._server,
+                "first": self._first,
                 "metadata": self._metadata_read if ahead is None else ahead,
                 "tops": {topic: tuple(each.top for each in parts) for topic, parts in self._stretches.items()},
                 **told,
@@ -289,6 +321,11 @@ class Cutting:
         self._server = self._server or server
 
     # -- snapshots --------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_copying(self) -> bool:
+        """Whether a snapshot is not over: nothing is cut then, as it may have rows for any partition."""
+        return self._copying > self._state.copied
 
     def _follow_copy(self, marks: Marks) -> None:
         copied = marks.kinds == MarkKind.COPIED
@@ -304,6 +341,20 @@ class Cutting:
         """Know that a transaction after a position was read: a copy at or before that is over."""
         if self._comparable and before >= self._copying:
             self._over = max(self._over, self._copying)
+
+    def _follow_closing(self, read: set[tuple[str, int]]) -> None:
+        """Close a snapshot that is over when no partition can have more rows of it."""
+        if self._over != self._closing:
+            self._closing, read = self._over, set()
+            self._read_since = set()
+        self._read_since |= read
+        passed = (
+            (topic, number) in self._read_since or (self._comparable and each.changed >= self._over)
+            for topic, parts in self._stretches.items()
+            for number, each in enumerate(parts)
+        )
+        if self._over > self._state.copied and all(passed):
+            self._close(self._over)
 
     def _close(self, snapshot: int) -> None:
         if self._comparable:

@@ -79,7 +79,7 @@ class TransactionsInstance(FollowingInstance):
         self._registries = {name: _registry(each) for name, each in self._formats.items()}
         self._patience = patience
         self._behind = True
-        self._moved_at = time.monotonic()
+        self._moved_at, self._since = time.monotonic(), datetime.now(UTC)
         self._told: str | None = None
 
     def run(self, stop: threading.Event, connected: Callable[[], None]) -> None:
@@ -101,7 +101,7 @@ class TransactionsInstance(FollowingInstance):
             for number, offset in enumerate(offsets)
         }
         self._reading.begin({**begin, self._metadata_place: known.metadata})
-        self._behind, self._moved_at = True, time.monotonic()
+        self._behind, self._moved_at, self._since = True, time.monotonic(), datetime.now(UTC)
         self._say(None, known)
 
     # -- the tick ---------------------------------------------------------------------------------------------------
@@ -113,8 +113,7 @@ class TransactionsInstance(FollowingInstance):
         metadata = self._continued_metadata(noted)
         self._add_partitions(ends)
         there = {(name, number): end for name, each in ends.items() for number, end in enumerate(each.upto)}
-        if self._read_upto({**there, self._metadata_place: metadata.upto[0]}):
-            self._cutting.read_all()
+        self._cutting.looked(self._read_upto({**there, self._metadata_place: metadata.upto[0]}))
         known = self._known(noted)
         cut = self._cutting.advance(time.monotonic())
         upto = {name: reached.upto for name, reached in taken.items()} if cut is None else cut.upto
@@ -129,16 +128,16 @@ class TransactionsInstance(FollowingInstance):
         note = {"id": metadata.id, "state": cut.state.model_dump(mode="json")}
         return {name: Reached(ends[name].id, cut.upto[name]) for name in taken}, {_NOTE: note}
 
-    def _read_upto(self, there: Mapping[Partition, int]) -> bool:
-        """Read for a turn; say whether all that is there was read."""
+    def _read_upto(self, there: Mapping[Partition, int]) -> list[Partition]:
+        """Read for a turn; return the partitions of which all that is there was read."""
         give_up = time.monotonic() + _TURN_SECONDS
         while left := [place for place, end in there.items() if not self._reading.is_read(place, end)]:
             if time.monotonic() > give_up or self._stop.is_set():
-                return False
+                break
             self._reading.rest(self._far_ahead(left))
             for batch in self._reading.read():
                 self._take(batch)
-        return True
+        return [place for place in there if place not in left]
 
     def _far_ahead(self, left: list[Partition]) -> list[Partition]:
         """Return what others have to catch up with, as long as they have something left to read."""
@@ -203,13 +202,11 @@ class TransactionsInstance(FollowingInstance):
     ) -> None:
         """Say what is waited for, where nothing moves although something is there."""
         self._behind = any(a < b for name, each in ends.items() for a, b in zip(upto[name], each.upto, strict=False))
-        waited = time.monotonic() - self._moved_at
         if moved or not self._behind:
-            self._moved_at, waited = time.monotonic(), 0.0
+            self._moved_at, self._since = time.monotonic(), datetime.now(UTC)
         said = None
-        if waited >= self._patience:
-            since = datetime.fromtimestamp(time.time() - waited, UTC)
-            said = self._told or explained(self._cutting.held(), self._metadata.topic.name, since)
+        if time.monotonic() - self._moved_at >= self._patience:
+            said = explained(self._cutting.held(), self._metadata.topic.name, self._since)
         if said != self._told or (cut is not None and moved):
             self._say(said, self._cutting.state)
 

@@ -26,10 +26,13 @@ from penstock.errors import DefiniteError
 from penstock.formats import Decoded
 from penstock.sources.kafka.transactions.ids import Upstream, read_ids
 
-__all__ = ["Ends", "Ints", "MarkKind", "Marks", "ends_of", "marks_of"]
+__all__ = ["UNKNOWN", "Ends", "Ints", "MarkKind", "Marks", "ends_of", "joined", "marks_of"]
 
 Ints = npt.NDArray[np.int64]
+UNKNOWN = -2
+"""Stands for the commit before a change, where Debezium does not know it; see `unplaced`."""
 _SEQUENCE = r'^\[\s*(?:null|"?(?P<commit>\d{1,19})"?)\s*,'
+_COLUMNS = ("offsets", "kinds", "which", "before", "order", "snapshot", "last")
 _COPIED = ["true", "first", "first_in_data_collection", "last_in_data_collection", "last"]
 _ANEW = "Let Debezium write it anew, or leave out TRANSACTION METADATA."
 
@@ -64,8 +67,7 @@ class Marks:
 
     def chosen(self, which: npt.NDArray[Any]) -> Marks:
         """Return some of them."""
-        columns = ("offsets", "kinds", "which", "before", "order", "snapshot", "last")
-        return replace(self, **{name: getattr(self, name)[which] for name in columns})
+        return replace(self, **{name: getattr(self, name)[which] for name in _COLUMNS})
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,12 @@ class Ends:
     counts: Ints
     """How many: a row for each END, a column for each table."""
     server: str = ""
+
+
+def joined(first: Marks, then: Marks) -> Marks:
+    """Return messages and those that follow them."""
+    columns = {name: np.concatenate([getattr(first, name), getattr(then, name)]) for name in _COLUMNS}
+    return replace(first, **columns, server=first.server or then.server)
 
 
 def marks_of(topic: str, partition: int, offsets: Ints, decoded: Decoded) -> Marks:
@@ -145,12 +153,12 @@ def _counts(topic: str, lists: pa.Array) -> tuple[list[str], Ints]:
 
 
 def _commits(topic: str, sequences: pa.Array) -> Ints:
-    """Return the commit before each change; 0 where there was none, so far as Debezium knows."""
+    """Return the commit before each change."""
     parts = pc.extract_regex(sequences.cast(pa.string()), _SEQUENCE)
     if parts.null_count:
         raise _unfit(topic, "a change does not say what committed before it (source.sequence)")
     texts = pc.struct_field(parts, "commit")
-    numbers: Ints = pc.if_else(pc.equal(texts, ""), "0", texts).cast(pa.int64()).to_numpy()
+    numbers: Ints = pc.if_else(pc.equal(texts, ""), str(UNKNOWN), texts).cast(pa.int64()).to_numpy()
     return numbers
 
 

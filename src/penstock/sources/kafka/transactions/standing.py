@@ -47,6 +47,8 @@ def explained(held: Held, metadata: str, since: datetime) -> str:
             f"Debezium repeats what it wrote before, since {moment}, and has not come to the end of that in {where}. "
             f"{_LATER} Perhaps it was stopped in the midst of it: look at its connector."
         )
+    if held.founded:
+        return f"messages that are there are still being read, since {moment}. What is whole of them is shown then."
     return (
         f"no transaction came as a whole since {moment}, when reading began in the middle of the topics. The first one "
         f"makes the source valid."

@@ -66,6 +66,8 @@ class Stretches:
         """How far it was read."""
         self.top = top
         """The highest position at the last cut."""
+        self.changed = -1
+        """The highest commit that a change was read to come after."""
         self._rows = np.zeros((0, 8), np.int64)
         self._doubt = doubt
         self.high = top
@@ -79,6 +81,7 @@ class Stretches:
         self.read = max(self.read, read)
         if not len(marks.offsets):
             return np.zeros(0, np.bool_)
+        self.changed = max(self.changed, int(marks.before[marks.kinds == MarkKind.CHANGE].max(initial=-1)))
         rows, new = self._placed(marks)
         held = self._rows[-1:]
         known = np.concatenate([held, rows])
