@@ -46,6 +46,8 @@ _FIELDS: dict[type, dict[str, str]] = {
         "shard": "Of a shard, what its rows have in `penstock_shard`; else null.",
         "waiting": "While the home runs: what the source waits for, like the rest of a transaction, and why that "
         "may be; else null.",
+        "valid_from": "From which moment on its tables are valid, where reading began in the middle of transactions; "
+        "else null.",
     },
     ReaderStatus: {
         "name": "`tables` for the base tables, `reader NAME` for a stream that is registered; others have leases.",

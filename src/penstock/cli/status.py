@@ -100,6 +100,7 @@ def _tables(source: SourceStatus) -> Table:
 def _copies(source: SourceStatus) -> list[Text]:
     """Say what the source waits for; of tables that are being copied how far that is; and what others wait for."""
     parts = [Text(f"waits: {source.waiting}", style="yellow")] if source.waiting else []
+    parts += [Text(f"valid from {source.valid_from} on", style="dim")] if source.valid_from else []
     parts += [_copied(table) for table in source.tables if table.copied_rows is not None]
     waits = dict.fromkeys(table.waiting for table in source.tables if table.waiting)
     return parts + [Text(f"the copy is {what}", style="yellow") for what in waits]

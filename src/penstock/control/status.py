@@ -56,7 +56,8 @@ class ReaderStatus:
 class SourceStatus:
     """One source; `lag_bytes` is None where it could not be asked, `log` where the change log is in the home.
 
-    `waiting` says for what it waits, if it does: for the rest of a transaction, for one.
+    `waiting` says for what it waits, if it does: for the rest of a transaction, for one. `valid_from` says from when on
+    its tables are valid, where they began in the middle of something.
     """
 
     name: str
@@ -76,6 +77,7 @@ class SourceStatus:
     part_of: str | None = None
     shard: str | None = None
     waiting: str | None = None
+    valid_from: str | None = None
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,7 @@ def _source(home: Path, catalog: Catalog, record: SourceRecord, running: int | N
         part_of=record.part_of,
         shard=record.shard,
         waiting=instance.waiting(state_path(home, record.name)) if running else None,
+        valid_from=instance.valid_from(state_path(home, record.name)),
     )
 
 

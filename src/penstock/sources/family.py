@@ -167,6 +167,10 @@ class InstanceConfig(BaseModel, ABC):
         """Ask the outside how much there is beyond a position, in bytes; None where it cannot say."""
         return None
 
+    def valid_from(self, state: Path) -> str | None:
+        """Say from which moment on its tables are valid, where that is later than their history begins; else None."""
+        return None
+
     def waiting(self, state: Path) -> str | None:
         """Say for what the instance whose folder this is waits, and why that may be; None where it does not wait."""
         return None

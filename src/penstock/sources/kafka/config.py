@@ -83,6 +83,14 @@ class KafkaConfig(FollowingConfig):
 
         return waits_for(state)
 
+    def valid_from(self, state: Path) -> str | None:
+        """Say with which transaction its tables became valid, where reading began in the middle."""
+        if self.metadata is None:
+            return None
+        from penstock.sources.kafka.transactions.standing import valid_from
+
+        return valid_from(state)
+
     def anew(self, tables: Sequence[ProducedTable]) -> Self:
         """Let its one topic be read again, from where reading it would begin now."""
         found = [table for table in tables if isinstance(table, TopicTable)]

@@ -23,7 +23,6 @@ __all__ = [
     "Envelope",
     "EnvelopeKind",
     "KafkaSqlOptions",
-    "MessageFormat",
     "Metadata",
     "refuse_strangers",
 ]
@@ -31,23 +30,6 @@ __all__ = [
 _BROKER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _FROZEN = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class MessageFormat(Word):
-    """How keys or values are written; `penstock.sources.kafka.message_formats` has what may follow each."""
-
-    AVRO = "avro"
-    """Avro, by a schema registry or a schema."""
-    JSON = "json"
-    """JSON."""
-    PROTOBUF = "protobuf"
-    """Protocol Buffers, by a schema registry or a descriptor set."""
-    CSV = "csv"
-    """Values with commas between."""
-    TEXT = "text"
-    """One column of text, UTF-8."""
-    BYTES = "bytes"
-    """One column of bytes, as they are."""
 
 
 class Metadata(Word):
