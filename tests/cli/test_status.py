@@ -44,7 +44,7 @@ def test_the_shape_of_its_json(tmp_path: Path, database: Database) -> None:
     (source,) = found["sources"]
     assert list(source) == [
         *("name", "kind", "at", "state", "valid", "durable", "committed_at", "latency_ms", "lag_bytes"),
-        *("error", "remedy", "log", "tables", "readers", "part_of", "shard"),
+        *("error", "remedy", "log", "tables", "readers", "part_of", "shard", "waiting", "valid_from"),
     ]
     assert source["log"] is None
     assert source["readers"] == [{"name": "tables", "position": source["valid"], "expires": None}]
