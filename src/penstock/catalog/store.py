@@ -143,7 +143,9 @@ class Catalog:
         """Return where the change log of a source is."""
         record, home = self.source(name), self._path.parent
         log = log_at(home, name, record.log if record else None)
-        return log if record is None else _instance(record.kind, record.instance).reading(log, state_path(home, name))
+        if record is None or not _reads_elsewhere(record.kind):
+            return log
+        return _instance(record.kind, record.instance).reading(log, state_path(home, name))
 
     def add_sources(self, sources: Sequence[tuple[SourceRecord, Sequence[TableRecord]]]) -> None:
         """Write sources and their tables, all in one step."""
@@ -377,6 +379,11 @@ class Catalog:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
+
+
+def _reads_elsewhere(kind_name: str) -> bool:
+    """Whether changes of a kind of source lie elsewhere than in its log; where not, its instance need not be read."""
+    return kind(kind_name).config.reading is not InstanceConfig.reading
 
 
 @lru_cache(maxsize=64)
