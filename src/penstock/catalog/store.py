@@ -25,7 +25,7 @@ from penstock.layout import state_path
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.sources.family import InstanceConfig
-from penstock.sources.kinds import kind
+from penstock.sources.kinds import kind, kinds
 
 __all__ = ["BaseVersion", "Catalog", "Debt", "SourceRecord", "TableRecord", "Wish"]
 
@@ -382,8 +382,12 @@ class Catalog:
 
 
 def _reads_elsewhere(kind_name: str) -> bool:
-    """Whether changes of a kind of source lie elsewhere than in its log; where not, its instance need not be read."""
-    return kind(kind_name).config.reading is not InstanceConfig.reading
+    """Whether changes of a kind of source lie elsewhere than in its log; where not, its instance need not be read.
+
+    A kind of others may not be installed where only the log is read; such a kind has all of its changes there.
+    """
+    found = kinds().get(kind_name)
+    return found is not None and found.config.reading is not InstanceConfig.reading
 
 
 @lru_cache(maxsize=64)
