@@ -57,8 +57,8 @@ class Database:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One Spark session for the whole run."""
-    running = session("penstock-tests")
+    """One Spark session for the whole run, in which much is left behind: it has more room than others."""
+    running = session("penstock-tests", config={"spark.driver.memory": "4g"})
     yield running
     running.stop()
 

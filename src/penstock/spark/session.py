@@ -61,7 +61,7 @@ _LOCAL = {
     # A live table is a union: with this, base rows go from it straight into what follows, without a copy of each.
     "spark.sql.codegen.wholeStage.union.enabled": "true",
     # A MERGE into one table compiles some 200 classes; of the default of 100, none is left for the next one.
-    "spark.sql.codegen.cache.maxEntries": "2000",
+    "spark.sql.codegen.cache.maxEntries": "600",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
     # The default manager starts a process or two per micro-batch.
