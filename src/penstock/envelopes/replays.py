@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
@@ -32,9 +33,15 @@ from penstock.envelopes.debezium_state import DebeziumState, Progress
 
 __all__ = ["followed", "progress"]
 
-_STATE = (
-    "partition int, was_snapshot string, was_highest string, "
-    "was_at array<string>, was_latest bigint, was_behind boolean"
+_STATE = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("was_snapshot", pa.string()),
+        ("was_highest", pa.string()),
+        ("was_at", pa.list_(pa.string())),
+        ("was_latest", pa.int64()),
+        ("was_behind", pa.bool_()),
+    ]
 )
 _LATE = "its position lies below others that are older: the server changed, or its log began anew"
 _GAP = "a record before it was out of order, and is lost"
@@ -114,11 +121,14 @@ def _disorder() -> Column:
 
 
 def _known(records: DataFrame, state: DebeziumState) -> DataFrame:
+    """Return the state as a frame: made by Arrow, it is a local relation, and no Python worker has a part in it."""
     rows = [
         (number, one.snapshot, one.highest, list(one.at_highest), one.latest, one.behind)
         for number, one in state.partitions.items()
     ]
-    return records.sparkSession.createDataFrame(rows, _STATE)
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in _STATE]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _STATE, strict=True)]
+    return records.sparkSession.createDataFrame(pa.Table.from_arrays(arrays, schema=_STATE))
 
 
 def _with_seen(frame: DataFrame, seen: DataFrame | None) -> DataFrame:
