@@ -72,7 +72,7 @@ class Transfers:
     def _go_on(self) -> None:
         dice = random.Random(SEED)
         with psycopg.connect(self._url, autocommit=True) as connection:
-            while not self._stop.wait(0.03):
+            while not self._stop.wait(0.2):
                 giver, taker = dice.sample(range(1, ACCOUNTS + 1), 2)
                 connection.execute("SELECT bank.transfer(%s, %s, %s, 'x')", (giver, taker, dice.randint(1, 900)))
 
