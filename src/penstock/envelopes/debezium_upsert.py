@@ -43,7 +43,5 @@ def debezium_upsert(messages: DataFrame, shape: Shape, *, truncates: bool = Fals
 
 def truncate_refused(truncates: bool) -> Column:
     """Say of a record that empties the table that it cannot be taken."""
-    text = (
-        "it empties the table, which is taken from topics of one partition only: skipped.operations = t leaves it out"
-    )
+    text = "it empties the table, which is not followed: let Debezium leave such records out (skipped.operations = t)"
     return F.when(F.lit(not truncates) & (F.col("op") == "t"), F.lit(text))
