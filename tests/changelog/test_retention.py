@@ -43,7 +43,8 @@ def publish(writer: ChangeLogWriter, *times: tuple[int, int]) -> None:
 
 
 def later(seconds: float) -> int:
-    return NOW + 1_000_000 * 3600 + round(seconds * 1e6)
+    """A time after all logs of this run were made, however long it takes."""
+    return NOW + 1_000_000 * 86400 + round(seconds * 1e6)
 
 
 @pytest.fixture
