@@ -31,14 +31,13 @@ from penstock.sources.kafka.ticks import taken_by, tick_bounds, tick_of, tick_ta
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.sources.kafka.with_options import OnError
-from penstock.spark.topics.changes import changes_of, memory_after
+from penstock.spark.topics.changes import Changes, changes_of, memory_after
 from penstock.spark.topics.messages import messages_of, raw_messages
 from penstock.tables.base_state import State
 from penstock.tables.bounds import within_keys
 from penstock.tables.columns import column
-from penstock.tables.fold import fold
 from penstock.tables.quarantine import Quarantine
-from penstock.tables.topic_tail import rows_in, topic_contents
+from penstock.tables.topic_tail import rows_in, topic_tail
 
 __all__ = ["TopicApply"]
 
@@ -97,24 +96,25 @@ class TopicApply:
             return False
         rows = self._table.base.current()
         with _at_hand(read) as messages:
-            found = changes_of(messages, self._made, at.memory, rows)
-            faults = _first_faults(found)
+            changes = changes_of(messages, self._made, at.memory, rows)
+            found = changes.found
+            faults = _first_faults(changes)
             if faults and self._stops(found):
                 self._end(at, upto, faults, self._remedy())
             if faults:
                 self._put_aside(at, upto, found)
             if isinstance(found, Deduplicated) and (apart := self._first_breach(found, rows)):
                 self._end(at, upto, [apart], _ANEW)
-            self._commit(found, at, upto)
+            self._commit(changes, at, upto)
         return True
 
-    def _commit(self, found: Enveloped, at: State, upto: Lsn) -> None:
+    def _commit(self, changes: Changes, at: State, upto: Lsn) -> None:
         base = self._table.base
         if not base.schema.key:
-            base.append(rows_in(found.images, base.schema), upto)
+            base.append(rows_in(changes.found.images, base.schema), upto)
             return
-        contents = topic_contents(self._log, base.schema, at.position, upto)
-        base.merge(fold(found.images, base.schema, contents), upto, contents, memory=memory_after(found))
+        tail = topic_tail(self._spark, self._log, changes, base.schema, at.position, upto, lenient=True)
+        base.merge(tail.net, upto, tail.contents, memory=memory_after(changes))
 
     # -- messages that cannot be taken in ---------------------------------------------------------------------------
 
@@ -189,9 +189,11 @@ class TopicApply:
 _ANEW = "Changes are missing, or came twice. Read the topic anew (RETRY TABLE), or choose ENVELOPE DEBEZIUM UPSERT."
 
 
-def _first_faults(found: Enveloped) -> list[_Fault]:
+def _first_faults(changes: Changes) -> list[_Fault]:
     """Return the first refused message of each partition."""
-    refused = found.refused.groupBy("partition")
+    if changes.few is not None and changes.found.refused.isEmpty():  # which costs nothing there
+        return []
+    refused = changes.found.refused.groupBy("partition")
     first = refused.agg(F.min("offset").alias("offset"), F.min_by("problem", "offset").alias("problem")).collect()
     return [_Fault(row["partition"], row["offset"], row["problem"]) for row in first]
 

@@ -90,7 +90,7 @@ def debezium(
     made = enveloped(
         checked.filter(F.col("problem").isNotNull() | F.col("usable") & ~F.col("replayed")), _changes(shape)
     )
-    return Deduplicated(made.images, made.refused, made.strict, known, state)
+    return Deduplicated(made.told, known, state)
 
 
 def _records(messages: DataFrame, types: RecordType, shape: Shape) -> DataFrame:

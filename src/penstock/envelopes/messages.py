@@ -33,21 +33,35 @@ __all__ = ["Enveloped", "enveloped", "image", "judged", "message_type", "ordinal
 _OFFSET_BITS = 44
 _OFFSETS = 1 << _OFFSET_BITS
 _PARTITIONS = 1 << (63 - _OFFSET_BITS)
+_IMAGE = ("_lsn", "_ordinal", "_image", "_xid", "_committed_at", "_unchanged", "row")
 
 
 @dataclass(frozen=True)
 class Enveloped:
     """What messages say: each is in `images` (with as many as it makes, or none) or in `refused`, never in both.
 
-    Both are lazy, and read the messages each for itself: whoever computes both should keep the messages at hand.
+    All are lazy, and read the messages each for itself: whoever computes several should keep the messages at hand, or
+    compute `told` and put it in its place.
     """
 
-    images: DataFrame
-    """Changes, as `penstock.model.image_schema` has them."""
-    refused: DataFrame
-    """``partition``, ``offset``, ``problem``: undecodable messages, and those that break a rule of the envelope."""
-    strict: DataFrame
-    """The images once more, for those who may not go on without a message: reading them fails where one is refused."""
+    told: DataFrame
+    """Both in one: images with ``partition`` and ``offset``, and ``problem``, where there is no image."""
+
+    @property
+    def images(self) -> DataFrame:
+        """Changes, as `penstock.model.image_schema` has them."""
+        return self.told.filter(F.col("problem").isNull()).select(*_IMAGE)
+
+    @property
+    def refused(self) -> DataFrame:
+        """``partition``, ``offset``, ``problem``: undecodable messages, and those that break a rule of the envelope."""
+        return self.told.filter(F.col("problem").isNotNull()).select("partition", "offset", "problem")
+
+    @property
+    def strict(self) -> DataFrame:
+        """The images, for those who may not go on without a message: reading them fails where one is refused."""
+        fine = F.col("problem").isNull()
+        return self.told.filter(fine | F.raise_error(_refusal()).cast("boolean")).select(*_IMAGE)
 
 
 def message_type(messages: DataFrame, name: str) -> StructType:
@@ -84,19 +98,10 @@ def image(kind: Image, row: Column) -> Column:
 def enveloped(messages: DataFrame, changes: Column) -> Enveloped:
     """Return what judged messages say; `changes` is the array of images of a message without a problem."""
     fine = F.col("problem").isNull()
-    refused = messages.filter(~fine).select("partition", "offset", "problem")
-    strict = F.when(fine, F.lit(True)).otherwise(F.raise_error(_told()).cast("boolean"))
-    return Enveloped(_images(messages.filter(fine), changes), refused, _images(messages.filter(strict), changes))
-
-
-def _told() -> Column:
-    place = F.concat(F.lit("the message at offset "), "offset", F.lit(" of partition "), "partition")
-    return F.concat(place, F.lit(" cannot be taken in: "), "problem")
-
-
-def _images(messages: DataFrame, changes: Column) -> DataFrame:
-    exploded = messages.select("_tick", ordinal().alias("_ordinal"), "timestamp", F.explode(changes).alias("change"))
-    return exploded.select(
+    each = F.explode_outer(F.when(fine, changes)).alias("change")
+    place = ("partition", "offset", "problem")
+    exploded = messages.select("_tick", ordinal().alias("_ordinal"), "timestamp", *place, each)
+    told = exploded.filter(~fine | F.col("change").isNotNull()).select(
         F.col("_tick").cast("bigint").alias("_lsn"),
         "_ordinal",
         F.col("change").getField("_image").alias("_image"),
@@ -104,4 +109,11 @@ def _images(messages: DataFrame, changes: Column) -> DataFrame:
         F.col("timestamp").alias("_committed_at"),
         F.lit(None).cast("array<int>").alias("_unchanged"),
         F.col("change").getField("row").alias("row"),
+        *place,
     )
+    return Enveloped(told)
+
+
+def _refusal() -> Column:
+    place = F.concat(F.lit("the message at offset "), "offset", F.lit(" of partition "), "partition")
+    return F.concat(place, F.lit(" cannot be taken in: "), "problem")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,16 +23,18 @@ from penstock.tables.file_commit import snapshot_of
 
 __all__ = ["Quarantine"]
 
-_COLUMNS = {
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "key": "binary",
-    "value": "binary",
-    "reason": "string",
-    "quarantined_at": "timestamp",
-}
+_COLUMNS = pa.schema(
+    {
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "reason": pa.string(),
+        "quarantined_at": pa.timestamp("us", "UTC"),
+    }
+)
 
 
 class Quarantine:
@@ -49,7 +52,7 @@ class Quarantine:
         """Return the messages that are in it now: where they are in Kafka, key and value as bytes, and the reason."""
         if self.exists():
             return self._spark.read.format("delta").load(self.path)
-        return self._spark.createDataFrame([], ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items()))
+        return self._spark.createDataFrame(_COLUMNS.empty_table())
 
     def count(self) -> int:
         """Return how many there are."""
@@ -63,6 +66,6 @@ class Quarantine:
         """Put the messages of `raw` aside that are among the `refused`: all of a range that leads to `upto`."""
         asked = refused.select("partition", "offset", F.col("problem").alias("reason"))
         rows = raw.join(F.broadcast(asked), ["partition", "offset"]).withColumn("quarantined_at", F.current_timestamp())
-        writer = rows.select(*_COLUMNS).write.format("delta").mode("append")
+        writer = rows.select(*_COLUMNS.names).write.format("delta").mode("append")
         writer = writer.option("txnAppId", incarnation).option("txnVersion", int(upto))
         writer.save(self.path)

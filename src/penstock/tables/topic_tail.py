@@ -16,14 +16,17 @@ from penstock.model import Image, TableSchema
 from penstock.positions import Lsn
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.with_options import OnError
-from penstock.spark.topics.changes import changes_of
+from penstock.spark.ranges import spark_schema
+from penstock.spark.topics.changes import Changes, changes_of
 from penstock.spark.topics.messages import messages_of
 from penstock.tables.base_state import State
 from penstock.tables.contents import Contents
 from penstock.tables.fold import fold
 from penstock.tables.overlay import overlay
+from penstock.tables.small_fold import fold_small
+from penstock.tables.tail import Tail
 
-__all__ = ["live_topic", "rows_in", "topic_contents"]
+__all__ = ["live_topic", "rows_in", "topic_tail"]
 
 
 def live_topic(
@@ -35,15 +38,26 @@ def live_topic(
     messages = messages_of(spark, log, table, at.position, upto)
     if messages is None:
         return rows
-    found = changes_of(messages, table, at.memory, rows)
-    images = found.images if log.how.on_error is OnError.QUARANTINE else found.strict
+    changes = changes_of(messages, table, at.memory, rows)
+    lenient = log.how.on_error is OnError.QUARANTINE
     if not schema.key:
-        return rows.union(rows_in(images, schema))
-    contents = topic_contents(log, schema, at.position, upto)
-    return overlay(rows, fold(images, schema, contents), schema, contents)
+        return rows.union(rows_in(changes.found.images if lenient else changes.found.strict, schema))
+    tail = topic_tail(spark, log, changes, schema, at.position, upto, lenient=lenient)
+    return overlay(rows, tail.net, schema, tail.contents)
 
 
-def topic_contents(log: TopicLog, schema: TableSchema, after: Lsn, upto: Lsn) -> Contents:
+def topic_tail(
+    spark: SparkSession, log: TopicLog, changes: Changes, schema: TableSchema, after: Lsn, upto: Lsn, *, lenient: bool
+) -> Tail:
+    """Return the net effect of changes; unless `lenient`, it cannot be read where a message was refused."""
+    contents = _contents(log, schema, after, upto)
+    if changes.few is None or not (lenient or changes.found.refused.isEmpty()):
+        return Tail(fold(changes.found.images if lenient else changes.found.strict, schema, contents), contents)
+    net, known = fold_small(changes.few, schema, contents)
+    return Tail(spark.createDataFrame(net, spark_schema(net.schema)), known)
+
+
+def _contents(log: TopicLog, schema: TableSchema, after: Lsn, upto: Lsn) -> Contents:
     """Say what is known of a range before it is read."""
     with closing(log.reader()) as reader:
         extent = reader.extent(schema.table, after, upto)

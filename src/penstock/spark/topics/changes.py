@@ -2,10 +2,17 @@
 
 One of the envelopes remembers something between ranges (DEBEZIUM): what came of the messages before is given to it as a
 text, its *memory*, and it gives one for the messages that follow. The memory of a table that has read nothing is None.
+
+What few messages say is computed once and is then at hand, too: images in Arrow, in their order, to be folded without
+Spark; and the frames of `Enveloped` as local relations.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from penstock.envelopes import (
@@ -19,14 +26,39 @@ from penstock.envelopes import (
     with_included,
     with_meant,
 )
+from penstock.model import image_schema
 from penstock.sources.kafka.sql_options import EnvelopeKind
 from penstock.sources.kafka.topic_table import TopicTable
 
-__all__ = ["changes_of", "memory_after"]
+__all__ = ["Changes", "changes_of", "memory_after"]
+
+_ORDER = [("_lsn", "ascending"), ("_ordinal", "ascending"), ("_image", "ascending")]
 
 
-def changes_of(messages: DataFrame, table: TopicTable, memory: str | None, rows: DataFrame) -> Enveloped:
+@dataclass(frozen=True)
+class Changes:
+    """What the messages of a range say of a table."""
+
+    found: Enveloped
+    few: pa.Table | None
+    """The images in their order, where they are at hand."""
+
+
+def changes_of(messages: DataFrame, table: TopicTable, memory: str | None, rows: DataFrame) -> Changes:
     """Return the changes of messages that follow those of which there is this `memory`, and that made these `rows`."""
+    found = _enveloped(messages, table, memory, rows)
+    return _at_hand(found, table) if messages.isLocal() else Changes(found, None)
+
+
+def _at_hand(found: Enveloped, table: TopicTable) -> Changes:
+    told = found.told.toArrow()
+    images = told.filter(pc.is_null(told.column("problem"))).sort_by(_ORDER)
+    kept = found.told.sparkSession.createDataFrame(told, found.told.schema)
+    schema = image_schema(table.table_schema().columns)
+    return Changes(replace(found, told=kept), images.select(schema.names).cast(schema))
+
+
+def _enveloped(messages: DataFrame, table: TopicTable, memory: str | None, rows: DataFrame) -> Enveloped:
     meant = with_meant(messages, "value", table.value_format.meanings)
     if table.key_format is not None:
         meant = with_meant(meant, "key", table.key_format.meanings)
@@ -41,9 +73,9 @@ def changes_of(messages: DataFrame, table: TopicTable, memory: str | None, rows:
     return debezium(whole, shape, _state(memory), rows)
 
 
-def memory_after(changes: Enveloped) -> str | None:
+def memory_after(changes: Changes) -> str | None:
     """Return the memory after these changes; runs a job where the envelope has one."""
-    return changes.state.to_json() if isinstance(changes, Deduplicated) else None
+    return changes.found.state.to_json() if isinstance(changes.found, Deduplicated) else None
 
 
 def _state(memory: str | None) -> DebeziumState:

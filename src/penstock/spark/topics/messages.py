@@ -12,7 +12,9 @@ is the same messages whenever it is read, for as long as Kafka has them: that th
 rows. Where a topic has one partition, or a range one tick, offsets alone tell the order, and ticks are not looked up.
 
 Few messages, the usual case in a live view, are fetched once, when the frame is made; Python workers have no part in
-it, and whoever uses the frame again reads nothing again. Many are read whenever the frame is used.
+it, and whoever uses the frame again reads nothing again. Many are read whenever the frame is used. How large messages
+are is not known before they are read: what is fetched leaves out those with which all might be too much, and if there
+are such, they are many.
 """
 
 from __future__ import annotations
@@ -50,45 +52,57 @@ __all__ = ["messages_of", "raw_messages"]
 
 _TASK_MESSAGES = 500_000
 _FEW_MESSAGES = 50_000
-_FEW_BYTES = 16 << 20
+_FEW_BYTES = 64 << 20
 _KEY, _VALUE = "its key cannot be decoded: ", "its value cannot be decoded: "
 
 
 def raw_messages(spark: SparkSession, log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn) -> DataFrame | None:
     """Return the messages of (after, upto] as they are; None where there are none."""
     ranges = log.ranges(table, after, upto)
+    return _raw(spark, log, table, ranges) if ranges else None
+
+
+def messages_of(spark: SparkSession, log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn) -> DataFrame | None:
+    """Return the messages of (after, upto] with keys and values as rows; what cannot be decoded has its ``problem``.
+
+    None where there are none. What schema ids mean is asked of the registry before this returns. A frame that
+    `isLocal` is at hand.
+    """
+    ranges = log.ranges(table, after, upto)
     if not ranges:
         return None
+    raw, bounds = _raw(spark, log, table, ranges), _bounds(log, table, after, upto)
+    few = _fetched(raw, _count(ranges)) if _count(ranges) <= _FEW_MESSAGES else None
+    if few is not None:
+        return _decoded_here(spark, few, table, log.schemas, bounds, upto)
+    tick = F.lit(int(upto)).cast("bigint") if bounds is None else _looked_up(bounds)
+    return _decoded(raw.withColumn("_tick", tick), table, log.schemas)
+
+
+def _raw(spark: SparkSession, log: TopicLog, table: TopicTable, ranges: list[OffsetRange]) -> DataFrame:
     options = assigned(spark_options(log.what, log.how, log.source, log.state / "spark"), ranges)
     options["minPartitions"] = str(max(len(ranges), _count(ranges) // _TASK_MESSAGES))
     options["includeHeaders"] = str(_has_headers(table)).lower()
     return spark.read.format("kafka").options(**options).load()
 
 
-def messages_of(spark: SparkSession, log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn) -> DataFrame | None:
-    """Return the messages of (after, upto] with keys and values as rows; what cannot be decoded has its ``problem``.
-
-    None where there are none. What schema ids mean is asked of the registry before this returns.
-    """
-    raw = raw_messages(spark, log, table, after, upto)
-    if raw is None:
-        return None
-    bounds = _bounds(log, table, after, upto)
-    if _count(log.ranges(table, after, upto)) <= _FEW_MESSAGES and _size(raw) <= _FEW_BYTES:
-        return _fetched(spark, raw, table, log.schemas, bounds, upto)
-    tick = F.lit(int(upto)).cast("bigint") if bounds is None else _looked_up(bounds)
-    return _decoded(raw.withColumn("_tick", tick), table, log.schemas)
-
-
 # -- few: here ---------------------------------------------------------------------------------------------------------
 
 
-def _fetched(
-    spark: SparkSession, raw: DataFrame, table: TopicTable, cache: Path, bounds: pa.Table | None, upto: Lsn
+def _fetched(raw: DataFrame, count: int) -> pa.Table | None:
+    """Return so many messages; None if there is one that is larger than so many may be."""
+    size = F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0))
+    fits = size <= _FEW_BYTES // count
+    fitting = {name: F.when(fits, F.col(name)).alias(name) for name in ("key", "value")}
+    found = raw.select(*(fitting.get(name, name) for name in raw.columns), fits.alias("fits")).toArrow()
+    return found if pc.all(found.column("fits")).as_py() is not False else None
+
+
+def _decoded_here(
+    spark: SparkSession, found: pa.Table, table: TopicTable, cache: Path, bounds: pa.Table | None, upto: Lsn
 ) -> DataFrame:
-    found = raw.toArrow()
-    key, key_problem = _decoded_here(found.column("key"), table.key_format, cache)
-    value, value_problem = _decoded_here(found.column("value"), table.value_format, cache)
+    key, key_problem = _column_decoded(found.column("key"), table.key_format, cache)
+    value, value_problem = _column_decoded(found.column("value"), table.value_format, cache)
     ticks = pa.repeat(pa.scalar(int(upto), pa.int64()), len(found))
     if bounds is not None:
         ticks = tick_of(bounds, found.column("partition").to_numpy(), found.column("offset").to_numpy())
@@ -107,7 +121,7 @@ def _fetched(
     return spark.createDataFrame(pa.table(there), StructType([f for f in _schema(table) if f.name in there]))
 
 
-def _decoded_here(
+def _column_decoded(
     messages: pa.ChunkedArray, resolved: ResolvedFormat | None, cache: Path
 ) -> tuple[pa.Array | None, pa.Array]:
     if resolved is None:
@@ -131,12 +145,6 @@ def _schema(table: TopicTable) -> list[StructField]:
         StructField("headers", HEADERS),
         StructField("problem", StringType()),
     ]
-
-
-def _size(raw: DataFrame) -> int:
-    """Read the messages for how large they are."""
-    total = F.sum(F.coalesce(F.length("value"), F.lit(0)) + F.coalesce(F.length("key"), F.lit(0)))
-    return int(raw.agg(total).collect()[0][0] or 0)
 
 
 # -- many: in tasks ----------------------------------------------------------------------------------------------------
