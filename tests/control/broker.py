@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -29,6 +29,12 @@ class Topic:
         for key, value in messages:
             producer.produce(self.name, encoded(value), encoded(key), partition=partition)
         assert producer.flush(30) == 0
+
+    def remove_before(self, partition: int, offset: int) -> None:
+        """Let the broker forget messages, as it does with those that are too old."""
+        admin = AdminClient(self._client)
+        (removed,) = admin.delete_records([TopicPartition(self.name, partition, offset)]).values()
+        removed.result(30)
 
 
 def encoded(value: Any) -> bytes | None:

@@ -18,9 +18,10 @@ from tests.control.test_other_kinds import running, state
 from penstock.catalog.store import Catalog
 from penstock.control.home import Home
 from penstock.control.live import Live
-from penstock.errors import DefiniteError, UsageError
+from penstock.errors import DefiniteError, HistoryGone, UsageError
 from penstock.positions import Lsn
 from penstock.sources.kafka.topic_log import TopicLog
+from penstock.spark.topics import messages
 from penstock.testing.kafka import KafkaBroker, start_kafka
 
 BOTH = "KEY FORMAT JSON VALUE FORMAT JSON"
@@ -102,6 +103,29 @@ def test_upsert_live_in_the_past_and_after_a_restart(broker: KafkaBroker, tmp_pa
         assert (status.kind, status.tables[0].state) == ("KAFKA", "live")
     home.sql("DROP SOURCE users")
     assert home.sources() == []
+
+
+@pytest.mark.parametrize("few", [50_000, 0], ids=["few", "many"])
+def test_a_past_that_kafka_no_longer_has(
+    broker: KafkaBroker, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(messages, "_FEW_MESSAGES", few)
+    topic = Topic(broker, f"aged{few}", 2)
+    topic.send([({"id": n}, {"name": "x"}) for n in range(5)], 1)
+    home = Home(tmp_path / "home")
+    create(home, broker, topic.name, f"{BOTH} ENVELOPE UPSERT")
+    with running(home, spark):
+        upto = taken(home, topic.name, 5)
+        applied(home, f"{topic.name}.{topic.name}")
+        log = Catalog(home.path / "penstock.db").log(topic.name)
+        assert isinstance(log, TopicLog)
+        read = messages.messages_of(spark, log, log.tables[0], Lsn.ZERO, upto)
+        assert read is not None
+        assert (read.count(), read.isLocal()) == (5, few > 0)
+        topic.remove_before(1, 3)
+        with pytest.raises(HistoryGone, match=r"partition 1 of the topic aged\d+ begins at 3 by now: .* from 0 on"):
+            messages.messages_of(spark, log, log.tables[0], Lsn.ZERO, upto)
+        assert home.live(spark).table(f"{topic.name}.{topic.name}").count() == 5
 
 
 def test_a_topic_of_rows(broker: KafkaBroker, tmp_path: Path, spark: SparkSession) -> None:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -31,6 +32,7 @@ from penstock.sources.kafka.ticks import taken_by, tick_bounds, tick_of, tick_ta
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.sources.kafka.with_options import OnError
+from penstock.spark.ranges import spark_schema
 from penstock.spark.topics.changes import Changes, changes_of, memory_after
 from penstock.spark.topics.messages import messages_of, raw_messages
 from penstock.tables.base_state import State
@@ -103,7 +105,7 @@ class TopicApply:
                 self._end(at, upto, faults, self._remedy())
             if faults:
                 self._put_aside(at, upto, found)
-            if isinstance(found, Deduplicated) and (apart := self._first_breach(found, rows)):
+            if isinstance(found, Deduplicated) and (apart := self._first_breach(changes, rows)):
                 self._end(at, upto, [apart], _ANEW)
             self._commit(changes, at, upto)
         return True
@@ -133,18 +135,26 @@ class TopicApply:
         if raw is not None:
             self._quarantine.add(raw, found.refused, incarnation, upto)
 
-    def _first_breach(self, found: Deduplicated, rows: DataFrame) -> _Fault | None:
+    def _first_breach(self, changes: Changes, rows: DataFrame) -> _Fault | None:
         """Return the first change that does not follow from what is there."""
         schema, shape = self._table.base.schema, self._made.shape
         added = {column.name for column in self._made.include}
         own = Shape(type(shape.columns)([f for f in shape.columns if f.name not in added]), shape.key)
-        keys = found.images.select(*(F.col("row").getField(name).alias(name) for name in schema.key)).distinct()
+        keys = self._keys(changes)
         near = rows.alias("target").filter(within_keys(keys, schema, "target"))
         same = [column(name, "target").eqNullSafe(column(name, "sought")) for name in schema.key]
         there = near.join(keys.alias("sought"), same, "left_semi")
-        images = found.images.withColumn("row", own.whole(F.col("row")))
+        images = changes.found.images.withColumn("row", own.whole(F.col("row")))
         breaches = broken(images, there, own).orderBy("_lsn", "partition", "offset").limit(1).collect()
         return _Fault(breaches[0].partition, breaches[0].offset, breaches[0].problem) if breaches else None
+
+    def _keys(self, changes: Changes) -> DataFrame:
+        """Return the keys of all rows that are touched, some perhaps more than once."""
+        names = self._table.base.schema.key
+        if changes.few is None:
+            return changes.found.images.select(*(F.col("row").getField(name).alias(name) for name in names)).distinct()
+        keys = pa.table({name: pc.struct_field(changes.few.column("row"), name) for name in names})
+        return self._spark.createDataFrame(keys, spark_schema(keys.schema))
 
     def _end(self, at: State, upto: Lsn, faults: list[_Fault], remedy: str) -> None:
         """Merge what lies before the first of some faults, and raise the error of the table."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from penstock import errors
@@ -23,8 +23,18 @@ _MARK = re.compile(r"penstock-error:(\{.*?\}):end", re.DOTALL)
 
 
 def brief(error: BaseException) -> str:
-    """Return the first line of what Spark says, which may be hundreds."""
-    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+    """Return the first line of what Spark says, which may be hundreds; of an error of Java's, that of its cause."""
+    said = (_cause(error) if isinstance(error, Py4JJavaError) else str(error)).strip()
+    return said.splitlines()[0][:200] if said else type(error).__name__
+
+
+def _cause(error: Py4JJavaError) -> str:
+    with suppress(Py4JError):  # Java may have ended
+        cause = error.java_exception
+        while cause.getCause() is not None:
+            cause = cause.getCause()
+        return str(cause.toString())
+    return str(error.args[0])
 
 
 @contextmanager

@@ -19,14 +19,16 @@ are such, they are many.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
@@ -41,12 +43,15 @@ from pyspark.sql.types import (
 )
 
 from penstock.envelopes.included import HEADERS
+from penstock.errors import TransientError
 from penstock.formats import Registry, RegistryAddress, ResolvedFormat, decode, decode_batch
 from penstock.positions import Lsn
 from penstock.sources.kafka.spark_options import spark_options
 from penstock.sources.kafka.ticks import OffsetRange, assigned, tick_bounds, tick_of, tick_table
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.topic_table import TopicTable
+from penstock.spark.boundary import brief
+from penstock.spark.topics.kept import check_kept
 
 __all__ = ["messages_of", "raw_messages"]
 
@@ -65,16 +70,18 @@ def raw_messages(spark: SparkSession, log: TopicLog, table: TopicTable, after: L
 def messages_of(spark: SparkSession, log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn) -> DataFrame | None:
     """Return the messages of (after, upto] with keys and values as rows; what cannot be decoded has its ``problem``.
 
-    None where there are none. What schema ids mean is asked of the registry before this returns. A frame that
-    `isLocal` is at hand.
+    None where there are none; `HistoryGone` where Kafka no longer has them. What schema ids mean is asked of the
+    registry before this returns. A frame that `isLocal` is at hand.
     """
     ranges = log.ranges(table, after, upto)
     if not ranges:
         return None
     raw, bounds = _raw(spark, log, table, ranges), _bounds(log, table, after, upto)
-    few = _fetched(raw, _count(ranges)) if _count(ranges) <= _FEW_MESSAGES else None
+    with _absence_explained(log, ranges):
+        few = _fetched(raw, _count(ranges)) if _count(ranges) <= _FEW_MESSAGES else None
     if few is not None:
         return _decoded_here(spark, few, table, log.schemas, bounds, upto)
+    check_kept(log, ranges)
     tick = F.lit(int(upto)).cast("bigint") if bounds is None else _looked_up(bounds)
     return _decoded(raw.withColumn("_tick", tick), table, log.schemas)
 
@@ -145,6 +152,17 @@ def _schema(table: TopicTable) -> list[StructField]:
         StructField("headers", HEADERS),
         StructField("problem", StringType()),
     ]
+
+
+@contextmanager
+def _absence_explained(log: TopicLog, ranges: list[OffsetRange]) -> Iterator[None]:
+    """Say why messages cannot be read: they are gone, or the brokers are out of reach, or whatever else Spark says."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        check_kept(log, ranges)
+        message = f"messages of the topic {ranges[0].topic} could not be read: {brief(error)}"
+        raise TransientError(message) from error
 
 
 # -- many: in tasks ----------------------------------------------------------------------------------------------------
