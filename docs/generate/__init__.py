@@ -37,7 +37,7 @@ from docs.generate.errors import EXIT_CODES
 __all__ = ["EXIT_CODES", "FOLDER", "main", "pages"]
 
 FOLDER = Path(__file__).parent.parent / "reference"
-_MADE = "<!-- Made by docs/generate.py from the code. Change it there. -->"
+_MADE = "<!-- Made by docs/generate from the code. Change it there. -->"
 
 
 def pages() -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -14,6 +16,8 @@ from pyspark.sql import SparkSession
 from tests.control.broker import Topic
 from tests.control.shop import PATIENCE, until
 from tests.control.test_other_kinds import running, state
+from tests.formats.conftest import encoded as avro
+from tests.formats.conftest import framed, record
 
 from penstock.catalog.store import Catalog
 from penstock.control.home import Home
@@ -23,6 +27,7 @@ from penstock.positions import Lsn
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.spark.topics import messages
 from penstock.testing.kafka import KafkaBroker, start_kafka
+from penstock.testing.registry import start_registry
 
 BOTH = "KEY FORMAT JSON VALUE FORMAT JSON"
 QUICK = "timestamp frequency ms = 50"
@@ -129,21 +134,21 @@ def test_a_past_that_kafka_no_longer_has(
 
 
 def test_a_topic_of_rows(broker: KafkaBroker, tmp_path: Path, spark: SparkSession) -> None:
-    topic = Topic(broker, "clicks", 2)
+    topic = Topic(broker, "visits", 2)
     topic.send([(None, {"url": "/a", "tags": ["x"], "n": 1}), (None, {"url": "/b", "tags": [], "n": 2})])
     home = Home(tmp_path / "home")
-    create(home, broker, "clicks", "FORMAT JSON INCLUDE TIMESTAMP AS at")
+    create(home, broker, "visits", "FORMAT JSON INCLUDE TIMESTAMP AS at")
     with running(home, spark):
-        taken(home, "clicks", 2)
-        applied(home, "clicks.clicks")
+        taken(home, "visits", 2)
+        applied(home, "visits.visits")
         topic.send([(None, {"url": "/a", "tags": ["x"], "n": 1})] * 3, 1)
-        taken(home, "clicks", 5)
+        taken(home, "visits", 5)
         live = home.live(spark)
-        query = "SELECT url, tags, count(*), sum(n) FROM clicks.clicks GROUP BY ALL ORDER BY 1"
+        query = "SELECT url, tags, count(*), sum(n) FROM visits.visits GROUP BY ALL ORDER BY 1"
         assert rows(live, query) == [("/a", ["x"], 4, 4), ("/b", [], 1, 2)]
-        applied(home, "clicks.clicks")
+        applied(home, "visits.visits")
         assert rows(home.live(spark), query) == [("/a", ["x"], 4, 4), ("/b", [], 1, 2)]
-        assert rows(live, "SELECT count(*) FROM clicks.clicks WHERE at IS NULL") == [(0,)]
+        assert rows(live, "SELECT count(*) FROM visits.visits WHERE at IS NULL") == [(0,)]
 
 
 def test_a_message_that_cannot_be_taken_in_stops_its_source_alone_and_it_goes_on_when_told(
@@ -216,3 +221,32 @@ def test_a_topic_is_read_anew(broker: KafkaBroker, tmp_path: Path, spark: SparkS
             ),
             "all is there again",
         )
+
+
+def test_the_statement_of_the_readme(broker: KafkaBroker, tmp_path: Path, spark: SparkSession) -> None:
+    """Keys and values of Avro, by a registry; later ones are of a newer schema than the source was made with."""
+    statements = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    (statement,) = re.findall(r"CREATE SOURCE clicks .*?;", statements, re.DOTALL)
+    key, value = record(("id", "long")), record(("url", "string"), ("at", ["null", "long"]))
+    newer = record(*value["fields"], {"name": "more", "type": "string", "default": ""})
+    with start_registry(tmp_path / "registry") as registry:
+
+        def message(number: int, of: Any, row: dict[str, Any] | None) -> tuple[bytes, bytes | None]:
+            ids = registry.register("clicks-key", json.dumps(key)), registry.register("clicks-value", json.dumps(of))
+            told = None if row is None else framed(ids[1], avro(of, row))
+            return framed(ids[0], avro(key, {"id": number})), told
+
+        topic = Topic(broker, "clicks")
+        topic.send([message(n, value, {"url": f"/{n}", "at": n or None}) for n in range(3)])
+        home = Home(tmp_path / "home")
+        statement = statement.replace("k1:9092", broker.bootstrap).replace("http://registry:8081", registry.url)
+        home.sql(statement)
+        with running(home, spark):
+            taken(home, "clicks", 3)
+            query = "SELECT id, url, at FROM clicks.clicks ORDER BY id"
+            assert rows(home.live(spark), query) == [(0, "/0", None), (1, "/1", 1), (2, "/2", 2)]
+            topic.send([message(1, newer, {"url": "/new", "at": 9, "more": "!"}), message(0, newer, None)])
+            taken(home, "clicks", 5)
+            assert rows(home.live(spark), query) == [(1, "/new", 9), (2, "/2", 2)]
+            applied(home, "clicks.clicks")
+            assert rows(home.live(spark), query) == [(1, "/new", 9), (2, "/2", 2)]

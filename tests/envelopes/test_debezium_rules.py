@@ -38,9 +38,7 @@ def read_row(id_: int, lsn: int = 1, **parts: Any) -> dict[str, Any]:
     return record("r", None, row(id_), lsn=lsn, sequence=f'[null,"{lsn}"]', **{"snapshot": "true", **parts})
 
 
-def deduplicated(
-    spark: SparkSession, partitions: Sequence[Sequence[dict[str, Any] | None]], truncates: bool = False
-) -> Deduplicated:
+def deduplicated(spark: SparkSession, partitions: Sequence[Sequence[dict[str, Any] | None]]) -> Deduplicated:
     """Read records; the key of each is that of its row."""
     messages = [
         Message(_key(value), value, partition, offset)
@@ -48,7 +46,7 @@ def deduplicated(
         for offset, value in enumerate(values)
     ]
     read = frame(spark, messages, value=RECORD)
-    return debezium(read, debezium_shape(read), DebeziumState(), truncates=truncates)
+    return debezium(read, debezium_shape(read), DebeziumState())
 
 
 def _key(value: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -165,19 +163,6 @@ def test_snapshots(spark: SparkSession) -> None:
     assert result.state.snapshot_lasts
 
 
-def test_emptied_tables(spark: SparkSession) -> None:
-    emptied = record("t", lsn=20, sequence='["5","20"]')
-    values = [change(10), emptied, change(30), emptied, change(30), change(40)]
-    images = deduplicated(spark, [values], truncates=True).images.orderBy("_ordinal", "_image").collect()
-    assert [(one["_ordinal"], one["_image"]) for one in images] == [
-        (0, Image.INSERTED),
-        (1, Image.TRUNCATE),
-        (2, Image.INSERTED),
-        (5, Image.INSERTED),
-    ]
-    assert images[1]["row"] is None
-
-
 def test_upsert_takes_any_connector_and_no_before(spark: SparkSession) -> None:
     values: list[dict[str, Any] | None] = [
         record("c", None, row(1), connector="sqlserver", sequence=None, lsn=None, version="1.0.0.Final"),
@@ -204,8 +189,6 @@ def test_upsert_takes_any_connector_and_no_before(spark: SparkSession) -> None:
     said = {4: "no 'after'", 5: "its op", 6: "empties the table", 7: "two values", 8: "empties the table"}
     assert set(found) == {(0, offset) for offset in said}
     assert all(text in found[0, offset] for offset, text in said.items())
-    allowed = debezium_upsert(read, debezium_shape(read), truncates=True).images.filter("_image = 0")
-    assert allowed.count() == 2
 
 
 def test_placeholders_are_no_values(spark: SparkSession) -> None:

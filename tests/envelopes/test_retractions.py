@@ -17,15 +17,14 @@ IMAGES = (
     "row struct<`k.1`:int,n:int,m:map<string,int>>"
 )
 
-Change = tuple[Image, int | None, int | None]
+Change = tuple[Image, int, int | None]
 
 
 def found(spark: SparkSession, table: dict[int, int], *changes: Change) -> dict[int, str]:
     """Lay changes over a table; return the problems by the number of the change, which is its offset in partition 1."""
     images: list[Any] = []
     for number, (image, key, n) in enumerate(changes):
-        row = None if key is None else (key, n, {"x": number})
-        images.append((number // 2, (1 << 44) + number, int(image), 0, NOON, None, row))
+        images.append((number // 2, (1 << 44) + number, int(image), 0, NOON, None, (key, n, {"x": number})))
     frame = spark.createDataFrame(images, IMAGES)
     base = spark.createDataFrame([(key, n, {"y": 0}) for key, n in table.items()], SHAPE.columns)
     rows = broken(frame, base, SHAPE).collect()
@@ -62,14 +61,3 @@ def test_what_does_not_fit(spark: SparkSession) -> None:
     assert "not there" in problems[0] and "not there" in problems[2]
     assert "not as it says" in problems[3] and "not as it says" in problems[6]
     assert "there already" in problems[5]
-
-
-def test_an_emptied_table_has_no_rows(spark: SparkSession) -> None:
-    changes: list[Change] = [
-        (Image.TRUNCATE, None, None),
-        (Image.INSERTED, 1, 5),
-        (Image.DELETED, 2, 20),
-        (Image.TRUNCATE, None, None),
-        (Image.INSERTED, 1, 6),
-    ]
-    assert set(found(spark, {1: 10, 2: 20}, *changes)) == {2}

@@ -62,20 +62,12 @@ class Deduplicated(Enveloped):
         return self.before.then(progress(self.known))
 
 
-def debezium(
-    messages: DataFrame,
-    shape: Shape,
-    state: DebeziumState,
-    rows: DataFrame | None = None,
-    *,
-    truncates: bool = False,
-) -> Deduplicated:
+def debezium(messages: DataFrame, shape: Shape, state: DebeziumState, rows: DataFrame | None = None) -> Deduplicated:
     """Return the images of records that are new; `shape` is that of `debezium_shape`.
 
     `messages` follow, in each partition, those that made `state`. While a first snapshot lasts, `rows` of the table, as
     those messages made it, tell which of the snapshot's rows were there; else they are not needed. Rows that are taken
-    away should be held against the table: `penstock.envelopes.retractions`. For `truncates` see
-    `penstock.envelopes.debezium_upsert`.
+    away should be held against the table: `penstock.envelopes.retractions`.
     """
     types = record_type(messages)
     _refuse_unfit(types)
@@ -84,9 +76,7 @@ def debezium(
         raise UsageError(message, "begin from zero: DebeziumState() and an empty table")
     seen = _seen(rows, shape) if rows is not None and state.snapshot_lasts else None
     known = followed(_records(messages, types, shape), state, seen)
-    checked = judged(
-        known, F.col("disorder"), F.when(F.col("usable") & ~F.col("replayed"), _row_problem(types, shape, truncates))
-    )
+    checked = judged(known, F.col("disorder"), F.when(F.col("usable") & ~F.col("replayed"), _row_problem(types, shape)))
     made = enveloped(
         checked.filter(F.col("problem").isNotNull() | F.col("usable") & ~F.col("replayed")), _changes(shape)
     )
@@ -111,13 +101,13 @@ def _records(messages: DataFrame, types: RecordType, shape: Shape) -> DataFrame:
     )
 
 
-def _row_problem(types: RecordType, shape: Shape, truncates: bool) -> Column:
+def _row_problem(types: RecordType, shape: Shape) -> Column:
     """Say of a new record that rows are missing in it."""
     op, before, after = F.col("op"), F.col("before"), F.col("after")
     no_before = F.when(op.isin("u", "d") & before.isNull(), F.lit(f"it has no 'before', the row as it was: {_FULL}"))
     names = types.after.names
     return F.coalesce(
-        truncate_refused(truncates),
+        truncate_refused(),
         missing_row(),
         no_before,
         contradiction(F.col("key"), F.when(op == "d", before).otherwise(after), shape, names),
@@ -131,7 +121,6 @@ def _changes(shape: Shape) -> Column:
     return (
         F.when(op == "u", changed)
         .when(op == "d", F.array(image(Image.DELETED, before)))
-        .when(op == "t", F.array(image(Image.TRUNCATE, shape.nothing())))
         .otherwise(F.array(image(Image.INSERTED, after)))
     )
 

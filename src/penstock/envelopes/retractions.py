@@ -11,7 +11,7 @@ instead of counting rows below zero or going on with a table that is not the one
                        ├──▶ in order, per key ──▶ each image and the one before it ──▶ broken
     images after them ─┘
 
-A TRUNCATE cuts all chains. Values that hold maps are not compared: maps have no order that would make them equal.
+Values that hold maps are not compared: maps have no order that would make them equal.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _THERE = f"it adds a row whose key is there already: {_REMEDY}"
 def broken(images: DataFrame, rows: DataFrame, shape: Shape) -> DataFrame:
     """Return ``_lsn``, ``partition``, ``offset`` and ``problem`` of images that do not follow from what is there.
 
-    `rows` are the table's just before `images`. Runs one small job, which looks for TRUNCATE images.
+    `rows` are the table's just before `images`.
     """
-    chain = Window.partitionBy("era", *(F.col("row").getField(name) for name in shape.key)).orderBy(
+    chain = Window.partitionBy(*(F.col("row").getField(name) for name in shape.key)).orderBy(
         "_lsn", "_ordinal", "_image"
     )
-    linked = _based(_dated(images), rows, shape).withColumns(
+    linked = _based(images, rows, shape).withColumns(
         {"last": F.lag("_image").over(chain), "last_row": F.lag("row").over(chain)}
     )
     partition, offset = place_of(F.col("_ordinal"))
@@ -63,16 +63,6 @@ def _breach(shape: Shape) -> Column:
     return F.when(takes & ~there, F.lit(_ABSENT)).when(takes & differs, F.lit(_OTHER)).when(adds & there, F.lit(_THERE))
 
 
-def _dated(images: DataFrame) -> DataFrame:
-    """Return images but TRUNCATE, each with its ``era``: how often the table was emptied before it."""
-    emptied = F.col("_image") == int(Image.TRUNCATE)
-    found = images.filter(emptied).select("_lsn", "_ordinal").collect()
-    lsn, place = F.col("_lsn"), F.col("_ordinal")
-    later = [(lsn > row[0]) | ((lsn == row[0]) & (place > row[1])) for row in found]
-    era = reduce(lambda a, b: a + b, (one.cast("int") for one in later), F.lit(0))
-    return images.filter(~emptied).withColumn("era", era)
-
-
 def _based(images: DataFrame, rows: DataFrame, shape: Shape) -> DataFrame:
     """Return images and, before them, the rows of the table as images."""
     columns = [F.col(quoted(field.name)).alias(field.name) for field in shape.columns]
@@ -81,6 +71,5 @@ def _based(images: DataFrame, rows: DataFrame, shape: Shape) -> DataFrame:
         F.lit(-1).cast("bigint").alias("_ordinal"),
         F.lit(int(Image.COPIED)).cast("tinyint").alias("_image"),
         F.struct(*columns).alias("row"),
-        F.lit(0).alias("era"),
     )
-    return images.select("_lsn", "_ordinal", "_image", "row", "era").union(base)
+    return images.select("_lsn", "_ordinal", "_image", "row").union(base)

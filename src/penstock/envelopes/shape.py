@@ -48,10 +48,6 @@ class Shape:
             *((key.getField(f.name) if f.name in self.key else _null(f)).alias(f.name) for f in self.columns)
         )
 
-    def nothing(self) -> Column:
-        """Return no row."""
-        return F.lit(None).cast(self.columns)
-
 
 def value_shape(value: StructType) -> Shape:
     """Return the table of values alone, which has no key."""

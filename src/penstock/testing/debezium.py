@@ -22,35 +22,28 @@ from __future__ import annotations
 
 import enum
 import json
-import os
-import signal
-import subprocess
 import time
 import urllib.request
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 from confluent_kafka import Consumer
 from confluent_kafka.cimpl import TopicPartition
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.errors import DefiniteError, TransientError
-from penstock.spark.jars import fetched_jars, read_lock
-from penstock.spark.java import find_java
+from penstock.errors import TransientError
+from penstock.testing.java_server import JavaServer, of_jars
 from penstock.testing.ports import free_ports
-from penstock.testing.watch import end, watched
 
 __all__ = ["Converter", "Debezium", "start_debezium"]
 
-_SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-_QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+_MEGABYTES = 512
 _NAME = "debezium"
-_READY_SECONDS = 180.0
+_ALL_SECONDS = 180.0
 _MARK_SECONDS = 5.0
 _HOUR_MS = 3_600_000
 _REQUEST_BYTES = 32 << 20
@@ -85,25 +78,25 @@ def start_debezium(
     """
     worker = _worker(folder.absolute(), bootstrap, converter, registry)
     connector = {**_connector(postgres, tables, prefix), **(settings or {})}
-    made = Debezium(folder.absolute(), postgres, prefix, worker, connector)
+    made = Debezium(folder, postgres, prefix, worker, connector)
     made.start()
     return made
 
 
-class Debezium:
-    """Debezium with its process; as a context manager it is stopped at the end."""
+class Debezium(JavaServer):
+    """Debezium with its process; stopped in order, it notes how far it came."""
+
+    NAME, LOG = "Debezium", "debezium.log"
 
     def __init__(
         self, folder: Path, postgres: str, prefix: str, worker: Mapping[str, object], connector: Mapping[str, str]
     ) -> None:
-        self._folder = folder
+        super().__init__(folder)
         self._postgres = postgres
         self._prefix = prefix
         self._connector = dict(connector)
         self._port, _ = free_ports()
         self._worker = {**worker, "listeners": f"http://127.0.0.1:{self._port}"}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watch: subprocess.Popen[bytes] | None = None
 
     def topic(self, table: str) -> str:
         """Return the topic of a table (``schema.table``)."""
@@ -114,36 +107,7 @@ class Debezium:
         """The topic that tells where transactions begin and end, and what is in them."""
         return f"{self._prefix}.transaction"
 
-    @property
-    def pid(self) -> int | None:
-        """Its process; None while it is stopped."""
-        return self._process.pid if self._process else None
-
-    def start(self) -> None:
-        """Start it, where it was stopped, and wait until it runs."""
-        if self._process is not None:
-            return
-        worker, connector = self._write_settings()
-        program = [*_java(), "org.apache.kafka.connect.cli.ConnectStandalone", str(worker), str(connector)]
-        with (self._folder / "debezium.log").open("ab") as said:
-            self._process = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
-        self._watch = watched(self._process.pid, str(worker))
-        self._await_running()
-
-    def stop(self) -> None:
-        """Let it end in order: it notes how far it came."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End it as a crash would: kill -9."""
-        self._end(signal.SIGKILL)
-
-    def restart(self) -> None:
-        """Stop it in order and start it again: from here on it repeats itself when it is killed."""
-        self.stop()
-        self.start()
-
-    def await_all(self, seconds: float = _READY_SECONDS) -> None:
+    def await_all(self, seconds: float = _ALL_SECONDS) -> None:
         """Wait until everything that was committed before is in the topics."""
         mark = f"mark-{uuid.uuid4().hex}"
         found = f"{self._prefix}.message"
@@ -160,43 +124,24 @@ class Debezium:
         message = f"Debezium in {self._folder} did not bring all changes within {seconds:.0f} s"
         raise TransientError(message, f"Read {self._folder / 'debezium.log'}, or give it more time.")
 
-    def __enter__(self) -> Self:
-        return self
+    def _command(self) -> list[str]:
+        worker, connector = self._write_settings()
+        program = ("org.apache.kafka.connect.cli.ConnectStandalone", str(worker), str(connector))
+        return [*of_jars("debezium.lock", _MEGABYTES), *program]
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            end(process, self._watch, how)
+    def _answers(self) -> bool:
+        self._refuse_failed()
+        return self._states() == {"RUNNING"}
 
     def _write_settings(self) -> tuple[Path, Path]:
-        self._folder.mkdir(parents=True, exist_ok=True)
         worker, connector = self._folder / "worker.properties", self._folder / "connector.json"
         worker.write_text("".join(f"{name}={value}\n" for name, value in self._worker.items()), encoding="utf-8")
         connector.write_text(json.dumps({"name": _NAME, "config": self._connector}), encoding="utf-8")
         return worker, connector
 
-    def _await_running(self) -> None:
-        deadline = time.monotonic() + _READY_SECONDS
-        while time.monotonic() < deadline:
-            if self._states() == {"RUNNING"}:
-                return
-            self._refuse_failed()
-            time.sleep(0.1)
-        self.kill()
-        message = f"Debezium in {self._folder} did not come up within {_READY_SECONDS:.0f} s"
-        raise TransientError(message, f"Read {self._folder / 'debezium.log'}, which ends in its reason.")
-
     def _refuse_failed(self) -> None:
-        ended = self._process is None or self._process.poll() is not None
-        if ended or "FAILED" in self._states():
-            self.kill()
-            message = f"Debezium in {self._folder} gave up"
-            raise DefiniteError(message, f"Read {self._folder / 'debezium.log'}, which ends in its reason.")
+        if self._ended() or "FAILED" in self._states():
+            raise self._gave_up()
 
     def _states(self) -> set[str]:
         """Return the states of the connector's tasks; none while there are none."""
@@ -276,8 +221,3 @@ def _comes(reader: Consumer, word: bytes, seconds: float) -> bool:
         if message is not None and message.error() is None and word in (message.value() or b""):
             return True
     return False
-
-
-def _java() -> list[str]:
-    jars = fetched_jars(read_lock("penstock.testing", "debezium.lock"))
-    return [str(find_java().executable), *_SMALL, _QUIET, "-cp", os.pathsep.join(map(str, jars))]

@@ -14,51 +14,42 @@ What it says is in ``folder/broker.log``.
 
 from __future__ import annotations
 
-import os
 import secrets
-import signal
 import socket
 import subprocess
-import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from penstock.errors import DefiniteError, TransientError
-from penstock.spark.jars import fetched_jars, read_lock
-from penstock.spark.java import find_java
+from penstock.errors import DefiniteError
+from penstock.testing.java_server import JavaServer, of_jars
 from penstock.testing.kafka_security import GuardedDoors
 from penstock.testing.ports import free_ports
-from penstock.testing.watch import end, watched
 
 __all__ = ["KafkaBroker", "start_kafka"]
 
-_SMALL = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-_QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-_READY_SECONDS = 60.0
+_MEGABYTES = 256
 _ONE_OF_EACH = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
 
 
 def start_kafka(folder: Path, *, guarded: bool = False) -> KafkaBroker:
     """Start a broker that keeps everything in `folder`, and return when it answers."""
-    broker = KafkaBroker(folder.absolute(), guarded=guarded)
+    broker = KafkaBroker(folder, guarded=guarded)
     broker.start()
     return broker
 
 
-class KafkaBroker:
-    """A broker with its process; as a context manager it is stopped at the end."""
+class KafkaBroker(JavaServer):
+    """A broker with its process."""
+
+    NAME, LOG, READY_SECONDS = "the Kafka broker", "broker.log", 60.0
 
     def __init__(self, folder: Path, *, guarded: bool = False) -> None:
-        self._folder = folder
+        super().__init__(folder)
         self._port, self._controller = free_ports()
-        self._doors = GuardedDoors(folder) if guarded else None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watch: subprocess.Popen[bytes] | None = None
+        self._doors = GuardedDoors(self._folder) if guarded else None
 
     @property
     def bootstrap(self) -> str:
@@ -75,53 +66,13 @@ class KafkaBroker:
         """Add a user who can log in at the guarded door."""
         self.doors.add_user(self.bootstrap, name, password)
 
-    @property
-    def pid(self) -> int | None:
-        """The broker's process; None while it is stopped."""
-        return self._process.pid if self._process else None
-
-    def start(self) -> None:
-        """Start it, where it was stopped, and wait until it answers."""
-        if self._process is not None:
-            return
+    def _command(self) -> list[str]:
         properties = self._write_properties()
         if not (self._folder / "data" / "meta.properties").exists():
             self._format(properties)
-        with (self._folder / "broker.log").open("ab") as said:
-            self._process = subprocess.Popen(
-                [*_java(), "kafka.Kafka", str(properties)], stdin=subprocess.DEVNULL, stdout=said, stderr=said
-            )
-        self._watch = watched(self._process.pid, str(properties))
-        self._await_answer()
-
-    def stop(self) -> None:
-        """Let it end in order."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End it as a crash would: kill -9."""
-        self._end(signal.SIGKILL)
-
-    def restart(self) -> None:
-        """Stop it in order and start it again, on the same ports and data."""
-        self.stop()
-        self.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            end(process, self._watch, how)
+        return [*_java(), "kafka.Kafka", str(properties)]
 
     def _write_properties(self) -> Path:
-        self._folder.mkdir(parents=True, exist_ok=True)
         if self._doors is not None:
             self._doors.make_certificates()
         path = self._folder / "broker.properties"
@@ -159,17 +110,6 @@ class KafkaBroker:
             message = f"Kafka could not format {self._folder}: {done.stderr.strip() or done.stdout.strip()}"
             raise DefiniteError(message, "Name a folder that can be written to, with room on its disk.")
 
-    def _await_answer(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + _READY_SECONDS
-        while time.monotonic() < deadline and self._process.poll() is None:
-            if self._answers():
-                return
-            time.sleep(0.05)
-        self.kill()
-        message = f"the Kafka broker in {self._folder} did not come up within {_READY_SECONDS:.0f} s"
-        raise TransientError(message, f"Read {self._folder / 'broker.log'}, which ends in its reason.")
-
     def _answers(self) -> bool:
         """Look for the port first: a client that finds it closed waits longer and longer before it tries again."""
         with suppress(OSError, KafkaException), socket.create_connection(("127.0.0.1", self._port), 1):
@@ -179,5 +119,4 @@ class KafkaBroker:
 
 
 def _java() -> list[str]:
-    jars = fetched_jars(read_lock("penstock.testing", "kafka.lock"))
-    return [str(find_java().executable), *_SMALL, _QUIET, "-cp", os.pathsep.join(map(str, jars))]
+    return of_jars("kafka.lock", _MEGABYTES)

@@ -14,71 +14,43 @@ after `stop` and `start` it is the same registry. What it says is in ``folder/re
 from __future__ import annotations
 
 import json
-import signal
-import socket
-import subprocess
 import tempfile
-import time
-import urllib.error
 import urllib.request
 import zipfile
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from penstock.errors import TransientError
 from penstock.spark.cache import cache_dir
 from penstock.spark.jars import fetched_jars, read_lock
-from penstock.spark.java import find_java
-from penstock.testing.watch import end, watched
+from penstock.testing.java_server import JavaServer, java
+from penstock.testing.ports import free_ports
 
 __all__ = ["SchemaRegistry", "start_registry"]
 
-_SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-_READY_SECONDS = 180.0
+_MEGABYTES = 512
 
 
 def start_registry(folder: Path) -> SchemaRegistry:
     """Start a registry that keeps everything in `folder`, and return when it answers."""
-    registry = SchemaRegistry(folder.absolute())
+    registry = SchemaRegistry(folder)
     registry.start()
     return registry
 
 
-class SchemaRegistry:
-    """A registry with its process; as a context manager it is stopped at the end."""
+class SchemaRegistry(JavaServer):
+    """A registry with its process."""
+
+    NAME, LOG = "the schema registry", "registry.log"
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watch: subprocess.Popen[bytes] | None = None
+        super().__init__(folder)
+        self._port, _ = free_ports()
 
     @property
     def url(self) -> str:
         """Where clients of Confluent's interface find it."""
         return f"http://127.0.0.1:{self._port}/apis/ccompat/v7"
-
-    def start(self) -> None:
-        """Start it, where it was stopped, and wait until it answers."""
-        if self._process is not None:
-            return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / "registry.log").open("ab") as said:
-            self._process = subprocess.Popen(
-                self._command(), cwd=self._folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said
-            )
-        self._watch = watched(self._process.pid, str(self._folder))
-        self._await_answer()
-
-    def stop(self) -> None:
-        """Let it end in order."""
-        process, self._process = self._process, None
-        if process is not None:
-            end(process, self._watch, signal.SIGTERM)
 
     def register(
         self, subject: str, text: str, kind: str = "AVRO", references: list[dict[str, Any]] | None = None
@@ -93,14 +65,6 @@ class SchemaRegistry:
         with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
             return int(json.load(answer)["id"])
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     def _command(self) -> list[str]:
         settings = {
             "quarkus.http.host": "127.0.0.1",
@@ -110,18 +74,12 @@ class SchemaRegistry:
             "apicurio.datasource.url": f"jdbc:h2:file:{self._folder / 'schemas'}",
         }
         named = [f"-D{name}={value}" for name, value in settings.items()]
-        return [str(find_java().executable), *_SMALL, *named, "-jar", str(_program())]
+        return [*java(_MEGABYTES), *named, "-jar", str(_program())]
 
-    def _await_answer(self) -> None:
-        assert self._process is not None
-        deadline = time.monotonic() + _READY_SECONDS
-        while time.monotonic() < deadline and self._process.poll() is None:
-            with suppress(OSError), urllib.request.urlopen(f"{self.url}/subjects", timeout=5):  # noqa: S310
-                return
-            time.sleep(0.1)
-        self.stop()
-        message = f"the schema registry in {self._folder} did not come up within {_READY_SECONDS:.0f} s"
-        raise TransientError(message, f"Read {self._folder / 'registry.log'}, which ends in its reason.")
+    def _answers(self) -> bool:
+        with suppress(OSError), urllib.request.urlopen(f"{self.url}/subjects", timeout=5):  # noqa: S310
+            return True
+        return False
 
 
 def _program() -> Path:
