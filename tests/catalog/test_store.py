@@ -11,9 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.catalog.bases import BaseVersion
 from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import SourceState, TableState
-from penstock.catalog.store import BaseVersion, Catalog, SourceRecord, TableRecord
+from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.errors import DefiniteError, TransientError
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
@@ -66,13 +67,13 @@ def test_tables_have_states_of_their_own(shop: Catalog) -> None:
 
 
 def test_removing_a_source_removes_all_of_it(shop: Catalog) -> None:
-    shop.record_base("shop", "orders", BaseVersion(0, Lsn(10), SCHEMA))
+    shop.bases.note("shop", "orders", BaseVersion(0, Lsn(10), SCHEMA))
     shop.add_sources([(source("other"), [table(ORDERS, "other")])])
     shop.remove_source("shop")
     assert [record.name for record in shop.sources()] == ["other"]
     assert [record.source for record in shop.tables()] == ["other"]
     shop.add_sources([(source(), [table(ORDERS)])])
-    assert shop.newest_base("shop", "orders", Lsn(99)) is None
+    assert shop.bases.newest("shop", "orders", Lsn(99)) is None
 
 
 def test_a_source_is_added_whole_or_not_at_all(catalog: Catalog) -> None:
@@ -87,9 +88,9 @@ def test_a_source_is_added_whole_or_not_at_all(catalog: Catalog) -> None:
 
 def test_the_newest_base_at_or_before_a_position(shop: Catalog) -> None:
     for version, position in ((0, 10), (1, 20), (3, 20), (5, 40)):
-        shop.record_base("shop", "orders", BaseVersion(version, Lsn(position), SCHEMA))
-    shop.record_base("shop", "orders", BaseVersion(5, Lsn(40), SCHEMA))
-    asked = {upto: shop.newest_base("shop", "orders", Lsn(upto)) for upto in (9, 10, 19, 20, 39, 40, 99)}
+        shop.bases.note("shop", "orders", BaseVersion(version, Lsn(position), SCHEMA))
+    shop.bases.note("shop", "orders", BaseVersion(5, Lsn(40), SCHEMA))
+    asked = {upto: shop.bases.newest("shop", "orders", Lsn(upto)) for upto in (9, 10, 19, 20, 39, 40, 99)}
     assert {upto: base and base.version for upto, base in asked.items()} == {
         9: None,
         10: 0,
@@ -106,7 +107,8 @@ import sys
 from pathlib import Path
 import pyarrow as pa
 
-from penstock.catalog.store import BaseVersion, Catalog
+from penstock.catalog.bases import BaseVersion
+from penstock.catalog.store import Catalog
 from penstock.model import TableName, TableSchema
 from penstock.catalog.states import SourceState
 from penstock.positions import Lsn
@@ -114,7 +116,7 @@ catalog = Catalog(Path(sys.argv[1]))
 SCHEMA = TableSchema(TableName("public", "orders"), pa.schema([("id", pa.int64())]), ("id",))
 first = int(sys.argv[2])
 for n in range(100):
-    catalog.record_base("shop", "orders", BaseVersion(first + 2 * n, Lsn(first + 2 * n), SCHEMA))
+    catalog.bases.note("shop", "orders", BaseVersion(first + 2 * n, Lsn(first + 2 * n), SCHEMA))
     catalog.set_source("shop", SourceState.READY, error=str(first))
 """
 
@@ -123,7 +125,7 @@ def test_two_processes_write_at_once(shop: Catalog, tmp_path: Path) -> None:
     path = tmp_path / "home" / "penstock.db"
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(first)]) for first in (0, 1)]
     assert [writer.wait() for writer in writers] == [0, 0]
-    assert [shop.newest_base("shop", "orders", Lsn(upto)) for upto in range(200)] == [
+    assert [shop.bases.newest("shop", "orders", Lsn(upto)) for upto in range(200)] == [
         BaseVersion(n, Lsn(n), SCHEMA) for n in range(200)
     ]
 

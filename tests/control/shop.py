@@ -73,13 +73,13 @@ class Shop:
     def plant(self, table: str, change: Callable[[DeltaTable], object]) -> None:
         """Change a base table behind everybody's back, so that live views show it."""
         path = str(base_path(self.home.path, "shop", table).absolute())
-        before = self.catalog.newest_base("shop", table, Lsn((1 << 63) - 1))
+        before = self.catalog.bases.newest("shop", table, Lsn((1 << 63) - 1))
         assert before is not None
         delta = DeltaTable.forPath(self.spark, path)
         change(delta)
         version = delta.history(1).select("version").collect()[0][0]
         assert version > before.version
-        self.catalog.record_base("shop", table, type(before)(version, before.position, before.schema))
+        self.catalog.bases.note("shop", table, type(before)(version, before.position, before.schema))
 
     @contextmanager
     def writing(self, *statements: str) -> Iterator[None]:

@@ -58,7 +58,7 @@ def test_a_table_is_added_while_the_others_move_on(shop: Callable[..., Shop]) ->
     assert database_spec_of(record).tables == (*CHOSEN, "public.invoices AS bills")
     (captured,) = [table for table in database_instance_of(record).tables if table.name.name == "invoices"]
     assert any(f"invoices is added, published from {Lsn(captured.published)} on" in line for line in made.said)
-    copied = made.catalog.newest_base("shop", "bills", Lsn((1 << 63) - 1))
+    copied = made.catalog.bases.newest("shop", "bills", Lsn((1 << 63) - 1))
     assert copied is not None
     assert 0 < captured.published <= copied.position
 

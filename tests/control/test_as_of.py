@@ -53,7 +53,7 @@ def applied(shop: Shop, upto: Lsn, table: str = "items") -> Callable[[], bool]:
     """Whether the base of a table stands at or after a position."""
 
     def stands() -> bool:
-        base = shop.catalog.newest_base("shop", table, Lsn((1 << 63) - 1))
+        base = shop.catalog.bases.newest("shop", table, Lsn((1 << 63) - 1))
         return base is not None and base.position >= upto
 
     return stands
@@ -111,7 +111,7 @@ def _failed_and_added_tables(here: Shop) -> None:
     here.home.add_table("shop", "public.late")
     here.running.check()
     until(lambda: here.state("late") == "live", "the new table")
-    copied = here.catalog.first_base("shop", "late")
+    copied = here.catalog.bases.first("shop", "late")
     with pytest.raises(DefiniteError, match=rf"public\.late was copied at {copied}: what it was at {before}"):
         here.home.live(here.spark, as_of=before).table("shop.late")
     here.database.execute("ALTER TABLE items DROP COLUMN body; INSERT INTO items VALUES (50)")

@@ -230,7 +230,7 @@ def test_a_table_that_is_truncated_after_the_snapshot_begins_after_that(
     database.execute("BEGIN; TRUNCATE t; INSERT INTO t VALUES (1, 'a'), (2, 'b'); COMMIT; DELETE FROM t WHERE id = 2")
     go_on.set()
     made.live()
-    assert Catalog(catalog_path(made.home.path)).newest_base("shop", "t", before) is None
+    assert Catalog(catalog_path(made.home.path)).bases.newest("shop", "t", before) is None
     assert made.unequal() == []
     assert [tuple(row) for row in made.home.live(made.spark).table("shop.t").collect()] == [(1, "a", 7)]
 

@@ -27,8 +27,9 @@ from tests.control.actions import (
 from tests.control.killing import killed_at_each_step, killed_when
 from tests.control.shop import until
 
+from penstock.catalog.bases import BaseVersion
 from penstock.catalog.states import SourceState, TableState
-from penstock.catalog.store import BaseVersion, Catalog
+from penstock.catalog.store import Catalog
 from penstock.control.home import Home
 from penstock.control.lifecycle import TABLES
 from penstock.control.named import named_source, named_sources
@@ -92,7 +93,7 @@ class Shop:
             (folder / "rows").write_text("")
         state_path(self.path, "shop").mkdir(parents=True)
         (orders,) = [table for table in database_instance_of(self.record()).tables if table.name.name == "orders"]
-        self.catalog.record_base("shop", "orders", BaseVersion(0, Lsn(1), orders.table_schema()))
+        self.catalog.bases.note("shop", "orders", BaseVersion(0, Lsn(1), orders.table_schema()))
         self.catalog.set_table("shop", orders.name, TableState.LIVE)
 
     def record(self) -> Any:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from penstock.catalog.bases import BaseVersion
 from penstock.catalog.states import SourceState, TableState
-from penstock.catalog.store import BaseVersion, Catalog, SourceRecord, TableRecord
+from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.control.live import Live
 from penstock.errors import DefiniteError, TransientError, UsageError
@@ -92,7 +93,7 @@ def test_a_table_that_is_not_copied_yet(tmp_path: Path, catalog: Catalog) -> Non
 def test_a_table_before_its_copy(tmp_path: Path, catalog: Catalog) -> None:
     schema = captured(TableName("public", "orders")).table_schema()
     for version, position in ((0, 50), (1, 60)):
-        catalog.record_base("shop", "orders", BaseVersion(version, Lsn(position), schema))
+        catalog.bases.note("shop", "orders", BaseVersion(version, Lsn(position), schema))
     with pytest.raises(DefiniteError, match=r"public\.orders was copied at 0/32: what it was at 0/28") as caught:
         live_at(tmp_path, catalog, shop=Lsn(40)).table("shop.orders")
     assert "0/32" in caught.value.remedy

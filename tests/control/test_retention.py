@@ -13,8 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.changelog.chunks import ITEMS, ORDERS, chunk, inserted
 
+from penstock.catalog.bases import BaseVersion
 from penstock.catalog.states import SourceState, TableState
-from penstock.catalog.store import BaseVersion, Catalog, SourceRecord, TableRecord, Wish
+from penstock.catalog.store import Catalog, SourceRecord, TableRecord, Wish
 from penstock.changelog.interface import ChangeLogWriter
 from penstock.control.home import Home
 from penstock.control.lifecycle import TABLES
@@ -53,10 +54,10 @@ class Tables:
         self.writer.publish([chunk(schema, [inserted(lsn)])], Lsn(lsn), committed_at=at)
 
     def base(self, schema: TableSchema, version: int, position: int) -> None:
-        self.catalog.record_base("shop", schema.table.name, BaseVersion(version, Lsn(position), schema))
+        self.catalog.bases.note("shop", schema.table.name, BaseVersion(version, Lsn(position), schema))
 
     def newest(self, schema: TableSchema, upto: int) -> tuple[int, int] | None:
-        found = self.catalog.newest_base("shop", schema.table.name, Lsn(upto))
+        found = self.catalog.bases.newest("shop", schema.table.name, Lsn(upto))
         return None if found is None else (found.version, found.position)
 
 

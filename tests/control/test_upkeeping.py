@@ -96,7 +96,7 @@ def test_beside_apply(tmp_path: Path, database: Any, spark: SparkSession, monkey
 
 
 def version(shop: Shop, table: str) -> int:
-    found = shop.catalog.newest_base("shop", table, Lsn((1 << 63) - 1))
+    found = shop.catalog.bases.newest("shop", table, Lsn((1 << 63) - 1))
     return found.version if found else -1
 
 

@@ -10,8 +10,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from tests.changelog.chunks import ITEMS, ORDERS, Row, chunk
 
+from penstock.catalog.bases import BaseVersion
 from penstock.catalog.states import SourceState, TableState
-from penstock.catalog.store import BaseVersion, Catalog, SourceRecord, TableRecord
+from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
 from penstock.errors import TableError
 from penstock.layout import base_path, catalog_path
@@ -73,7 +74,7 @@ class Shop:
         state = table.state()
         assert state is not None
         base = BaseVersion(state.version, state.position, state.schema)
-        self.catalog.record_base("shop", table.schema.table.name, base)
+        self.catalog.bases.note("shop", table.schema.table.name, base)
 
     def options(self, **options: str) -> dict[str, str]:
         return {"home": str(self.home), "source": "shop", "table": "public.orders", **options}

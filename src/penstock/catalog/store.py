@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from penstock.catalog.bases import Bases
 from penstock.catalog.migrations import migrate
 from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import WISHES, SourceState, TableState
@@ -22,12 +23,12 @@ from penstock.changelog.interface import ChangeLog
 from penstock.changelog.place import log_at
 from penstock.errors import DefiniteError, TransientError
 from penstock.layout import state_path
-from penstock.model import TableName, TableSchema
+from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.family import InstanceConfig
 from penstock.sources.kinds import kind, kinds
 
-__all__ = ["BaseVersion", "Catalog", "Debt", "SourceRecord", "TableRecord", "Wish"]
+__all__ = ["Catalog", "Debt", "SourceRecord", "TableRecord", "Wish"]
 
 _WAL_SECONDS = 10.0
 
@@ -81,17 +82,6 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class BaseVersion:
-    """A fact that never changes: this Delta version of a base table shows this position, with these columns."""
-
-    version: int
-    position: Lsn
-    schema: TableSchema
-    memory: str | None = None
-    """What is to be known of all before it, to go on from there: of some tables that topics make."""
-
-
-@dataclass(frozen=True)
 class Debt:
     """What a source that was dropped by force left upstream: to be removed as soon as that can be reached.
 
@@ -120,6 +110,11 @@ class Catalog:
         with self.connected() as db:
             _use_wal(db)
             migrate(db, path.parent)
+
+    @property
+    def bases(self) -> Bases:
+        """Which position each version of a base table shows."""
+        return Bases(self)
 
     def sources(self) -> list[SourceRecord]:
         """Return all sources, by name."""
@@ -274,58 +269,6 @@ class Catalog:
                 ).rowcount
             if granted and state in (None, TableState.PENDING):
                 db.execute("DELETE FROM base_version WHERE source=? AND local=?", (table.source, table.local))
-
-    def record_base(self, source: str, local: str, base: BaseVersion) -> None:
-        """Note which position a Delta version shows."""
-        with self.transaction() as db:
-            row = (source, local, base.version, base.position, base.schema.to_bytes(), base.memory)
-            db.execute("INSERT OR IGNORE INTO base_version VALUES (?, ?, ?, ?, ?, ?)", row)
-
-    def newest_base(self, source: str, local: str, upto: Lsn) -> BaseVersion | None:
-        """Return the newest version of a base table that shows nothing after `upto`."""
-        query = (
-            "SELECT version, position, columns, memory FROM base_version WHERE source=? AND local=? AND position <= ?"
-            " ORDER BY position DESC, version DESC LIMIT 1"
-        )
-        with self.connected() as db:
-            row = db.execute(query, (source, local, upto)).fetchone()
-        return None if row is None else BaseVersion(row[0], Lsn(row[1]), TableSchema.from_bytes(row[2]), row[3])
-
-    def base_positions(self, source: str, upto: Lsn) -> dict[str, Lsn]:
-        """Return where the newest base of each table up to a position stands, by local name."""
-        query = "SELECT local, max(position) FROM base_version WHERE source=? AND position <= ? GROUP BY local"
-        with self.connected() as db:
-            return {local: Lsn(position) for local, position in db.execute(query, (source, upto))}
-
-    def first_base(self, source: str, local: str) -> Lsn | None:
-        """Return the first position that a base table is known to have shown; None before its copy is whole."""
-        query = "SELECT min(position) FROM base_version WHERE source=? AND local=?"
-        with self.connected() as db:
-            (found,) = db.execute(query, (source, local)).fetchone()
-        return None if found is None else Lsn(found)
-
-    def base_version(self, source: str, local: str, version: int, position: Lsn) -> BaseVersion | None:
-        """Return a version of a base table, if it is known to show this position."""
-        query = "SELECT columns, memory FROM base_version WHERE source=? AND local=? AND version=? AND position=?"
-        with self.connected() as db:
-            row = db.execute(query, (source, local, version, position)).fetchone()
-        return None if row is None else BaseVersion(version, position, TableSchema.from_bytes(row[0]), row[1])
-
-    def oldest_version(self, source: str, local: str) -> int | None:
-        """Return the oldest Delta version of a base table that somebody may still read."""
-        with self.connected() as db:
-            found = db.execute("SELECT min(version) FROM base_version WHERE source=? AND local=?", (source, local))
-            oldest = found.fetchone()[0]
-        return None if oldest is None else int(oldest)
-
-    def forget_older_bases(self, source: str, valid: Lsn) -> None:
-        """Forget the versions that no position from `valid` on needs."""
-        query = (
-            "DELETE FROM base_version WHERE source=?1 AND position < (SELECT max(position) FROM base_version newer"
-            " WHERE newer.source=?1 AND newer.local=base_version.local AND newer.position <= ?2)"
-        )
-        with self.transaction() as db:
-            db.execute(query, (source, valid))
 
     def note_progress(self, source: str, local: str, progress: CopyProgress) -> None:
         """Note how far the copy of a table is; what was noted before is never taken back."""

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from penstock.catalog.bases import BaseVersion
 from penstock.catalog.states import TableState
-from penstock.catalog.store import BaseVersion, Catalog, TableRecord
+from penstock.catalog.store import Catalog, TableRecord
 from penstock.errors import PenstockError
 from penstock.layout import base_path, quarantine_path
 from penstock.positions import Lsn
@@ -69,7 +70,7 @@ class FollowedTable:
         if self.at is not None:
             self.base.schema = self.at.schema
             base = BaseVersion(self.at.version, self.at.position, self.at.schema, self.at.memory)
-            self.catalog.record_base(self.record.source, self.record.local, base)
+            self.catalog.bases.note(self.record.source, self.record.local, base)
             if self.state() is TableState.PENDING:
                 self.catalog.set_table(self.record.source, self.record.upstream, TableState.LIVE)
 
@@ -77,13 +78,13 @@ class FollowedTable:
         """Return what its last commit says that one has to know to go on: noted here, as Delta forgets old commits."""
         if not self.captured.remembers():
             return None
-        noted = self.catalog.newest_base(self.record.source, self.record.local, found.position)
+        noted = self.catalog.bases.newest(self.record.source, self.record.local, found.position)
         known = noted is not None and noted.position == found.position and noted.version == found.version
         return noted.memory if noted is not None and known else self.base.memory(found.position)
 
     def stands(self, at: State, durable: Lsn) -> State:
         """Say where its base stands: further on, if the catalog knows that nothing has happened to it since."""
-        noted = self.catalog.newest_base(self.record.source, self.record.local, durable)
+        noted = self.catalog.bases.newest(self.record.source, self.record.local, durable)
         return at if noted is None else at._replace(position=Lsn(max(at.position, noted.position)))
 
     def revive(self) -> None:

@@ -157,9 +157,9 @@ class Live:
             message = f"source {record.source} is being created or dropped"
             raise TransientError(message, "See `penstock status`.")
         logged = self._readable(record, upto)
-        base = self._catalog.newest_base(record.source, record.local, upto)
+        base = self._catalog.bases.newest(record.source, record.local, upto)
         if base is None:
-            raise not_copied(record.upstream, self._catalog.first_base(record.source, record.local), upto)
+            raise not_copied(record.upstream, self._catalog.bases.first(record.source, record.local), upto)
         path = base_path(self._home, record.source, record.local).absolute()
         log = self._catalog.log(record.source)
         at = State(base.version, base.position, base.schema, memory=base.memory)
@@ -194,7 +194,7 @@ class Live:
         """Whether a topic's table failed beyond a position: its base stands just before where it did."""
         if not isinstance(self._catalog.log(record.source), TopicLog):
             return False
-        last = self._catalog.newest_base(record.source, record.local, Lsn.LAST)
+        last = self._catalog.bases.newest(record.source, record.local, Lsn.LAST)
         return last is not None and upto <= last.position
 
 

@@ -63,7 +63,7 @@ def _noted_durable(catalog: Catalog, record: SourceRecord, instance: InstanceCon
 def remove_files(home: Path, catalog: Catalog, name: str, *, keep_tables: bool = False) -> None:
     """Remove the change log of a source and what is in the home of it; of kept tables those stay that are whole."""
     catalog.log(name).remove()
-    whole = {table.local for table in catalog.tables(name) if catalog.first_base(name, table.local) is not None}
+    whole = {table.local for table in catalog.tables(name) if catalog.bases.first(name, table.local) is not None}
     kept = whole if keep_tables else set[str]()
     lake = lake_path(home, name)
     for path in [path for path in lake.glob("*") if path.name not in kept] if kept else [lake]:

@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 
+from penstock.catalog.bases import BaseVersion
 from penstock.catalog.states import TableState
-from penstock.catalog.store import BaseVersion, Catalog, TableRecord
+from penstock.catalog.store import Catalog, TableRecord
 from penstock.changelog.interface import ChangeLogReader
 from penstock.control.lifecycle import TABLES
 from penstock.control.recorded import instance_of
@@ -39,7 +40,7 @@ def release_history(catalog: Catalog, source: str) -> Lsn | None:
     if record is None or any(table.state in _WAITING for table in tables):
         return None
     with closing(catalog.log(source).reader()) as log:
-        catalog.forget_older_bases(source, log.frontiers().valid)
+        catalog.bases.forget_older(source, log.frontiers().valid)
         oldest = _oldest_wanted(log, datetime.now(UTC) - instance_of(record).retained())
         if oldest is None:
             return None
@@ -52,7 +53,7 @@ def release_history(catalog: Catalog, source: str) -> Lsn | None:
 def oldest_base(catalog: Catalog, source: str, upto: Lsn) -> Lsn:
     """Return the position after which the log is needed to show all tables that can be read at `upto`."""
     ended = _ended(catalog, source, upto)
-    bases = catalog.base_positions(source, upto)
+    bases = catalog.bases.positions(source, upto)
     return min((position for local, position in bases.items() if local not in ended), default=upto)
 
 
@@ -81,7 +82,7 @@ def _readable(catalog: Catalog, tables: list[TableRecord], log: ChangeLogReader)
         if table.state is TableState.LIVE:
             yield table, Lsn.LAST
         elif table.state is TableState.FAILED and known is not None and known.error is not None:
-            base = catalog.newest_base(table.source, table.local, Lsn(known.error.lsn - 1))
+            base = catalog.bases.newest(table.source, table.local, Lsn(known.error.lsn - 1))
             if base is not None and base.position >= known.valid:
                 yield table, Lsn(known.error.lsn)
 
@@ -102,10 +103,10 @@ def _common_base(
 
 def _stands_at(catalog: Catalog, log: ChangeLogReader, table: TableRecord, upto: Lsn) -> Lsn | None:
     """Return where the newest base of a table up to `upto` stands, noting that it stands there also; None: no base."""
-    base = catalog.newest_base(table.source, table.local, upto)
+    base = catalog.bases.newest(table.source, table.local, upto)
     if base is None:
         return None
     if base.position < upto and not log.extent(table.upstream, base.position, upto).chunks:
-        catalog.record_base(table.source, table.local, BaseVersion(base.version, upto, base.schema, base.memory))
+        catalog.bases.note(table.source, table.local, BaseVersion(base.version, upto, base.schema, base.memory))
         return upto
     return base.position

@@ -157,7 +157,7 @@ def _tables(
 ) -> list[TableStatus]:
     found = []
     for table in catalog.tables(source):
-        base = catalog.newest_base(source, table.local, frontiers.durable)
+        base = catalog.bases.newest(source, table.local, frontiers.durable)
         behind = _behind(log, table.upstream, base.position, frontiers.durable) if base else 0
         position = str(base.position) if base else None
         name, upstream = f"{source}.{table.local}", str(table.upstream)

@@ -99,7 +99,7 @@ class Upkeeping:
             self._vacuum(table, schedule, upkeep)
 
     def _vacuum(self, table: FollowedTable, schedule: Schedule, upkeep: Upkeep) -> None:
-        oldest = table.catalog.oldest_version(table.record.source, table.record.local)
+        oldest = table.catalog.bases.oldest_version(table.record.source, table.record.local)
         if oldest is not None and oldest != schedule.kept:
             upkeep.vacuum(oldest)
             table.look_up()

@@ -21,7 +21,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.catalog.store import BaseVersion, TableRecord
+from penstock.catalog.bases import BaseVersion
+from penstock.catalog.store import TableRecord
 from penstock.changelog.history import not_copied
 from penstock.changelog.interface import ChangeLog, Extent
 from penstock.errors import DefiniteError
@@ -206,15 +207,15 @@ def _newest_base(chosen: Chosen, record: TableRecord | None, name: TableName, at
         record is None and logged is not None and logged.error is not None
     ):  # it was dropped, also where nothing came after
         raise logged.error
-    base = None if record is None else chosen.catalog.newest_base(record.source, record.local, at)
+    base = None if record is None else chosen.catalog.bases.newest(record.source, record.local, at)
     if base is None:
-        first = None if record is None else chosen.catalog.first_base(record.source, record.local)
+        first = None if record is None else chosen.catalog.bases.first(record.source, record.local)
         raise not_copied(name, first, at)
     return base
 
 
 def _same_base(chosen: Chosen, name: TableName, version: int, position: Lsn) -> BaseVersion:
-    base = chosen.catalog.base_version(chosen.options.source, _record(chosen, name).local, version, position)
+    base = chosen.catalog.bases.known(chosen.options.source, _record(chosen, name).local, version, position)
     if base is None:
         message = f"the copy of {name} with which this query began is gone"
         raise DefiniteError(message, "Start the query anew, with another checkpoint.")
