@@ -25,8 +25,10 @@ from penstock.envelopes import (
 )
 from penstock.envelopes.messages import message_type
 from penstock.model import TableName
-from penstock.tables.contents import survey
+from penstock.spark.topics.changes import at_hand
+from penstock.tables.contents import Contents, survey
 from penstock.tables.fold import fold
+from penstock.tables.small_fold import fold_small
 
 TOPICS = 110
 BATCHES = 3
@@ -77,9 +79,15 @@ def test_upsert(spark: SparkSession, seed: int) -> None:
     result = upsert(messages, shape)
     at_each_end(result.images.collect(), topics, 10)
     assert refused(result) == all_refused(topics)
-    images = result.images
-    rows = fold(images, shape.schema(TableName("public", "t")), survey(images)).filter("NOT _gone").collect()
-    assert {key_of(row): row["n"] for row in rows} == {key: n for topic in topics for key, n in topic[-1].table.items()}
+    images, schema = result.images, shape.schema(TableName("public", "t"))
+    rows = fold(images, schema, survey(images)).filter("NOT _gone").collect()
+    expected = {key: n for topic in topics for key, n in topic[-1].table.items()}
+    assert {key_of(row): row["n"] for row in rows} == expected
+    changes = at_hand(result, schema)
+    assert changes.few is not None
+    few, _ = fold_small(changes.few, schema, Contents())
+    assert {key_of(row): row["n"] for row in few.to_pylist() if not row["_gone"]} == expected
+    assert refused(changes.found) == all_refused(topics)
 
 
 @random_topics
@@ -101,8 +109,12 @@ def test_debezium(spark: SparkSession, seed: int) -> None:
     for number in range(BATCHES):
         batches = [topic[number] for topic in topics]
         messages = frame(spark, [one for batch in batches for one in batch.messages], value=RECORD).cache()
-        result = debezium(messages, debezium_shape(messages), state, rows_of(spark, table))
+        shape = debezium_shape(messages)
+        result = debezium(messages, shape, state, rows_of(spark, table))
         images = result.images.collect()
+        few = at_hand(result, shape.schema(TableName("public", "t"))).few
+        assert few is not None
+        assert [place(one) for one in few.to_pylist()] == sorted(map(place, images))
         table = laid_over(table, images, key_of)
         assert table == {key: n for batch in batches for key, n in batch.exactly.items()}
         assert counted((one["_image"], one["row"].asDict()) for one in images) == counted(
@@ -115,6 +127,10 @@ def test_debezium(spark: SparkSession, seed: int) -> None:
     assert broken(
         spark.createDataFrame(every, result.images.schema), rows_of(spark, {}), debezium_shape(messages)
     ).isEmpty()
+
+
+def place(image: Any) -> tuple[Any, ...]:
+    return image["_lsn"], image["_ordinal"], image["_image"], *(image["row"][name] for name in ("topic", "id", "n"))
 
 
 def counted(images: Iterable[tuple[int, Any]]) -> Counter[tuple[int, tuple[Any, ...]]]:

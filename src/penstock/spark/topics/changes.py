@@ -26,11 +26,11 @@ from penstock.envelopes import (
     with_included,
     with_meant,
 )
-from penstock.model import image_schema
+from penstock.model import TableSchema, image_schema
 from penstock.sources.kafka.sql_options import EnvelopeKind
 from penstock.sources.kafka.topic_table import TopicTable
 
-__all__ = ["Changes", "changes_of", "memory_after"]
+__all__ = ["Changes", "at_hand", "changes_of", "memory_after"]
 
 _ORDER = [("_lsn", "ascending"), ("_ordinal", "ascending"), ("_image", "ascending")]
 
@@ -47,15 +47,16 @@ class Changes:
 def changes_of(messages: DataFrame, table: TopicTable, memory: str | None, rows: DataFrame) -> Changes:
     """Return the changes of messages that follow those of which there is this `memory`, and that made these `rows`."""
     found = _enveloped(messages, table, memory, rows)
-    return _at_hand(found, table) if messages.isLocal() else Changes(found, None)
+    return at_hand(found, table.table_schema()) if messages.isLocal() else Changes(found, None)
 
 
-def _at_hand(found: Enveloped, table: TopicTable) -> Changes:
+def at_hand(found: Enveloped, schema: TableSchema) -> Changes:
+    """Compute what messages say, once; they are few."""
     told = found.told.toArrow()
     images = told.filter(pc.is_null(told.column("problem"))).sort_by(_ORDER)
     kept = found.told.sparkSession.createDataFrame(told, found.told.schema)
-    schema = image_schema(table.table_schema().columns)
-    return Changes(replace(found, told=kept), images.select(schema.names).cast(schema))
+    columns = image_schema(schema.columns)
+    return Changes(replace(found, told=kept), images.select(columns.names).cast(columns))
 
 
 def _enveloped(messages: DataFrame, table: TopicTable, memory: str | None, rows: DataFrame) -> Enveloped:
