@@ -24,7 +24,7 @@ from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.spark.ranges import spark_schema
 from penstock.tables.base import BaseTable
-from penstock.tables.bounds import has_bounds, intervals
+from penstock.tables.bounds import _widened, has_bounds, intervals
 from penstock.tables.contents import Contents
 from penstock.tables.parquet_files import indexed_columns, write_file
 
@@ -45,6 +45,8 @@ KEYS = [
     ),
     (pa.string(), ["", "a'b", "a\\b"], ["é", "zz", "\U0010ffff" * 40]),
 ]
+DAY = 86_400_000_000
+REACH = {pa.date32(): (-719_162, 2_932_896), pa.timestamp("us", "UTC"): (-719_162 * DAY, 2_932_896 * DAY)}
 EXACT = Contents(unchanged=False, moved=False)
 
 
@@ -147,6 +149,27 @@ def holds(values: pa.ChunkedArray, ordered: list[Any]) -> None:
     covered = [place for low, high in places for place in range(low, high + 1)]
     assert covered == list(range(len(ordered)))
     assert len(found) <= 16
+
+
+@pytest.mark.parametrize("kind", [pa.int16(), pa.int32(), pa.int64(), pa.date32(), pa.timestamp("us", "UTC")], ids=str)
+@given(data=st.data())
+def test_round_bounds_hold_the_keys(kind: pa.DataType, data: st.DataObject) -> None:
+    """They are not much further apart, and can still be written down."""
+    least, most = REACH.get(kind, (-(1 << kind.bit_width - 1), (1 << kind.bit_width - 1) - 1))
+    low, high = sorted(data.draw(st.tuples(*[st.integers(least, most)] * 2)))
+    number = pa.int32() if kind == pa.date32() else pa.int64() if pa.types.is_timestamp(kind) else kind
+    first, last = (
+        pa.array([end.as_py()], kind).view(number)[0].as_py()
+        for end in _widened((pa.scalar(low, kind), pa.scalar(high, kind)))
+    )
+    assert least <= first <= low <= high <= last <= most
+    assert max(low - first, last - high) <= (high - low) / 8
+
+
+def test_the_next_batch_mostly_has_the_same_bounds() -> None:
+    ends = [(950_000, 1_000_000 + 100 * batch) for batch in range(100)]
+    found = {tuple(end.as_py() for end in _widened((pa.scalar(low), pa.scalar(high)))) for low, high in ends}
+    assert len(found) <= 5
 
 
 def test_keys_all_over_the_place_are_one_interval() -> None:

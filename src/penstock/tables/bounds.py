@@ -11,6 +11,9 @@ the whole table; so there may be several intervals, wherever leaving out what li
 Bounds only ever leave out what cannot match: each interval reaches from a key of the batch to another one, in the order
 that Spark has for that type. How wide a gap *seems* decides where to cut, and nothing else. Types whose order or
 statistics are not beyond doubt (floats with NaN and -0.0, binary, what is nested) have no bounds.
+
+Numbers, dates and times are then widened to round ones. Such constants are part of the code that Spark compiles for a
+query: with those of the batch before, which lay nearly there, nothing is compiled again.
 """
 
 from __future__ import annotations
@@ -109,17 +112,35 @@ def _within(value: Column, bounds: Sequence[Interval]) -> Column:
     if not all(_can_be_written(end) for interval in bounds for end in interval):
         return F.lit(True)
     condition = F.lit(False)
-    for low, high in bounds:
+    for low, high in map(_widened, bounds):
         condition |= (value >= _constant(low)) & (value <= _constant(high))
     return condition
 
 
+def _widened(bounds: Interval) -> Interval:
+    """Return bounds that are round, and at most an eighth of their distance further out on each side."""
+    kind = bounds[0].type
+    if not (pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)):
+        return bounds
+    low, high = (end.as_py() if pa.types.is_integer(kind) else end.value for end in bounds)
+    step = 1 << max(0, (high - low).bit_length() - 4)
+    least, most = _reach(kind)
+    ends = max(least, low // step * step), min(most, -(-high // step) * step)
+    return pa.scalar(ends[0], kind), pa.scalar(ends[1], kind)
+
+
+def _reach(kind: pa.DataType) -> tuple[int, int]:
+    """Return the first and the last value of a type that can be written as a constant, as numbers."""
+    if pa.types.is_integer(kind):
+        return -(1 << kind.bit_width - 1), (1 << kind.bit_width - 1) - 1
+    return (_FIRST_DAY, _LAST_DAY) if pa.types.is_date32(kind) else (_FIRST_DAY * _DAY, _LAST_DAY * _DAY)
+
+
 def _can_be_written(value: pa.Scalar) -> bool:
-    if pa.types.is_date32(value.type):
-        return bool(_FIRST_DAY <= value.value <= _LAST_DAY)
-    if pa.types.is_timestamp(value.type):
-        return bool(_FIRST_DAY * _DAY <= value.value <= _LAST_DAY * _DAY)
-    return True
+    if not (pa.types.is_date32(value.type) or pa.types.is_timestamp(value.type)):
+        return True
+    first, last = _reach(value.type)
+    return bool(first <= value.value <= last)
 
 
 def _constant(value: pa.Scalar) -> Column:
