@@ -30,6 +30,16 @@ class Topic:
             producer.produce(self.name, encoded(value), encoded(key), partition=partition)
         assert producer.flush(30) == 0
 
+    def send_aborted(self, messages: Iterable[tuple[Any, Any]]) -> None:
+        """Write messages in a transaction that is given up: they take offsets, and are none."""
+        producer = Producer({**self._client, "transactional.id": f"{self.name}-writer"})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for key, value in messages:
+            producer.produce(self.name, encoded(value), encoded(key), partition=0)
+        assert producer.flush(30) == 0
+        producer.abort_transaction(30)
+
     def remove_before(self, partition: int, offset: int) -> None:
         """Let the broker forget messages, as it does with those that are too old."""
         admin = AdminClient(self._client)

@@ -151,6 +151,25 @@ def test_a_topic_of_rows(broker: KafkaBroker, tmp_path: Path, spark: SparkSessio
         assert rows(live, "SELECT count(*) FROM visits.visits WHERE at IS NULL") == [(0,)]
 
 
+def test_a_range_of_offsets_without_messages(broker: KafkaBroker, tmp_path: Path, spark: SparkSession) -> None:
+    """Messages of a transaction that was given up take offsets; the table goes on all the same."""
+    topic = Topic(broker, "abandoned")
+    topic.send([({"id": 1}, {"n": "x"})])
+    home = Home(tmp_path / "home")
+    create(home, broker, topic.name, f"{BOTH} ENVELOPE UPSERT")
+    query = "SELECT * FROM abandoned.abandoned ORDER BY id"
+    with running(home, spark):
+        taken(home, "abandoned", 1)
+        applied(home, "abandoned.abandoned")
+        topic.send_aborted([({"id": 1}, {"n": "no"}), ({"id": 2}, {"n": "no"})])
+        taken(home, "abandoned", 4)
+        assert rows(home.live(spark), query) == [(1, "x")]
+        applied(home, "abandoned.abandoned")
+        topic.send([({"id": 3}, {"n": "y"})])
+        taken(home, "abandoned", 5)
+        assert rows(home.live(spark), query) == [(1, "x"), (3, "y")]
+
+
 def test_a_message_that_cannot_be_taken_in_stops_its_source_alone_and_it_goes_on_when_told(
     broker: KafkaBroker, tmp_path: Path, spark: SparkSession
 ) -> None:
