@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from pathlib import Path
 
@@ -55,7 +56,8 @@ def test_a_topic_that_is_made_again_under_our_eyes(tmp_path: Path, topics: Topic
     for topic in (name, other):  # one tick is for all: none of them can go on alone
         error = followed.error(topic)
         assert error is not None
-        assert f"the topic {name} was deleted and made again" in error.message
+        # On a slow machine the look at the brokers falls in between.
+        assert re.search(f"the topic {name} (was deleted and made again|is gone)", error.message)
     assert followed.upto(name) == [3, 2]
 
 
