@@ -138,7 +138,12 @@ class TopicsClient:
         """Look once; None where the topics became others meanwhile."""
         before = self._described(topics)
         asked = {topic: found[1] for topic, found in before.items() if found is not None}
-        starts, ends = self._listed(asked, _EARLIEST), self._listed(asked, _LATEST)
+        try:
+            starts, ends = self._listed(asked, _EARLIEST), self._listed(asked, _LATEST)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:  # it was there a moment ago
+                return None
+            raise
         if self._described(topics) != before:
             return None
         return {
