@@ -43,7 +43,7 @@ def shop(database: Any, tmp_path: Path, spark: SparkSession) -> Iterator[Home]:
 def damage(spark: SparkSession, home: Home, statement: str) -> None:
     """Change a base table behind our back; try again where apply was quicker."""
     path = home.path.absolute() / "lake" / "shop"
-    for _ in range(20):
+    for _ in range(100):
         try:
             spark.sql(statement.format(things=f"delta.`{path}/things`", pairs=f"delta.`{path}/pairs`"))
             return
