@@ -51,7 +51,7 @@ from penstock.sources.kafka.ticks import OffsetRange, assigned, tick_bounds, tic
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.spark.boundary import brief
-from penstock.spark.topics.kept import check_kept
+from penstock.spark.topics.still_there import check_still_there
 
 __all__ = ["messages_of", "raw_messages"]
 
@@ -81,7 +81,7 @@ def messages_of(spark: SparkSession, log: TopicLog, table: TopicTable, after: Ls
         few = _fetched(raw, _count(ranges)) if _count(ranges) <= _FEW_MESSAGES else None
     if few is not None:
         return _decoded_here(spark, few, table, log.schemas, bounds, upto)
-    check_kept(log, ranges)
+    check_still_there(log, ranges)
     tick = F.lit(int(upto)).cast("bigint") if bounds is None else _looked_up(bounds)
     return _decoded(raw.withColumn("_tick", tick), table, log.schemas)
 
@@ -102,7 +102,7 @@ def _fetched(raw: DataFrame, count: int) -> pa.Table | None:
     fits = size <= _FEW_BYTES // count
     fitting = {name: F.when(fits, F.col(name)).alias(name) for name in ("key", "value")}
     found = raw.select(*(fitting.get(name, name) for name in raw.columns), fits.alias("fits")).toArrow()
-    return found if pc.all(found.column("fits")).as_py() is not False else None
+    return found if pc.all(found.column("fits"), min_count=0).as_py() else None
 
 
 def _decoded_here(
@@ -160,7 +160,7 @@ def _absence_explained(log: TopicLog, ranges: list[OffsetRange]) -> Iterator[Non
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        check_kept(log, ranges)
+        check_still_there(log, ranges)
         message = f"messages of the topic {ranges[0].topic} could not be read: {brief(error)}"
         raise TransientError(message) from error
 

@@ -10,12 +10,12 @@ from penstock.sources.kafka.start import Start
 from penstock.sources.kafka.ticks import OffsetRange
 from penstock.sources.kafka.topic_log import TopicLog
 
-__all__ = ["check_kept"]
+__all__ = ["check_still_there"]
 
 _REMEDY = "Ask for a later moment. To go back further from now on, let the topic keep its messages for longer."
 
 
-def check_kept(log: TopicLog, read: Sequence[OffsetRange]) -> None:
+def check_still_there(log: TopicLog, read: Sequence[OffsetRange]) -> None:
     """Raise `HistoryGone` where messages of these ranges, which are of one topic, were removed by age."""
     topic = read[0].topic
     with TopicClient(log.what, log.how, log.source, topic) as client:
