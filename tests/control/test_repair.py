@@ -83,12 +83,13 @@ def test_planted_damage_is_found_and_mended_beside_a_writer(database: Any, shop:
         assert everything.rows_changed == 7 + 1
         some = shop.repair("shop", "public.things", where="id = 10001 OR status = 'wrong'")
         assert (some.rows_read, some.rows_changed) == (11, 10)
+        assert shop.repair("shop", "things", keys=[999_999]).rows_read == 0  # others change, which were not read
         assert not differing(shop, spark)
     told = [(repair.table.name, repair.state, bool(repair.asked_by)) for repair in shop.repairs()]
-    assert told == [(name, "done", True) for name in ("things", "pairs", "things")]
+    assert told == [(name, "done", True) for name in ("things", "things", "pairs", "things")]
     answer = shop.sql("SHOW REPAIRS", spark)
     assert isinstance(answer, Answer)
-    assert [row[2] for row in answer.rows] == ["id = 10001 OR status = 'wrong'", "all", "3 keys"]
+    assert [row[2] for row in answer.rows] == ["1 key", "id = 10001 OR status = 'wrong'", "all", "3 keys"]
 
 
 @pytest.mark.timeout(1200)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import random
 
+import pyarrow as pa
 import pytest
+from pyspark.errors import SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
 from tests.tables.model import KEYED, History, Key, Row, key_of, plain, random_history, row, rows_frame
 
+from penstock.model import image_schema
+from penstock.spark.ranges import spark_schema
 from penstock.tables.changed import changed_keys
-from penstock.tables.contents import survey
+from penstock.tables.contents import Contents, survey
 from penstock.tables.fold import fold
 from penstock.tables.overlay import overlay
-from penstock.tables.put_right import laid_over, of_keys, put_right, unresolved
+from penstock.tables.put_right import laid_over, of_keys, only, put_right, unresolved, without
+from penstock.tables.small_fold import fold_small
 from penstock.tables.tail import Tail
 
 
@@ -60,6 +65,40 @@ def test_rows_that_moved_past_the_copy_are_named_and_put_right(spark: SparkSessi
     right = [found for found in history.states[high] if key_of(found) in missing]
     whole = put_right(tail, rows_frame(spark, right), keys_frame(spark, missing), KEYED)
     assert plain(overlay(rows, whole.net, KEYED, whole.contents).collect()) == plain(history.states[high])
+
+
+@pytest.mark.parametrize("seed", [21, 22, 23])
+def test_of_chosen_rows_only_what_happened_to_them_counts(spark: SparkSession, seed: int) -> None:
+    """Others have left-out values as well, and their rows were not read."""
+    history = random_history(seed, full=False, truncate=False)
+    low, high = sorted(history.states)[-6], max(history.states)
+    dice = random.Random(seed)
+    there = sorted({key_of(found) for state in history.states.values() for found in state})
+    for count in (0, 1, 3):
+        chosen = set(dice.sample(there, count))
+        read = [found for found in read_in_chunks(history, low, high, seed) if key_of(found) in chosen]
+        tail = only(tail_of(spark, history, low, high), keys_frame(spark, chosen), KEYED)
+        moved = {key_of(found) for found in unresolved(tail, KEYED)}
+        assert moved <= chosen
+        left = keys_frame(spark, moved)
+        right = of_keys(laid_over(rows_frame(spark, read), without(tail, left, KEYED), KEYED), left, KEYED, "left_anti")
+        expected = [found for found in history.states[high] if key_of(found) in chosen - moved]
+        assert plain(right.collect()) == plain(expected)
+
+
+def test_of_rows_that_are_not_there_nothing_is_asked_that_others_left_out(spark: SparkSession) -> None:
+    """Spark knows of an empty relation when it plans, and evaluates at once what it is joined to."""
+    history = History()
+    history.insert(row(1, "a", 1, "x"))
+    low = history.commit()
+    history.update(history.find(1, "a"), {"n": 2}, [0])
+    images = pa.Table.from_pylist([i for i in history.images if i["_lsn"] > low], image_schema(KEYED.columns))
+    net, contents = fold_small(images, KEYED, Contents(rows=1))
+    tail = Tail(spark.createDataFrame(net, spark_schema(net.schema)), contents)
+    nothing = rows_frame(spark, [])
+    with pytest.raises(SparkRuntimeException, match="does not hold"):
+        of_keys(laid_over(nothing, tail, KEYED), keys_frame(spark, {(1, "b")}), KEYED).collect()
+    assert laid_over(nothing, only(tail, keys_frame(spark, {(1, "b")}), KEYED), KEYED).collect() == []
 
 
 def test_inserts_that_were_read_already_are_there_once(spark: SparkSession) -> None:

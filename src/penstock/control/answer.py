@@ -77,6 +77,7 @@ def repaired(repair: Repair) -> str:
 def _repair_row(repair: Repair) -> tuple[str | int | None, ...]:
     low, high = (None if position is None else str(position) for position in (repair.low, repair.high))
     chosen = repair.chosen
-    rows = f"{len(chosen['keys']):,} keys" if "keys" in chosen else chosen.get("where", "all")
+    keys = len(chosen.get("keys", ()))
+    rows = f"{keys:,} key{'s' * (keys != 1)}" if "keys" in chosen else chosen.get("where", "all")
     asked = (repair.id, f"{repair.source}.{repair.table}", rows, repair.state.value, repair.asked_by, repair.asked_at)
     return (*asked, low, high, repair.rows_read, repair.rows_changed, repair.error)

@@ -45,7 +45,7 @@ from penstock.sources.postgres.keys import Key, key_of
 from penstock.sources.postgres.windows import Windows
 from penstock.tables.base_state import State
 from penstock.tables.commits import Copied
-from penstock.tables.put_right import laid_over, of_keys, put_right, unresolved, without
+from penstock.tables.put_right import laid_over, of_keys, only, put_right, unresolved, without
 from penstock.tables.tail import Tail, read_tail
 
 __all__ = ["ChunkedCopy"]
@@ -208,9 +208,10 @@ class _Chunks:
         keys = self._frame(windows, asked)
         moved = self._keys(unresolved(later, schema)) & asked | self._keys(unresolved(tail, schema, keys))
         left = self._frame(windows, moved)
-        rows = laid_over(self._base.widened(frame(self._spark, read)), without(later, left, schema), schema)
         settled = of_keys(keys, left, schema, "left_anti")
-        return put_right(without(tail, left, schema), of_keys(rows, settled, schema), settled, schema), moved
+        found = of_keys(self._base.widened(frame(self._spark, read)), settled, schema)
+        rows = laid_over(found, only(later, settled, schema), schema)
+        return put_right(without(tail, left, schema), rows, settled, schema), moved
 
     def _lay_over(self, tail: Tail | None, upto: Lsn, copied: Copied | None) -> None:
         if tail is None:

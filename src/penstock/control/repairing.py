@@ -38,7 +38,6 @@ from penstock.control.reaching import reached
 from penstock.control.recorded import captured_of
 from penstock.errors import DefiniteError, HistoryGone, TransientError, UsageError
 from penstock.layout import repair_path
-from penstock.model import TableSchema
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.config import PostgresInstanceConfig
@@ -50,7 +49,7 @@ from penstock.tables.base_state import State
 from penstock.tables.changed import changed_keys
 from penstock.tables.columns import column
 from penstock.tables.live import live_table
-from penstock.tables.put_right import laid_over, of_keys, put_right, unresolved, without
+from penstock.tables.put_right import laid_over, of_keys, only, put_right, unresolved, without
 from penstock.tables.tail import read_tail
 
 __all__ = ["Repairing"]
@@ -196,11 +195,15 @@ class Repairing:
         at = self._standing(table, upto)
         schema = table.base.schema
         later = read_tail(self._spark, self._log, schema, found.low, upto)
+        if found.keys is not None:
+            later = only(later, found.keys, schema)
         moved = {key_of(row, schema.key) for row in unresolved(later, schema)}
         left = frame(self._spark, windows.key_values(sorted(moved)))
         right = laid_over(table.base.widened(found.rows), without(later, left, schema), schema)
         live = self._live(table, at, upto)
-        right, live = (self._chosen_rows(side, found.keys, left, schema) for side in (right, live))
+        if found.keys is not None:
+            live = of_keys(live, found.keys, schema)
+        right, live = (of_keys(side, left, schema, "left_anti") for side in (right, live))
         changed = changed_keys(right, live, schema).localCheckpoint()
         count = changed.count()
         failed = table.state() is TableState.FAILED
@@ -212,17 +215,7 @@ class Repairing:
             _require_commit(table, upto)
         if failed:  # it took in all that the log holds
             table.revive()
-        return count, self._left(moved, found.keys, left, schema)
-
-    def _chosen_rows(self, rows: DataFrame, keys: DataFrame | None, left: DataFrame, schema: TableSchema) -> DataFrame:
-        chosen = rows if keys is None else of_keys(rows, keys, schema)
-        return of_keys(chosen, left, schema, "left_anti")
-
-    def _left(self, moved: set[Key], keys: DataFrame | None, left: DataFrame, schema: TableSchema) -> set[Key]:
-        """Return those of the moved rows that were chosen."""
-        if keys is None or not moved:
-            return moved
-        return {key_of(row, schema.key) for row in of_keys(left, keys, schema).toArrow().to_pylist()}
+        return count, moved
 
     def _reached(self, table: FollowedTable, windows: Windows, high: Lsn) -> Lsn | None:
         """Wait until the log is at the end of a window, and beyond where the table stands: a commit has to move it."""

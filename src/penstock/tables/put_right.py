@@ -21,13 +21,14 @@ from penstock.tables.contents import Contents
 from penstock.tables.overlay import overlay
 from penstock.tables.tail import Tail
 
-__all__ = ["laid_over", "of_keys", "put_right", "unresolved", "without"]
+__all__ = ["laid_over", "of_keys", "only", "put_right", "unresolved", "without"]
 
 
 def laid_over(rows: DataFrame, tail: Tail | None, schema: TableSchema) -> DataFrame:
     """Return what rows that were read somewhere in a range are at its end.
 
-    Other than base rows, they may show changes of the range already: also what it inserts.
+    Other than base rows, they may show changes of the range already: also what it inserts. The net effect must be one
+    on what was read alone: values that other rows left out would be looked for in vain.
     """
     if tail is None:
         return rows
@@ -49,6 +50,11 @@ def put_right(tail: Tail | None, right: DataFrame, keys: DataFrame, schema: Tabl
 def without(tail: Tail | None, keys: DataFrame, schema: TableSchema) -> Tail | None:
     """Return the net effect on all rows but those that have these keys."""
     return None if tail is None else replace(tail, net=of_keys(tail.net, keys, schema, "left_anti"))
+
+
+def only(tail: Tail | None, keys: DataFrame, schema: TableSchema) -> Tail | None:
+    """Return the net effect on rows that have these keys."""
+    return None if tail is None else replace(tail, net=of_keys(tail.net, keys, schema))
 
 
 def unresolved(tail: Tail | None, schema: TableSchema, sources: DataFrame | None = None) -> list[dict[str, Any]]:
