@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from penstock.catalog.bases import BaseVersion
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
+from penstock.changelog.interface import ChangeLog
 from penstock.errors import PenstockError
 from penstock.layout import base_path, quarantine_path
 from penstock.positions import Lsn
@@ -35,14 +36,14 @@ class FollowedTable:
         self.record = record
         self.captured = captured
         self.quarantine = quarantine_path(home, record.source, record.local).absolute()
-        """Where messages go that it cannot take in, if it is one that a topic makes."""
+        """Where goes what it refuses, if it does."""
         self.base = BaseTable(spark, str(path), captured.table_schema())
         self.at: State | None = None
         """What its Delta log said last; None while there is no whole copy."""
         self.applied: Lsn | None = None
         """Up to where apply has taken it in, or nothing has happened to it; None before its first look."""
-        self.tried: object = None
-        """With which options a topic's table that failed was last tried again."""
+        self.tried: ChangeLog | None = None
+        """How its log was read when it had failed and was last tried again."""
         self.writing = threading.Lock()
         self.gone = False
         """Whether it was let go, because it is dropped or captured anew: nothing may be done or noted for it any more.

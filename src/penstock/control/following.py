@@ -291,10 +291,10 @@ class Follower:
             self._fail(table, error)
 
     def _may_go_on(self, table: FollowedTable) -> bool:
-        """Whether a topic's table that failed is to be tried again: once with each way to treat what it met."""
-        if not isinstance(self._log, TopicLog) or self._log.how == table.tried:
+        """Whether a table that failed is to be tried again: once with each way to treat what it refuses."""
+        if not table.captured.refuses() or self._log == table.tried:
             return False
-        table.tried = self._log.how
+        table.tried = self._log
         return True
 
     def _merge(self, table: FollowedTable, at: State, upto: Lsn, logged: LoggedTable) -> None:

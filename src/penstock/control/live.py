@@ -23,7 +23,6 @@ from penstock.control.wishes import dropped
 from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
 from penstock.layout import base_path, quarantine_path
 from penstock.positions import Lsn
-from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sql.query import Wanted, resolve
 from penstock.tables.base_state import State
 from penstock.tables.live import live_table
@@ -88,9 +87,10 @@ class Live:
 
     @cached_property
     def _quarantines(self) -> dict[str, TableRecord]:
-        """What topics' tables could not take in, by name; a table of the same name goes before."""
-        topics = {record.name for record in self._catalog.sources() if record.kind == "KAFKA"}
-        tables = [record for record in self._tables.values() if record.source in topics]
+        """What tables refused, by name; a table of the same name goes before."""
+        produced = [(source.name, t) for source in self._catalog.sources() for t in instance_of(source).produced()]
+        refusing = {(source, table.name) for source, table in produced if table.refuses()}
+        tables = [record for record in self._tables.values() if (record.source, record.upstream) in refusing]
         named = {f"{record.source}.{record.local}_quarantine": record for record in tables}
         return {name: record for name, record in named.items() if name not in self._tables}
 
@@ -185,15 +185,13 @@ class Live:
             message = f"{record.upstream} is not captured" + (f": {record.error}" if record.error else "")
             raise DefiniteError(message, record.remedy or "")
         if record.state is TableState.FAILED and logged is not None and logged.error is None:
-            if self._ended_behind(record, upto):
+            if captured[0].refuses() and self._ended_behind(record, upto):
                 return logged
             raise DefiniteError(record.error or f"{record.upstream} is not captured", record.remedy or "")
         return logged
 
     def _ended_behind(self, record: TableRecord, upto: Lsn) -> bool:
-        """Whether a topic's table failed beyond a position: its base stands just before where it did."""
-        if not isinstance(self._catalog.log(record.source), TopicLog):
-            return False
+        """Whether a table ended by itself beyond a position: its base stands just before where it did."""
         last = self._catalog.bases.newest(record.source, record.local, Lsn.LAST)
         return last is not None and upto <= last.position
 

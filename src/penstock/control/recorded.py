@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from penstock.catalog.store import Debt, SourceRecord
 from penstock.errors import UsageError
@@ -22,6 +23,8 @@ __all__ = [
     "whole_spec_of",
 ]
 
+_KEPT = 64
+
 
 def spec_of(record: SourceRecord) -> Source:
     """Read what was asked for."""
@@ -36,12 +39,18 @@ def whole_spec_of(name: str, records: Sequence[SourceRecord]) -> Source:
 
 def instance_of(record: SourceRecord) -> InstanceConfig:
     """Read a source's instance config."""
-    return kind(record.kind).config.model_validate_json(record.instance)
+    return _instance(record.kind, record.instance)
 
 
 def debt_of(debt: Debt) -> InstanceConfig:
     """Read what a debt is about."""
-    return kind(debt.kind).config.model_validate_json(debt.instance)
+    return _instance(debt.kind, debt.instance)
+
+
+@lru_cache(maxsize=_KEPT)
+def _instance(name: str, text: str) -> InstanceConfig:
+    """Read a config once: it is a value, may have thousands of tables, and every live view asks for it."""
+    return kind(name).config.model_validate_json(text)
 
 
 def database_spec_of(record: SourceRecord) -> PostgresSource:

@@ -95,6 +95,13 @@ class ProducedTable(BaseModel, ABC):
         """Say whether its commits hold more than rows: what is to be known of changes so far to take the next ones."""
         return False
 
+    def refuses(self) -> bool:
+        """Say whether it may refuse a part of what its log holds: to put that aside, or to end there by itself.
+
+        What it put aside can be read as a table. One that ended can be tried again with other options.
+        """
+        return False
+
 
 class InstanceConfig(BaseModel, ABC):
     """All that one running piece of a source needs. A value; knows how to clean up what it made outside."""

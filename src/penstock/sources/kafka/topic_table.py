@@ -88,6 +88,10 @@ class TopicTable(RowTable):
         """Say whether it has to be known which messages came before: to tell repeated ones."""
         return self.envelope is EnvelopeKind.DEBEZIUM
 
+    def refuses(self) -> bool:
+        """Anybody can write anything into a topic."""
+        return True
+
     @property
     def records(self) -> bool:
         """Whether values are records of Debezium."""
