@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from tests.control.broker import Topic
 from tests.control.shop import PATIENCE, until
 from tests.control.test_other_kinds import running, state
@@ -22,10 +23,13 @@ from tests.formats.conftest import framed, record
 from penstock.catalog.store import Catalog
 from penstock.control.home import Home
 from penstock.control.live import Live
-from penstock.errors import DefiniteError, HistoryGone, UsageError
+from penstock.errors import DefiniteError, HistoryGone, TableError, UsageError
+from penstock.layout import base_path
 from penstock.positions import Lsn
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.spark.topics import messages
+from penstock.tables.base_state import State
+from penstock.tables.live import live_table
 from penstock.testing.kafka import KafkaBroker, start_kafka
 from penstock.testing.registry import start_registry
 
@@ -170,6 +174,44 @@ def test_a_range_of_offsets_without_messages(broker: KafkaBroker, tmp_path: Path
         assert rows(home.live(spark), query) == [(1, "x"), (3, "y")]
 
 
+@pytest.mark.parametrize("envelope", ["NONE", "UPSERT"])
+@pytest.mark.parametrize("few", [50_000, 0], ids=["few", "many"])
+def test_no_query_passes_by_a_message_that_cannot_be_taken_in(
+    broker: KafkaBroker, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, few: int, envelope: str
+) -> None:
+    """Apply has not come to it yet: a view is all that stands between it and whoever asks."""
+    topic = Topic(broker, f"broken_{envelope.lower()}_{few}")
+    topic.send([({"id": 1}, {"n": 1})])
+    home = Home(tmp_path / "home")
+    formats = BOTH if envelope == "UPSERT" else "FORMAT JSON"
+    create(home, broker, topic.name, f"{formats} ENVELOPE {envelope}")
+    with running(home, spark):
+        before = taken(home, topic.name, 1)
+        applied(home, f"{topic.name}.{topic.name}")
+        topic.send([({"id": 2}, {"n": 2}), ({"id": 3}, b"{"), ({"id": 4}, {"n": 4})])
+        upto = taken(home, topic.name, 4)
+    catalog = Catalog(home.path / "penstock.db")
+    base = catalog.bases.newest(topic.name, topic.name, before)
+    assert base is not None
+    at = State(base.version, base.position, base.schema)
+    path = base_path(home.path, topic.name, topic.name).absolute()
+    monkeypatch.setattr(messages, "_FEW_MESSAGES", few)
+
+    def view() -> DataFrame:
+        return live_table(spark, catalog.log(topic.name), path, at, base.schema, upto)
+
+    if few:
+        with pytest.raises(TableError, match=r"offset 2 of partition 0 of topic broken\w+: its value") as caught:
+            view()
+        assert "SET (on error = 'quarantine')" in caught.value.remedy
+        return
+    for query in ("true", "n = 4", "n IS NOT NULL"):
+        with pytest.raises((PySparkException, Py4JJavaError), match="offset 2 of partition 0"):
+            view().where(query).collect()
+        with pytest.raises((PySparkException, Py4JJavaError), match="offset 2 of partition 0"):
+            view().where(query).count()
+
+
 def test_a_message_that_cannot_be_taken_in_stops_its_source_alone_and_it_goes_on_when_told(
     broker: KafkaBroker, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -186,8 +228,8 @@ def test_a_message_that_cannot_be_taken_in_stops_its_source_alone_and_it_goes_on
         second = taken(home, "bad", 2)
         bad.send([({"id": 3}, b"{secret"), (None, {"n": 4}), ({"id": 5}, {"n": 5})])
         taken(home, "bad", 5)
-        with pytest.raises((PySparkException, DefiniteError), match="offset 2 of partition 0") as caught:
-            home.live(spark).table("bad.bad").collect()
+        with pytest.raises(DefiniteError, match="offset 2 of partition 0"):
+            home.live(spark).table("bad.bad")
         until(lambda: state(home, "bad.bad") == "failed", "the table stops")
         with pytest.raises(DefiniteError, match="offset 2 of partition 0 of topic bad: its value") as caught:
             home.live(spark).table("bad.bad")

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import StorageLevel
@@ -26,9 +24,8 @@ from pyspark.sql import functions as F
 
 from penstock.control.followed import FollowedTable
 from penstock.envelopes import Deduplicated, Enveloped, Shape, broken
-from penstock.errors import TableError
 from penstock.positions import Lsn
-from penstock.sources.kafka.ticks import taken_by, tick_bounds, tick_of, tick_table, tick_within
+from penstock.sources.kafka.ticks import taken_by, tick_within
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.sources.kafka.with_options import OnError
@@ -39,19 +36,12 @@ from penstock.tables.base_state import State
 from penstock.tables.bounds import within_keys
 from penstock.tables.columns import column
 from penstock.tables.quarantine import Quarantine
+from penstock.tables.refused import Fault, bounds_within, ended_by, first_faults, how_to_go_on
 from penstock.tables.topic_tail import rows_in, topic_tail
 
 __all__ = ["TopicApply"]
 
 _MOST_MESSAGES = 2_000_000
-
-
-class _Fault(NamedTuple):
-    """A message that the table cannot go on with."""
-
-    partition: int
-    offset: int
-    problem: str
 
 
 class TopicApply:
@@ -89,7 +79,7 @@ class TopicApply:
         with closing(self._log.reader()) as reader:
             if reader.extent(self._made.name, after, upto).rows <= _MOST_MESSAGES:
                 return upto
-        return tick_within(self._bounds(after, upto), _MOST_MESSAGES)
+        return tick_within(bounds_within(self._log, self._made, after, upto), _MOST_MESSAGES)
 
     def _take(self, at: State, upto: Lsn) -> bool:
         """Merge one range; say whether there was anything in it."""
@@ -100,7 +90,7 @@ class TopicApply:
         with _at_hand(read) as messages:
             changes = changes_of(messages, self._made, at.memory, rows)
             found = changes.found
-            faults = _first_faults(changes)
+            faults = first_faults(changes)
             if faults and self._stops(found):
                 self._end(at, upto, faults, self._remedy())
             if faults:
@@ -135,7 +125,7 @@ class TopicApply:
         if raw is not None:
             self._quarantine.add(raw, found.refused, incarnation, upto)
 
-    def _first_breach(self, changes: Changes, rows: DataFrame) -> _Fault | None:
+    def _first_breach(self, changes: Changes, rows: DataFrame) -> Fault | None:
         """Return the first change that does not follow from what is there."""
         schema, shape = self._table.base.schema, self._made.shape
         added = {column.name for column in self._made.include}
@@ -146,7 +136,7 @@ class TopicApply:
         there = near.join(keys.alias("sought"), same, "left_semi")
         images = changes.found.images.withColumn("row", own.whole(F.col("row")))
         breaches = broken(images, there, own).orderBy("_lsn", "partition", "offset").limit(1).collect()
-        return _Fault(breaches[0].partition, breaches[0].offset, breaches[0].problem) if breaches else None
+        return Fault(breaches[0].partition, breaches[0].offset, breaches[0].problem) if breaches else None
 
     def _keys(self, changes: Changes) -> DataFrame:
         """Return the keys of all rows that are touched, some perhaps more than once."""
@@ -156,56 +146,26 @@ class TopicApply:
         keys = pa.table({name: pc.struct_field(changes.few.column("row"), name) for name in names})
         return self._spark.createDataFrame(keys, spark_schema(keys.schema))
 
-    def _end(self, at: State, upto: Lsn, faults: list[_Fault], remedy: str) -> None:
+    def _end(self, at: State, upto: Lsn, faults: list[Fault], remedy: str) -> None:
         """Merge what lies before the first of some faults, and raise the error of the table."""
-        first, tick = self._earliest(at.position, upto, faults)
-        before = Lsn(tick - 1)
+        error = ended_by(self._log, self._made, at.position, upto, faults, remedy)
+        before = Lsn(error.lsn - 1)
         if at.position < before and self._take(at, before):
             self._table.look_up()
-        topic = self._made.topic.name
-        message = (
-            f"the message at offset {first.offset} of partition {first.partition} of topic {topic}: {first.problem}"
-        )
-        raise TableError(str(self._made.name), Lsn(tick), message, remedy)
-
-    def _earliest(self, after: Lsn, upto: Lsn, faults: list[_Fault]) -> tuple[_Fault, int]:
-        """Return the fault that became visible first, and at which tick."""
-        places = (
-            np.array([fault.partition for fault in faults], np.int32),
-            np.array([f.offset for f in faults], np.int64),
-        )
-        ticks = tick_of(self._bounds(after, upto), *places).to_numpy()
-        first = min(range(len(faults)), key=lambda each: (ticks[each], faults[each].partition))
-        return faults[first], int(ticks[first])
-
-    def _bounds(self, after: Lsn, upto: Lsn) -> pa.Table:
-        with closing(self._log.ticks.reader()) as reader:
-            return tick_bounds(reader.read(reader.extent(tick_table(self._made.topic.name).name, after, upto)))
+        raise error
 
     def _remedy(self) -> str:
-        source = self._log.source
         if self._log.how.on_error is OnError.QUARANTINE:
+            source = self._log.source
             look = f"SELECT * FROM {source}.{self._table.record.local}_quarantine"
             return (
                 f"As many messages are in quarantine as may be: {look}. To go on, allow more: ALTER SOURCES {source} "
                 "SET (quarantine limit = …)."
             )
-        return (
-            f"To put such messages aside and go on: ALTER SOURCES {source} SET (on error = 'quarantine'). To read the "
-            f"topic anew: ALTER SOURCES {source} RETRY TABLE {self._made.name}."
-        )
+        return how_to_go_on(self._log, self._made)
 
 
 _ANEW = "Changes are missing, or came twice. Read the topic anew (RETRY TABLE), or choose ENVELOPE DEBEZIUM UPSERT."
-
-
-def _first_faults(changes: Changes) -> list[_Fault]:
-    """Return the first refused message of each partition."""
-    if changes.few is not None and changes.found.refused.isEmpty():  # which costs nothing there
-        return []
-    refused = changes.found.refused.groupBy("partition")
-    first = refused.agg(F.min("offset").alias("offset"), F.min_by("problem", "offset").alias("problem")).collect()
-    return [_Fault(row["partition"], row["offset"], row["problem"]) for row in first]
 
 
 @contextmanager

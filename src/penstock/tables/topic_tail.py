@@ -2,7 +2,7 @@
 
 The same as `penstock.tables.live` does of a log that holds the changes; here they are messages, and Spark reads them
 where they are. A message that cannot be taken in is left out where it is put into quarantine, and else an error of
-whoever reads the table at a position behind it.
+whoever reads the table at a position behind it: of few messages at once, of many when Spark comes to it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from penstock.tables.base_state import State
 from penstock.tables.contents import Contents
 from penstock.tables.fold import fold
 from penstock.tables.overlay import overlay
+from penstock.tables.refused import ended_by, first_faults, how_to_go_on
 from penstock.tables.small_fold import fold_small
 from penstock.tables.tail import Tail
 
@@ -40,6 +41,8 @@ def live_topic(
         return rows
     changes = changes_of(messages, table, at.memory, rows)
     lenient = log.how.on_error is OnError.QUARANTINE
+    if not lenient and changes.few is not None and (faults := first_faults(changes)):
+        raise ended_by(log, table, at.position, upto, faults, how_to_go_on(log, table))
     if not schema.key:
         return rows.union(rows_in(changes.found.images if lenient else changes.found.strict, schema))
     tail = topic_tail(spark, log, changes, schema, at.position, upto, lenient=lenient)
@@ -49,9 +52,9 @@ def live_topic(
 def topic_tail(
     spark: SparkSession, log: TopicLog, changes: Changes, schema: TableSchema, after: Lsn, upto: Lsn, *, lenient: bool
 ) -> Tail:
-    """Return the net effect of changes; unless `lenient`, it cannot be read where a message was refused."""
+    """Return the net effect of changes; unless `lenient`, that of many cannot be read where a message was refused."""
     contents = _contents(log, schema, after, upto)
-    if changes.few is None or not (lenient or changes.found.refused.isEmpty()):
+    if changes.few is None:
         return Tail(fold(changes.found.images if lenient else changes.found.strict, schema, contents), contents)
     net, known = fold_small(changes.few, schema, contents)
     return Tail(spark.createDataFrame(net, spark_schema(net.schema)), known)
