@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.spark.session import session
 from penstock.testing.postgres import start_postgres
 from tests.longest_first import longest_first
+
+os.environ.setdefault("PENSTOCK_APPLY_REST", "0.5")  # of tests, most of the rest would be spent waiting for it
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.control.shop import Shop, running_shop, until
 
-from penstock.control import following, upkeeping
+from penstock.control import following, pace, upkeeping
 from penstock.control.upkeeping import COMMITS, FIRST_VACUUM_SECONDS, VACUUM_SECONDS, Schedule
 from penstock.errors import TransientError
 from penstock.layout import base_path
@@ -50,8 +50,8 @@ def test_files_are_removed_once_an_hour() -> None:
 
 def test_beside_apply(tmp_path: Path, database: Any, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "_KEEP_SECONDS", 0.2)
-    monkeypatch.setattr(following, "_REST", 0.0)
-    monkeypatch.setattr(following, "_SHORTEST_PAUSE", 0.2)
+    monkeypatch.setattr(pace, "_SHORTEST_PAUSE", 0.2)
+    monkeypatch.setenv("PENSTOCK_APPLY_REST", "0")
     monkeypatch.setattr(upkeeping, "COMMITS", 2)
     monkeypatch.setattr(upkeeping, "_REST", 0.0)
     monkeypatch.setattr(upkeeping, "_SHORTEST_REST", 0.1)

@@ -35,6 +35,7 @@ from penstock.control.beginning import begin
 from penstock.control.chunking import ChunkedCopy
 from penstock.control.copying import ParallelCopy
 from penstock.control.followed import FollowedTable, Progress
+from penstock.control.pace import apply_rest, pause_after
 from penstock.control.recorded import database_instance_of, database_spec_of, instance_of
 from penstock.control.repairing import Repairing
 from penstock.control.side_by_side import side_by_side
@@ -53,9 +54,6 @@ from penstock.tables.tail import read_tail
 __all__ = ["Follower"]
 
 _SIDE_BY_SIDE = 2
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
-_REST = 3.0
-"""Pauses are this many times as long as a round of merges: live views need no hurry, queries need the cores."""
 _RETRY_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 _LET_GO_SECONDS = 5.0
@@ -74,6 +72,7 @@ class Follower:
         self._source = source
         self._spark = spark
         self._progress = progress
+        self._rest = apply_rest()
         self._tables: list[FollowedTable] = []
         self._away: set[TableName] = set()
         """Tables that were let go and not yet taken back: what the catalog says of them is about to change."""
@@ -244,7 +243,7 @@ class Follower:
                 side_by_side(self._pool, partial(self._apply, durable=durable, logged=logged), behind)
                 seen = durable
                 cost = time.monotonic() - started
-                self._stop.wait(min(max(_REST * cost, _SHORTEST_PAUSE), _LONGEST_PAUSE))
+                self._stop.wait(pause_after(cost, self._rest))
 
     def _is_behind(
         self, table: FollowedTable, log: ChangeLogReader, logged: dict[TableName, LoggedTable], durable: Lsn
