@@ -28,6 +28,8 @@ _LOG = logging.getLogger("penstock.kafka")
 _LOG.addHandler(logging.NullHandler())
 _Answer = TypeVar("_Answer")
 _STEP_SECONDS = 1.0
+_LISTEN_SECONDS = 0.1
+"""Asked for many messages, the consumer waits so long for them, also where the last one is there."""
 _AT_ONCE = 500
 
 
@@ -81,7 +83,7 @@ class TopicClient:
         self.consumer.assign([TopicPartition(self._topic, number, low) for number, low, _ in places if number in left])
         heard = time.monotonic()
         while left:
-            for message in self.consumer.consume(_AT_ONCE, _STEP_SECONDS):
+            for message in self.consumer.consume(_AT_ONCE, _LISTEN_SECONDS):
                 heard, error = time.monotonic(), message.error()
                 if error is None:
                     yield message.key(), message.value()
