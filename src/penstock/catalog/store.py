@@ -28,7 +28,7 @@ from penstock.positions import Lsn
 from penstock.sources.family import InstanceConfig
 from penstock.sources.kinds import kind, kinds
 
-__all__ = ["Catalog", "Debt", "SourceRecord", "TableRecord", "Wish"]
+__all__ = ["Catalog", "Debt", "SourceRecord", "TableRecord", "Wish", "read_instance"]
 
 _WAL_SECONDS = 10.0
 
@@ -140,7 +140,7 @@ class Catalog:
         log = log_at(home, name, record.log if record else None)
         if record is None or not _reads_elsewhere(record.kind):
             return log
-        return _instance(record.kind, record.instance).reading(log, state_path(home, name))
+        return read_instance(record.kind, record.instance).reading(log, state_path(home, name))
 
     def add_sources(self, sources: Sequence[tuple[SourceRecord, Sequence[TableRecord]]]) -> None:
         """Write sources and their tables, all in one step."""
@@ -334,8 +334,8 @@ def _reads_elsewhere(kind_name: str) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _instance(kind_name: str, text: str) -> InstanceConfig:
-    """Read an instance config; it is asked for again and again."""
+def read_instance(kind_name: str, text: str) -> InstanceConfig:
+    """Read an instance config, once: it may name thousands of tables, and every live view asks for it."""
     return kind(kind_name).config.model_validate_json(text)
 
 

@@ -23,6 +23,7 @@ from penstock.control.wishes import dropped
 from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
 from penstock.layout import base_path, quarantine_path
 from penstock.positions import Lsn
+from penstock.sources.kinds import kinds
 from penstock.sql.query import Wanted, resolve
 from penstock.tables.base_state import State
 from penstock.tables.live import live_table
@@ -87,8 +88,12 @@ class Live:
 
     @cached_property
     def _quarantines(self) -> dict[str, TableRecord]:
-        """What tables refused, by name; a table of the same name goes before."""
-        produced = [(source.name, t) for source in self._catalog.sources() for t in instance_of(source).produced()]
+        """What tables refused, by name; a table of the same name goes before.
+
+        Of a source whose kind is not installed here nothing is known; that hurts nobody else.
+        """
+        known = [source for source in self._catalog.sources() if source.kind in kinds()]
+        produced = [(source.name, table) for source in known for table in instance_of(source).produced()]
         refusing = {(source, table.name) for source, table in produced if table.refuses()}
         tables = [record for record in self._tables.values() if (record.source, record.upstream) in refusing]
         named = {f"{record.source}.{record.local}_quarantine": record for record in tables}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
-from penstock.catalog.store import Debt, SourceRecord
+from penstock.catalog.store import Debt, SourceRecord, read_instance
 from penstock.errors import UsageError
 from penstock.sources.family import InstanceConfig, ProducedTable, Source
 from penstock.sources.kinds import kind
@@ -23,8 +22,6 @@ __all__ = [
     "whole_spec_of",
 ]
 
-_KEPT = 64
-
 
 def spec_of(record: SourceRecord) -> Source:
     """Read what was asked for."""
@@ -39,18 +36,12 @@ def whole_spec_of(name: str, records: Sequence[SourceRecord]) -> Source:
 
 def instance_of(record: SourceRecord) -> InstanceConfig:
     """Read a source's instance config."""
-    return _instance(record.kind, record.instance)
+    return read_instance(record.kind, record.instance)
 
 
 def debt_of(debt: Debt) -> InstanceConfig:
     """Read what a debt is about."""
-    return _instance(debt.kind, debt.instance)
-
-
-@lru_cache(maxsize=_KEPT)
-def _instance(name: str, text: str) -> InstanceConfig:
-    """Read a config once: it is a value, may have thousands of tables, and every live view asks for it."""
-    return kind(name).config.model_validate_json(text)
+    return read_instance(debt.kind, debt.instance)
 
 
 def database_spec_of(record: SourceRecord) -> PostgresSource:
