@@ -18,7 +18,7 @@ import pytest
 from penstock.control.home import open_home
 from penstock.demo.load import Load
 from penstock.positions import Lsn
-from penstock.testing.cluster import SparkCluster, start_cluster
+from penstock.testing.cluster import BRIEF, SparkCluster, start_cluster
 from penstock.testing.kafka import start_kafka
 from tests.conftest import Database
 from tests.end_to_end.conftest import Penstock
@@ -37,6 +37,7 @@ def follow(home: Path, folder: Path, master: str) -> dict[str, int]:
     """Run the program; return how many rows it says the tables have."""
     environment = {
         **os.environ,
+        **BRIEF,
         "PYSPARK_SUBMIT_ARGS": f"--master {master} pyspark-shell",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
