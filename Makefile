@@ -3,6 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --timeout 60
 BENCH ?= stream
 VERSIONS ?= 14 15 16 17 18
 
@@ -65,8 +66,9 @@ $(READY): requirements.lock pyproject.toml src/penstock/spark/jars.lock
 		"Install one (Debian: apt install python3 python3-venv), or say where it is: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@echo "setting up $(VENV) with $(PYTHON); this takes a few minutes the first time"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	for pause in 5 20 -; do $(INSTALL) --require-hashes --requirement requirements.lock && break; \
+		test $$pause != - && echo "this did not succeed; trying again" && sleep $$pause || exit 1; done
+	$(INSTALL) --no-deps --no-build-isolation --editable .
 	$(BIN)/python -c 'from penstock.spark.jars import ensure_jars; ensure_jars(print)'
 	@echo "compiling kernels, once"
 	$(BIN)/python -m penstock.formats.warm & formats=$$!; $(BIN)/python -m penstock.sources.postgres.warm && wait $$formats

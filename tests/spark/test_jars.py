@@ -24,10 +24,11 @@ class Repository:
     def __init__(self, content: bytes | None) -> None:
         self.content = content
         self.asked = 0
+        self.breaks_off = 0
 
     def retrieve(self, wanted: list[Jar], scratch: Path) -> list[Path]:
         self.asked += 1
-        if self.content is None:
+        if self.content is None or self.asked <= self.breaks_off:
             raise TransientError("could not fetch", "Try again.")
         for jar in wanted:
             (scratch / jar.artifact).write_bytes(self.content)
@@ -39,6 +40,7 @@ def serve(content: bytes | None, monkeypatch: pytest.MonkeyPatch, cache: Path) -
     monkeypatch.setenv("PENSTOCK_CACHE", str(cache))
     monkeypatch.setattr(jars, "locked_jars", lambda: [LOCKED])
     monkeypatch.setattr(jars, "_retrieve", repository.retrieve)
+    monkeypatch.setattr(jars, "_PAUSES", (0.0, 0.0))
     return repository
 
 
@@ -72,6 +74,14 @@ def test_a_truncated_jar_is_fetched_again(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert repository.asked == 2
 
 
+def test_a_fetch_that_breaks_off_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    repository = serve(CONTENT, monkeypatch, tmp_path)
+    repository.breaks_off = 2
+    said: list[str] = []
+    assert ensure_jars(said.append)[0].read_bytes() == CONTENT
+    assert said[1:] == ["could not fetch; trying again"] * 2
+
+
 def test_a_failed_fetch_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     serve(None, monkeypatch, tmp_path)
     with pytest.raises(TransientError):
@@ -82,6 +92,7 @@ def test_a_failed_fetch_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, t
 def test_what_ivy_cannot_find_is_transient_and_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path))
     monkeypatch.setattr(jars, "locked_jars", lambda: [LOCKED])
+    monkeypatch.setattr(jars, "_PAUSES", ())
     monkeypatch.setattr(jars, "_run", lambda command, wanted: "Server access error at url x (no route)")
     with pytest.raises(TransientError, match="no route") as caught:
         ensure_jars()

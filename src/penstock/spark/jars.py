@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -36,6 +37,7 @@ __all__ = ["Jar", "ensure_jars", "fetched_jars", "locked_jars", "read_lock"]
 _Progress = Callable[[str], None]
 
 _FETCH_SECONDS = 600
+_PAUSES = (2.0, 10.0)
 _SETTINGS = """\
 <ivysettings>
   <settings defaultResolver="central"/>
@@ -133,10 +135,21 @@ def _made(folder: Path) -> Path:
 def _fetch(jars: list[Jar], folder: Path, progress: _Progress) -> None:
     progress(f"fetching {', '.join(jar.coordinates for jar in jars)} (once)")
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=folder) as scratch:
-        fetched = _retrieve(jars, Path(scratch))
+        fetched = _retrieved(jars, Path(scratch), progress)
         for jar, path in zip(jars, fetched, strict=True):
             _verify(jar, path)
             path.replace(jar.path(folder))
+
+
+def _retrieved(jars: list[Jar], scratch: Path, progress: _Progress) -> list[Path]:
+    """Fetch `jars` into `scratch`; once more where that breaks off."""
+    for pause in _PAUSES:
+        try:
+            return _retrieve(jars, scratch)
+        except TransientError as error:
+            progress(f"{error.message}; trying again")
+            time.sleep(pause)
+    return _retrieve(jars, scratch)
 
 
 def _retrieve(jars: list[Jar], scratch: Path) -> list[Path]:
