@@ -27,6 +27,7 @@ from penstock.errors import DefiniteError, HistoryGone, TableError, UsageError
 from penstock.layout import base_path
 from penstock.positions import Lsn
 from penstock.sources.kafka.topic_log import TopicLog
+from penstock.sources.kafka.with_options import KafkaWithOptions
 from penstock.spark.topics import messages
 from penstock.tables.base_state import State
 from penstock.tables.live import live_table
@@ -65,6 +66,13 @@ def taken(home: Home, source: str, messages: int) -> Lsn:
 
     until(reached, f"{messages} messages of {source}")
     return home.frontiers(source).durable
+
+
+def options(home: Home, source: str) -> KafkaWithOptions:
+    """What a source is read with by now."""
+    log = Catalog(home.path / "penstock.db").log(source)
+    assert isinstance(log, TopicLog)
+    return log.how
 
 
 def applied(home: Home, table: str) -> None:
@@ -251,6 +259,7 @@ def test_a_message_that_cannot_be_taken_in_stops_its_source_alone_and_it_goes_on
         assert "its key is null" in null[5]
 
         home.sql("ALTER SOURCES bad SET (quarantine limit = 3)")
+        until(lambda: options(home, "bad").quarantine_limit == 3, "the limit is taken over")
         bad.send([(None, {"n": 6}), (None, {"n": 7})])
         until(lambda: state(home, "bad.bad") == "failed", "there are too many")
         with pytest.raises(DefiniteError, match="offset 5 of partition 0") as caught:

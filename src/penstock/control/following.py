@@ -238,6 +238,7 @@ class Follower:
                 if durable <= seen and time.monotonic() < looked + _ERRORS_SECONDS:
                     continue
                 started = looked = time.monotonic()
+                self._log = self._catalog.log(self._source)  # options that were set before these changes came hold
                 logged = log.tables()
                 behind = [table for table in self._tables if self._is_behind(table, log, logged, durable)]
                 side_by_side(self._pool, partial(self._apply, durable=durable, logged=logged), behind)
