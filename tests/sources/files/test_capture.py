@@ -204,7 +204,8 @@ def test_a_file_that_went_is_not_missed_and_may_come_back(tmp_path: Path, folder
         (folder / "a.json").unlink()
         (folder / "b.json").write_text(lines(3, 4))
         capture.until(lambda: capture.durable() == 2)
-        (folder / "a.json").write_text(lines(0, 5))
+        (folder / ".a.json").write_text(lines(0, 5))
+        (folder / ".a.json").rename(folder / "a.json")  # while it is written, it is shorter than what was read of it
         capture.until(lambda: capture.durable() == 3)
     assert ids(capture) == [0, 1, 2, 3, 3, 4]
 
