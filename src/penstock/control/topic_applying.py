@@ -36,7 +36,7 @@ from penstock.tables.base_state import State
 from penstock.tables.bounds import within_keys
 from penstock.tables.columns import column
 from penstock.tables.quarantine import Quarantine
-from penstock.tables.refused import Fault, bounds_within, ended_by, first_faults, how_to_go_on
+from penstock.tables.refused import Fault, ended_by, first_faults, how_to_go_on
 from penstock.tables.topic_tail import rows_in, topic_tail
 
 __all__ = ["TopicApply"]
@@ -79,7 +79,7 @@ class TopicApply:
         with closing(self._log.reader()) as reader:
             if reader.extent(self._made.name, after, upto).rows <= _MOST_MESSAGES:
                 return upto
-        return tick_within(bounds_within(self._log, self._made, after, upto), _MOST_MESSAGES)
+        return tick_within(self._log.bounds(self._made, after, upto), _MOST_MESSAGES)
 
     def _take(self, at: State, upto: Lsn) -> bool:
         """Merge one range; say whether there was anything in it."""

@@ -142,7 +142,7 @@ def _fetch(jars: list[Jar], folder: Path, progress: _Progress) -> None:
 
 
 def _retrieved(jars: list[Jar], scratch: Path, progress: _Progress) -> list[Path]:
-    """Fetch `jars` into `scratch`; once more where that breaks off."""
+    """Fetch `jars` into `scratch`; again where that breaks off."""
     for pause in _PAUSES:
         try:
             return _retrieve(jars, scratch)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from pyspark.sql import functions as F
 
 from penstock.errors import TableError
 from penstock.positions import Lsn
-from penstock.sources.kafka.ticks import tick_bounds, tick_of, tick_table
+from penstock.sources.kafka.ticks import tick_of
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.spark.topics.changes import Changes
 
-__all__ = ["Fault", "bounds_within", "ended_by", "first_faults", "how_to_go_on"]
+__all__ = ["Fault", "ended_by", "first_faults", "how_to_go_on"]
 
 
 class Fault(NamedTuple):
@@ -45,7 +43,7 @@ def ended_by(
         np.array([fault.partition for fault in faults], np.int32),
         np.array([fault.offset for fault in faults], np.int64),
     )
-    ticks = tick_of(bounds_within(log, table, after, upto), *places).to_numpy()
+    ticks = tick_of(log.bounds(table, after, upto), *places).to_numpy()
     which = min(range(len(faults)), key=lambda each: (ticks[each], faults[each].partition))
     first = faults[which]
     place = f"offset {first.offset} of partition {first.partition} of topic {table.topic.name}"
@@ -58,9 +56,3 @@ def how_to_go_on(log: TopicLog, table: TopicTable) -> str:
         f"To put such messages aside and go on: ALTER SOURCES {log.source} SET (on error = 'quarantine'). To read the "
         f"topic anew: ALTER SOURCES {log.source} RETRY TABLE {table.name}."
     )
-
-
-def bounds_within(log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn) -> pa.Table:
-    """Return which offsets each tick of (after, upto] reached in a table's topic."""
-    with closing(log.ticks.reader()) as reader:
-        return tick_bounds(reader.read(reader.extent(tick_table(table.topic.name).name, after, upto)))

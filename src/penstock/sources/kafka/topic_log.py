@@ -36,7 +36,7 @@ from penstock.errors import UsageError
 from penstock.model import Image, TableName
 from penstock.positions import Lsn
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions
-from penstock.sources.kafka.ticks import OffsetRange, ranges_within
+from penstock.sources.kafka.ticks import OffsetRange, ranges_within, tick_bounds, tick_table
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
@@ -97,6 +97,11 @@ class TopicLog(ChangeLog):
         """Return which messages of a table's topic are in (after, upto]."""
         with closing(self.ticks.reader()) as reader:
             return ranges_within(reader, table.topic.name, after, upto)
+
+    def bounds(self, table: TopicTable, after: Lsn, upto: Lsn) -> pa.Table:
+        """Return which of these messages are of which tick; see `tick_bounds`."""
+        with closing(self.ticks.reader()) as reader:
+            return tick_bounds(reader.read(reader.extent(tick_table(table.topic.name).name, after, upto)))
 
 
 class TopicLogReader(ChangeLogReader):

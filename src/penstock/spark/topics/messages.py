@@ -20,7 +20,7 @@ are such, they are many.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -47,7 +47,7 @@ from penstock.errors import TransientError
 from penstock.formats import Registry, RegistryAddress, ResolvedFormat, decode, decode_batch
 from penstock.positions import Lsn
 from penstock.sources.kafka.spark_options import spark_options
-from penstock.sources.kafka.ticks import OffsetRange, assigned, tick_bounds, tick_of, tick_table
+from penstock.sources.kafka.ticks import OffsetRange, assigned, tick_of
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.spark.boundary import brief
@@ -222,7 +222,6 @@ def _client(address: RegistryAddress, cache: Path) -> Registry:
 
 def _bounds(log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn) -> pa.Table | None:
     """Return which offsets are of which tick; None where the order of messages does not depend on it."""
-    with closing(log.ticks.reader()) as reader:
-        found = tick_bounds(reader.read(reader.extent(tick_table(table.topic.name).name, after, upto)))
+    found = log.bounds(table, after, upto)
     several = (len(np.unique(found.column(name).to_numpy())) > 1 for name in ("partition", "tick"))
     return found if all(several) else None
