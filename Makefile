@@ -7,8 +7,8 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --ti
 BENCH ?= stream
 VERSIONS ?= 14 15 16 17 18
 
-# Tests wait for servers and processes a good part of their time: three workers, where there are two cores. Each gets
-# whole files, in the order of tests/longest_first.py.
+# One worker has all tests that need Spark, the others have the rest, in whole files: see tests/lanes.py. Tests wait for
+# servers and processes a good part of their time: three workers, where there are two cores.
 WORKERS ?= 3
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -18,25 +18,34 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	&& echo $$python && break; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test matrix oldest lint format bench docs lock clean
+.PHONY: help setup demo test test-deep matrix coverage mutations lint format bench docs lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## the virtual environment, all packages as locked, Spark's jars; nothing when up to date
 
 demo: $(READY) ## Postgres under load, captured into live Spark tables; needs nothing else
 	$(BIN)/penstock demo
 
-test: lint ## lint, types, all tests; CI runs this, then `make oldest`
-	$(BIN)/pytest $(SIDE_BY_SIDE) tests
+test: lint ## lint, types, and the fast tier of tests: every feature, on real Postgres, Spark and Kafka
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not deep" tests
+
+test-deep: $(READY) ## the deep tier: kills, clusters, real Debezium, benchmarks, long random histories, Postgres 14 to 17
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m deep tests
+	$(BIN)/python -m tests.matrix --source $(filter-out 18,$(VERSIONS)) $(SIDE_BY_SIDE)
+
+coverage: $(READY) ## line and branch coverage of both tiers; TIER=fast or TIER=deep for one
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(SIDE_BY_SIDE) $(if $(TIER),-m $(if $(filter fast,$(TIER)),"not deep",deep)) tests
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered
+
+mutations: $(READY) ## break the code on purpose, one thing at a time, and show that the fast tier notices
+	$(BIN)/python -m tests.mutations --keep-going
 
 matrix: $(READY) ## the tests that face Postgres, on each version that is supported; VERSIONS="14 16" chooses
 	$(BIN)/python -m tests.matrix $(VERSIONS) $(SIDE_BY_SIDE)
-
-oldest: $(READY) ## the tests of the Postgres source, on the oldest version that is supported
-	PENSTOCK_TEST_POSTGRES=$(firstword $(VERSIONS)) $(BIN)/pytest $(SIDE_BY_SIDE) tests/sources/postgres \
-		--ignore-glob "tests/sources/postgres/test_decoder*"
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

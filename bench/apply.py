@@ -39,7 +39,7 @@ from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.spark.ranges import images
 from penstock.spark.session import session
-from penstock.tables.base import BaseTable
+from penstock.tables.base import DeltaBaseTable
 from penstock.tables.tail import read_tail
 
 __all__ = ["run"]
@@ -69,7 +69,7 @@ class _Table:
     spark: SparkSession
     log: ChangeLog
     schema: TableSchema
-    base: BaseTable
+    base: DeltaBaseTable
     plain: str
     positions: list[Lsn]
     """Where each batch ends, from the beginning on."""
@@ -85,7 +85,7 @@ class _Table:
         folder.mkdir()
         log = SqliteLog(folder / "log.db")
         log.create(Lsn(1))
-        base = BaseTable(spark, str(folder / "base"), schema)
+        base = DeltaBaseTable(spark, str(folder / "base"), schema)
         base.create(_rows(spark, rows), Lsn(1))
         _rows(spark, rows).write.format("delta").save(str(folder / "plain"))
         return cls(rows, spark, log, schema, base, str(folder / "plain"), [Lsn(1)], batch)

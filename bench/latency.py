@@ -38,9 +38,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.rounds import print_environment, print_table
-from penstock.control.home import Home
-from penstock.control.supervisor import CaptureSupervisor
 from penstock.embedded.postgres import start_postgres
+from penstock.engine.supervisor import CaptureSupervisor
+from penstock.home import Home
 from penstock.spark.session import session
 
 __all__ = ["UNIT", "run"]

@@ -32,13 +32,13 @@ from bench.rounds import Sample, Spread, alternate, median_ratio, print_environm
 from penstock.changelog.frames import stored_schema
 from penstock.changelog.interface import Chunk, transaction_schema
 from penstock.changelog.sqlite.log import SqliteLog
-from penstock.control.home import Home
-from penstock.control.supervisor import CaptureSupervisor
 from penstock.embedded.postgres import start_postgres
+from penstock.engine.supervisor import CaptureSupervisor
+from penstock.home import Home
 from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.spark.session import session
-from penstock.tables.base import BaseTable
+from penstock.tables.base import DeltaBaseTable
 from penstock.tables.base_state import State
 from penstock.tables.live import live_table
 
@@ -126,7 +126,7 @@ class _Table:
                 chunk = _chunk(schema, first, rows)
                 upto = Lsn(chunk.transactions.column(0)[-1].as_py())
                 writer.publish([chunk], upto, committed_at=int(upto))
-        BaseTable(spark, str(folder / name), schema).create(spark.range(rows).selectExpr(*_VALUES), _START)
+        DeltaBaseTable(spark, str(folder / name), schema).create(spark.range(rows).selectExpr(*_VALUES), _START)
         return cls(spark, folder / name, log, schema, upto)
 
     def bare(self) -> DataFrame:

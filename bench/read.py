@@ -24,7 +24,7 @@ from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog, SourceRecord
 from penstock.changelog.frames import stored_schema
 from penstock.changelog.interface import ChangeLog, Chunk, transaction_schema
-from penstock.changelog.shapes import changes
+from penstock.changelog.user_rows import changes
 from penstock.layout import catalog_path
 from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn

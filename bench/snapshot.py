@@ -47,8 +47,8 @@ from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.sources.postgres.types import warm
 from penstock.spark.session import session
-from penstock.tables.base import BaseTable
-from penstock.tables.initial_copy import files_of_ranges
+from penstock.tables.base import DeltaBaseTable
+from penstock.tables.snapshot_files import files_of_ranges
 
 __all__ = ["Upstream", "prepared", "run"]
 
@@ -225,7 +225,7 @@ def _delta(
     with _watched() as watched:
         before = time.perf_counter()
         files = files_of_ranges(spark, upstream.server.url, upstream.snapshot, upstream.table, ranges, target)
-        BaseTable(spark, str(target), schema).create_of_files(files, upstream.snapshot.lsn)
+        DeltaBaseTable(spark, str(target), schema).create_of_files(files, upstream.snapshot.lsn)
         seconds = time.perf_counter() - before
     upstream.took(name, watched.peak)
     shutil.rmtree(target)

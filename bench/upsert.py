@@ -37,20 +37,21 @@ from bench.rounds import Sample, size, timed
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.changelog.sqlite.log import SqliteLog
-from penstock.control.followed import FollowedTable
-from penstock.control.topic_applying import TopicApply
+from penstock.engine.table import FollowedTable
+from penstock.engine.topic_apply import TopicApply
 from penstock.formats import JsonFormat, resolve
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.kafka.client_settings import spark_options
 from penstock.sources.kafka.config import KafkaConfig
-from penstock.sources.kafka.spark_options import spark_options
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions
 from penstock.sources.kafka.ticks import OffsetRange, assigned, tick_row, tick_table
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.topic_table import FollowedTopic, TopicTable
 from penstock.sources.kafka.with_options import KafkaWithOptions
-from penstock.sources.steps import Numbering, inserted
+from penstock.sources.polling_steps import Numbering, inserted
 from penstock.spark.session import session
+from penstock.tables.spark_tables import SparkTables
 from penstock.testing.kafka import KafkaBroker, start_kafka
 
 __all__ = ["run"]
@@ -165,7 +166,7 @@ def _followed(folder: Path, spark: SparkSession, config: KafkaConfig, captured: 
     source = SourceRecord(config.source, "KAFKA", "{}", config.model_dump_json(), SourceState.READY)
     record = TableRecord(config.source, captured.name, "orders", TableState.LIVE)
     catalog.add_sources([(source, [record])])
-    return FollowedTable(folder, catalog, record, captured, spark)
+    return FollowedTable(folder, catalog, record, captured, SparkTables(spark))
 
 
 def _rows(spark: SparkSession, rows: int) -> DataFrame:

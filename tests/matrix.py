@@ -1,7 +1,8 @@
-"""The tests that face Postgres, on one version after the other: ``python -m tests.matrix 14 15 16 17 18``.
+"""The tests that talk to Postgres, on one version after the other: ``python -m tests.matrix 14 15 16 17 18``.
 
-Spark is not started. Arguments after the versions (``-x``, ``-k …``) go to pytest. At the end a table says what passed
-where, and the exit code is 1 if anything failed anywhere.
+With ``--source``, those of the Postgres source alone, as `make test-deep` runs them. Tests that need no server are
+left out: their result does not depend on its version. Arguments after the versions (``-x``, ``-k …``) go to pytest. At
+the end a table says what passed where, and the exit code is 1 if anything failed anywhere.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.testing.postgres import VERSION_VARIABLE, programs, versions
+from tests.facing_postgres import FACING_POSTGRES
 
-FACING_POSTGRES = ("tests/sources/postgres", "tests/control", "tests/cli", "tests/demo")
-NEEDS_SPARK = ("tests/cli/test_sql.py",)
+SOURCE = ("tests/sources/postgres",)
+ALL = (*SOURCE, "tests/engine", "tests/cli", "tests/demo")
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,10 @@ class Outcome:
         )
 
 
-def run(version: int, options: list[str]) -> Outcome:
+def run(version: int, folders: Sequence[str], options: list[str]) -> Outcome:
     """Run the tests on one version, showing what pytest shows."""
     programs(version)
-    command = [sys.executable, "-m", "pytest", *FACING_POSTGRES, *(f"--ignore={path}" for path in NEEDS_SPARK), "-q"]
+    command = [sys.executable, "-m", "pytest", *folders, "-q", "-m", "not deep", FACING_POSTGRES]
     environment = {**os.environ, VERSION_VARIABLE: str(version)}
     began, last = time.monotonic(), ""
     print(f"\nPostgres {version}", flush=True)
@@ -53,13 +56,15 @@ def run(version: int, options: list[str]) -> Outcome:
 
 def main(arguments: list[str]) -> int:
     """Run the versions that were named, or all."""
+    folders = SOURCE if "--source" in arguments[:1] else ALL
+    arguments = arguments[1:] if folders == SOURCE else arguments
     asked = [int(argument) for argument in itertools.takewhile(str.isdigit, arguments)]
     unknown = set(asked) - set(versions())
     if unknown:
         print(f"there is no Postgres {sorted(unknown)} to test on; name some of {list(versions())}", file=sys.stderr)
         return 2
     options = arguments[len(asked) :]
-    outcomes = [run(version, options) for version in asked or versions()]
+    outcomes = [run(version, folders, options) for version in asked or versions()]
     print("\nPostgres  result     time  tests", *(outcome.row() for outcome in outcomes), sep="\n")
     return int(any(outcome.code != 0 for outcome in outcomes))
 

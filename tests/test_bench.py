@@ -56,6 +56,7 @@ def in_spark() -> dict[str, str]:
     return {name: told for name, (_, told) in found.items()}
 
 
+@pytest.mark.deep
 def test_stream_ends_with_its_ratio() -> None:
     done = bench("stream", "--quick")
     assert done.returncode == 0, done.stderr
@@ -63,12 +64,14 @@ def test_stream_ends_with_its_ratio() -> None:
     assert "synchronous_commit=on" in done.stdout
 
 
+@pytest.mark.deep
 def test_memory_ends_with_its_ratio() -> None:
     done = bench("memory", "--quick", rows=40_000)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"ratio memory \d+\.\d\d", done.stdout.splitlines()[-1])
 
 
+@pytest.mark.deep
 def test_formats_ends_with_its_ratio() -> None:
     done = bench("formats", "--quick", rows=500)
     assert done.returncode == 0, done.stderr
@@ -77,6 +80,7 @@ def test_formats_ends_with_its_ratio() -> None:
         assert contestant in done.stdout
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("name", "figure", "told"),

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.durations import duration_text, parse_duration
 from penstock.errors import UsageError
-from penstock.sizes import parse_size, size_text
+from penstock.units import duration_text, parse_duration, parse_size, size_text
 
 
 @pytest.mark.parametrize(

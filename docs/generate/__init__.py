@@ -6,7 +6,7 @@
     codecs ─▶ types.md               states.py ─▶ states.md                 HomeStatus ─▶ status.md
     CheckReport ─▶ check.md          PostgresOptions ─▶ source-options.md   transaction_json ─▶ tail.md
     VerifyReport ─▶ verify.md        options of other kinds ─▶ other-sources.md
-    statements.py, options ─▶ sql.md KafkaWithOptions ─▶ kafka-options.md
+    statements.py, options ─▶ sql.md KafkaWithOptions ─▶ kafka-options.md   DETECTED ─▶ detected.md
 
 A page is a module with a function `page`. What the code does not say, a word on each field of the status and on each
 type, stands in that module; a field or a type without one is a `KeyError`, so a page cannot lag behind.
@@ -20,6 +20,7 @@ from pathlib import Path
 from docs.generate import (
     check,
     cli,
+    detected,
     errors,
     kafka_options,
     other_sources,
@@ -56,6 +57,7 @@ def pages() -> dict[str, str]:
         "other-sources.md": other_sources.page,
         "kafka-options.md": kafka_options.page,
         "sql.md": sql.page,
+        "detected.md": detected.page,
     }
     return {name: f"{_MADE}\n\n{make().strip()}\n" for name, make in makers.items()}
 

@@ -8,7 +8,7 @@ from docs.generate.attributes import attribute_docs
 from docs.generate.json_shapes import shape
 from docs.generate.markdown import code, table
 
-from penstock.control.check import CheckFinding, CheckReport, CheckTable
+from penstock.engine.check import CheckFinding, CheckReport, CheckTable
 from penstock.sources.findings import Level
 
 __all__ = ["page"]

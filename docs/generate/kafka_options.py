@@ -9,11 +9,11 @@ from typing import get_args
 from docs.generate.markdown import code, table
 from docs.generate.option_tables import choices, option_table
 
+from penstock.sources.kafka.client_settings import TRANSLATIONS
 from penstock.sources.kafka.message_formats import FormatOptions
-from penstock.sources.kafka.security import KerberosOptions, Mechanism, SaslOptions, SecurityProtocol, SslOptions
-from penstock.sources.kafka.sense import REFUSED
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions, Metadata
-from penstock.sources.kafka.translation import TRANSLATIONS
+from penstock.sources.kafka.tls import KerberosOptions, Mechanism, SaslOptions, SecurityProtocol, SslOptions
+from penstock.sources.kafka.validation import REFUSED
 from penstock.sources.kafka.with_options import (
     Beginning,
     IsolationLevel,

@@ -6,8 +6,7 @@ import pyarrow as pa
 from docs.generate.markdown import code, table
 from docs.generate.spark_types import spark_type
 
-from penstock.changelog.shapes import changes_schema
-from penstock.changelog.updates import updates_schema
+from penstock.changelog.user_rows import changes_schema, updates_schema
 from penstock.spark.source_options import PenstockOptions
 
 __all__ = ["page"]
@@ -63,7 +62,8 @@ _CHANGE = {
     "_op": "`insert`, `update`, `delete` or `truncate`; `snapshot` for a row of the table as it is at `_lsn`.",
     "_diff": "+1 for a row that came, -1 for one that went.",
     "_lsn": "Commit end LSN of the transaction.",
-    "_ordinal": "Place of the change in its transaction, over all its tables, from 0.",
+    "_ordinal": "Place of the change in its transaction, over all its tables. It rises, with gaps: parts of the "
+    "transaction that were rolled back, and changes of tables that are not captured, have places, too.",
     "_xid": "Transaction id.",
     "_committed_at": "Commit time at the source.",
     "_unchanged": "Columns of `after` that Postgres did not send because they did not change (TOAST); null there.",

@@ -11,8 +11,8 @@ from penstock.sources.option_syntax import options_of
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.sources.syntax import Flag
 from penstock.sql import statements
+from penstock.sql.errors import SqlError
 from penstock.sql.grammar import parse
-from penstock.sql.sql_error import SqlError
 
 __all__ = ["page"]
 
@@ -87,7 +87,7 @@ def _statements() -> list[list[str]]:
     """Take form and meaning from the first line of each statement's docstring."""
     rows = []
     for name in statements.__all__:
-        if name != "Statement":
+        if inspect.isclass(getattr(statements, name)):
             form, _, meaning = (inspect.getdoc(getattr(statements, name)) or "").partition("\n")[0].partition("``: ")
             rows.append([code(form.strip("`")), f"{meaning[0].upper()}{meaning[1:]}"])
     return sorted(rows)

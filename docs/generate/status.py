@@ -7,7 +7,7 @@ import json
 from docs.generate.json_shapes import shape
 
 from penstock.catalog.states import SourceState, TableState
-from penstock.control.status import DebtStatus, HomeStatus, ReaderStatus, SourceStatus, TableStatus
+from penstock.engine.status import DebtStatus, HomeStatus, ReaderStatus, SourceStatus, TableStatus
 
 __all__ = ["page"]
 
@@ -44,8 +44,8 @@ _FIELDS: dict[type, dict[str, str]] = {
         "readers": "Who still needs history, and from where on.",
         "part_of": "Of a [shard](../how-to/capture-shards.md), the name that you gave to all of them; else null.",
         "shard": "Of a shard, what its rows have in `penstock_shard`; else null.",
-        "waiting": "While the home runs: what the source waits for, like the rest of a transaction, and why that "
-        "may be; else null.",
+        "waiting": "While the home runs: what the source waits for, like an answer of Postgres (with the time of the "
+        "last one) or the rest of a transaction, and why that may be; else null.",
         "valid_from": "From which moment on its tables are valid, where reading began in the middle of transactions; "
         "else null.",
     },

@@ -9,9 +9,9 @@ from decimal import Decimal
 import pyarrow as pa
 from docs.generate.markdown import code, table
 
-from penstock.changelog.shapes import changes_schema
 from penstock.changelog.transactions import Transaction
-from penstock.control.transaction_json import VERSION, transaction_json
+from penstock.changelog.user_rows import changes_schema
+from penstock.engine.transaction_tail import VERSION, transaction_json
 from penstock.positions import Lsn
 
 __all__ = ["page"]
@@ -27,7 +27,11 @@ _TAIL = {
 }
 _TAIL_CHANGE = {
     "op": ("string", "`insert`, `update`, `delete` or `truncate`."),
-    "ordinal": ("integer", "Its place among all changes of the transaction, over all tables of the source."),
+    "ordinal": (
+        "integer",
+        "Its place among all changes of the transaction, over all tables of the source. It rises, with gaps: parts of "
+        "the transaction that were rolled back, and changes of tables that are not captured, have places, too.",
+    ),
     "unchanged": (
         "list of strings",
         "Columns of `after` that were not sent as they did not change (TOAST): null there.",
@@ -52,7 +56,10 @@ def page() -> str:
     return "\n\n".join(
         [
             "# penstock tail --format json",
-            "One line per transaction, in commit order; of several shards, in that of each.",
+            "One line per transaction, in commit order; of several shards, in that of each. A table that fails is left "
+            "out from there on, and stderr tells it, once: `left out`, the table, from which position on, the reason; "
+            "then `to do`. A table that is named, or the last one that is left, ends the tail with its error, exit "
+            "code 3.",
             f"```json\n{line}\n```",
             "## A transaction",
             table(["field", "type", "meaning"], [[code(name), *words] for name, words in _TAIL.items()]),

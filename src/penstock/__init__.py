@@ -9,9 +9,9 @@ from penstock.positions import Lsn
 
 if TYPE_CHECKING:
     from penstock.changelog.transactions import Transaction
-    from penstock.control.home import Home
-    from penstock.control.home import open_home as open
-    from penstock.control.live import Live
+    from penstock.home import Home
+    from penstock.home import open_home as open
+    from penstock.live import Live
     from penstock.spark.session import configure, session
 
 __all__ = [
@@ -30,11 +30,11 @@ __all__ = [
 ]
 
 _LATER = {
-    "Home": ("penstock.control.home", "Home"),
-    "Live": ("penstock.control.live", "Live"),
+    "Home": ("penstock.home", "Home"),
+    "Live": ("penstock.live", "Live"),
     "Transaction": ("penstock.changelog.transactions", "Transaction"),
     "configure": ("penstock.spark.session", "configure"),
-    "open": ("penstock.control.home", "open_home"),
+    "open": ("penstock.home", "open_home"),
     "session": ("penstock.spark.session", "session"),
 }
 

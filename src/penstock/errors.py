@@ -11,7 +11,9 @@
     │   ├── HistoryGone           a range begins before `valid`: that history was removed
     │   ├── NoSource              what was to be dropped or changed is not there: IF EXISTS forgives it
     │   ├── SourceExists          what was to be made here is there already: IF NOT EXISTS forgives it
-    │   └── Taken                 what was to be made outside is there already: it is somebody else's
+    │   ├── Taken                 what was to be made outside is there already: it is somebody else's
+    │   ├── NotOurs               what was to be removed outside is somebody else's by now, or may be
+    │   └── InternalError         an exception that nobody expected, by its type and place: a defect of ours
     └── TransientError            may pass by itself; retried with backoff, never data       exit 4
         └── InUse                 somebody else reads what this source reads; they may be about to end
 
@@ -27,8 +29,10 @@ __all__ = [
     "DefiniteError",
     "HistoryGone",
     "InUse",
+    "InternalError",
     "LogCorrupt",
     "NoSource",
+    "NotOurs",
     "PenstockError",
     "ProtocolError",
     "SourceExists",
@@ -102,6 +106,14 @@ class SourceExists(DefiniteError):
 
 class Taken(DefiniteError):
     """What was to be made outside is there already, and somebody else's: it is not ours to remove."""
+
+
+class NotOurs(DefiniteError):
+    """What was to be removed outside is, or may be, somebody else's by now: it is left as it is."""
+
+
+class InternalError(DefiniteError):
+    """An exception that nobody expected, by its type and place: a defect of ours."""
 
 
 class TransientError(PenstockError):

@@ -19,6 +19,7 @@ __all__ = [
     "base_path",
     "capture_log_path",
     "catalog_path",
+    "defects_path",
     "lake_path",
     "log_path",
     "quarantine_path",
@@ -77,3 +78,8 @@ def run_path(home: Path) -> Path:
 def capture_log_path(home: Path, source: str) -> Path:
     """Return the file into which the capture process of a source writes what it says."""
     return run_path(home) / f"capture-{source}.log"
+
+
+def defects_path(home: Path, source: str) -> Path:
+    """Return the file that tells where exceptions came from that nobody expected, in copy and apply of a source."""
+    return run_path(home) / f"defects-{source}.log"

@@ -137,7 +137,8 @@ def image_schema(columns: pa.Schema) -> pa.Schema:
     """Return the schema in which images of a table are read from the change log.
 
     ``_lsn`` is the commit end LSN, ``_ordinal`` the change's place in its transaction (an UPDATE's two images share
-    it), ``_unchanged`` lists the columns (by index) whose value was not sent because it did not change (TOAST).
+    it; some may be missing, see `penstock.positions`), ``_unchanged`` lists the columns (by index) whose value was not
+    sent because it did not change (TOAST).
     """
     return pa.schema(
         [

@@ -1,7 +1,8 @@
 """Positions in the history of a Postgres database.
 
 A *position* is the end LSN of a commit record. Transactions become visible in that order, so the position of a
-transaction, unlike the LSN of a row, is monotone. Within a transaction the *ordinal* counts its changes from 0.
+transaction, unlike the LSN of a row, is monotone. Within a transaction the *ordinal* of its changes rises, over all
+tables. It is given when a change comes: what is rolled back later, or is of a table that is not captured, leaves gaps.
 
 The past is asked for by a position or by a *moment*, a time with its zone: what had committed by then.
 """

@@ -15,7 +15,7 @@ from penstock.catalog.bases import BaseVersion
 from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
-from penstock.errors import DefiniteError, TransientError
+from penstock.errors import DefiniteError, TableError, TransientError
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 
@@ -253,7 +253,7 @@ def test_a_catalog_of_the_first_version_is_taken_on(shop: Catalog, tmp_path: Pat
     path = tmp_path / "home" / "penstock.db"
     with closing(sqlite3.connect(path)) as db:
         db.executescript(
-            "DROP TABLE debt; DROP TABLE copy_progress; DROP TABLE repair;"
+            "DROP TABLE debt; DROP TABLE copy_progress; DROP TABLE repair; DROP TABLE error_ahead;"
             "ALTER TABLE source DROP COLUMN log; ALTER TABLE source DROP COLUMN part_of;"
             "ALTER TABLE source DROP COLUMN shard; ALTER TABLE source DROP COLUMN keep_tables;"
             "ALTER TABLE source DROP COLUMN durable; ALTER TABLE base_version DROP COLUMN memory;"
@@ -261,6 +261,24 @@ def test_a_catalog_of_the_first_version_is_taken_on(shop: Catalog, tmp_path: Pat
         )
     again = Catalog(path)
     assert (again.debts(), again.source("shop")) == ([], source())
+
+
+def test_an_error_that_a_view_found_is_kept_until_it_is_taken_back_or_the_table_begins_again(shop: Catalog) -> None:
+    [table] = [record for record in shop.tables("shop") if record.local == "orders"]
+    assert shop.errors_ahead("shop") == {}
+    for lsn in (8, 7):
+        shop.note_error_ahead(table, TableError("public.orders", Lsn(lsn), f"broken at {lsn}", "Mend it."))
+    assert shop.errors_ahead("shop") == {"orders": (Lsn(7), "broken at 7", "Mend it.")}
+    shop.note_error_ahead(table, None)
+    assert shop.errors_ahead("shop") == {}
+    shop.note_error_ahead(table, TableError("public.orders", Lsn(7), "broken", "Mend it."))
+    shop.grant(table, TableState.PENDING)
+    assert shop.errors_ahead("shop") == {}
+    shop.note_error_ahead(table, TableError("public.orders", Lsn(7), "broken", "Mend it."))
+    shop.remove_source("shop")
+    assert shop.errors_ahead("shop") == {}
+    shop.note_error_ahead(table, TableError("public.orders", Lsn(7), "broken", "Mend it."))
+    assert shop.errors_ahead("shop") == {}
 
 
 def test_progress_never_goes_back_and_totals_hold_what_has_come(shop: Catalog) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from tests.changelog.chunks import ITEMS, ORDERS
+from tests.servers import SharedBroker
 
 from penstock.changelog.interface import ChangeLog, ChangeLogReader, ChangeLogWriter
 from penstock.changelog.kafka.log import KafkaLog
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.positions import Lsn
-from penstock.testing.kafka import KafkaBroker, start_kafka
 
 START = Lsn(10)
 
@@ -24,18 +24,11 @@ def sqlite_log(folder: Path, request: pytest.FixtureRequest) -> ChangeLog:
 
 
 def kafka_log(folder: Path, request: pytest.FixtureRequest) -> ChangeLog:
-    broker: KafkaBroker = request.getfixturevalue("kafka")
+    broker: SharedBroker = request.getfixturevalue("broker")
     return KafkaLog(broker.bootstrap, f"penstock.{uuid.uuid4().hex}")
 
 
 LOGS: dict[str, Callable[[Path, pytest.FixtureRequest], ChangeLog]] = {"sqlite": sqlite_log, "kafka": kafka_log}
-
-
-@pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """One broker for the whole run; each test has its own topics."""
-    with start_kafka(tmp_path_factory.mktemp("kafka")) as broker:
-        yield broker
 
 
 @pytest.fixture(params=list(LOGS))

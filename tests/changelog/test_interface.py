@@ -9,6 +9,8 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -20,6 +22,7 @@ from penstock.changelog.interface import (
     ChangeLogReader,
     ChangeLogWriter,
     Chunk,
+    Commit,
     Discarded,
     Extent,
     Prepared,
@@ -28,6 +31,10 @@ from penstock.changelog.interface import (
 from penstock.errors import DefiniteError, TableError
 from penstock.model import Image, TableName, TableSchema, with_missing
 from penstock.positions import Lsn
+from penstock.testing.waiting import PATIENCE, until
+
+HOURS = 100 * PATIENCE
+"""A wait that lasts so long ends only because there is news."""
 
 
 def test_a_new_log_is_empty(reader: ChangeLogReader) -> None:
@@ -113,13 +120,17 @@ def test_all_tables_move_in_one_step(log: ChangeLog, writer: ChangeLogWriter) ->
 
     thread = threading.Thread(target=look)
     thread.start()
-    for lsn in range(11, 61):
-        writer.publish([chunk(ORDERS, [inserted(lsn)]), chunk(ITEMS, [inserted(lsn)])], Lsn(lsn))
-        time.sleep(0.002)
+    lsns = itertools.count(11)
+
+    def published() -> bool:
+        for lsn in itertools.islice(lsns, 10):
+            writer.publish([chunk(ORDERS, [inserted(lsn)]), chunk(ITEMS, [inserted(lsn)])], Lsn(lsn))
+        return lsn >= 60 and len(set(looks)) > 2
+
+    until(published, "looks at several positions")
     stop.set()
     thread.join()
     assert torn == []
-    assert len(set(looks)) > 2
     assert looks == sorted(looks)
 
 
@@ -246,12 +257,37 @@ def test_a_table_can_begin_anew(writer: ChangeLogWriter, reader: ChangeLogReader
     assert (logged[ITEMS.table].valid, logged[ITEMS.table].generation) == (START, 0)
 
 
+def test_where_a_table_began_anew_is_kept(log: ChangeLog) -> None:
+    with closing(log.writer()) as writer, closing(log.reader()) as reader:
+        writer.define(ORDERS, START)
+        writer.publish([chunk(ORDERS, [inserted(20)])], Lsn(20))
+        assert reader.tables()[ORDERS.table].begun == Lsn.ZERO
+        writer.define(ORDERS, None, 1)
+        writer.publish([], Lsn(40))
+        writer.retain(datetime.now(UTC))
+        assert reader.tables()[ORDERS.table].begun == 20
+
+
 def test_the_frontier_moves_without_changes(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
     writer.publish([chunk(ORDERS, [inserted(20)])], Lsn(20), committed_at=20)
     before = reader.frontiers()
     writer.publish([], Lsn(90))
     after = reader.frontiers()
     assert (after.durable, after.committed_at, after.published_at) == (90, before.committed_at, before.published_at)
+
+
+def test_the_last_commit_is_kept_for_good(log: ChangeLog) -> None:
+    """Also when nothing is left of it, and by who opens the log later."""
+    last = Commit(Lsn(18), 731, 1_700_000_000_000_001)
+    with closing(log.writer()) as writer:
+        assert writer.frontiers().last is None
+        writer.define(ORDERS)
+        writer.publish([chunk(ORDERS, [inserted(18)])], Lsn(20), committed_at=1_700_000_000_000_002, last=last)
+        writer.publish([], Lsn(30), passed=1_700_000_000_000_003)
+        assert writer.retain(datetime.now(UTC)).valid > last.lsn
+        assert writer.frontiers().last == last
+    with closing(log.writer()) as writer, closing(log.reader()) as reader:
+        assert writer.frontiers().last == reader.frontiers().last == last
 
 
 def test_the_frontier_never_moves_back(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
@@ -323,29 +359,27 @@ def test_versions_of_a_schema(log: ChangeLog, reader: ChangeLogReader) -> None:
 
 def test_wait_returns_at_once_when_there_is_news(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
     writer.publish([], Lsn(20))
-    began = time.monotonic()
-    assert reader.wait(Lsn(15), 10).durable == 20
-    assert time.monotonic() - began < 1
+    assert reader.wait(Lsn(15), HOURS).durable == 20
 
 
 def test_wait_gives_up(reader: ChangeLogReader) -> None:
     began = time.monotonic()
     assert reader.wait(START, 0.1).durable == START
-    assert 0.1 <= time.monotonic() - began < 2
+    assert time.monotonic() - began >= 0.1
 
 
 def test_wait_wakes_when_the_frontier_moves(log: ChangeLog, writer: ChangeLogWriter) -> None:
-    found: list[Lsn] = []
+    found = [START]
 
     def wait() -> None:
         with closing(log.reader()) as mine:
-            found.append(mine.wait(START, 20).durable)
+            while found[-1] < 40:
+                found.append(mine.wait(found[-1], HOURS).durable)
 
-    waiting = threading.Thread(target=wait)
+    waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
-    time.sleep(0.1)
-    began = time.monotonic()
-    writer.publish([], Lsn(20))
-    waiting.join()
-    assert found == [20]
-    assert time.monotonic() - began < 5
+    for lsn in range(20, 41):
+        writer.publish([], Lsn(lsn))
+        until(partial(found.__contains__, lsn), f"the wait to end at {lsn}")
+    waiting.join(PATIENCE)
+    assert found == [START, *range(20, 41)]

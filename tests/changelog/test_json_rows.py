@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from tests.changelog.chunks import ORDERS, Row
 from tests.changelog.test_shapes import images
 
-from penstock.changelog.base64_text import base64_text
-from penstock.changelog.json_rows import json_rows, multi_changes, multi_changes_schema
-from penstock.changelog.shapes import changes
+from penstock.changelog.json_rows import base64_text, json_rows, multi_changes, multi_changes_schema
+from penstock.changelog.user_rows import changes
 from penstock.model import Image
 
 TEXT = st.one_of(st.text(max_size=6), st.text(alphabet='a"\\\n\t\x00\x01\x1f\x7f\u2028é😀', max_size=8))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.changelog.kafka.clients import resolved
 from penstock.changelog.kafka.log import KafkaLog
-from penstock.changelog.kafka.settings import resolved
 from penstock.changelog.place import check_log_url, log_at
 from penstock.errors import DefiniteError, UsageError
 

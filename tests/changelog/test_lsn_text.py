@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.changelog.lsn_text import lsn_text
+from penstock.changelog.user_rows import lsn_text
 from penstock.positions import Lsn
 
 

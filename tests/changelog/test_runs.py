@@ -9,9 +9,9 @@ from tests.changelog.chunks import ORDERS, Row, chunk
 from tests.changelog.conftest import START
 from tests.changelog.test_interface import WIDER, part
 
-from penstock.changelog import runs as module
+from penstock.changelog import frames as module
+from penstock.changelog.frames import runs
 from penstock.changelog.interface import ChangeLogReader, ChangeLogWriter, ChunkRef, StagedCommit
-from penstock.changelog.runs import runs
 from penstock.model import Image
 from penstock.positions import Lsn
 

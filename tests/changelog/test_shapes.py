@@ -8,7 +8,7 @@ import pyarrow as pa
 from tests.changelog.chunks import ORDERS, Row, chunk, inserted
 
 from penstock.changelog.frames import StoredChunk
-from penstock.changelog.shapes import changes, changes_schema
+from penstock.changelog.user_rows import changes, changes_schema
 from penstock.model import Image
 from penstock.positions import Lsn
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from tests import seeds
 from tests.changelog.crashing import ROOT
+
+pytestmark = pytest.mark.deep
 
 KILLS = int(os.environ.get("PENSTOCK_TEST_KILLS", "150"))
 
 
 def test_killed_writers_leave_what_they_published(tmp_path: Path) -> None:
-    seed = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+    seed = seeds.seed()
     command = [sys.executable, "-m", "tests.changelog.crashing", str(tmp_path / "shop.db"), str(KILLS), str(seed)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     print(f"seed {seed}: {done.stdout}")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests import seeds
 from tests.changelog.chunks import COLUMNS, ITEMS, ORDERS, Row, chunk, inserted
 from tests.changelog.crashing import AT, moment
 from tests.changelog.test_interface import part
@@ -133,7 +134,7 @@ def looks(path: Path) -> list[Callable[[], Any]]:
 
 @pytest.fixture(scope="module")
 def seed() -> int:
-    found = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+    found = seeds.seed()
     print(f"seed {found}")
     return found
 

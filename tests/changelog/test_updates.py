@@ -14,7 +14,7 @@ from tests.tables.model import COLUMNS as WIDE
 from tests.tables.model import TOAST, History, row
 
 from penstock.changelog.frames import StoredChunk
-from penstock.changelog.updates import updates, updates_schema
+from penstock.changelog.user_rows import updates, updates_schema
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import Image, TableName, image_schema
 from penstock.positions import Lsn

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from penstock.testing.waiting import PATIENCE
+
 STARTED_SPARK = 99
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["penstock.cli.main"])
@@ -72,7 +74,7 @@ def penstock(
         )
         with to_out, to_err:
             process.start()
-        process.join(60)
+        process.join(PATIENCE)
         if process.exitcode is None:
             process.kill()
             process.join()
@@ -84,7 +86,12 @@ def in_a_shell(*arguments: str | Path, env: Mapping[str, str] | None = None) -> 
     """Start the installed program."""
     program = Path(sys.executable).with_name("penstock")
     done = subprocess.run(
-        [program, *arguments], capture_output=True, text=True, env=_environment(env or {}), timeout=300, check=False
+        [program, *arguments],
+        capture_output=True,
+        text=True,
+        env=_environment(env or {}),
+        timeout=PATIENCE,
+        check=False,
     )
     return Answer(done.returncode, done.stdout, done.stderr)
 

@@ -10,7 +10,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,11 +20,12 @@ from tests.conftest import Database
 
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
-from penstock.control.home import open_home
-from penstock.control.lock import hold_home
 from penstock.embedded.postgres import EmbeddedPostgres
+from penstock.engine.locks import hold_home
+from penstock.home import open_home
 from penstock.layout import catalog_path, log_path
 from penstock.testing.postgres import start_postgres
+from penstock.testing.waiting import until
 
 DONE, USAGE, DEFINITE, GAVE_UP = 0, 2, 3, 4
 SECRET = "correct-horse-battery"
@@ -246,10 +246,7 @@ def test_a_killed_create_leaves_nothing_after_the_next_start(home: Path, shop: D
         writer.execute("INSERT INTO orders VALUES (1, 'new')")
         command = [sys.executable, "-m", "penstock.cli", "run", shop.url, "--home", str(home), "--name", "shop"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            give_up = time.monotonic() + 60
-            while "slot penstock_shop" not in upstream(shop.server, shop.name):
-                assert time.monotonic() < give_up
-                time.sleep(0.05)
+            until(lambda: "slot penstock_shop" in upstream(shop.server, shop.name), "the slot")
             process.send_signal(signal.SIGKILL)
     assert not nothing_is_left(home, shop)
     open_home(home).recover()

@@ -10,8 +10,8 @@ from tests.cli.commands import STARTED_SPARK, penstock
 from tests.conftest import Database
 
 from penstock.catalog.store import Catalog
-from penstock.control.home import open_home
-from penstock.control.recorded import database_spec_of
+from penstock.engine.records import database_spec_of
+from penstock.home import open_home
 from penstock.layout import catalog_path
 
 DONE, NO, USAGE, GAVE_UP = 0, 1, 2, 4

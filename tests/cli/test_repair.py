@@ -10,7 +10,7 @@ from tests.conftest import Database
 
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog
-from penstock.control.home import open_home
+from penstock.home import open_home
 from penstock.layout import catalog_path
 from penstock.model import TableName
 

@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from penstock.cli.rows import OutputFormat
 from penstock.cli.sql import answer
-from penstock.control.home import Home, open_home
 from penstock.errors import DefiniteError, PenstockError, UsageError
+from penstock.home import Home, open_home
 
 VALUES = "SELECT * FROM VALUES (1, 'a,\"b'), (2, NULL) AS t(n, `[s]`) ORDER BY n"
 

@@ -13,8 +13,8 @@ from tests.cli.commands import penstock
 from tests.conftest import Database
 
 from penstock.cli.status import render
-from penstock.control.home import open_home
-from penstock.control.status import HomeStatus, ReaderStatus, SourceStatus, TableStatus
+from penstock.engine.status import HomeStatus, ReaderStatus, SourceStatus, TableStatus
+from penstock.home import open_home
 
 TABLE = {
     "name": "shop.orders",

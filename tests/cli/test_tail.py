@@ -6,24 +6,22 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.changelog.chunks import COLUMNS
+from tests.changelog.chunks import COLUMNS, chunk, inserted
 from tests.changelog.crashing import ROOT
 from tests.cli.commands import penstock
 from tests.conftest import Database
 
 from penstock.cli.tail import render
-from penstock.control.home import Home, open_home
 from penstock.errors import TableError
+from penstock.home import Home, open_home
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
-
-PATIENCE = 60
+from penstock.testing.waiting import PATIENCE, until
 
 
 @pytest.fixture
@@ -39,15 +37,12 @@ def home(database: Database, tmp_path: Path) -> Iterator[Home]:
 @contextmanager
 def capturing(home: Home, database: Database) -> Iterator[None]:
     """The capture process alone; what was committed in the block is in the log when it ends."""
-    command = [sys.executable, "-m", "penstock.control.capture", str(home.path), "shop"]
+    command = [sys.executable, "-m", "penstock.engine.capture_process", str(home.path), "shop"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE) as process:
         try:
             yield
             now = Lsn.parse(database.execute("SELECT pg_current_wal_lsn()::text")[0][0])
-            deadline = time.monotonic() + PATIENCE
-            while home.frontiers("shop").durable < now:
-                assert time.monotonic() < deadline, "in vain"
-                time.sleep(0.02)
+            until(lambda: home.frontiers("shop").durable >= now, f"the log to reach {now}")
         finally:
             process.kill()
 
@@ -144,6 +139,27 @@ def test_an_error_of_a_table_ends_it(home: Home) -> None:
         writer.publish([], at, errors=[TableError("public.items", at, "its columns changed", "Capture it anew.")])
     answer = penstock("tail", "shop", "public.items", "--from", "earliest", "--home", home.path).is_an_error(3)
     assert (answer.said, answer.remedy) == ("its columns changed", "Capture it anew.")
+
+
+def test_an_error_of_one_table_is_told_and_the_others_are_shown(home: Home) -> None:
+    log = home._catalog.log("shop")
+    with closing(log.reader()) as reader, closing(log.writer()) as writer:
+        begun = reader.frontiers().durable
+        items, orders = (TableSchema(TableName("public", name), COLUMNS, ("id",)) for name in ("items", "orders"))
+        for schema in (items, orders):
+            writer.define(schema, begun)
+        failed, last = Lsn(begun + 8), Lsn(begun + 16)
+        writer.publish([], failed, errors=[TableError("public.items", failed, "its columns changed", "Do this.")])
+        writer.publish([chunk(orders, [inserted(last)])], last, committed_at=1)
+        words = ("tail", "shop", "--from", "earliest", "--format", "json", "--home", home.path)
+        answer = penstock(*words, "--limit", "1")
+        assert (answer.code, json.loads(answer.out)["lsn"]) == (0, str(last))
+        assert answer.err == f"left out  public.items from {failed} on: its columns changed\nto do  Do this.\n"
+        over = Lsn(begun + 24)
+        writer.publish([], over, errors=[TableError("public.orders", over, "it is over", "Do that.")])
+    answer = penstock(*words)
+    assert (answer.code, len(answer.out.splitlines()), answer.err.count("left out")) == (3, 1, 1)
+    assert answer.err.endswith("error  it is over\nto do  Do that.\n")
 
 
 def test_long_values_are_cut_and_unchanged_ones_named() -> None:

@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 from tests.cli.commands import penstock
 from tests.conftest import Database
-from tests.control.shop import Shop, running_shop, until
+from tests.engine.shop import Shop, running_shop
 from typer.testing import CliRunner, Result
 
 from penstock.cli import starting
 from penstock.cli.main import app
 from penstock.cli.rows import OutputFormat
 from penstock.cli.sql import answer
-from penstock.control.home import Home, open_home
+from penstock.home import Home, open_home
+from penstock.testing.memory_tables import MemoryTables
+from penstock.testing.waiting import until
 
 DONE, NO, USAGE, DEFINITE = 0, 1, 2, 3
 MADE = """
@@ -32,11 +37,12 @@ CREATE TABLE bag (note text); ALTER TABLE bag REPLICA IDENTITY FULL; INSERT INTO
 
 
 @pytest.fixture
-def shop(database: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    """A shop that runs; commands take the session that there is."""
-    monkeypatch.setattr(starting, "start_session", lambda _: spark)
+def shop(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: None) -> Iterator[Shop]:
+    """A shop that runs, with tables in memory; commands take these."""
+    store = MemoryTables()
+    monkeypatch.setattr(starting, "start_session", lambda _: store)
     monkeypatch.setattr(starting, "stop_spark", lambda _: None)
-    with running_shop(tmp_path / "home", database, spark, MADE) as made:
+    with running_shop(tmp_path / "home", database, store, MADE) as made:
         yield made
 
 
@@ -46,15 +52,16 @@ def verify(home: Home, *arguments: str) -> Result:
 
 def plant(shop: Shop) -> None:
     """Lose a row, change one, make one up; a key of two columns; a copy too few."""
-    shop.plant("orders", lambda delta: delta.delete("id = 3"))
-    shop.plant("orders", lambda delta: delta.update("id = 5", {"note": "'other'"}))
-    row = shop.spark.createDataFrame([(99, None)], "id int, note string").alias("new")
-    shop.plant("orders", lambda delta: delta.alias("t").merge(row, "t.id = new.id").whenNotMatchedInsertAll().execute())
-    shop.plant("lines", lambda delta: delta.delete("b = 1.5"))
-    shop.plant("bag", lambda delta: delta.delete())
+
+    def orders(rows: pa.Table) -> pa.Table:
+        kept = [{**row, "note": "other"} if row["id"] == 5 else row for row in rows.to_pylist() if row["id"] != 3]
+        return pa.Table.from_pylist([*kept, {"id": 99, "note": None}], rows.schema)
+
+    shop.tamper("orders", orders)
+    shop.tamper("lines", lambda rows: rows.filter(pc.field("b") != Decimal("1.50")))
+    shop.tamper("bag", lambda rows: rows.slice(0, 0))
 
 
-@pytest.mark.timeout(900)
 def test_what_differs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     equal = verify(shop.home)
     assert (equal.exit_code, equal.stderr) == (DONE, "")
@@ -95,7 +102,7 @@ def _check_repair(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     def repair(_: Home, source: str, table: str, *, keys: list[dict[str, Any]], **more: Any) -> SimpleNamespace:
         asked.append((source, table, [list(map(str, key.values())) for key in keys]))
         if table == "public.orders":
-            shop.plant("orders", lambda delta: delta.delete("id = 99"))
+            shop.tamper("orders", lambda rows: rows.filter(pc.field("id") != 99))
         return SimpleNamespace(rows_changed=1, low="0/1", high="0/2")
 
     monkeypatch.setattr(Home, "repair", repair, raising=False)
@@ -111,7 +118,6 @@ def _check_repair(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "secret" not in result.output
 
 
-@pytest.mark.timeout(900)
 def test_what_cannot_be_compared(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     shop.database.execute("ALTER TABLE lines RENAME b TO c; INSERT INTO lines VALUES (2, 2)")
     until(lambda: shop.state("lines") == "failed", "the error of lines")
@@ -120,12 +126,12 @@ def test_what_cannot_be_compared(shop: Shop, capsys: pytest.CaptureFixture[str])
     assert "its columns changed upstream" in result.stdout
     assert "RETRY TABLE public.lines" in result.stdout
     assert result.stdout.count("equal") == 2
-    answer(shop.home, lambda: shop.spark, "VERIFY shop.public.orders;", OutputFormat.JSON)
+    answer(shop.home, lambda: shop.store, "VERIFY shop.public.orders;", OutputFormat.JSON)  # type: ignore[arg-type,return-value]
     row = json.loads(capsys.readouterr().out)
     assert (row["table"], row["result"], row["rows"], row["keys"]) == ("shop.orders", "equal", 40, None)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.deep
 def test_a_home_that_nobody_runs_is_run_meanwhile(
     database: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from penstock.embedded import postgres
 from penstock.embedded.account import Account, server_account
 from penstock.embedded.postgres import EmbeddedPostgres, binaries, start_postgres
 from penstock.errors import DefiniteError, UsageError
+from penstock.testing.waiting import PATIENCE, stays, until
 
 SOURCE = Path(next(iter(penstock.__path__))).parent
 NOBODY = 65534
@@ -38,13 +39,8 @@ def accepts(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def eventually_gone(home: Path, port: int, seconds: float = 20) -> bool:
-    give_up = time.monotonic() + seconds
-    while home.exists() or accepts(port):
-        if time.monotonic() > give_up:
-            return False
-        time.sleep(0.05)
-    return True
+def until_gone(home: Path, port: int) -> None:
+    until(lambda: not home.exists() and not accepts(port), f"the server in {home} to be gone")
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -214,10 +210,7 @@ def test_a_standby_follows_and_can_be_promoted(server: EmbeddedPostgres) -> None
     server.execute("CREATE TABLE t (id int)")
     with server.standby("follower") as standby:
         server.execute("INSERT INTO t VALUES (1)")
-        give_up = time.monotonic() + 60
-        while standby.execute("SELECT id FROM t") != [(1,)]:
-            assert time.monotonic() < give_up
-            time.sleep(0.05)
+        until(lambda: standby.execute("SELECT id FROM t") == [(1,)], "the row on the standby")
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             standby.execute("INSERT INTO t VALUES (2)")
         server.kill()
@@ -246,29 +239,29 @@ def test_kill_9_of_the_parent_removes_everything() -> None:
     assert home.exists()
     assert accepts(port)
     end(process)
-    assert eventually_gone(home, port)
+    until_gone(home, port)
 
 
 def test_a_program_that_just_ends_removes_everything() -> None:
     process, home, port = spawn(STARTS)
     process.communicate()
     assert process.returncode == 0
-    assert eventually_gone(home, port)
+    until_gone(home, port)
 
 
 def test_kill_9_removes_everything_although_children_live_on() -> None:
-    child = "pid = subprocess.Popen(['sleep', '30'], close_fds=False, stdout=subprocess.DEVNULL).pid\n"
-    fork = "pid2 = os.fork() or (os.close(1), time.sleep(30), os._exit(0))\n"
+    child = "pid = subprocess.Popen(['sleep', '600'], close_fds=False, stdout=subprocess.DEVNULL).pid\n"
+    fork = "pid2 = os.fork() or (os.close(1), time.sleep(600), os._exit(0))\n"
     tell = "print(pid, pid2, flush=True)\ntime.sleep(600)"
     process, home, port = spawn(STARTS + child + fork + tell)
     assert process.stdout is not None
     children = [int(pid) for pid in process.stdout.readline().split()]
     end(process)
     try:
-        assert eventually_gone(home, port, 10)
+        until_gone(home, port)
     finally:
         for pid in children:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)  # raises, if one did not outlive the server
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -276,11 +269,10 @@ def test_signals_to_the_group_reach_neither_server_nor_guard(how: signal.Signals
     ignore = f"import signal\nsignal.signal({int(how)}, signal.SIG_IGN)\n"
     process, home, port = spawn(ignore + STARTS + "time.sleep(600)")
     os.killpg(process.pid, how)
-    time.sleep(0.3)
-    assert accepts(port)
+    stays(lambda: accepts(port), "the server accepts connections", 0.3)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    assert eventually_gone(home, port)
+    until_gone(home, port)
 
 
 @pytest.mark.parametrize("delay", [0.05, 0.2, 0.4, 0.6])
@@ -298,11 +290,10 @@ server = postgres.start_postgres(fsync=False)
 sys.stdin.read()
 """
     process, home, port = spawn(early)
-    time.sleep(delay)
+    time.sleep(delay)  # where in its start the kill finds it
     end(process)
-    assert eventually_gone(home, port)
-    time.sleep(0.5)
-    assert not home.exists()
+    until_gone(home, port)
+    stays(lambda: not home.exists(), "the home is gone", 0.5)
 
 
 def test_several_processes_at_once() -> None:
@@ -310,7 +301,8 @@ def test_several_processes_at_once() -> None:
     assert len({port for _, _, port in started}) == 3
     for process, _, _ in started:
         end(process)
-    assert all(eventually_gone(home, port) for _, home, port in started)
+    for _, home, port in started:
+        until_gone(home, port)
 
 
 @as_root
@@ -354,6 +346,6 @@ def test_another_user_runs_it_as_itself() -> None:
     results: multiprocessing.Queue[tuple[int, int, bool]] = context.Queue()
     process = context.Process(target=_serve_as_nobody, args=(results,))
     process.start()
-    process.join(60)
+    process.join(PATIENCE)
     assert process.exitcode == 0
-    assert results.get(timeout=5) == (NOBODY, NOBODY, False)
+    assert results.get(timeout=PATIENCE) == (NOBODY, NOBODY, False)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,10 @@ import pytest
 
 from penstock.demo.bank import create_bank
 from penstock.demo.shop import create_shop
+from penstock.testing.waiting import PATIENCE, until
 from tests.conftest import Database
+
+_SPARK = b"org.apache.spark.deploy.SparkSubmit"
 
 
 @pytest.fixture
@@ -47,6 +49,11 @@ class Penstock:
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
 
+    def require_running(self) -> None:
+        """Fail with the output of the process if it has ended."""
+        assert self.process is not None
+        assert self.process.poll() is None, self.output.read_text()
+
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
@@ -55,7 +62,7 @@ class Penstock:
     def interrupt(self) -> int:
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(240)
+        return self.process.wait(PATIENCE)
 
     def capture_pid(self) -> int | None:
         """Find the capture process of this home."""
@@ -65,18 +72,32 @@ class Penstock:
                     words = (entry / "cmdline").read_bytes().split(b"\0")
                 except OSError:
                     continue
-                if b"penstock.control.capture" in words and str(self.home.absolute()).encode() in words:
+                if b"penstock.engine.capture_process" in words and str(self.home.absolute()).encode() in words:
                     return int(entry.name)
         return None
 
-    def kill_jvm(self) -> int:
-        """Kill Spark's JVM alone; return the exit code of the process that had started it."""
+    def has_said(self, text: str, times: int) -> bool:
+        """Whether it has said something so often."""
+        self.require_running()
+        return self.output.read_text().count(text) >= times
+
+    def jvm_pid(self) -> int | None:
+        """Find Spark's JVM."""
+        self.require_running()
         assert self.process is not None
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        java = [pid for pid in children if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]]
-        assert len(java) == 1
-        os.kill(int(java[0]), signal.SIGKILL)
-        return self.process.wait(120)
+        words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in children}
+        java = [
+            pid for pid, said in words.items() if b"java" in said[0] and _SPARK in said
+        ]  # another is asked for its version
+        return int(java[0]) if java else None
+
+    def kill_jvm(self) -> int:
+        """Kill Spark's JVM alone, as soon as there is one; return the exit code of the process that had started it."""
+        pid = until(self.jvm_pid, "Spark's JVM")
+        assert self.process is not None and pid is not None
+        os.kill(pid, signal.SIGKILL)
+        return self.process.wait(PATIENCE)
 
     def kill_capture(self) -> None:
         pid = self.capture_pid()
@@ -91,10 +112,7 @@ def penstock_run(tmp_path: Path, shop_and_bank: Database) -> Iterator[Penstock]:
     yield running
     if running.process is not None and running.process.poll() is None:
         running.kill()
-    give_up = time.monotonic() + 60
-    while running.capture_pid() is not None:
-        assert time.monotonic() < give_up, "the capture process outlived the process that started it"
-        time.sleep(0.1)
+    until(lambda: running.capture_pid() is None, "the capture process to end with the process that started it")
 
 
 @pytest.fixture

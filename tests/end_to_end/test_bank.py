@@ -17,17 +17,19 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.control.home import Home
-from penstock.control.live import Live
 from penstock.demo.bank import create_bank
 from penstock.demo.invariants import bank_look
 from penstock.demo.load import Load
 from penstock.demo.shop import create_shop
+from penstock.home import Home
+from penstock.live import Live
 from penstock.positions import Lsn
 from penstock.testing.postgres import start_postgres
 from tests.conftest import Database
 from tests.end_to_end.conftest import Penstock
 from tests.end_to_end.test_kill import wait_for_copy
+
+pytestmark = pytest.mark.deep
 
 MINUTES = float(os.environ.get("PENSTOCK_BANK_MINUTES", "0.5"))
 PASTS = int(os.environ.get("PENSTOCK_BANK_PASTS", "5"))

@@ -17,10 +17,13 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.catalog.states import TableState
+from penstock.testing.waiting import until
 from tests.conftest import Database
-from tests.control.churn import Churn, fill
 from tests.end_to_end.conftest import Penstock
 from tests.end_to_end.test_kill import wait_for_copy
+from tests.engine.churn import Churn, fill
+
+pytestmark = pytest.mark.deep
 
 RUNS = int(os.environ.get("PENSTOCK_KILL_RUNS", "1"))
 KILLS = 2
@@ -57,12 +60,12 @@ def is_copied(home: Path) -> bool:
 
 def wait_for_chunks(running: Penstock, more_than: int) -> None:
     """Wait until there is a chunk more, or nothing left to copy."""
-    give_up = time.monotonic() + 300
-    while len(chunks(running.home)) <= more_than and not is_copied(running.home):
-        assert running.process is not None
-        assert running.process.poll() is None, running.output.read_text()
-        assert time.monotonic() < give_up, running.output.read_text()
-        time.sleep(0.05)
+
+    def copied() -> bool:
+        running.require_running()
+        return len(chunks(running.home)) > more_than or is_copied(running.home)
+
+    until(copied, f"a chunk more than {more_than}: see {running.output}")
 
 
 @pytest.mark.timeout(1500)

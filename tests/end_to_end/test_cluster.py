@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from decimal import Decimal
@@ -15,13 +14,16 @@ from typing import Any
 
 import pytest
 
-from penstock.control.home import open_home
 from penstock.demo.load import Load
+from penstock.home import open_home
 from penstock.positions import Lsn
 from penstock.testing.cluster import BRIEF, SparkCluster, start_cluster
 from penstock.testing.kafka import start_kafka
+from penstock.testing.waiting import PATIENCE, until
 from tests.conftest import Database
 from tests.end_to_end.conftest import Penstock
+
+pytestmark = pytest.mark.deep
 
 PROGRAM = Path(__file__).parent.parent.parent / "examples" / "follow_tables.py"
 TABLES = "bank.accounts,bank.transfers"
@@ -47,7 +49,7 @@ def follow(home: Path, folder: Path, master: str) -> dict[str, int]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=2 * PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
@@ -71,22 +73,16 @@ def replayed(output: Path) -> tuple[dict[str, dict[int, Any]], list[set[str]]]:
 
 
 def until_live(penstock: Penstock) -> None:
-    give_up = time.monotonic() + 300
-    while True:
+    def live() -> bool:
+        penstock.require_running()
         sources = open_home(penstock.home).status().sources
-        if sources and sources[0].tables and all(table.state == "live" for table in sources[0].tables):
-            return
-        assert penstock.process is not None
-        assert penstock.process.poll() is None, penstock.output.read_text()
-        assert time.monotonic() < give_up, penstock.output.read_text()
-        time.sleep(0.5)
+        return bool(sources and sources[0].tables) and all(table.state == "live" for table in sources[0].tables)
+
+    until(live, f"live tables: see {penstock.output}")
 
 
 def until_at(penstock: Penstock, position: Lsn) -> None:
-    give_up = time.monotonic() + 240
-    while open_home(penstock.home).frontiers("demo").durable < position:
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
+    until(lambda: open_home(penstock.home).frontiers("demo").durable >= position, f"the log to reach {position}")
 
 
 def check(database: Database, penstock: Penstock, folder: Path, master: str) -> None:

@@ -22,16 +22,16 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.control.home import Home
 from penstock.demo.bank import create_bank
 from penstock.demo.invariants import bank_look
-from penstock.testing.debezium import Converter, Debezium, start_debezium
+from penstock.home import Home
+from penstock.testing.debezium import Converter, Debezium
 from penstock.testing.kafka import KafkaBroker, start_kafka
 from penstock.testing.postgres import start_postgres
 from penstock.testing.registry import start_registry
 from tests.conftest import Database
-from tests.control.shop import until
 from tests.end_to_end.conftest import Penstock
+from tests.engine.shop import until
 
 MINUTES = float(os.environ.get("PENSTOCK_BANK_MINUTES", "0.5"))
 SEED = int(os.environ.get("PENSTOCK_BANK_SEED", "0"))
@@ -83,7 +83,7 @@ class World:
 
     database: Database
     broker: KafkaBroker
-    debezium: list[Debezium]
+    debezium: Debezium
     running: Running
     kills: int = 0
 
@@ -98,9 +98,8 @@ class World:
             self.running.start()
 
     def _kill_debezium(self) -> None:
-        for each in self.debezium:
-            each.kill()
-            each.start()
+        self.debezium.kill()
+        self.debezium.start()
 
     def _kill_capture(self) -> None:
         if self.running.capture_pid() is not None:
@@ -120,23 +119,14 @@ def world(tmp_path: Path) -> Iterator[World]:
         for table in TABLES:
             database.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
         database.execute("SELECT bank.transfer(1, 2, 5, 'so that there is a row')")
-        debezium = []
-        for prefix, converter in (("avro", Converter.AVRO), ("json", Converter.JSON_WITH_SCHEMAS)):
-            made = start_debezium(
-                tmp_path / prefix,
-                postgres=database.url,
-                bootstrap=broker.bootstrap,
-                tables=TABLES,
-                converter=converter,
-                registry=registry.url,
-                prefix=prefix,
-            )
-            debezium.append(stack.enter_context(made))
-            made.await_all()
-            made.restart()  # from here on it repeats itself when it is killed
+        debezium = stack.enter_context(Debezium(tmp_path / "debezium", database.url, broker.bootstrap, registry.url))
+        debezium.add("avro", TABLES, Converter.AVRO)
+        debezium.add("json", TABLES, Converter.JSON_WITH_SCHEMAS)
+        debezium.start()
+        debezium.await_all()
+        debezium.restart()  # from here on it repeats itself when it is killed
         database.execute("SELECT bank.transfer(2, 1, 5, 'so that there is a transaction')")
-        for each in debezium:
-            each.await_all()
+        debezium.await_all()
         statements = tmp_path / "bank.sql"
         statements.write_text(STATEMENTS.format(broker=broker.bootstrap, registry=registry.url))
         running = Running(tmp_path / "home", str(statements))
@@ -158,6 +148,7 @@ def check_all(world: World, home: Home, spark: SparkSession, source: str, transf
     )
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(MINUTES * 60 + 1500)
 def test_every_look_at_the_bank_is_right(world: World, spark: SparkSession) -> None:
     dice = random.Random(SEED)
@@ -175,8 +166,7 @@ def test_every_look_at_the_bank_is_right(world: World, spark: SparkSession) -> N
             seen, looks = look.transfers, looks + 1
         world.kill_something(dice)
     transfers.stop()
-    for each in world.debezium:
-        each.await_all()
+    world.debezium.await_all()
     ((made,),) = world.database.execute("SELECT count(*) FROM bank.transfers")
     for source in ("avro", "json"):
         check_all(world, home, spark, source, made)

@@ -6,10 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from penstock.testing.waiting import PATIENCE, until
+
+pytestmark = pytest.mark.deep
 
 
 def start_demo(folder: Path, *options: str) -> subprocess.Popen[str]:
@@ -40,7 +43,7 @@ def left_running(folder: Path) -> list[str]:
 @pytest.mark.timeout(900)
 def test_the_demo_ends_with_every_table_verified(short_folder: Path) -> None:
     demo = start_demo(short_folder, "--seconds", "5", "--rate", "30")
-    output, _ = demo.communicate(timeout=800)
+    output, _ = demo.communicate(timeout=2.5 * PATIENCE)
     assert demo.returncode == 0, output
     assert output.count("  equal") == 6, output
     assert "the same at each of" in output
@@ -49,15 +52,17 @@ def test_the_demo_ends_with_every_table_verified(short_folder: Path) -> None:
     assert [path.name for path in short_folder.iterdir() if path.name.startswith("penstock")] == []
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_ctrl_c_leaves_nothing_running(short_folder: Path) -> None:
     demo = start_demo(short_folder, "--seconds", "600")
-    give_up = time.monotonic() + 300
-    while not any("penstock.control.capture" in command for command in left_running(short_folder)):
-        assert demo.poll() is None and time.monotonic() < give_up
-        time.sleep(0.2)
+
+    def captures() -> bool:
+        assert demo.poll() is None
+        return any("penstock.engine.capture_process" in command for command in left_running(short_folder))
+
+    until(captures, "the capture process of the demo")
     demo.send_signal(signal.SIGINT)
-    output, _ = demo.communicate(timeout=240)
+    output, _ = demo.communicate(timeout=PATIENCE)
     assert demo.returncode == 130, output
     assert "nothing is left running" in output
     assert left_running(short_folder) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -15,11 +14,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.control.home import Home
-from penstock.control.running import Running
 from penstock.demo.invariants import bank_look
 from penstock.demo.load import Load
+from penstock.engine.runner import Running
+from penstock.home import Home
 from penstock.positions import Lsn
+from penstock.testing.waiting import PATIENCE, until
 from tests.conftest import Database
 
 LOOKS = int(os.environ.get("PENSTOCK_LOOKS", "24"))
@@ -30,11 +30,8 @@ def upstream_lsn(database: Database) -> Lsn:
     return Lsn.parse(database.execute("SELECT pg_current_wal_lsn()::text")[0][0])
 
 
-def wait_until_readable(home: Home, source: str, lsn: Lsn, seconds: float = 120) -> None:
-    give_up = time.monotonic() + seconds
-    while home.frontiers(source).durable < lsn:
-        assert time.monotonic() < give_up, f"{source} did not reach {lsn}"
-        time.sleep(0.02)
+def wait_until_readable(home: Home, source: str, lsn: Lsn) -> None:
+    until(lambda: home.frontiers(source).durable >= lsn, f"{source} to reach {lsn}")
 
 
 def transfer(database: Database, times: int) -> None:
@@ -42,16 +39,15 @@ def transfer(database: Database, times: int) -> None:
         database.execute("SELECT bank.transfer(1, 2, 1.00, 'test')")
 
 
-def wait_until_applied(home: Home, table: str, lsn: Lsn, seconds: float = 300) -> None:
+def wait_until_applied(home: Home, table: str, lsn: Lsn) -> None:
     """Wait until the log holds everything up to a position, and the base table everything that the log holds."""
-    give_up = time.monotonic() + seconds
-    while True:
+
+    def applied() -> bool:
         source = home.status().sources[0]
         found = next(t for t in source.tables if t.name == table)
-        if source.durable is not None and Lsn.parse(source.durable) >= lsn and found.behind == 0:
-            return
-        assert time.monotonic() < give_up, f"{table} is not applied up to {lsn}"
-        time.sleep(0.1)
+        return source.durable is not None and Lsn.parse(source.durable) >= lsn and found.behind == 0
+
+    until(applied, f"{table} to be applied up to {lsn}")
 
 
 @pytest.fixture
@@ -59,11 +55,12 @@ def running_home(tmp_path: Path, shop_and_bank: Database, spark: SparkSession) -
     home = penstock.open(tmp_path / "home")
     home.create(shop_and_bank.url, "demo")
     with home.run(spark) as running:
-        running.wait_live(400)
+        running.wait_live(PATIENCE)
         yield home, running
     home.drop("demo")
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(1800)
 def test_no_look_sees_half_a_transfer(
     running_home: tuple[Home, Running], shop_and_bank: Database, spark: SparkSession
@@ -103,6 +100,7 @@ def test_every_kind_of_change_arrives(
     assert {verdict.table: verdict.equal for verdict in verdicts} == dict.fromkeys((v.table for v in verdicts), True)
 
 
+@pytest.mark.deep
 def test_a_table_that_fails_leaves_the_others_running(
     running_home: tuple[Home, Running], shop_and_bank: Database, spark: SparkSession
 ) -> None:
@@ -110,8 +108,8 @@ def test_a_table_that_fails_leaves_the_others_running(
     shop_and_bank.execute("ALTER TABLE shop.payments ADD COLUMN surprise double precision DEFAULT random()")
     before = upstream_lsn(shop_and_bank)
     shop_and_bank.execute("UPDATE shop.payments SET surprise = 1 WHERE id = (SELECT id FROM shop.payments LIMIT 1)")
-    with Load(shop_and_bank.url, rate=20):
-        time.sleep(2)
+    with Load(shop_and_bank.url, rate=20) as load:
+        until(lambda: load.transactions >= 40 or not load.running, "some load")
     wait_until_readable(home, "demo", upstream_lsn(shop_and_bank))
     live = home.live(spark)
     with pytest.raises(penstock.TableError, match="surprise") as caught:
@@ -119,21 +117,18 @@ def test_a_table_that_fails_leaves_the_others_running(
     assert caught.value.lsn > before
     assert "RETRY TABLE shop.payments" in caught.value.remedy
     assert live.table("demo.accounts").count() == 50
-    give_up = time.monotonic() + 240
-    while not any(t.error for t in home.status().sources[0].tables):
-        assert time.monotonic() < give_up, "status does not show the error"
-        time.sleep(0.2)
-    failed = [t for t in home.status().sources[0].tables if t.error]
+    failed = until(lambda: [t for t in home.status().sources[0].tables if t.error], "the error in the status")
     assert [t.upstream for t in failed] == ["shop.payments"]
 
 
+@pytest.mark.deep
 def test_a_crash_between_commit_and_note_applies_nothing_twice(
     tmp_path: Path, shop_and_bank: Database, spark: SparkSession
 ) -> None:
     home = penstock.open(tmp_path / "home")
     home.create(shop_and_bank.url, "demo")
     with home.run(spark) as running:
-        running.wait_live(400)
+        running.wait_live(PATIENCE)
         transfer(shop_and_bank, 10)
         wait_until_applied(home, "demo.transfers", upstream_lsn(shop_and_bank))
     with closing(sqlite3.connect(tmp_path / "home" / "penstock.db")) as catalog, catalog:
@@ -147,6 +142,7 @@ def test_a_crash_between_commit_and_note_applies_nothing_twice(
     home.drop("demo")
 
 
+@pytest.mark.deep
 def test_names_and_queries(running_home: tuple[Home, Running], spark: SparkSession) -> None:
     home, _ = running_home
     live = home.live(spark)

@@ -1,29 +1,24 @@
-"""A real registry for the whole run, and what tests of formats have in common."""
+"""What tests of formats have in common."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import fastavro
 import pyarrow as pa
 import pytest
+from tests.servers import SharedRegistry
 
 from penstock.formats import AvroFormat, Decoded, Registry, RegistryAddress, ResolvedFormat, decode_batch, resolve
-from penstock.testing.registry import SchemaRegistry, start_registry
-
-
-@pytest.fixture(scope="session")
-def schema_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchemaRegistry]:
-    with start_registry(tmp_path_factory.mktemp("registry")) as running:
-        yield running
+from penstock.formats.logical_types import arrow_type
 
 
 @pytest.fixture
-def address(schema_registry: SchemaRegistry) -> RegistryAddress:
-    return RegistryAddress(url=schema_registry.url)
+def address(registry: SharedRegistry) -> RegistryAddress:
+    return RegistryAddress(url=registry.url)
 
 
 def batch(messages: Sequence[bytes | None]) -> pa.Array:
@@ -34,7 +29,7 @@ def decoded(resolved: ResolvedFormat, *messages: bytes | None, registry: Registr
     """Decode messages, and see that rows and problems are well-formed and exclude each other."""
     result = decode_batch(batch(messages), resolved, registry)
     result.rows.validate(full=True)
-    assert result.rows.type == resolved.arrow_type
+    assert result.rows.type == arrow_type(resolved)
     for message, row, problem in zip(messages, result.rows.is_valid(), result.problems.is_valid(), strict=True):
         assert message is not None or not problem.as_py()
         assert not (row.as_py() and problem.as_py())

@@ -62,7 +62,7 @@ TYPES: list[tuple[Any, Any, Any, str]] = [
 def test_every_type_is_read_as_it_was_written(schema: Any, value: Any, expected: Any, column: str) -> None:
     whole = record(("f", schema), ("after", "int"))
     resolved = avro(whole)
-    assert str(resolved.arrow_type.field("f").type) == column
+    assert str(resolved.physical_type.field("f").type) == column
     wanted = {"f": value if expected is None and value is not None else expected, "after": 7}
     assert rows(resolved, encoded(whole, {"f": value, "after": 7}), None) == [wanted, None]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from penstock.errors import DefiniteError
 from penstock.formats import AvroFormat, JsonFormat, RegisteredSchema, decode_batch, evolved, resolve
 from penstock.formats.decoding import decoder_for
+from penstock.formats.logical_types import spark_type
 
 MICROS, MILLIS = "io.debezium.time.MicroTimestamp", "io.debezium.time.Timestamp"
 
@@ -24,14 +26,14 @@ def avro(name: str, *more: dict[str, Any]) -> str:
 
 def test_avro_names_are_kept_and_survive_being_stored() -> None:
     resolved = resolve(AvroFormat(reader_schema=avro(MICROS)))
-    assert resolved.meanings == ((("before", "at"), MICROS), (("after", "at"), MICROS))
+    assert resolved.logical_types == ((("before", "at"), MICROS), (("after", "at"), MICROS))
     again = resolve(AvroFormat(reader_schema=resolved.reader))
-    assert again.meanings == resolved.meanings
+    assert again.logical_types == resolved.logical_types
     assert type(resolved).model_validate_json(resolved.model_dump_json()) == resolved
     item = {**json.loads(avro(MICROS))["fields"][0]["type"][1], "name": "Item"}
     items = {"name": "all", "type": {"type": "array", "items": item}}
     grown = evolved(resolved, RegisteredSchema(kind="AVRO", text=avro(MICROS, items)))
-    assert (("after", "all", "[]", "at"), MICROS) in grown.resolved.meanings
+    assert (("after", "all", "[]", "at"), MICROS) in grown.resolved.logical_types
 
 
 def test_a_number_in_other_units_is_a_problem() -> None:
@@ -46,7 +48,8 @@ def test_a_number_in_other_units_is_a_problem() -> None:
     rows, problems = decoder_for(framed, writers).decode(pa.array(messages))
     assert 'field "after.at"' in problems[0].as_py()
     assert MILLIS in problems[0].as_py()
-    assert rows.to_pylist()[1:] == [{"before": None, "after": {"at": 1}}, {"before": None, "after": None}]
+    at = datetime.datetime.fromisoformat("1970-01-01T00:00:00.000001")
+    assert rows.to_pylist()[1:] == [{"before": None, "after": {"at": at}}, {"before": None, "after": None}]
     assert problems.null_count == 2
 
 
@@ -69,11 +72,11 @@ def test_json_has_the_columns_of_its_schema() -> None:
     payload = {"small": 1, "big": 2, "single": 0.5, "price": "AQ==", "data": ["AA=="], "names": {"a": 1}}
     message = wrapped({**payload, "pairs": [[1, 2]]})
     resolved = resolve(JsonFormat(), sample=[b"no JSON", message])
-    assert resolved.spark_type.simpleString() == (
-        "struct<schema:string,payload:struct<small:int,big:bigint,single:float,price:string,data:array<string>,"
+    assert spark_type(resolved).simpleString() == (
+        "struct<schema:string,payload:struct<small:int,big:timestamp_ntz,single:float,price:binary,data:array<binary>,"
         "names:map<string,int>,pairs:string>>"
     )
-    assert resolved.meanings == (
+    assert resolved.logical_types == (
         (("payload", "big"), MICROS),
         (("payload", "price"), "base64"),
         (("payload", "data", "[]"), "base64"),
@@ -82,14 +85,16 @@ def test_json_has_the_columns_of_its_schema() -> None:
     assert problems.null_count == 1
     [row] = rows.to_pylist()
     assert row["schema"] == resolved.reader == json.dumps({"type": "struct", "fields": FIELDS})
-    assert row["payload"] == {**payload, "names": [("a", 1)], "pairs": "[[1, 2]]"}
+    at = datetime.datetime.fromisoformat("1970-01-01T00:00:00.000002")
+    given = {**payload, "big": at, "price": b"\x01", "data": [b"\x00"], "names": [("a", 1)], "pairs": "[[1, 2]]"}
+    assert row["payload"] == given
 
 
 def test_a_decimal_keeps_its_digits() -> None:
     told = {"scale": "2", "connect.decimal.precision": "10"}
     field = {"type": "bytes", "field": "n", "name": "org.apache.kafka.connect.data.Decimal", "parameters": told}
     resolved = resolve(JsonFormat(), sample=[wrapped({"n": "AQ=="}, [field])])
-    assert resolved.meanings == ((("payload", "n"), "org.apache.kafka.connect.data.Decimal(10,2)"),)
+    assert resolved.logical_types == ((("payload", "n"), "org.apache.kafka.connect.data.Decimal(10,2)"),)
 
 
 def test_a_schema_that_says_nothing_is_refused() -> None:
@@ -100,7 +105,7 @@ def test_a_schema_that_says_nothing_is_refused() -> None:
 def test_rows_of_plain_records_have_one_type() -> None:
     record = {"before": None, "after": {"id": 1}, "source": {"lsn": 1}, "op": "r"}
     resolved = resolve(JsonFormat(), sample=[json.dumps(record).encode()])
-    assert resolved.spark_type.simpleString() == (
+    assert spark_type(resolved).simpleString() == (
         "struct<before:struct<id:bigint>,after:struct<id:bigint>,source:struct<lsn:bigint>,op:string>"
     )
 
@@ -111,12 +116,14 @@ def test_json_whose_schema_means_something_else_is_a_problem_and_one_that_grew_i
     named = [plain[0], {**plain[1], "name": MICROS}]
     grown = [*plain, {"type": "string", "field": "more"}]
     resolved = resolve(JsonFormat(), sample=[wrapped({"at": 1, "n": 1}, plain)])
-    messages = [wrapped({"at": i, "n": 1}, each) for i, each in enumerate((plain, millis, named, grown, plain))]
+    values = (0, 2**60, 2, 3, 4)  # 2**60 milliseconds, or 36 thousand years if it were microseconds
+    schemas = (plain, millis, named, grown, plain)
+    messages = [wrapped({"at": at, "n": 1}, each) for at, each in zip(values, schemas, strict=True)]
     rows, problems = decode_batch(pa.array([*messages, b"{"]), resolved)
-    found = [None if row is None else row["payload"]["at"] for row in rows.to_pylist()]
+    found = [None if row is None else row["payload"]["at"].microsecond for row in rows.to_pylist()]
     assert found == [0, None, None, 3, 4, None]
     told = problems.to_pylist()
-    assert "another meaning of payload.at" in told[1]
-    assert "another meaning of payload.n" in told[2]
+    assert "another logical type for payload.at" in told[1]
+    assert "another logical type for payload.n" in told[2]
     assert [told[0], told[3], told[4]] == [None] * 3
     assert "not valid JSON" in told[5]

@@ -31,8 +31,8 @@ def test_avro_gains_fields_at_the_end_also_of_nested_records() -> None:
     assert found.grows
     assert found.added == ("before.extra", "after.extra", "op")
     assert found.obstacles == ()
-    assert [field.name for field in found.resolved.arrow_type] == ["before", "after", "op"]
-    assert [field.name for field in found.resolved.arrow_type.field("after").type] == ["id", "gone", "extra"]
+    assert [field.name for field in found.resolved.physical_type] == ["before", "after", "op"]
+    assert [field.name for field in found.resolved.physical_type.field("after").type] == ["id", "gone", "extra"]
     decoder = decoder_for(found.resolved, {1: registered(old), 2: registered(new)})
     newer = encoded(new, {"op": "c", "before": None, "after": {"extra": "e", "id": 2}})
     older = encoded(old, {"before": None, "after": {"id": 1, "gone": "g"}})

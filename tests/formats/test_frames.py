@@ -9,10 +9,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.formats.conftest import encoded, framed, record
 from tests.formats.corpus import CORRUPT, GOOD, formats, told
+from tests.servers import SharedRegistry, unique
 
 from penstock.errors import TransientError, UsageError
 from penstock.formats import AvroFormat, Registry, RegistryAddress, decode, resolve
-from penstock.testing.registry import SchemaRegistry
+from penstock.formats.logical_types import spark_type
 
 FIRST = record(("id", "long"))
 SECOND = record(("id", "long"), {"name": "tags", "type": {"type": "map", "values": "double"}, "default": {"d": 0.5}})
@@ -30,7 +31,7 @@ def test_corrupt_and_good_messages_in_a_frame(spark: SparkSession, group: str) -
     resolved = formats()[group]
     messages = [None, GOOD[group], *(CORRUPT[name][1] for name in names)]
     result = decode(frame(spark, messages), "the value", resolved)
-    assert result.schema["row"].dataType == resolved.spark_type
+    assert result.schema["row"].dataType == spark_type(resolved)
     assert result.columns == ["n", "the value", "row", "problem"]
     found = {one["n"]: (one["row"], one["problem"]) for one in result.toArrow().to_pylist()}
     assert found[0] == (None, None)
@@ -40,11 +41,12 @@ def test_corrupt_and_good_messages_in_a_frame(spark: SparkSession, group: str) -
 
 
 def test_several_writer_schemas_in_a_frame(
-    spark: SparkSession, schema_registry: SchemaRegistry, address: RegistryAddress
+    spark: SparkSession, registry: SharedRegistry, address: RegistryAddress
 ) -> None:
-    one = schema_registry.register("frames1-value", json.dumps(FIRST))
-    two = schema_registry.register("frames2-value", json.dumps(SECOND))
-    resolved = resolve(AvroFormat(registry=address), subject="frames2-value")
+    subject = unique("frames")
+    one = registry.register(f"{subject}-first", json.dumps(FIRST))
+    two = registry.register(f"{subject}-second", json.dumps(SECOND))
+    resolved = resolve(AvroFormat(registry=address), subject=f"{subject}-second")
     messages = [
         framed(one, encoded(FIRST, {"id": 1})),
         framed(two, encoded(SECOND, {"id": 2, "tags": {"a": 1.0}})),

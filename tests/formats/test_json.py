@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from tests.formats.conftest import decoded, framed, problem, rows
+from tests.servers import SharedRegistry, unique
 
 from penstock.errors import DefiniteError, UsageError
 from penstock.formats import Extra, JsonFormat, RegistryAddress, resolve
-from penstock.testing.registry import SchemaRegistry
 
 EVERY = (
     "t TINYINT, s SMALLINT, i INT, b BIGINT, f FLOAT, d DOUBLE, n DECIMAL(10,2), x STRING, y BOOLEAN, day DATE, "
@@ -86,7 +86,7 @@ def test_columns_are_inferred_once_and_then_hold() -> None:
         b'{"a":2,"mixed":"s","big":123456789012345678901}',
     ]
     resolved = resolve(JsonFormat(), sample=sample)
-    names = {field.name: str(field.type) for field in resolved.arrow_type}
+    names = {field.name: str(field.type) for field in resolved.physical_type}
     assert names == {
         "a": "int64",
         "b": "struct<c: list<element: double>>",
@@ -112,7 +112,7 @@ def test_without_columns_and_sample_it_says_what_to_do() -> None:
         resolve(JsonFormat(columns="id BINARY"))
 
 
-def test_columns_by_the_json_schema_of_a_registry(schema_registry: SchemaRegistry, address: RegistryAddress) -> None:
+def test_columns_by_the_json_schema_of_a_registry(registry: SharedRegistry, address: RegistryAddress) -> None:
     schema = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",
@@ -126,8 +126,9 @@ def test_columns_by_the_json_schema_of_a_registry(schema_registry: SchemaRegistr
         },
         "definitions": {"tag": {"type": "object", "properties": {"t": {"type": "boolean"}}}},
     }
-    identity = schema_registry.register("json-value", json.dumps(schema), "JSON")
-    resolved = resolve(JsonFormat(registry=address), subject="json-value")
+    subject = unique("json")
+    identity = registry.register(subject, json.dumps(schema), "JSON")
+    resolved = resolve(JsonFormat(registry=address), subject=subject)
     value = {"id": 1, "name": None, "price": 2.5, "tags": [{"t": True}], "labels": {"a": "b"}, "odd": 3}
     assert rows(resolved, framed(identity, json.dumps(value).encode())) == [value | {"odd": "3"}]
     unknown = "JSON: the registry does not know this schema (schema id 7654321, 7 bytes)"

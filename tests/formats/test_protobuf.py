@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.formats.conftest import decoded, framed, problem, rows
 from tests.formats.protos import OLD, ORDER, descriptor_set, in_base64, message_class
+from tests.servers import SharedRegistry, unique
 
 from penstock.errors import DefiniteError, UsageError
 from penstock.formats import Nanoseconds, ProtobufFormat, Registry, RegistryAddress, resolve
@@ -18,7 +19,6 @@ from penstock.formats.protobuf.descriptor_set import parse_descriptor_set
 from penstock.formats.protobuf.proto_text import parse_proto
 from penstock.formats.protobuf.types import protobuf_columns
 from penstock.formats.protobuf.well_known import well_known_types
-from penstock.testing.registry import SchemaRegistry
 
 NAME = "shop.v1.Order"
 GIVEN = resolve(ProtobufFormat(descriptor_set=in_base64(ORDER), message=NAME))
@@ -131,48 +131,51 @@ def test_recursive_messages_and_missing_names_are_refused() -> None:
 # -- a registry ----------------------------------------------------------------------------------------------------
 
 
-def test_messages_of_a_registry(schema_registry: SchemaRegistry, address: RegistryAddress) -> None:
-    registry = Registry(address)
-    identity = schema_registry.register("proto-value", ORDER, "PROTOBUF")
-    resolved = resolve(ProtobufFormat(registry=address), subject="proto-value", registry=registry)
+def test_messages_of_a_registry(registry: SharedRegistry, address: RegistryAddress) -> None:
+    client = Registry(address)
+    subject = unique("proto")
+    identity = registry.register(subject, ORDER, "PROTOBUF")
+    resolved = resolve(ProtobufFormat(registry=address), subject=subject, registry=client)
     made, expected = full()
     first, nested = framed(identity, b"\0"), framed(identity, b"\x04\x00\x00")
-    assert rows(resolved, first + made.SerializeToString(), registry=registry) == [expected]
-    assert rows(resolved, framed(identity, b"\x02\x00") + made.SerializeToString(), registry=registry) == [expected]
+    assert rows(resolved, first + made.SerializeToString(), registry=client) == [expected]
+    assert rows(resolved, framed(identity, b"\x02\x00") + made.SerializeToString(), registry=client) == [expected]
     tail = f"(schema id {identity}, 8 bytes)"
-    assert problem(resolved, nested, registry) == f"PROTOBUF: message shop.v1.Order.Item, expected {NAME} {tail}"
-    assert "message shop.v1.Other, expected" in problem(resolved, framed(identity, b"\x02\x02"), registry)
-    assert "points at no message" in problem(resolved, framed(identity, b"\x02\x0e"), registry)
-    assert "message index after the schema id" in problem(resolved, framed(identity, b"\x02"), registry)
-    item = resolve(ProtobufFormat(registry=address, message="shop.v1.Order.Item"), subject="proto-value")
+    assert problem(resolved, nested, client) == f"PROTOBUF: message shop.v1.Order.Item, expected {NAME} {tail}"
+    assert "message shop.v1.Other, expected" in problem(resolved, framed(identity, b"\x02\x02"), client)
+    assert "points at no message" in problem(resolved, framed(identity, b"\x02\x0e"), client)
+    assert "message index after the schema id" in problem(resolved, framed(identity, b"\x02"), client)
+    item = resolve(ProtobufFormat(registry=address, message="shop.v1.Order.Item"), subject=subject)
     assert rows(item, nested + b"\x0a\x01s") == [{"sku": "s", "n": 0, "tags": []}]
 
 
-def test_writers_of_other_versions_and_other_types(schema_registry: SchemaRegistry, address: RegistryAddress) -> None:
-    registry = Registry(address)
+def test_writers_of_other_versions_and_other_types(registry: SharedRegistry, address: RegistryAddress) -> None:
+    client = Registry(address)
     head = 'syntax = "proto3"; '
     texts = [
         head + "enum E { A = 0; B = 1; } message M { int32 a = 1; E e = 2; }",
         head + "enum E { A = 0; B = 1; C = 2; } message M { int32 a = 1; E e = 2; string new = 3; }",
         head + "enum E { A = 0; } message M { string a = 1; }",
     ]
-    old, newer, other = (schema_registry.register(f"m{n}-value", text, "PROTOBUF") for n, text in enumerate(texts))
-    resolved = resolve(ProtobufFormat(registry=address, subject="m0-value"), registry=registry)
+    subject = unique("versions")
+    old, newer, other = (registry.register(f"{subject}-{n}", text, "PROTOBUF") for n, text in enumerate(texts))
+    resolved = resolve(ProtobufFormat(registry=address, subject=f"{subject}-0"), registry=client)
     assert rows(
         resolved,
         framed(old, b"\0\x08\x05\x10\x01"),
         framed(newer, b"\0\x10\x02\x1a\x01n"),
-        registry=registry,
+        registry=client,
     ) == [{"a": 5, "e": "B"}, {"a": 0, "e": "C"}]
-    assert 'field "a": another type in the message' in problem(resolved, framed(other, b"\0\x0a\x01x"), registry)
+    assert 'field "a": another type in the message' in problem(resolved, framed(other, b"\0\x0a\x01x"), client)
 
 
-def test_references_are_read_with_the_schema(schema_registry: SchemaRegistry, address: RegistryAddress) -> None:
-    schema_registry.register("common", 'syntax = "proto3"; package c; message Money { int64 units = 1; }', "PROTOBUF")
+def test_references_are_read_with_the_schema(registry: SharedRegistry, address: RegistryAddress) -> None:
+    common, bill = unique("common"), unique("bill")
+    registry.register(common, 'syntax = "proto3"; package c; message Money { int64 units = 1; }', "PROTOBUF")
     text = 'syntax = "proto3"; import "common.proto"; message Bill { c.Money total = 1; }'
-    needed = [{"name": "common.proto", "subject": "common", "version": 1}]
-    identity = schema_registry.register("bill-value", text, "PROTOBUF", needed)
-    resolved = resolve(ProtobufFormat(registry=address), subject="bill-value")
+    needed = [{"name": "common.proto", "subject": common, "version": 1}]
+    identity = registry.register(bill, text, "PROTOBUF", needed)
+    resolved = resolve(ProtobufFormat(registry=address), subject=bill)
     assert rows(resolved, framed(identity, b"\0\x0a\x02\x08\x05")) == [{"total": {"units": 5}}]
 
 

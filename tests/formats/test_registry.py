@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from tests.formats.conftest import decoded, encoded, framed, record, rows
+from tests.servers import SharedRegistry, unique
 
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.formats import AvroFormat, JsonFormat, Registry, RegistryAddress, ResolvedFormat, resolve
-from penstock.testing.registry import SchemaRegistry
+from penstock.testing.waiting import PATIENCE
 
 FIRST = record(("id", "long"))
 SECOND = record({"name": "note", "type": ["null", "string"], "default": None}, ("id", "long"))
@@ -24,11 +25,12 @@ THIRD = record(("id", "string"))
 
 
 def test_several_writer_schemas_and_an_unknown_one_in_one_batch(
-    schema_registry: SchemaRegistry, address: RegistryAddress
+    registry: SharedRegistry, address: RegistryAddress
 ) -> None:
-    ids = [schema_registry.register(f"mix{n}-value", json.dumps(one)) for n, one in enumerate((FIRST, SECOND, THIRD))]
-    registry = Registry(address)
-    resolved = resolve(AvroFormat(registry=address), subject="mix1-value", registry=registry)
+    subject = unique("mix")
+    ids = [registry.register(f"{subject}-{n}", json.dumps(one)) for n, one in enumerate((FIRST, SECOND, THIRD))]
+    client = Registry(address)
+    resolved = resolve(AvroFormat(registry=address), subject=f"{subject}-1", registry=client)
     assert ResolvedFormat.model_validate_json(resolved.model_dump_json()) == resolved
     result = decoded(
         resolved,
@@ -38,7 +40,7 @@ def test_several_writer_schemas_and_an_unknown_one_in_one_batch(
         framed(999_999, b"\x02"),
         None,
         framed(ids[0], encoded(FIRST, {"id": 3})),
-        registry=registry,
+        registry=client,
     )
     assert result.rows.to_pylist() == [
         {"note": None, "id": 1},
@@ -58,26 +60,26 @@ def test_several_writer_schemas_and_an_unknown_one_in_one_batch(
     ]
 
 
-def test_references_are_resolved(schema_registry: SchemaRegistry, address: RegistryAddress) -> None:
+def test_references_are_resolved(registry: SharedRegistry, address: RegistryAddress) -> None:
     money = record(("units", "long"), name="shop.Money")
-    schema_registry.register("shop.Money", json.dumps(money))
+    subjects = unique("money"), unique("bills")
+    registry.register(subjects[0], json.dumps(money))
     bill = record(("total", "shop.Money"), ("tip", ["null", "shop.Money"]), name="shop.Bill")
-    needed = [{"name": "shop.Money", "subject": "shop.Money", "version": 1}]
-    identity = schema_registry.register("bills-value", json.dumps(bill), "AVRO", needed)
-    resolved = resolve(AvroFormat(registry=address), subject="bills-value")
+    needed = [{"name": "shop.Money", "subject": subjects[0], "version": 1}]
+    identity = registry.register(subjects[1], json.dumps(bill), "AVRO", needed)
+    resolved = resolve(AvroFormat(registry=address), subject=subjects[1])
     assert rows(resolved, framed(identity, b"\x0a\x02\x0c")) == [{"total": {"units": 5}, "tip": {"units": 6}}]
 
 
-def test_a_subject_that_is_not_there_or_of_another_kind(
-    schema_registry: SchemaRegistry, address: RegistryAddress
-) -> None:
+def test_a_subject_that_is_not_there_or_of_another_kind(registry: SharedRegistry, address: RegistryAddress) -> None:
     with pytest.raises(DefiniteError, match="no subject 'nope'"):
         resolve(AvroFormat(registry=address), subject="nope")
     with pytest.raises(UsageError, match="no subject"):
         resolve(AvroFormat(registry=address))
-    schema_registry.register("kind-value", json.dumps(FIRST))
+    subject = unique("kind")
+    registry.register(subject, json.dumps(FIRST))
     with pytest.raises(UsageError, match="a schema of AVRO, not of JSON") as caught:
-        resolve(JsonFormat(registry=address), subject="kind-value")
+        resolve(JsonFormat(registry=address), subject=subject)
     assert "FORMAT AVRO" in caught.value.remedy
 
 
@@ -103,7 +105,7 @@ def door_to(url: str) -> type[BaseHTTPRequestHandler]:
 
     class Door(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            with urllib.request.urlopen(url + self.path, timeout=30) as answer:
+            with urllib.request.urlopen(url + self.path, timeout=PATIENCE) as answer:
                 body = answer.read()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
@@ -117,24 +119,25 @@ def door_to(url: str) -> type[BaseHTTPRequestHandler]:
 
 
 def test_a_registry_that_is_down_is_waited_for_and_what_is_known_is_read(
-    schema_registry: SchemaRegistry, tmp_path: Path
+    registry: SharedRegistry, tmp_path: Path
 ) -> None:
-    known = schema_registry.register("down-value", json.dumps(FIRST))
-    later = schema_registry.register("later-value", json.dumps(SECOND))
+    subject = unique("down")
+    known = registry.register(subject, json.dumps(FIRST))
+    later = registry.register(unique("later"), json.dumps(SECOND))
     message = framed(known, encoded(FIRST, {"id": 1}))
     new = framed(later, encoded(SECOND, {"id": 2, "note": None}))
-    with serving(door_to(schema_registry.url)) as port:
+    with serving(door_to(registry.url)) as port:
         address = RegistryAddress(url=f"http://127.0.0.1:{port}")
-        registry = Registry(address, tmp_path / "cache")
-        resolved = resolve(AvroFormat(registry=address), subject="down-value", registry=registry)
-        assert rows(resolved, message, registry=registry) == [{"id": 1}]
-    assert rows(resolved, message, registry=registry) == [{"id": 1}]
+        client = Registry(address, tmp_path / "cache")
+        resolved = resolve(AvroFormat(registry=address), subject=subject, registry=client)
+        assert rows(resolved, message, registry=client) == [{"id": 1}]
+    assert rows(resolved, message, registry=client) == [{"id": 1}]
     assert rows(resolved, message, registry=Registry(address, tmp_path / "cache")) == [{"id": 1}]
     with pytest.raises(TransientError, match="does not answer") as caught:
-        decoded(resolved, message, new, registry=registry)
+        decoded(resolved, message, new, registry=client)
     assert "Nothing is lost" in caught.value.remedy
-    with serving(door_to(schema_registry.url), port):
-        assert rows(resolved, message, new, registry=registry) == [{"id": 1}, {"id": 2}]
+    with serving(door_to(registry.url), port):
+        assert rows(resolved, message, new, registry=client) == [{"id": 1}, {"id": 2}]
 
 
 # -- answers that a healthy registry does not give ----------------------------------------------------------------
@@ -213,10 +216,8 @@ def test_addresses_are_checked_and_secrets_in_clear_refused(options: dict[str, s
     assert "clear" not in caught.value.message.replace("in clear", "")
 
 
-def test_a_damaged_cache_is_read_anew(
-    schema_registry: SchemaRegistry, address: RegistryAddress, tmp_path: Path
-) -> None:
-    identity = schema_registry.register("cache-value", json.dumps(FIRST))
+def test_a_damaged_cache_is_read_anew(registry: SharedRegistry, address: RegistryAddress, tmp_path: Path) -> None:
+    identity = registry.register(unique("cache"), json.dumps(FIRST))
     Registry(address, tmp_path).schema(identity)
     [stored] = tmp_path.rglob("*.json")
     stored.write_text("{")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,14 +14,16 @@ from penstock.changelog.interface import LoggedTable
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.family import Instance, InstanceConfig, Source
+from penstock.sources.interface import Instance, InstanceConfig, Source
 from penstock.sources.kinds import kind
-
-PATIENCE = 60.0
+from penstock.testing.waiting import until
 
 
 class Captured:
     """A source with its log and its state, in a folder."""
+
+    _rests = 0
+    """How often instances found nothing to take, and rested."""
 
     def __init__(self, folder: Path, source: Source) -> None:
         self.source = source
@@ -44,7 +45,7 @@ class Captured:
 
         def work() -> None:
             try:
-                self.instance().run(stop, lambda: None)
+                self._counted(self.instance()).run(stop, lambda: None)
             except BaseException as error:
                 self._raised = error
 
@@ -60,10 +61,25 @@ class Captured:
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Wait for something, or until the instance raises."""
-        give_up = time.monotonic() + PATIENCE
-        while self._raised is None and not holds():
-            assert time.monotonic() < give_up, "in vain"
-            time.sleep(0.02)
+        until(lambda: self._raised is not None or holds(), f"{self.config.source} to get there")
+
+    def until_idle(self) -> None:
+        """Wait until a look that began after this call has found nothing to take, or until the instance raises."""
+        looks = self._rests + 2
+        self.until(lambda: self._rests >= looks)
+
+    def _counted(self, instance: Instance) -> Instance:
+        """Count how often an instance rests."""
+        pause = getattr(instance, "pause", None)
+        if pause is None:  # it takes no steps
+            return instance
+
+        def counted() -> float:
+            self._rests += 1
+            return float(pause())
+
+        setattr(instance, "pause", counted)  # noqa: B010
+        return instance
 
     def run_until(self, holds: Callable[[], bool]) -> None:
         """Run until something holds."""

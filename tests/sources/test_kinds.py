@@ -59,7 +59,7 @@ def test_a_kind_of_a_package(packages: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("1 / 0", "ZeroDivisionError"), ("KIND = 1", "it is no penstock.sources.family.Kind"), ("", "KIND")],
+    [("1 / 0", "ZeroDivisionError"), ("KIND = 1", "it is no penstock.sources.interface.Kind"), ("", "KIND")],
 )
 def test_a_broken_package_hurts_its_own_sources_alone(packages: Path, text: str, why: str) -> None:
     name = f"penstock_broken_{len(text)}"

@@ -11,8 +11,8 @@ from pydantic import BaseModel, model_validator
 from penstock.errors import UsageError
 from penstock.sources.option_syntax import Keyword, options_of
 from penstock.sources.syntax import Secret, Size
+from penstock.sql.errors import SqlError
 from penstock.sql.grammar import parse
-from penstock.sql.sql_error import SqlError
 
 
 class Login(BaseModel):

@@ -15,11 +15,10 @@ from tests.sources.running import Captured
 from penstock.errors import DefiniteError, TransientError
 from penstock.model import Image, TableName
 from penstock.positions import Lsn
-from penstock.sources.family import Kind, Source, SourceOptions
-from penstock.sources.notes import Notes
+from penstock.sources.interface import Kind, Source, SourceOptions
+from penstock.sources.polling import SteppingConfig, SteppingFactory, SteppingInstance
+from penstock.sources.polling_steps import Notes, Step, deleted, inserted, upserted
 from penstock.sources.row_tables import RowTable
-from penstock.sources.stepping import SteppingConfig, SteppingFactory, SteppingInstance
-from penstock.sources.steps import Step, deleted, inserted, upserted
 
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 NAMES = TableName("told", "names")

@@ -19,7 +19,8 @@ from penstock.layout import base_path, catalog_path
 from penstock.model import TableSchema
 from penstock.positions import Lsn
 from penstock.spark.ranges import spark_schema
-from penstock.tables.base import BaseTable
+from penstock.tables.base import DeltaBaseTable
+from penstock.testing.waiting import PATIENCE
 
 START = 10
 
@@ -61,15 +62,15 @@ class Shop:
 
     def base(
         self, spark: SparkSession, rows: Sequence[tuple[Any, ...]], at: int, schema: TableSchema = ORDERS
-    ) -> BaseTable:
+    ) -> DeltaBaseTable:
         """Make the base table of orders, as of a position."""
         path = base_path(self.home, "shop", schema.table.name)
-        table = BaseTable(spark, str(path), schema)
+        table = DeltaBaseTable(spark, str(path), schema)
         table.create(spark.createDataFrame(list(rows), spark_schema(schema.columns)), Lsn(at))
         self.note(table)
         return table
 
-    def note(self, table: BaseTable) -> None:
+    def note(self, table: DeltaBaseTable) -> None:
         """Note in the catalog where a base table stands."""
         state = table.state()
         assert state is not None
@@ -109,7 +110,7 @@ class Following:
     def run(self, **options: str) -> list[list[int]]:
         """Read what is there, and stop; return the batches of this run."""
         before = len(self.batches)
-        self.start(trigger={"availableNow": True}, **options).awaitTermination(60)
+        assert self.start(trigger={"availableNow": True}, **options).awaitTermination(int(PATIENCE))
         return [batch for _, batch in self.batches[before:]]
 
     def start(self, trigger: dict[str, Any] | None = None, **options: str) -> Any:

@@ -28,7 +28,7 @@ from penstock.spark.base_files import BaseFile, BaseFiles, read_base_file
 from penstock.spark.net import fold_net
 from penstock.spark.overlay_arrow import kept_rows, new_rows
 from penstock.spark.ranges import spark_schema
-from penstock.tables.base import BaseTable
+from penstock.tables.base import DeltaBaseTable
 from penstock.tables.fold import fold
 
 POINT = pa.struct([("x", pa.float64()), ("a (field)", pa.string())])
@@ -120,9 +120,9 @@ def check(spark: SparkSession, path: str, version: int, columns: pa.Schema = COL
 
 
 @pytest.fixture(scope="module")
-def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> BaseTable:
+def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DeltaBaseTable:
     """Version 0: two files; 1, 2: rows deleted, changed, added; 3 to 5: a column more; 6: it is filled."""
-    made = BaseTable(spark, str(tmp_path_factory.mktemp("a base 100% & more") / "t"), SCHEMA)
+    made = DeltaBaseTable(spark, str(tmp_path_factory.mktemp("a base 100% & more") / "t"), SCHEMA)
     made.create(frame(spark, rows(0, 60)).repartition(2), Lsn(8))
     spark.sql(f"DELETE FROM delta.`{made.path}` WHERE id % 7 = 3")
     merge(spark, made.path)
@@ -161,7 +161,7 @@ def merge(spark: SparkSession, path: str) -> None:
     )
 
 
-def test_every_type_at_every_version(spark: SparkSession, table: BaseTable) -> None:
+def test_every_type_at_every_version(spark: SparkSession, table: DeltaBaseTable) -> None:
     last = table.version()
     assert last is not None
     files = [check(spark, table.path, version) for version in range(last + 1)]
@@ -170,7 +170,7 @@ def test_every_type_at_every_version(spark: SparkSession, table: BaseTable) -> N
     assert len(files[2].files) > 2
 
 
-def test_columns_that_came_later(spark: SparkSession, table: BaseTable) -> None:
+def test_columns_that_came_later(spark: SparkSession, table: DeltaBaseTable) -> None:
     last = table.version()
     assert last is not None
     wider = table.schema.columns
@@ -179,25 +179,25 @@ def test_columns_that_came_later(spark: SparkSession, table: BaseTable) -> None:
     assert {str(one["later, with a comma"]) for one in early} == {"None"}
 
 
-def test_columns_that_are_not_yet_there_have_the_value_of_older_rows(table: BaseTable) -> None:
+def test_columns_that_are_not_yet_there_have_the_value_of_older_rows(table: DeltaBaseTable) -> None:
     price = with_missing(pa.field("price", pa.decimal128(6, 2)), pa.array([Decimal("1.50")], pa.decimal128(6, 2)))
     found = read(BaseFiles.at(table.path, 0), pa.schema([price]))
     assert found == [{"price": Decimal("1.50")}] * 60
 
 
-def test_some_columns(spark: SparkSession, table: BaseTable) -> None:
+def test_some_columns(spark: SparkSession, table: DeltaBaseTable) -> None:
     chosen = pa.schema([COLUMNS.field(name) for name in ("long.decimal", "a point", "id")])
     check(spark, table.path, 2, chosen)
 
 
-def test_values_are_put_as_asked_for(table: BaseTable) -> None:
+def test_values_are_put_as_asked_for(table: DeltaBaseTable) -> None:
     columns = pa.schema([("text", pa.large_string()), ("int", pa.int64()), ("ints", pa.list_(pa.int64()))])
     files = BaseFiles.at(table.path, 0)
     same = pa.schema([COLUMNS.field(name) for name in columns.names])
     assert bag(read(files, columns)) == bag(read(files, same))
 
 
-def test_a_cast_that_loses_something_fails(table: BaseTable) -> None:
+def test_a_cast_that_loses_something_fails(table: DeltaBaseTable) -> None:
     with pytest.raises(pa.ArrowInvalid):
         read(BaseFiles.at(table.path, 0), pa.schema([("bigint", pa.int16())]))
 
@@ -265,7 +265,7 @@ def test_the_live_table_without_spark(spark: SparkSession, tmp_path: Path) -> No
     """Base files, each by a task of its own, and the log after them: the table as it was upstream."""
     history = random_history(21, full=False, groups=60, transactions=9)
     first, middle, last = (sorted(history.states)[at] for at in (3, 6, -1))
-    made = BaseTable(spark, str(tmp_path / "base"), KEYED)
+    made = DeltaBaseTable(spark, str(tmp_path / "base"), KEYED)
     made.create(history.base(spark, first).repartition(2), Lsn(first))
     made.merge(fold(history.frame(spark, first, middle), KEYED), Lsn(middle))
     files = BaseFiles.at(made.path, 1)
@@ -290,7 +290,7 @@ def test_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:
     assert check(spark, path, 0, pa.schema([("id", pa.int64())])).rows == 0
 
 
-def test_what_is_not_there(table: BaseTable, tmp_path: Path) -> None:
+def test_what_is_not_there(table: DeltaBaseTable, tmp_path: Path) -> None:
     for path, version in ((table.path, 99), (str(tmp_path / "nothing"), 0)):
         with pytest.raises(DefiniteError, match="Start the query again"):
             BaseFiles.at(path, version)

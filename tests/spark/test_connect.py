@@ -17,6 +17,10 @@ import pytest
 from tests.changelog.chunks import inserted
 from tests.spark.shop import Shop
 
+from penstock.testing.waiting import PATIENCE
+
+pytestmark = pytest.mark.deep
+
 LOCK = Path(__file__).with_name("connect.lock")
 SERVER = """
 import sys
@@ -70,6 +74,6 @@ def test_changes_are_read_over_spark_connect(shop: Shop, packages: Path, port: i
     shop.orders(inserted(20), inserted(30), inserted(30, 1))
     environment = {**os.environ, "PYTHONPATH": f"{packages}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     client = [sys.executable, "-c", CLIENT, str(port), str(shop.home)]
-    done = subprocess.run(client, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(client, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split(maxsplit=1) == ["3", "[30000, 30001]\n"]

@@ -13,6 +13,7 @@ import pytest
 from penstock.errors import DefiniteError, TransientError
 from penstock.spark import jars
 from penstock.spark.jars import Jar, ensure_jars, locked_jars
+from penstock.testing.waiting import PATIENCE
 
 CONTENT = b"a jar, as far as this test goes"
 LOCKED = Jar("org.example", "thing_2.13", "1.0", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
@@ -125,7 +126,7 @@ def test_two_processes_fetch_at_once_for_real(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    outputs = [process.communicate(timeout=200)[0] for process in processes]
+    outputs = [process.communicate(timeout=PATIENCE)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     assert outputs[0] == outputs[1]
     for jar, path in zip(locked_jars(), outputs[0].split(), strict=True):

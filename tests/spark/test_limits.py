@@ -12,7 +12,7 @@ from tests.changelog.chunks import ITEMS, ORDERS, chunk, inserted
 
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.positions import Lsn
-from penstock.spark.limits import Limits
+from penstock.spark.stream_reader import Limits
 
 TRANSACTIONS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=5)
 

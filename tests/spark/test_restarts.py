@@ -9,14 +9,19 @@ import os
 import random
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from tests.changelog.chunks import ITEMS, ORDERS, chunk, inserted
 from tests.spark.shop import START, Shop
 
 from penstock.positions import Lsn
+from penstock.testing.waiting import PATIENCE, until
+
+pytestmark = pytest.mark.deep
 
 RESTARTS = int(os.environ.get("PENSTOCK_RESTARTS", "15"))
 
@@ -48,6 +53,10 @@ class Writing(threading.Thread):
         self.join()
 
 
+def has_begun(query: StreamingQuery, batches: list[int], before: int) -> bool:
+    return len(batches) > before or not query.isActive
+
+
 @pytest.mark.timeout(1500)
 def test_restarts(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
@@ -73,14 +82,13 @@ def test_restarts(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
         for _ in range(RESTARTS):
             before = len(seen_batches)
             query = stream.trigger(processingTime="0 seconds").start()
-            while len(seen_batches) == before and query.isActive:
-                time.sleep(0.005)
-            time.sleep(points.uniform(0, 0.4))
+            until(partial(has_begun, query, seen_batches, before), "a batch")
+            time.sleep(points.uniform(0, 0.4))  # where in its work the stop finds it
             query.stop()
     finally:
         writing.stop()
     last = rest.writeStream.foreachBatch(remember).option("checkpointLocation", str(tmp_path / "checkpoint"))
-    assert last.trigger(availableNow=True).start().awaitTermination(120)
+    assert last.trigger(availableNow=True).start().awaitTermination(int(PATIENCE))
 
     seen = [place for number in sorted(batches) for place in batches[number]]
     wanted = [

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import UsageError
 from penstock.spark.jars import locked_jars
 from penstock.spark.session import _signal_handler_kept, configure, session
+from penstock.testing.waiting import PATIENCE
 
 DELTA_ROUND_TRIP = """
     spark.range(100).write.format("delta").save("table")
@@ -40,7 +41,7 @@ def run(body: str, folder: Path, environment: Mapping[str, str] | None = None) -
         env={**os.environ, **(environment or {})},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     return done
@@ -63,6 +64,7 @@ def test_times_are_utc(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
+@pytest.mark.deep
 def test_compiled_code_is_kept_for_more_than_one_merge(spark: SparkSession) -> None:
     assert spark._jvm is not None
     compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME().getCount
@@ -102,6 +104,7 @@ def test_a_session_without_delta_is_refused(spark: SparkSession, monkeypatch: py
         session()
 
 
+@pytest.mark.deep
 def test_it_is_quiet_and_tidy(tmp_path: Path) -> None:
     done = run(DELTA_ROUND_TRIP + "\n    spark.stop()", tmp_path)
     assert done.stdout == "rows: 99\n"
@@ -117,6 +120,7 @@ def test_a_wrong_query_is_an_error_and_nothing_else(spark: SparkSession, capfd: 
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.deep
 def test_it_runs_on_the_java_that_comes_as_a_wheel_with_the_memory_it_is_given(tmp_path: Path) -> None:
     facts = """
     print(spark._jvm.System.getProperty("java.version"))
@@ -147,6 +151,7 @@ def started(body: str, folder: Path) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.deep
 def test_ctrl_c_leaves_the_jvm_for_a_clean_stop(tmp_path: Path) -> None:
     body = """
         import time
@@ -160,7 +165,7 @@ def test_ctrl_c_leaves_the_jvm_for_a_clean_stop(tmp_path: Path) -> None:
     """
     process = started(body, tmp_path)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=200)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out, err) == (0, "still counts: 7\n", "")
 
 
@@ -177,10 +182,10 @@ def test_a_callers_signal_handler_stays(own: bool) -> None:
 
 
 def test_the_jvm_dies_with_python(tmp_path: Path) -> None:
-    process = started("import time\nprint('ready', flush=True)\ntime.sleep(60)", tmp_path)
+    process = started("import time\nprint('ready', flush=True)\ntime.sleep(600)", tmp_path)
     jvms = jvms_of(process)
     assert jvms
     process.kill()
     process.communicate()
-    _, alive = psutil.wait_procs(jvms, timeout=60)
+    _, alive = psutil.wait_procs(jvms, timeout=PATIENCE)
     assert alive == []

@@ -43,6 +43,7 @@ def test_a_live_table_is_its_base_and_what_came_after(spark: SparkSession, shop:
     assert rows(spark, shop) == [(9, "z")]
 
 
+@pytest.mark.deep
 def test_merged_bases_and_their_deleted_rows(spark: SparkSession, shop: Shop) -> None:
     table = shop.base(spark, [(n, "old") for n in range(100)], at=20)
     net = spark.createDataFrame([(n, "new", n % 2 == 0) for n in range(50)], "id bigint, name string, _gone boolean")
@@ -89,6 +90,7 @@ def test_earliest_is_the_table_and_then_its_changes(spark: SparkSession, shop: S
     assert sorted(ids(frame)) == [1, 2, 3, 4]
 
 
+@pytest.mark.deep
 def test_a_snapshot_in_several_batches_is_of_one_moment(spark: SparkSession, shop: Shop, following: Following) -> None:
     """Files are read one by one; what happens meanwhile, to the log and to the base, changes nothing."""
     table = shop.base(spark, [], at=20)

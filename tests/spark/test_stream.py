@@ -18,6 +18,7 @@ from tests.spark.shop import Following, InOneThread, Shop, broken, read
 from penstock.changelog.interface import StagedCommit
 from penstock.model import Image, TableSchema
 from penstock.positions import Lsn
+from penstock.testing.waiting import PATIENCE
 
 FAR = datetime(2200, 1, 1, tzinfo=UTC)
 
@@ -33,6 +34,7 @@ def test_stop_and_start_again_gives_every_change_once(shop: Shop, following: Fol
     assert following.run(startingPosition="0/A") == [[60000]]
 
 
+@pytest.mark.deep
 def test_a_source_made_anew_under_the_same_checkpoint(spark: SparkSession, shop: Shop, following: Following) -> None:
     shop.orders(inserted(20))
     assert following.run(startingPosition="0/A") == [[20000]]
@@ -96,10 +98,11 @@ def test_a_stream_gives_all_before_an_error_and_then_tells_it(shop: Shop, follow
     shop.orders(durable=30, errors=(broken(30),))
     query = following.start(startingPosition="0/A")
     with pytest.raises(StreamingQueryException, match="column name was dropped"):
-        query.awaitTermination(60)
+        query.awaitTermination(int(PATIENCE))
     assert [batch for _, batch in following.batches] == [[20000]]
 
 
+@pytest.mark.deep
 def test_latest_is_fixed_by_the_first_batch(shop: Shop, following: Following) -> None:
     """What comes while the query is away is not lost, though Spark asks anew where to begin."""
     shop.orders(inserted(20))
@@ -130,6 +133,7 @@ def test_a_limit_of_rows_never_divides_a_transaction(shop: Shop, following: Foll
     ]
 
 
+@pytest.mark.deep
 def test_a_limit_of_bytes(shop: Shop, following: Following) -> None:
     for lsn in range(20, 30):
         shop.orders(*(inserted(lsn, n) for n in range(100)))
@@ -165,6 +169,7 @@ def test_a_query_holds_what_it_has_not_read(shop: Shop, following: Following) ->
     assert following.run(startingPosition="0/A", reader="nightly") == [[40000]]
 
 
+@pytest.mark.deep
 def test_a_query_that_was_away_too_long(shop: Shop, following: Following) -> None:
     shop.orders(inserted(20))
     assert following.run(startingPosition="0/A") == [[20000]]
@@ -189,7 +194,7 @@ def test_several_tables_move_together(spark: SparkSession, shop: Shop, tmp_path:
     rows = spark.readStream.format("penstock").options(**both).load()
     assert rows.columns[0] == "_table"
     writer = rows.writeStream.foreachBatch(remember).option("checkpointLocation", str(tmp_path / "both"))
-    writer.trigger(availableNow=True).start().awaitTermination(60)
+    assert writer.trigger(availableNow=True).start().awaitTermination(int(PATIENCE))
     assert seen == [
         [(f"public.{name}", str(Lsn(lsn)), f'{{"id":{lsn * 1000},"name":"x"}}') for name in ("items", "orders")]
         for lsn in (20, 30)
@@ -224,6 +229,7 @@ def test_what_a_stream_cannot(spark: SparkSession, shop: Shop) -> None:
             query.writeStream.format("noop").start().processAllAvailable()
 
 
+@pytest.mark.deep
 def test_progress_tells_how_far_the_log_is(shop: Shop, following: Following) -> None:
     shop.orders(inserted(20))
     query = following.start(startingPosition="0/A")

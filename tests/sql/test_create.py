@@ -10,8 +10,8 @@ import pytest
 
 from penstock.sources.name_syntax import Inclusion
 from penstock.sources.postgres.options import PostgresSqlOptions, PostgresWithOptions, Snapshot
+from penstock.sql.errors import SqlError
 from penstock.sql.grammar import parse
-from penstock.sql.sql_error import SqlError
 from penstock.sql.statements import AlterSet, CreateSource, Explain
 from tests.sql.kinds import (
     KINDS,

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.sql.errors import SqlError, secret_spans
 from penstock.sql.grammar import parse
-from penstock.sql.masking import secret_spans
-from penstock.sql.sql_error import SqlError
 from tests.sql.kinds import KINDS
 
 

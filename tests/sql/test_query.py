@@ -8,8 +8,8 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.positions import Lsn
+from penstock.sql.errors import SqlError
 from penstock.sql.query import Wanted, resolve
-from penstock.sql.sql_error import SqlError
 
 TABLES = {
     ("shop", "orders"): "shop.orders",

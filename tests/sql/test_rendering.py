@@ -5,12 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.control.obeying import described_source, statement_of
+from penstock.executor import described_source, statement_of
 from penstock.sources.postgres.options import PostgresSqlOptions, PostgresWithOptions, Snapshot
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.sql.grammar import parse
-from penstock.sql.rendering import written_source
-from penstock.sql.statements import CreateSource
+from penstock.sql.statements import CreateSource, written_source
 from tests.sql.generated import postgres_sql_options, postgres_with_options, sources
 from tests.sql.kinds import KINDS, Avro, Debezium, KafkaSqlOptions, KafkaWithOptions, TransactionTopic
 

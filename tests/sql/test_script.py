@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.sql.excerpt import Beginning
+from penstock.sql.errors import Beginning, SqlError
 from penstock.sql.grammar import parse
 from penstock.sql.script import divided
-from penstock.sql.sql_error import SqlError
 from tests.sql.kinds import KINDS
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.sql.errors import SqlError
 from penstock.sql.grammar import parse
-from penstock.sql.sql_error import SqlError
 from tests.sql.kinds import KINDS
 
 CORPUS = Path(__file__).parent / "wrong_statements.txt"

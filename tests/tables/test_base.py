@@ -15,14 +15,16 @@ from tests.tables.model import COLUMNS, KEYED, KEYLESS, History, plain, random_b
 from penstock.errors import DefiniteError, TableError
 from penstock.model import TableName, TableSchema, with_missing
 from penstock.positions import Lsn
-from penstock.tables.base import BaseTable
+from penstock.tables.base import DeltaBaseTable
 from penstock.tables.base_state import State
 from penstock.tables.columns import column
 from penstock.tables.contents import Contents, survey
 from penstock.tables.fold import fold
 
 
-def follow(spark: SparkSession, table: BaseTable, history: History, low: int, high: int, known: bool = True) -> None:
+def follow(
+    spark: SparkSession, table: DeltaBaseTable, history: History, low: int, high: int, known: bool = True
+) -> None:
     """Merge (low, high]; `known`: with what a survey of the range says."""
     images = history.frame(spark, low, high)
     found = survey(images)
@@ -30,28 +32,29 @@ def follow(spark: SparkSession, table: BaseTable, history: History, low: int, hi
     table.merge(fold(images, table.schema, contents), Lsn(high), contents)
 
 
-def rows(table: BaseTable) -> object:
+def rows(table: DeltaBaseTable) -> object:
     version = table.version()
     assert version is not None
     return plain(table.at(version).collect())
 
 
-def small(spark: SparkSession, path: Path, *keys: str) -> tuple[BaseTable, History, int]:
+def small(spark: SparkSession, path: Path, *keys: str) -> tuple[DeltaBaseTable, History, int]:
     """A base table with a row for each of `keys`."""
     history = History()
     for key in keys:
         history.insert(row(1, key, 0, f"body {key}", key.encode()))
     base = history.commit()
-    table = BaseTable(spark, str(path / "base"), KEYED)
+    table = DeltaBaseTable(spark, str(path / "base"), KEYED)
     table.create(history.base(spark, base).coalesce(1), Lsn(base))
     return table, history, base
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("seed", "full", "truncate"), [(11, False, False), (12, True, True)])
 def test_merging_in_steps(spark: SparkSession, tmp_path: Path, seed: int, full: bool, truncate: bool) -> None:
     history = random_history(seed, full=full, truncate=truncate, transactions=12)
     positions = sorted(history.states)
-    table = BaseTable(spark, str(tmp_path / "base"), KEYED)
+    table = DeltaBaseTable(spark, str(tmp_path / "base"), KEYED)
     table.create(history.base(spark, positions[1]), Lsn(positions[1]))
     for number, (low, high) in enumerate(zip(positions[1:-3:3], positions[4::3], strict=True)):
         follow(spark, table, history, low, high, known=number % 2 == 0)
@@ -59,10 +62,11 @@ def test_merging_in_steps(spark: SparkSession, tmp_path: Path, seed: int, full: 
         assert table.position() == high
 
 
+@pytest.mark.deep
 def test_merging_bags_in_steps(spark: SparkSession, tmp_path: Path) -> None:
     history = random_bag(13)
     positions = sorted(history.states)
-    table = BaseTable(spark, str(tmp_path / "base"), KEYLESS)
+    table = DeltaBaseTable(spark, str(tmp_path / "base"), KEYLESS)
     table.create(history.base(spark, positions[0]), Lsn(positions[0]))
     for low, high in zip(positions[0:-6:6], positions[6::6], strict=True):
         follow(spark, table, history, low, high)
@@ -78,6 +82,7 @@ def test_merging_bags_in_steps(spark: SparkSession, tmp_path: Path) -> None:
     assert rows(table) == plain(history.states[last])
 
 
+@pytest.mark.deep
 def test_left_out_values_stay_those_of_the_target(spark: SparkSession, tmp_path: Path) -> None:
     table, history, base = small(spark, tmp_path, "a")
     history.update(history.find(1, "a"), {"n": 5}, [0, 4])
@@ -89,6 +94,7 @@ def test_left_out_values_stay_those_of_the_target(spark: SparkSession, tmp_path:
     assert rows(table) == plain(history.states[end])
 
 
+@pytest.mark.deep
 def test_a_left_out_value_without_its_row_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
     table, history, base = small(spark, tmp_path, "a")
     table.create(history.base(spark, base).limit(0), Lsn(base))
@@ -101,6 +107,7 @@ def test_a_left_out_value_without_its_row_is_an_error(spark: SparkSession, tmp_p
     assert table.position() == base
 
 
+@pytest.mark.deep
 def test_a_replay_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     table, history, base = small(spark, tmp_path, "a", "b")
     history.update(history.find(1, "a"), {"n": 1})
@@ -116,7 +123,7 @@ def test_a_replay_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     for low, high in steps:
         follow(spark, table, history, low, high)
         before = table.state()
-        again = BaseTable(spark, table.path, KEYED)
+        again = DeltaBaseTable(spark, table.path, KEYED)
         follow(spark, again, history, low, high)
         assert again.state() == table.state() == before
         assert rows(table) == plain(history.states[high])
@@ -136,12 +143,13 @@ def test_a_range_without_effect_moves_the_position(spark: SparkSession, tmp_path
         assert table.position() == position
 
 
+@pytest.mark.deep
 def test_create_takes_the_place_of_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
     """Also at a lower position: the old marks must not make Delta skip the writes that follow."""
     path = tmp_path / "base"
     path.mkdir()
     (path / "part-00000-of-a-dead-attempt.parquet").write_bytes(b"half a file")
-    table = BaseTable(spark, str(path), KEYED)
+    table = DeltaBaseTable(spark, str(path), KEYED)
     assert (table.position(), table.version(), table.state()) == (None, None, None)
     table.create(rows_frame(spark, [row(1, "a")]), Lsn(5000))
     table.append(rows_frame(spark, [row(1, "b")]), Lsn(6000))
@@ -154,11 +162,13 @@ def test_create_takes_the_place_of_what_is_there(spark: SparkSession, tmp_path: 
     assert table.versions() == [(3, 200), (2, 100)]
 
 
+@pytest.mark.deep
 def test_writing_before_create(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(DefiniteError, match="no base table"):
-        BaseTable(spark, str(tmp_path / "base"), KEYED).append(rows_frame(spark, [row(1, "b")]), Lsn(6000))
+        DeltaBaseTable(spark, str(tmp_path / "base"), KEYED).append(rows_frame(spark, [row(1, "b")]), Lsn(6000))
 
 
+@pytest.mark.deep
 def test_the_way_back(spark: SparkSession, tmp_path: Path) -> None:
     table, history, base = small(spark, tmp_path, "a")
     positions = [base]
@@ -185,7 +195,7 @@ def test_the_position_without_delta_s_checksum_files(spark: SparkSession, tmp_pa
     for checksum in (Path(table.path) / "_delta_log").glob("*.crc"):
         checksum.unlink()
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    assert BaseTable(spark, table.path, KEYED).state() == State(1, Lsn(base + 5), KEYED)
+    assert DeltaBaseTable(spark, table.path, KEYED).state() == State(1, Lsn(base + 5), KEYED)
 
 
 ADDED = [
@@ -202,7 +212,9 @@ ADDED = [
 ]
 
 
-@pytest.mark.parametrize(("added", "values"), ADDED)
+@pytest.mark.parametrize(
+    ("added", "values"), [*(pytest.param(*each, marks=pytest.mark.deep) for each in ADDED[:-1]), ADDED[-1]]
+)
 def test_columns_are_added(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, added: list[pa.Field], values: list[object]
 ) -> None:
@@ -214,7 +226,7 @@ def test_columns_are_added(
     with monkeypatch.context() as crash, pytest.raises(InterruptedError):
         crash.setattr(table, "set_properties", fail_for("penstock.schema"))
         table.evolve(wider)
-    state = BaseTable(spark, table.path, KEYED).state()
+    state = DeltaBaseTable(spark, table.path, KEYED).state()
     assert state is not None
     assert (state.schema, state.position) == (KEYED, position), "a crash half-way: it counts as it was"
     table.evolve(wider)
@@ -236,7 +248,7 @@ def fail_for(name: str) -> Callable[[Mapping[str, str]], None]:
 
 
 def test_properties_and_comments(spark: SparkSession, tmp_path: Path) -> None:
-    table = BaseTable(spark, str(tmp_path / "base"), KEYED)
+    table = DeltaBaseTable(spark, str(tmp_path / "base"), KEYED)
     frame = rows_frame(spark, [row(1, "a")])
     properties = {"penstock.source": "shop", "delta.logRetentionDuration": "interval 90 days"}
     table.create(frame, Lsn(7), properties, comment="all of it", comments={"n": "a number", "a.key": "a 'key'"})
@@ -251,7 +263,7 @@ def test_properties_and_comments(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_columns_are_mapped_only_where_names_need_it(spark: SparkSession, tmp_path: Path) -> None:
     schema = TableSchema(TableName("s", "t"), pa.schema([("id", pa.int64())]), ("id",))
-    table = BaseTable(spark, str(tmp_path / "base"), schema)
+    table = DeltaBaseTable(spark, str(tmp_path / "base"), schema)
     table.create(spark.range(3), Lsn(1))
     detail = spark.sql(f"DESCRIBE DETAIL delta.`{table.path}`").collect()[0]
     assert "delta.columnMapping.mode" not in detail["properties"]

@@ -15,8 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import UsageError
-from penstock.tables.buckets import BUCKETS
-from penstock.tables.compare import Difference, Differences, How, differences
+from penstock.tables.compare import BUCKETS, Difference, Differences, How, differences
 
 
 def frame(spark: SparkSession, rows: list[tuple[Any, ...]], kind: str = "string") -> DataFrame:
@@ -57,6 +56,7 @@ def test_copies_count(spark: SparkSession) -> None:
     assert differences(once, twice, []) == Differences(1, [row], 1, unexpected=1)
 
 
+@pytest.mark.deep
 def test_only_the_first_keys_are_told(spark: SparkSession) -> None:
     found = differences(spark.range(1000), spark.range(500, 1000), ["id"], limit=3)
     assert (found.count, found.missing, found.rows_compared) == (500, 500, 1000)
@@ -64,9 +64,9 @@ def test_only_the_first_keys_are_told(spark: SparkSession) -> None:
     assert len(differences(spark.range(1000), spark.range(0), ["id"], limit=100_000).keys) == 1000
 
 
-@pytest.mark.parametrize(
-    ("kind", "one", "other"),
-    [
+def test_values_are_compared_bit_by_bit(spark: SparkSession) -> None:
+    """One row for each pair of values: all else is equal in it."""
+    pairs = [
         ("double", 0.0, -0.0),
         ("float", 0.0, -0.0),
         ("double", 1.0, 1.0000000000000002),
@@ -76,12 +76,16 @@ def test_only_the_first_keys_are_told(spark: SparkSession) -> None:
         ("array<map<string, int>>", [{"a": 1}], [{"a": 2}]),
         ("struct<m: map<string, int>>", ({"a": 1},), None),
         ("binary", b"\x00", b""),
-    ],
-)
-def test_values_are_compared_bit_by_bit(spark: SparkSession, kind: str, one: Any, other: Any) -> None:
-    left, right = frame(spark, [(1, one)], kind), frame(spark, [(1, other)], kind)
-    assert differences(left, right, ["id"]).changed == 1
-    assert differences(left, left, ["id"]).count == differences(right, right, ["id"]).count == 0
+    ]
+    kinds = ", ".join(["id int", *(f"c{n} {kind}" for n, (kind, _, _) in enumerate(pairs))])
+    same = [one for _, one, _ in pairs]
+    changed = [[*same[:n], other, *same[n + 1 :]] for n, (_, _, other) in enumerate(pairs)]
+    left = spark.createDataFrame([(n, *same) for n in range(len(pairs))], kinds)
+    right = spark.createDataFrame([(n, *row) for n, row in enumerate(changed)], kinds)
+    found = differences(left, right, ["id"])
+    assert sorted(one["id"] for one in found.keys) == list(range(len(pairs)))
+    assert found.changed == len(pairs)
+    assert differences(left, left, ["id"]).count == 0
 
 
 def test_nan_is_nan_and_maps_have_no_order(spark: SparkSession) -> None:
@@ -132,6 +136,7 @@ def leaves(value: Any) -> list[str]:
     return [] if value is None else [repr(value)]
 
 
+@pytest.mark.deep
 def test_no_two_rows_look_the_same(spark: SparkSession) -> None:
     """Nulls that move to another column or place, empty arrays, values that cross a border: a pair of rows per key."""
     alike: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
@@ -168,7 +173,7 @@ def changed(rows: list[tuple[Any, ...]], random: random.Random) -> list[tuple[An
     return rows
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(1, 6))])
 def test_it_is_what_counting_says(spark: SparkSession, seed: int) -> None:
     chance = random.Random(seed)
     words = [None, "", "a", "b"]

@@ -2,7 +2,8 @@
 
 A plan of `tests.tables.histories` holds twenty short histories. ``PENSTOCK_HISTORIES`` says how many of them live
 tables are held to (240): each from one position to every later one. Base tables are followed through about as many,
-in real Delta tables, which take seconds each. A plan that fails is printed whole, after Hypothesis has made it small.
+in real Delta tables, which take seconds each; that is of the deep tier, and the fast one has all of them in Arrow and
+two plans in Spark. A plan that fails is printed whole, after Hypothesis has made it small.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from penstock.spark import overlay_arrow
 from penstock.spark.net import fold_net
 from penstock.spark.ranges import spark_schema
 from penstock.tables import tail
-from penstock.tables.base import BaseTable
+from penstock.tables.base import DeltaBaseTable
 from penstock.tables.base_state import State
 from penstock.tables.columns import column
 from penstock.tables.live import live_rows
@@ -46,15 +47,41 @@ CUTS = st.lists(st.integers(0, 6), min_size=2, max_size=3, unique=True).map(sort
 Bag = Counter[tuple[Any, ...]]
 
 
-def examples(part: float) -> Any:
-    """Settings for a test of this part of all histories: always the same ones, unless a number is asked for."""
+def plans_of(count: int) -> Any:
+    """Settings for a test of so many plans: always the same ones, unless a number of histories is asked for."""
     every = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
-    count = max(1, round(HISTORIES * part / GROUPS))
     return settings(
         deadline=None, max_examples=count, derandomize=ASKED is None, suppress_health_check=every, print_blob=True
     )
 
 
+def examples(part: float) -> Any:
+    """Settings for a test of this part of all histories."""
+    return plans_of(max(1, round(HISTORIES * part / GROUPS)))
+
+
+@examples(1.0)
+@given(plan=plans(*KEYED, *KEYED, BAG, BAG, widened=True))
+def test_live_in_arrow(plan: Plan) -> None:
+    """Without Spark: from every position to every later one."""
+    history = History(plan)
+    with logged(history, in_spark=False) as log:
+        check_in_arrow(log, history)
+
+
+@plans_of(2)
+@given(plan=plans(*KEYED, BAG, widened=True), low=POSITION, in_spark=st.booleans())
+def test_a_few_live(spark: SparkSession, plan: Plan, low: int, in_spark: bool) -> None:
+    check_live(spark, plan, low, in_spark)
+
+
+@plans_of(2)
+@given(plan=plans(*KEYED, BAG, widened=True), cuts=CUTS, in_spark=st.booleans())
+def test_a_few_base(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool) -> None:
+    check_base(spark, plan, cuts, in_spark)
+
+
+@pytest.mark.deep
 @pytest.mark.timeout(1800)
 @examples(1.0)
 @given(plan=plans(*KEYED, *KEYED, BAG, BAG), low=POSITION, in_spark=st.booleans())
@@ -62,6 +89,7 @@ def test_live(spark: SparkSession, plan: Plan, low: int, in_spark: bool) -> None
     check_live(spark, plan, low, in_spark)
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(1800)
 @examples(0.25)
 @given(plan=plans(*KEYED, BAG, widened=True), low=POSITION, in_spark=st.booleans())
@@ -69,6 +97,7 @@ def test_live_with_columns_that_are_added(spark: SparkSession, plan: Plan, low: 
     check_live(spark, plan, low, in_spark)
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(1800)
 @examples(0.4)
 @given(plan=plans(*KEYED), cuts=CUTS, in_spark=st.booleans())
@@ -76,6 +105,7 @@ def test_base(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool) 
     check_base(spark, plan, cuts, in_spark)
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(1800)
 @examples(0.25)
 @given(plan=plans(BAG), cuts=CUTS, in_spark=st.booleans())
@@ -83,6 +113,7 @@ def test_base_without_a_key(spark: SparkSession, plan: Plan, cuts: list[int], in
     check_base(spark, plan, cuts, in_spark)
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(1800)
 @examples(0.25)
 @given(plan=plans(*KEYED, BAG, widened=True), cuts=CUTS, in_spark=st.booleans())
@@ -105,8 +136,7 @@ def check_live(spark: SparkSession, plan: Plan, low: int, in_spark: bool) -> Non
     """From rows at one position, look at every later one; in Arrow, without Spark, from every position."""
     history = History(plan)
     with logged(history, in_spark) as log:
-        for first, last in itertools.combinations_with_replacement(history.positions, 2):
-            assert in_arrow(log, history, first, last) == expected(history, last), f"{last} from {first}, in Arrow"
+        check_in_arrow(log, history)
         start = history.positions[low % len(history.positions)]
         base, at = frame(spark, history, start), State(0, start, history.schemas[start])
         later = [position for position in history.positions if position >= start]
@@ -114,6 +144,11 @@ def check_live(spark: SparkSession, plan: Plan, low: int, in_spark: bool) -> Non
         live = [live_rows(spark, log, base, at, schema_at(log, at, upto), upto) for upto in wanted]
         for upto, found in zip(wanted, collected(live), strict=True):
             assert found == expected(history, upto), f"{upto} from {start}"
+
+
+def check_in_arrow(log: ChangeLog, history: History) -> None:
+    for first, last in itertools.combinations_with_replacement(history.positions, 2):
+        assert in_arrow(log, history, first, last) == expected(history, last), f"{last} from {first}, in Arrow"
 
 
 def in_arrow(log: ChangeLog, history: History, first: Lsn, last: Lsn) -> Bag:
@@ -132,7 +167,7 @@ def check_base(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool)
     history = History(plan)
     first, *others = sorted({history.positions[cut % len(history.positions)] for cut in cuts})
     with logged(history, in_spark) as log, tempfile.TemporaryDirectory() as folder:
-        table = BaseTable(spark, folder, history.schemas[first])
+        table = DeltaBaseTable(spark, folder, history.schemas[first])
         table.create(frame(spark, history, first), first)
         states = [state_of(table), *(follow(spark, table, log, upto) for upto in others)]
         versions = [table.at(state.version) for state in states]
@@ -140,7 +175,7 @@ def check_base(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool)
             assert found == expected(history, upto), f"base at {upto}"
 
 
-def follow(spark: SparkSession, table: BaseTable, log: ChangeLog, upto: Lsn) -> State:
+def follow(spark: SparkSession, table: DeltaBaseTable, log: ChangeLog, upto: Lsn) -> State:
     """Bring the table to a position as apply does, twice: the second time changes nothing."""
     before = state_of(table)
     schema = schema_at(log, before, upto)
@@ -151,13 +186,13 @@ def follow(spark: SparkSession, table: BaseTable, log: ChangeLog, upto: Lsn) -> 
         table.merge(found.net, upto, found.contents)
         after = state_of(table)
         assert after.position == upto
-        again = BaseTable(spark, table.path, schema)
+        again = DeltaBaseTable(spark, table.path, schema)
         again.merge(found.net, upto, found.contents)
         assert again.state() == after
     return state_of(table)
 
 
-def state_of(table: BaseTable) -> State:
+def state_of(table: DeltaBaseTable) -> State:
     state = table.state()
     assert state is not None
     return state

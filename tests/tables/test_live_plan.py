@@ -17,7 +17,7 @@ from penstock.changelog.sqlite.log import SqliteLog
 from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.spark.ranges import spark_schema
-from penstock.tables.base import BaseTable
+from penstock.tables.base import DeltaBaseTable
 from penstock.tables.base_state import State
 from penstock.tables.live import live_table
 
@@ -31,7 +31,7 @@ def live(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataF
     """Three rows in the base; in the tail one changes, one goes and one comes."""
     folder: Path = tmp_path_factory.mktemp("live")
     rows = pa.Table.from_pylist([dict(zip(COLUMNS.names, row, strict=True)) for row in BASE], COLUMNS)
-    base = BaseTable(spark, str(folder / "base"), ORDERS)
+    base = DeltaBaseTable(spark, str(folder / "base"), ORDERS)
     base.create(spark.createDataFrame(rows, spark_schema(COLUMNS)).coalesce(1), Lsn(10))
     log = SqliteLog(folder / "log.db")
     log.create(Lsn(10))

@@ -6,14 +6,19 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from penstock.spark.base_files import BaseFile, _row_groups
 from penstock.tables import parquet_files
 from penstock.tables.parquet_files import write_file
 
@@ -93,6 +98,89 @@ def test_long_texts_are_cut_off_in_statistics(tmp_path: Path, last: str, kept: i
     low, high = stats["minValues"]["body"], stats["maxValues"]["body"]
     assert (len(low), len(high)) == (32, kept)
     assert all(low.encode() <= text.encode() <= high.encode() for text in texts)
+
+
+DAY = 86_400_000_000
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+EDGES = {
+    pa.date32(): (FIRST_DAY, LAST_DAY),
+    pa.timestamp("us"): (FIRST_DAY * DAY, (LAST_DAY + 1) * DAY - 1),
+    pa.timestamp("us", "UTC"): (FIRST_DAY * DAY, (LAST_DAY + 1) * DAY - 1),
+}
+BEYOND = {
+    pa.date32(): (-(1 << 31), (1 << 31) - 1),
+    **dict.fromkeys([pa.timestamp("us"), pa.timestamp("us", "UTC")], (-(1 << 63), (1 << 63) - 1)),
+}
+
+
+def numbers(kind: pa.DataType, values: list[int]) -> pa.Array:
+    return pa.array(values, pa.int32() if kind == pa.date32() else pa.int64()).view(kind)
+
+
+def near(*ends: int) -> st.SearchStrategy[int]:
+    """Numbers between the ends, often at one of them or right beside it."""
+    low, high = min(ends), max(ends)
+    beside = [st.integers(max(low, end - 2000), min(high, end + 2000)) for end in ends]
+    return st.one_of(*beside, st.integers(low, high))
+
+
+def statistics_of(folder: Path, kind: pa.DataType, values: list[int]) -> tuple[Path, dict[str, Any]]:
+    schema = pa.schema([("v", kind)])
+    written = write_file(folder, schema, [pa.RecordBatch.from_arrays([numbers(kind, values)], schema=schema)])
+    assert written.add is not None
+    add = json.loads(written.add)["add"]
+    return folder / add["path"], json.loads(add["stats"])
+
+
+def place(kind: pa.DataType, bound: str) -> int:
+    """Which number a bound stands for."""
+    if kind == pa.date32():
+        return (date.fromisoformat(bound) - date(1970, 1, 1)).days
+    return (datetime.fromisoformat(bound).replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(
+        microseconds=1
+    )
+
+
+@pytest.mark.parametrize("kind", EDGES, ids=str)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_moment_lies_outside_of_its_bounds(tmp_path: Path, kind: pa.DataType, data: st.DataObject) -> None:
+    """9999-12-31 23:59:59.999999 stands for "for ever" in many tables: it cannot be rounded up, and has no bound."""
+    values = data.draw(st.lists(near(*EDGES[kind], 0), min_size=1, max_size=4))
+    path, stats = statistics_of(tmp_path, kind, values)
+    least, most = stats["minValues"].get("v"), stats["maxValues"].get("v")
+    assert least is not None and place(kind, least) <= min(values)
+    assert max(values) > EDGES[kind][1] - 999 if most is None else max(values) <= place(kind, most)
+    assert pq.read_table(path).column("v").combine_chunks() == numbers(kind, values)
+
+
+@pytest.mark.parametrize("kind", BEYOND, ids=str)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_what_no_calendar_holds_has_no_bounds(tmp_path: Path, kind: pa.DataType, data: st.DataObject) -> None:
+    """Nor is a row group passed by for it."""
+    values = data.draw(st.lists(near(*EDGES[kind], *BEYOND[kind], 0), min_size=1, max_size=4))
+    path, stats = statistics_of(tmp_path, kind, values)
+    inside = all(EDGES[kind][0] <= value <= EDGES[kind][1] for value in values)
+    assert ("v" in stats["minValues"]) == inside
+    assert stats["nullCount"] == {"v": 0}
+    file = BaseFile(str(path), len(values), 0, pa.schema([("v", kind)]))
+    with pq.ParquetFile(path) as parquet:
+        for value in numbers(kind, values):
+            assert _row_groups(parquet, file, pc.field("v") == value) == [0]
+
+
+@pytest.mark.parametrize("digits", [9, 18, 38])
+def test_the_largest_decimals_pass_no_row_group_by(tmp_path: Path, digits: int) -> None:
+    schema = pa.schema([("v", pa.decimal128(digits, 2))])
+    ends = [Decimal(f"{sign}{'9' * (digits - 2)}.99") for sign in ("-", "")]
+    written = write_file(tmp_path, schema, [pa.RecordBatch.from_pydict({"v": ends}, schema)])
+    assert written.add is not None
+    path = tmp_path / json.loads(written.add)["add"]["path"]
+    with pq.ParquetFile(path) as parquet:
+        for end in ends:
+            where = pc.field("v") == pa.scalar(end, schema.field(0).type)
+            assert _row_groups(parquet, BaseFile(str(path), 2, 0, schema), where) == [0]
 
 
 def test_no_rows_no_file(tmp_path: Path) -> None:

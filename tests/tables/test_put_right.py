@@ -12,11 +12,11 @@ from tests.tables.model import KEYED, History, Key, Row, key_of, plain, random_h
 
 from penstock.model import image_schema
 from penstock.spark.ranges import spark_schema
-from penstock.tables.changed import changed_keys
+from penstock.tables.compare import changed_keys
 from penstock.tables.contents import Contents, survey
 from penstock.tables.fold import fold
 from penstock.tables.overlay import overlay
-from penstock.tables.put_right import laid_over, of_keys, only, put_right, unresolved, without
+from penstock.tables.repaired_rows import laid_over, of_keys, only, put_right, unresolved, without
 from penstock.tables.small_fold import fold_small
 from penstock.tables.tail import Tail
 

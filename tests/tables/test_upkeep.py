@@ -13,15 +13,15 @@ from tests.tables.test_base import follow, rows, small
 
 from penstock.positions import Lsn
 from penstock.spark.base_files import BaseFiles, read_base_file
-from penstock.tables import upkeep, worn_files
-from penstock.tables.base import BaseTable
+from penstock.tables import compaction
+from penstock.tables.base import DeltaBaseTable
 from penstock.tables.base_state import State
-from penstock.tables.upkeep import GRACE_SECONDS, Upkeep, log_days, vacuum_before
+from penstock.tables.compaction import GRACE_SECONDS, Upkeep, log_days, vacuum_before
 
 DAY = 86_400.0
 
 
-def worn(spark: SparkSession, path: Path) -> tuple[BaseTable, History, State]:
+def worn(spark: SparkSession, path: Path) -> tuple[DeltaBaseTable, History, State]:
     """A table of several small files, with a deleted row."""
     table, history, end = small(spark, path, "a", "b")
     for keys in ("cd", "ef"):
@@ -44,7 +44,7 @@ def test_rewriting_changes_no_row_and_no_position(
     table, history, before = worn(spark, tmp_path)
     keeping = Upkeep(spark, table)
     assert keeping.rewrite(before) == 0, "few small files are no harm"
-    monkeypatch.setattr(worn_files, "_MANY_SMALL", 2)
+    monkeypatch.setattr(compaction, "_MANY_SMALL", 2)
     held = keeping.files()
     assert sum(file.deleted for file in held) == 1
     assert all(file.low is not None and file.high is not None for file in held)
@@ -69,8 +69,8 @@ def test_rewriting_changes_no_row_and_no_position(
 def test_a_table_without_a_key_is_put_together_too(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worn_files, "_MANY_SMALL", 1)
-    table = BaseTable(spark, str(tmp_path / "base"), KEYLESS)
+    monkeypatch.setattr(compaction, "_MANY_SMALL", 1)
+    table = DeltaBaseTable(spark, str(tmp_path / "base"), KEYLESS)
     table.create(rows_frame(spark, [row(1, "a")]).coalesce(1), Lsn(1))
     table.append(rows_frame(spark, [row(1, "a"), row(2, "b")]).coalesce(1), Lsn(2))
     state = table.state()
@@ -83,14 +83,14 @@ def test_only_what_no_needed_version_holds_is_removed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, history, before = worn(spark, tmp_path)
-    monkeypatch.setattr(worn_files, "_MANY_SMALL", 2)
+    monkeypatch.setattr(compaction, "_MANY_SMALL", 2)
     keeping = Upkeep(spark, table)
     keeping.rewrite(before)
     files = set(Path(table.path).rglob("*.parquet"))
     assert keeping.vacuum(before.version)
     assert set(Path(table.path).rglob("*.parquet")) == files, "all of it left the table within the hour"
-    monkeypatch.setattr(upkeep, "GRACE_SECONDS", 0.0)
-    monkeypatch.setattr(upkeep, "_CLOCKS_SECONDS", 0.0)
+    monkeypatch.setattr(compaction, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(compaction, "_CLOCKS_SECONDS", 0.0)
     keeping.vacuum(before.version)
     assert plain(table.at(before.version).collect()) == plain(history.states[before.position])
     state = table.state()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from penstock.tables.worn_files import FileState, worn_files
+from penstock.tables.compaction import FileState, worn_files
 
 MB = 1 << 20
 

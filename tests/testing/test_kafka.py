@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.errors import DefiniteError
-from penstock.testing.kafka import KafkaBroker, start_kafka
+from penstock.testing.java_server import of_jars
+from penstock.testing.kafka import KafkaBroker, bootstrap_checkpoint, start_kafka
+from penstock.testing.waiting import PATIENCE, until
 
 STARTER = """
 import sys
@@ -25,12 +26,14 @@ sys.stdin.read()
 
 
 def topics(broker: KafkaBroker) -> set[str]:
-    return set(AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0}).list_topics(timeout=10).topics)
+    return set(
+        AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0}).list_topics(timeout=PATIENCE).topics
+    )
 
 
 def make(broker: KafkaBroker, topic: str) -> None:
     client = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-    client.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    client.create_topics([NewTopic(topic, 1, 1)])[topic].result(PATIENCE)
 
 
 def gone(pid: int) -> bool:
@@ -41,6 +44,7 @@ def gone(pid: int) -> bool:
     return False
 
 
+@pytest.mark.deep
 def test_it_keeps_topics_and_ports_over_a_restart_and_a_crash(tmp_path: Path) -> None:
     with start_kafka(tmp_path / "kafka") as broker:
         where = broker.bootstrap
@@ -58,6 +62,7 @@ def test_it_keeps_topics_and_ports_over_a_restart_and_a_crash(tmp_path: Path) ->
     broker.stop()  # once more does no harm
 
 
+@pytest.mark.deep
 def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", STARTER, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
@@ -65,14 +70,43 @@ def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
         pid = int(starter.stdout.readline())
         assert not gone(pid)
         starter.kill()
-    deadline = time.monotonic() + 60
-    while not gone(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert gone(pid)
+    until(lambda: gone(pid), "the end of the broker")
 
 
 def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("in the way", encoding="utf-8")
-    with pytest.raises(DefiniteError, match="could not format") as caught:
+    with pytest.raises(DefiniteError, match="could not be formatted") as caught:
         start_kafka(tmp_path)
     assert "folder" in caught.value.remedy
+
+
+@pytest.mark.deep
+def test_storage_is_formatted_as_storage_tool_does(tmp_path: Path) -> None:
+    """After a Kafka upgrade, copy the checkpoint that StorageTool writes to `kafka.checkpoint`."""
+    with start_kafka(tmp_path / "ours"):
+        properties = (tmp_path / "ours" / "broker.properties").read_text(encoding="utf-8")
+    (tmp_path / "theirs.properties").write_text(properties.replace("/ours/", "/theirs/"), encoding="utf-8")
+    tool = [*of_jars("kafka.lock", 256), "kafka.tools.StorageTool", "format", "--cluster-id=W1VrVzvhSyC0tV4ELEkJZA"]
+    subprocess.run([*tool, "-c", str(tmp_path / "theirs.properties")], check=True, stdin=subprocess.DEVNULL)
+    ours, theirs = tmp_path / "ours" / "data", tmp_path / "theirs" / "data"
+    assert {path.name for path in theirs.iterdir()} == {"bootstrap.checkpoint", "meta.properties"}
+    assert records(bootstrap_checkpoint()) == records((theirs / "bootstrap.checkpoint").read_bytes())
+    assert (ours / "bootstrap.checkpoint").read_bytes() == bootstrap_checkpoint()
+    assert settings(ours / "meta.properties").keys() == settings(theirs / "meta.properties").keys()
+    for name in ("version", "node.id"):
+        assert settings(ours / "meta.properties")[name] == settings(theirs / "meta.properties")[name]
+
+
+def records(log: bytes) -> list[bytes]:
+    """Return the record batches of a log segment, without what differs from run to run: checksum and timestamps."""
+    batches, at = [], 0
+    while at < len(log):
+        end = at + 12 + int.from_bytes(log[at + 8 : at + 12])
+        batches.append(log[at : at + 17] + log[at + 21 : at + 27] + log[at + 43 : end])
+        at = end
+    return batches
+
+
+def settings(path: Path) -> dict[str, str]:
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    return dict(line.split("=", 1) for line in lines)

@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from penstock.durations import parse_duration
 from penstock.errors import DefiniteError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.family import Kind, Source, SourceOptions
+from penstock.sources.interface import Kind, Source, SourceOptions
+from penstock.sources.polling import SteppingConfig, SteppingFactory, SteppingInstance
+from penstock.sources.polling_steps import Step, inserted
 from penstock.sources.row_tables import RowTable
-from penstock.sources.stepping import SteppingConfig, SteppingFactory, SteppingInstance
-from penstock.sources.steps import Step, inserted
+from penstock.units import parse_duration
 
 TYPES = {"INTEGER": pa.int64(), "REAL": pa.float64(), "TEXT": pa.string(), "BLOB": pa.binary()}
 AT_ONCE = 10_000

@@ -57,7 +57,12 @@ ALTER TABLE source ADD COLUMN durable INTEGER NOT NULL DEFAULT 0
 _MEMORIES = """
 ALTER TABLE base_version ADD COLUMN memory TEXT
 """
-_STEPS = (_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _KINDS, _SHARDS, _KEEPING, _MEMORIES)
+_ERRORS_AHEAD = """
+CREATE TABLE error_ahead (
+    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, local TEXT NOT NULL, lsn INTEGER NOT NULL,
+    error TEXT NOT NULL, remedy TEXT NOT NULL, PRIMARY KEY (source, local))
+"""
+_STEPS = (_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _KINDS, _SHARDS, _KEEPING, _MEMORIES, _ERRORS_AHEAD)
 """What takes a catalog from one version, the place in this list, to the next."""
 VERSION = len(_STEPS)
 

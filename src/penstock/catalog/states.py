@@ -30,7 +30,8 @@ class SourceState(enum.StrEnum):
     is transient: it is tried again."""
     FAILED = "failed"
     """Set by capture at a definite error of the whole source; back to ready when capture is started again, and
-    connects."""
+    connects. Also set when capture breaks off or dies again and again without getting on: it is still tried, once a
+    minute, and back to ready when it gets on."""
     DROPPING = "dropping"
     """Set by `drop` before anything is removed, together with whether the base tables stay. Whoever runs the home lets
     go of it. Where the process died that drops it, or Postgres could not be reached, whoever runs the home or starts
@@ -52,9 +53,11 @@ class TableState(enum.StrEnum):
     ADDING = "adding"
     """A wish, set by `ADD TABLE`. Whoever runs the home publishes and captures the table and makes it pending."""
     PENDING = "pending"
-    """Set by `create`, or when a wish to add or retry is carried out: its copy is not whole yet, it cannot be read."""
+    """Set by `create`, or when a wish to add or retry is carried out: its copy is not whole yet, it cannot be read.
+    An error beside it is tried again."""
     LIVE = "live"
-    """Set when its first copy is whole: readable at every position from there on."""
+    """Set when its first copy is whole: readable at every position from there on. An error beside it says why apply
+    does not get on with it; it is tried again, and readable meanwhile."""
     RETRYING = "retrying"
     """A wish, set by `RETRY TABLE`. Whoever runs the home captures the table anew and makes it pending."""
     DROPPING = "dropping"

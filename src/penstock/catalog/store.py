@@ -21,11 +21,11 @@ from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import WISHES, SourceState, TableState
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.place import log_at
-from penstock.errors import DefiniteError, TransientError
+from penstock.errors import DefiniteError, TableError, TransientError
 from penstock.layout import state_path
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.family import InstanceConfig
+from penstock.sources.interface import InstanceConfig
 from penstock.sources.kinds import kind, kinds
 
 __all__ = ["Catalog", "Debt", "SourceRecord", "TableRecord", "Wish", "read_instance"]
@@ -183,6 +183,28 @@ class Catalog:
         with self.transaction() as db:
             db.executemany(query, [(SourceState.DROPPING, keep_tables, name) for name in names])
 
+    def not_dropping(self, before: SourceRecord) -> None:
+        """Take back that a source is to go, as nothing of it could: it is as it was `before`."""
+        query = "UPDATE source SET state=?, error=?, remedy=?, keep_tables=? WHERE name=? AND state=?"
+        was = (before.state, before.error, before.remedy, before.keep_tables, before.name, SourceState.DROPPING)
+        with self.transaction() as db:
+            db.execute(query, was)
+
+    def note_source_error(self, name: str, error: str, remedy: str, state: SourceState | None = None) -> None:
+        """Note what is wrong with a source that runs, and the state that it has by that; else it stays what it is."""
+        query = "UPDATE source SET state=coalesce(?1, state), error=?2, remedy=?3 WHERE name=?4 AND state IN (?5, ?6)"
+        with self.transaction() as db:
+            db.execute(query, (state, error, remedy or None, name, SourceState.READY, SourceState.FAILED))
+
+    def forget_source_error(self, name: str, error: str | None = None) -> None:
+        """Note that a source that runs is ready, and nothing is wrong with it: no longer this, if one is named."""
+        query = (
+            "UPDATE source SET state=?1, error=NULL, remedy=NULL WHERE name=?2 AND state IN (?1, ?3)"
+            " AND (?4 IS NULL OR error = ?4)"
+        )
+        with self.transaction() as db:
+            db.execute(query, (SourceState.READY, name, SourceState.FAILED, error))
+
     def note_durable(self, name: str, durable: Lsn) -> None:
         """Note where the log of a source ended, before it is removed while something of the source stays upstream."""
         with self.transaction() as db:
@@ -246,6 +268,16 @@ class Catalog:
         with self.transaction() as db:
             db.execute(query, (*told, *WISHES))
 
+    def note_trouble(self, source: str, upstream: TableName, error: str = "", remedy: str = "") -> None:
+        """Note what is wrong with a table that is pending or live, and stays so; without an error, that nothing is."""
+        query = (
+            "UPDATE source_table SET error=?, remedy=? WHERE source=? AND schema_name=? AND table_name=?"
+            " AND state IN (?, ?)"
+        )
+        told = (error or None, remedy or None, source, upstream.schema, upstream.name)
+        with self.transaction() as db:
+            db.execute(query, (*told, TableState.PENDING, TableState.LIVE))
+
     def wish(self, wishes: Sequence[Wish]) -> None:
         """Note what shall become of tables, new or known, and what is asked of their sources then; all in one step."""
         with self.transaction() as db:
@@ -268,7 +300,22 @@ class Catalog:
                     f"UPDATE source_table SET state=?, error=?, remedy=?{where}", (*told, *which)
                 ).rowcount
             if granted and state in (None, TableState.PENDING):
-                db.execute("DELETE FROM base_version WHERE source=? AND local=?", (table.source, table.local))
+                for about in ("base_version", "error_ahead"):
+                    db.execute(f"DELETE FROM {about} WHERE source=? AND local=?", (table.source, table.local))
+
+    def note_error_ahead(self, table: TableRecord, error: TableError | None) -> None:
+        """Note the error at which a live view ended, where apply has not come to it yet; None: there is none."""
+        with self.transaction() as db:
+            db.execute("DELETE FROM error_ahead WHERE source=? AND local=?", (table.source, table.local))
+            if error is not None and db.execute("SELECT 1 FROM source WHERE name=?", (table.source,)).fetchone():
+                noted = (table.source, table.local, int(error.lsn), error.message, error.remedy)
+                db.execute("INSERT INTO error_ahead VALUES (?, ?, ?, ?, ?)", noted)
+
+    def errors_ahead(self, source: str) -> dict[str, tuple[Lsn, str, str]]:
+        """Return such errors by local name: position, message, remedy. They hold for bases before that position."""
+        query = "SELECT local, lsn, error, remedy FROM error_ahead WHERE source=?"
+        with self.connected() as db:
+            return {row[0]: (Lsn(row[1]), row[2], row[3]) for row in db.execute(query, (source,))}
 
     def note_progress(self, source: str, local: str, progress: CopyProgress) -> None:
         """Note how far the copy of a table is; what was noted before is never taken back."""

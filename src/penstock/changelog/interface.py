@@ -62,6 +62,7 @@ __all__ = [
     "ChangeLogWriter",
     "Chunk",
     "ChunkRef",
+    "Commit",
     "Discarded",
     "Extent",
     "Frontiers",
@@ -95,6 +96,19 @@ class Chunk:
     """Bit `1 << image` for every kind of image in the chunk."""
     unchanged: bool
     """Whether any image leaves out an unchanged TOAST value."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What tells one transaction from all others: where its commit ended, its id, and when it committed.
+
+    Whoever finds the same three upstream again has found the same history up to there.
+    """
+
+    lsn: Lsn
+    xid: int
+    committed_at: int
+    """In microseconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +148,8 @@ class Frontiers:
     """The first moment that can be asked for: what had committed by then is in `valid`."""
     passed: datetime
     """Every moment before this is settled: what comes after `durable` counts as committed then or later."""
+    last: Commit | None = None
+    """The last transaction that changed something, at or before `durable`, as its writer told; kept for good."""
 
     def reach(self, asked: Lsn | datetime) -> bool:
         """Say whether all is known of a position or a moment."""
@@ -162,6 +178,8 @@ class LoggedTable:
     error: TableError | None = None
     generation: int = 0
     """How often it was captured anew."""
+    begun: Lsn = Lsn.ZERO
+    """Where that began last: what came before was written for an earlier generation, or not at all."""
 
     @property
     def schema(self) -> TableSchema:
@@ -278,10 +296,12 @@ class ChangeLogWriter(ABC):
         staged: Mapping[int, StagedCommit] | None = None,
         errors: Sequence[TableError] = (),
         passed: int | None = None,
+        last: Commit | None = None,
     ) -> None:
         """Make everything up to `durable` visible and durable; `staged` says how staged transactions ended.
 
-        `committed_at` is the commit time of the last transaction, in microseconds since 1970, if there was one.
+        `committed_at` is the commit time of the last transaction, in microseconds since 1970, if there was one; `last`
+        is the last one that changed something, if one did.
         `passed`, in a step without transactions, is a clock of the server: what had committed before it lies at or
         before `durable`.
         """

@@ -14,6 +14,11 @@ and nothing left out:
   or none after the second. A date is ``"2026-01-01"``. Binary values are base64.
 - a struct is an object, its keys in the order of the columns; a null is there as ``null``. A map is an object; where
   its keys are not text, a list of ``[key, value]``.
+
+Binary values as base64 text (RFC 4648, padded), a column at a time.
+
+Three bytes become four characters. All groups of all values are looked up at once, in their place: a value begins at a
+group of its own, so the groups of a column lie one after another, and only the last group of a value may lack bytes.
 """
 
 from __future__ import annotations
@@ -25,11 +30,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.changelog.base64_text import base64_text
-from penstock.changelog.shapes import changes, changes_schema
+from penstock.changelog.user_rows import changes, changes_schema
 from penstock.model import TableName
 
-__all__ = ["json_rows", "multi_changes", "multi_changes_schema"]
+__all__ = ["base64_text", "json_rows", "multi_changes", "multi_changes_schema"]
 
 _QUOTE, _BACKSLASH, _FIRST_PLAIN = ord('"'), ord("\\"), 0x20
 _NO_COLUMNS = changes_schema(pa.schema([]))
@@ -195,3 +199,46 @@ def _joined(lists: pa.ListArray | pa.MapArray, items: pa.StringArray, begin: str
 
 def _where_valid(values: pa.Array, text: pa.StringArray) -> pa.StringArray:
     return pc.if_else(values.is_valid(), text, pa.scalar(None, pa.string())) if values.null_count else text
+
+
+_LETTERS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
+_PADDING = ord("=")
+
+
+def base64_text(values: pa.BinaryArray) -> pa.StringArray:
+    """Return the text of each value; null for null."""
+    lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy().astype(np.int64)
+    groups = (lengths + 2) // 3
+    offsets = np.concatenate([[0], np.cumsum(groups * 4)])
+    if offsets[-1] > np.iinfo(np.int32).max:
+        message = f"base64 of {len(values)} values takes {offsets[-1]} bytes, more than one batch holds"
+        raise OverflowError(message)
+    text = _encoded(*_grouped(values, lengths, groups))
+    found = pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text))
+    return pc.if_else(values.is_valid(), found, pa.scalar(None, pa.string())) if values.null_count else found
+
+
+def _grouped(
+    values: pa.BinaryArray, lengths: npt.NDArray[np.int64], groups: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    """Return each group's three bytes as one number, and how many bytes it really has."""
+    _, offset_buffer, data_buffer = values.buffers()
+    starts = np.frombuffer(offset_buffer, np.int32)[values.offset :][: len(values)].astype(np.int64)
+    data = np.frombuffer(data_buffer or b"", np.uint8)
+    within = np.arange(groups.sum()) - np.repeat(np.cumsum(groups) - groups, groups)
+    there = np.minimum(np.repeat(lengths, groups) - 3 * within, 3)
+    at = np.repeat(starts, groups) + 3 * within
+    number = data[at].astype(np.uint32) << 16
+    for place, shift in ((1, 8), (2, 0)):
+        more = there > place
+        number[more] |= data[at[more] + place].astype(np.uint32) << shift
+    return number, there
+
+
+def _encoded(number: npt.NDArray[np.uint32], there: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+    text = np.empty((len(number), 4), np.uint8)
+    for place in range(4):
+        text[:, place] = _LETTERS[(number >> (18 - 6 * place)) & 63]
+    text[there < 2, 2] = _PADDING
+    text[there < 3, 3] = _PADDING
+    return text.reshape(-1)

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from penstock.changelog.frames import widened
 from penstock.changelog.interface import ChangeLogReader, Extent
-from penstock.changelog.shapes import changes
+from penstock.changelog.user_rows import changes
 from penstock.model import TableName
 from penstock.positions import Lsn
 
@@ -43,7 +43,7 @@ class Transaction:
     xid: int
     committed_at: datetime
     tables: dict[str, pa.Table]
-    """By name, like ``public.orders``, in that order: one row per change, as `penstock.changelog.shapes.changes`."""
+    """By name, like ``public.orders``, in that order: one row per change, as `penstock.changelog.user_rows.changes`."""
     shard: str | None = None
     """Of a source that is made of shards, the one in which it committed; `lsn` and `xid` are of that one."""
 

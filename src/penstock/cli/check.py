@@ -29,8 +29,8 @@ from penstock.cli.options import (
     source_options,
 )
 from penstock.cli.starting import waiting
-from penstock.control.check import CheckFinding, CheckReport
-from penstock.control.home import check_target
+from penstock.engine.check import CheckFinding, CheckReport
+from penstock.home import check_target
 
 __all__ = ["check", "draw"]
 

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from penstock.cli.interrupt import Interrupt
 
 if TYPE_CHECKING:
-    from penstock.control.home import Home
-    from penstock.control.running import Running
+    from penstock.engine.runner import Running
+    from penstock.home import Home
 
 __all__ = ["Copy", "show_copy", "update_bars"]
 

@@ -22,10 +22,10 @@ from penstock.cli.copying import show_copy
 from penstock.cli.interrupt import Interrupt
 from penstock.cli.options import DebugOption, HomeOption
 from penstock.cli.starting import start_spark, stop_spark, waiting
-from penstock.control.home import Home, open_home
 from penstock.demo.load import Load
 from penstock.demo.scenario import DATABASE, LatencySampler, Look, Looker, start_database
 from penstock.errors import DefiniteError
+from penstock.home import Home, open_home
 
 __all__ = ["demo"]
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from penstock.cli.options import DebugOption, HomeOption
-from penstock.control.home import open_existing
+from penstock.engine.status import leftovers
+from penstock.home import open_existing
 
 __all__ = ["drop"]
 
@@ -16,7 +17,10 @@ __all__ = ["drop"]
 def drop(
     source: Annotated[str, typer.Argument(help="The source's name.")],
     home: HomeOption = Path(".penstock"),
-    force: Annotated[bool, typer.Option("--force", help="Also when Postgres cannot be reached.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also when Postgres cannot be reached, or another home may use what is there."),
+    ] = False,
     keep_tables: Annotated[bool, typer.Option("--keep-tables", help="Leave its tables in the lake.")] = False,
     debug: DebugOption = False,
 ) -> None:
@@ -30,6 +34,5 @@ def drop(
     typer.echo(f"dropped {source}")
     for thing in kept:
         typer.echo(f"left in Postgres, because it is yours: {thing}")
-    if left:
-        typer.echo("could not be removed; each later start tries again, or run by hand:")
-        typer.echo("\n".join(left))
+    for line in leftovers(opened.status(), left):
+        typer.echo(line)

@@ -20,6 +20,7 @@ from penstock.cli.sql import sql
 from penstock.cli.status import status
 from penstock.cli.tail import tail
 from penstock.cli.verify import verify
+from penstock.engine.error_policy import in_our_words
 from penstock.errors import DefiniteError, PenstockError
 
 __all__ = ["app", "main"]
@@ -67,8 +68,9 @@ def main() -> None:
 
 def _known(error: Exception) -> PenstockError:
     """Put into our words what nobody below did."""
-    if isinstance(error, PenstockError):
-        return error
+    ours = in_our_words(error)
+    if ours is not None:
+        return ours
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return DefiniteError(f"{where}{error.strerror}", "Check that it is there, may be used, and has space left.")

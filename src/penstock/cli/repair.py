@@ -10,9 +10,9 @@ import typer
 
 from penstock.cli.options import DebugOption, HomeOption
 from penstock.cli.starting import spark_when_needed, waiting
-from penstock.control.answer import repaired
-from penstock.control.home import open_existing
 from penstock.errors import UsageError
+from penstock.home import open_existing
+from penstock.sql.answer import repaired
 
 __all__ = ["repair"]
 

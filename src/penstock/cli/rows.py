@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from penstock.control.answer import Answer
+from penstock.sql.answer import Answer
 
 __all__ = ["OutputFormat", "print_answer", "print_frame"]
 

@@ -36,11 +36,11 @@ from penstock.cli.options import (
 from penstock.cli.script import read_script
 from penstock.cli.starting import start_spark, stop_spark, waiting
 from penstock.cli.status import render
-from penstock.control.home import URL_SCHEMES, Home, open_home
 from penstock.errors import PenstockError, UsageError
+from penstock.home import URL_SCHEMES, Home, open_home
 
 if TYPE_CHECKING:
-    from penstock.control.running import Running
+    from penstock.engine.runner import Running
 
 __all__ = ["run"]
 

@@ -18,10 +18,10 @@ from penstock.cli.prompt import Prompt
 from penstock.cli.rows import OutputFormat, print_answer, print_frame
 from penstock.cli.script import read_script
 from penstock.cli.starting import spark_when_needed
-from penstock.control.answer import Answer
-from penstock.control.home import Home, open_to_run
 from penstock.errors import DefiniteError, UsageError
+from penstock.home import Home, open_to_run
 from penstock.positions import Lsn, parse_as_of
+from penstock.sql.answer import Answer
 
 __all__ = ["answer", "sql"]
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.markup import escape
 
-from penstock.control.home import start_session
+from penstock.engine.error_policy import is_lost
+from penstock.home import start_session
 
 __all__ = ["spark_when_needed", "start_spark", "stop_spark", "waiting"]
 
@@ -51,5 +51,8 @@ def spark_when_needed() -> Iterator[Callable[[], SparkSession]]:
 
 def stop_spark(spark: SparkSession) -> None:
     """Stop Spark; one that has died already is as good as stopped."""
-    with suppress(Py4JError, OSError, EOFError):
+    try:
         spark.stop()
+    except Exception as error:
+        if not is_lost(error):
+            raise

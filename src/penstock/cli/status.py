@@ -16,8 +16,8 @@ from rich.text import Text
 
 from penstock.cli.interrupt import Interrupt
 from penstock.cli.options import DebugOption, HomeOption, JsonOption
-from penstock.control.home import open_existing
-from penstock.control.status import DebtStatus, HomeStatus, SourceStatus, TableStatus
+from penstock.engine.status import DebtStatus, HomeStatus, SourceStatus, TableStatus
+from penstock.home import open_existing
 
 __all__ = ["render", "status"]
 
@@ -80,7 +80,8 @@ def _debt(debt: DebtStatus) -> Text:
 
 def _headline(source: SourceStatus) -> Text:
     lag = "unknown" if source.lag_bytes is None else f"{source.lag_bytes:,} bytes"
-    latency = "" if source.latency_ms is None else f", commit to readable {source.latency_ms:.0f} ms"
+    current = source.latency_ms is not None and source.waiting is None  # that of long ago says nothing of now
+    latency = f", commit to readable {source.latency_ms:.0f} ms" if current else ""
     shard = f", shard {source.shard} of {source.part_of}," if source.part_of else ""
     text = Text.assemble((source.name, "bold"), f"{shard} from {source.kind} {source.at}: ", _state(source.state))
     return text.append(f", durable {source.durable or 'nothing yet'}, lag {lag}{latency}")

@@ -12,11 +12,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 
 from penstock.cli.interrupt import Interrupt
 from penstock.cli.options import DebugOption, HomeOption
-from penstock.control.home import open_existing
-from penstock.control.transaction_json import transaction_json
+from penstock.engine.transaction_tail import transaction_json
+from penstock.errors import TableError
+from penstock.home import open_existing
+from penstock.positions import Lsn
 
 __all__ = ["TailFormat", "render", "tail"]
 
@@ -46,13 +50,13 @@ def tail(
     home: HomeOption = Path(".penstock"),
     debug: DebugOption = False,
 ) -> None:
-    """Show whole transactions as they commit, until Ctrl-C.
+    """Show whole transactions as they commit, until Ctrl-C. A table that fails is left out, which stderr tells.
 
     Example: penstock tail shop public.orders --from earliest --limit 10
     """
     opened = open_existing(home)
     with Interrupt() as interrupt:
-        found = opened.tail(source, tables or (), start=start, stop=lambda: interrupt.asked)
+        found = opened.tail(source, tables or (), start=start, stop=lambda: interrupt.asked, failed=_left_out)
         try:
             for transaction in itertools.islice(found, limit):
                 line = transaction_json(source, transaction)
@@ -61,6 +65,14 @@ def tail(
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         finally:
             found.close()
+
+
+def _left_out(error: TableError) -> None:
+    """Say that a table is not followed on; what is shown of others comes on stdout."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"[bold red]left out[/]  {escape(error.table)} from {Lsn(error.lsn)} on: {escape(error.message)}")
+    if error.remedy:
+        console.print(f"[bold]to do[/]  {escape(error.remedy)}")
 
 
 def render(line: str) -> str:

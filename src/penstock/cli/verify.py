@@ -17,12 +17,12 @@ from rich.text import Text
 
 from penstock.cli.options import DebugOption, HomeOption, JsonOption
 from penstock.cli.starting import spark_when_needed, waiting
-from penstock.control.home import Home, open_existing
-from penstock.control.verify_report import VerifyRepair, VerifyReport, VerifyTable, verify_report
+from penstock.engine.verify_report import VerifyRepair, VerifyReport, VerifyTable, verify_report
 from penstock.errors import DefiniteError
+from penstock.home import Home, open_existing
 
 if TYPE_CHECKING:
-    from penstock.control.verify import Verdict
+    from penstock.engine.verify import Verdict
 
 __all__ = ["draw", "verify"]
 

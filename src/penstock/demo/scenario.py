@@ -20,11 +20,11 @@ from typing import Self
 import psycopg
 from pyspark.sql import SparkSession
 
-from penstock.control.home import Home
 from penstock.demo.bank import create_bank
 from penstock.demo.invariants import bank_look
 from penstock.demo.shop import create_shop
 from penstock.embedded.postgres import start_postgres
+from penstock.home import Home
 from penstock.positions import Lsn
 
 __all__ = ["DATABASE", "LatencySampler", "Look", "Looker", "start_database"]

@@ -14,17 +14,13 @@ A message that breaks a rule is refused, alone, with the reason and the way out.
 means: a definite error of the source from there on, or quarantine.
 """
 
-from penstock.envelopes.debezium import Deduplicated, debezium
+from penstock.envelopes.debezium import DebeziumState, Deduplicated, Progress, debezium
 from penstock.envelopes.debezium_records import debezium_shape, debezium_shape_of
-from penstock.envelopes.debezium_state import DebeziumState, Progress
-from penstock.envelopes.debezium_upsert import debezium_upsert
 from penstock.envelopes.included import included_type, with_included
-from penstock.envelopes.meanings import meant_type, with_meant
 from penstock.envelopes.messages import Enveloped
-from penstock.envelopes.none import append
 from penstock.envelopes.retractions import broken
 from penstock.envelopes.shape import Shape, keyed_shape, value_shape
-from penstock.envelopes.upsert import upsert
+from penstock.envelopes.upsert import append, debezium_upsert, upsert
 from penstock.envelopes.upstream import refuse_compacted
 from penstock.model import IncludedColumn
 
@@ -43,10 +39,8 @@ __all__ = [
     "debezium_upsert",
     "included_type",
     "keyed_shape",
-    "meant_type",
     "refuse_compacted",
     "upsert",
     "value_shape",
     "with_included",
-    "with_meant",
 ]

@@ -2,7 +2,7 @@
 
 ::
 
-    binary column ─▶ Messages ─▶ schema ids (framing) ─▶ plan per writer ─▶ kernel ─▶ columns ─▶ rows
+    binary column ─▶ Messages ─▶ schema ids (framing) ─▶ plan per writer ─▶ kernel ─▶ columns ─▶ logical types ─▶ rows
                                        │                                        │
                                        └────────────── faults ──────────────────┴─────▶ problems (text, null = fine)
 
@@ -26,6 +26,7 @@ from penstock.formats.entries import filled
 from penstock.formats.format import CsvFormat, JsonFormat, ResolvedFormat
 from penstock.formats.framing import read_ids
 from penstock.formats.json.plan import KINDS
+from penstock.formats.logical_types import converted
 from penstock.formats.memory import address
 from penstock.formats.messages import Messages, of_array
 from penstock.formats.problems import Names, Problem, problem_texts
@@ -49,7 +50,7 @@ class Decoder(abc.ABC):
         textual = isinstance(resolved.format, JsonFormat | CsvFormat)
         self._resolved = resolved
         self._writers = writers
-        self._columns = Columns(resolved.arrow_type, numbers_as_text=textual)
+        self._columns = Columns(resolved.physical_type, numbers_as_text=textual)
         self._refusals: list[str] = []
 
     def decode(self, array: pa.Array | pa.ChunkedArray) -> Decoded:
@@ -62,11 +63,17 @@ class Decoder(abc.ABC):
         rows = self._rows(messages, ids)
         names = Names(self._names(), self._refusals, KINDS)
         kind = self._resolved.format.kind
-        return Decoded(rows, problem_texts(kind, messages.faults, messages.sizes, ids, names))
+        problems = problem_texts(kind, messages.faults, messages.sizes, ids, names)
+        checked = self._checked(Decoded(rows, problems))
+        return Decoded(*converted(*checked, self._resolved.logical_types))
 
     @abc.abstractmethod
     def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
         """Return the rows; problems go into the faults of the messages."""
+
+    def _checked(self, decoded: Decoded) -> Decoded:
+        """Refuse messages that decoding alone takes; called before values are converted to their logical types."""
+        return decoded
 
     def _filled(self, messages: Messages, walk: Callable[[int, Sink], int]) -> pa.StructArray:
         """Let a kernel put all messages; return the rows."""

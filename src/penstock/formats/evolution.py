@@ -4,31 +4,31 @@ Only fields that are added, and only at the end: of the message, or of a struct 
 keeps its place and type, and rows that were read before stay valid, with null in what is new. A field that the newer
 schema no longer has stays a column. One that it has with another type stays as it is, and is an obstacle that is named:
 messages with the new type may then be problems.
+
+Types of columns that gain fields at the end of a struct.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from penstock.errors import UsageError
 from penstock.formats.avro.growth import grown_avro
-from penstock.formats.avro.meanings import avro_meanings
-from penstock.formats.avro.schema import parse_avro
-from penstock.formats.avro.text import avro_text
-from penstock.formats.avro.types import avro_columns, is_wrapped
+from penstock.formats.avro.schema import avro_text, parse_avro
+from penstock.formats.avro.types import avro_columns, avro_logical_types, is_wrapped
 from penstock.formats.format import AvroFormat, JsonFormat, ProtobufFormat, ResolvedFormat
-from penstock.formats.json.json_schema import json_schema_columns
+from penstock.formats.json.schemas import json_schema_columns
 from penstock.formats.protobuf.descriptor import Pool, files_of_text, files_text
 from penstock.formats.protobuf.growth import grown_files
 from penstock.formats.protobuf.registered import registered_files
 from penstock.formats.protobuf.types import protobuf_columns
 from penstock.formats.registry import RegisteredSchema
 from penstock.formats.resolving import fixed
-from penstock.formats.type_growth import added_paths, grown_type
 
-__all__ = ["Evolution", "evolved"]
+__all__ = ["Evolution", "added_paths", "evolved", "grown_type"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _avro(resolved: ResolvedFormat, newer: RegisteredSchema) -> Evolution:
         columns.field(0).type if wrapped else columns,
         reader=avro_text(grown),
         wrapped=wrapped,
-        meanings=avro_meanings(grown),
+        logical_types=avro_logical_types(grown),
     )
     return _found(resolved, made, obstacles)
 
@@ -88,7 +88,7 @@ def _protobuf(resolved: ResolvedFormat, newer: RegisteredSchema) -> Evolution:
 def _json(resolved: ResolvedFormat, newer: RegisteredSchema) -> Evolution:
     obstacles: list[str] = []
     theirs, raw = json_schema_columns(newer.text, dict(newer.references))
-    ours = resolved.arrow_type
+    ours = resolved.physical_type
     theirs = theirs if pa.types.is_struct(theirs) else pa.struct([pa.field("value", theirs)])
     grown = grown_type(ours, theirs, "", obstacles)
     kept = {*resolved.raw, *(path for path in raw if path in added_paths(ours, grown))}
@@ -97,5 +97,45 @@ def _json(resolved: ResolvedFormat, newer: RegisteredSchema) -> Evolution:
 
 
 def _found(before: ResolvedFormat, after: ResolvedFormat, obstacles: list[str]) -> Evolution:
-    added = tuple(added_paths(before.arrow_type, after.arrow_type))
+    added = tuple(added_paths(before.physical_type, after.physical_type))
     return Evolution(after if added else before, added, tuple(obstacles))
+
+
+def grown_type(ours: pa.DataType, theirs: pa.DataType, path: str, obstacles: list[str]) -> pa.DataType:
+    """Return our type with the fields that theirs adds; what differs otherwise is noted as an obstacle."""
+    if pa.types.is_struct(ours) and pa.types.is_struct(theirs):
+        return _struct(ours, theirs, path, obstacles)
+    if pa.types.is_list(ours) and pa.types.is_list(theirs):
+        return pa.list_(pa.field("element", grown_type(ours.value_type, theirs.value_type, f"{path}[]", obstacles)))
+    if pa.types.is_map(ours) and pa.types.is_map(theirs):
+        value = grown_type(ours.item_type, theirs.item_type, f"{path}.value", obstacles)
+        return pa.map_(ours.key_field, pa.field("value", value))
+    if ours != theirs:
+        obstacles.append(f'field "{path}": {theirs} in the newer schema, {ours} in the reader\'s')
+    return ours
+
+
+def added_paths(before: pa.DataType, after: pa.DataType, path: str = "") -> Iterator[str]:
+    """Yield the fields that a grown type has beyond the earlier one."""
+    if pa.types.is_struct(before):
+        known = {field.name: field.type for field in before}
+        for field in after:
+            below = f"{path}.{field.name}" if path else field.name
+            if field.name in known:
+                yield from added_paths(known[field.name], field.type, below)
+            else:
+                yield below
+    elif pa.types.is_list(before):
+        yield from added_paths(before.value_type, after.value_type, f"{path}[]")
+    elif pa.types.is_map(before):
+        yield from added_paths(before.item_type, after.item_type, f"{path}.value")
+
+
+def _struct(ours: pa.StructType, theirs: pa.StructType, path: str, obstacles: list[str]) -> pa.StructType:
+    others = {field.name: field.type for field in theirs}
+    fields = []
+    for field in ours:
+        below = f"{path}.{field.name}" if path else field.name
+        other = others.pop(field.name, field.type)
+        fields.append(pa.field(field.name, grown_type(field.type, other, below, obstacles)))
+    return pa.struct([*fields, *(pa.field(name, kind) for name, kind in others.items())])

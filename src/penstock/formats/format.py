@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from penstock.errors import UsageError
-from penstock.formats.meanings import Meaning
 from penstock.formats.registry import RegistryAddress
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 __all__ = [
     "AvroFormat",
@@ -32,11 +30,15 @@ __all__ = [
     "Extra",
     "Format",
     "JsonFormat",
+    "LogicalType",
     "Nanoseconds",
     "ProtobufFormat",
     "ResolvedFormat",
     "TextFormat",
 ]
+
+LogicalType = tuple[tuple[str, ...], str]
+"""The path of a field, by names from the top, and its name of a type: see `penstock.formats.logical_types`."""
 
 
 class Extra(enum.StrEnum):
@@ -153,7 +155,7 @@ class ResolvedFormat(BaseModel):
 
     format: Format
     columns: str
-    """The reader schema: a struct type of Spark's, as its JSON."""
+    """The reader schema, without logical types of Connect: a struct type of Spark's, as its JSON."""
     reader: str = ""
     """The same as the format writes it: an Avro schema, Protobuf files, or Connect's schema; empty for the others."""
     message: str = ""
@@ -162,22 +164,16 @@ class ResolvedFormat(BaseModel):
     """Columns of JSON that take any value, as its text."""
     wrapped: bool = False
     """Whether a message is one value, in a column of its own, and not a record."""
-    meanings: tuple[Meaning, ...] = ()
-    """Which columns mean more than their type says; decoding leaves them as they were written."""
+    logical_types: tuple[LogicalType, ...] = ()
+    """Fields that have a logical type of Kafka Connect or Debezium: decoding converts them."""
 
     @property
-    def spark_type(self) -> StructType:
-        """The struct that decoding adds."""
+    def physical_type(self) -> pa.StructType:
+        """The reader schema in Arrow; decoding then converts logical types (`penstock.formats.logical_types`)."""
+        from pyspark.sql.pandas.types import to_arrow_type
         from pyspark.sql.types import StructType
 
-        return StructType.fromJson(json.loads(self.columns))
-
-    @property
-    def arrow_type(self) -> pa.StructType:
-        """The same for Arrow."""
-        from pyspark.sql.pandas.types import to_arrow_type
-
-        return to_arrow_type(self.spark_type, timezone="UTC")
+        return to_arrow_type(StructType.fromJson(json.loads(self.columns)), timezone="UTC")
 
     @property
     def framed(self) -> bool:

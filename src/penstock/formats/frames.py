@@ -19,6 +19,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from penstock.errors import UsageError
 from penstock.formats.decoding import decoder_for, registry_of
 from penstock.formats.format import ResolvedFormat
+from penstock.formats.logical_types import spark_type
 from penstock.formats.registry import Registry
 from penstock.formats.writers import Writers
 
@@ -40,7 +41,7 @@ def decode(
     for these before this returns; a stream is therefore decoded in ``foreachBatch``.
     """
     writers = _looked_up(frame, column, resolved, registry) if resolved.framed else {}
-    returned = StructType([StructField("row", resolved.spark_type), StructField("problem", StringType())])
+    returned = StructType([StructField("row", spark_type(resolved)), StructField("problem", StringType())])
     both = f"_decoded_{uuid.uuid4().hex}"
     # Its stubs ask for the kind of function, which it takes from the annotations.
     function = arrow_udf(_decoding(resolved, writers), returned)  # type: ignore[call-overload]

@@ -11,10 +11,8 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructType
 
 from penstock.errors import DefiniteError, UsageError
-from penstock.formats.avro.meanings import avro_meanings
-from penstock.formats.avro.schema import parse_avro
-from penstock.formats.avro.text import avro_text
-from penstock.formats.avro.types import avro_columns, is_wrapped
+from penstock.formats.avro.schema import avro_text, parse_avro
+from penstock.formats.avro.types import avro_columns, avro_logical_types, is_wrapped
 from penstock.formats.columns import Columns
 from penstock.formats.ddl import ddl_columns
 from penstock.formats.format import (
@@ -22,15 +20,14 @@ from penstock.formats.format import (
     CsvFormat,
     Format,
     JsonFormat,
+    LogicalType,
     ProtobufFormat,
     ResolvedFormat,
     TextFormat,
 )
 from penstock.formats.json.connect_schema import connect_schema
-from penstock.formats.json.inference import inferred_columns
-from penstock.formats.json.json_schema import json_schema_columns
 from penstock.formats.json.plan import json_plan
-from penstock.formats.meanings import Meaning
+from penstock.formats.json.schemas import inferred_columns, json_schema_columns
 from penstock.formats.protobuf.descriptor import Pool, ProtoFile, files_text
 from penstock.formats.protobuf.descriptor_set import parse_descriptor_set
 from penstock.formats.protobuf.registered import registered_files
@@ -76,7 +73,7 @@ def fixed(
     message: str = "",
     raw: Iterable[str] = (),
     wrapped: bool = False,
-    meanings: Iterable[Meaning] = (),
+    logical_types: Iterable[LogicalType] = (),
 ) -> ResolvedFormat:
     """Put a resolved format together."""
     spark_type = from_arrow_type(pa.struct([pa.field("value", columns)]) if wrapped else columns)
@@ -89,7 +86,7 @@ def fixed(
         message=message,
         raw=tuple(raw),
         wrapped=wrapped,
-        meanings=tuple(meanings),
+        logical_types=tuple(logical_types),
     )
 
 
@@ -127,7 +124,7 @@ def _avro(described: AvroFormat, found: RegisteredSchema) -> ResolvedFormat:
         _unwrapped(avro_columns(schema), is_wrapped(schema)),
         reader=avro_text(schema),
         wrapped=is_wrapped(schema),
-        meanings=avro_meanings(schema),
+        logical_types=avro_logical_types(schema),
     )
 
 
@@ -139,7 +136,7 @@ def _json(
     described: JsonFormat, subject: str | None, registry: Registry | None, sample: Iterable[bytes] | None
 ) -> ResolvedFormat:
     raw: list[str] = []
-    meanings: list[Meaning] = []
+    logical_types: list[LogicalType] = []
     reader = ""
     sample = None if sample is None else list(sample)
     if described.columns is not None:
@@ -148,7 +145,7 @@ def _json(
         found = latest_schema(described.registry, described.subject or subject, "JSON", registry)
         columns, raw = json_schema_columns(found.text, dict(found.references))
     elif sample is not None and (told := connect_schema(sample)) is not None:
-        columns, raw, meanings, reader = told.columns, told.raw, told.meanings, told.text
+        columns, raw, logical_types, reader = told.columns, told.raw, told.logical_types, told.text
     elif sample is not None:
         columns, raw = inferred_columns(sample)
     else:
@@ -157,8 +154,8 @@ def _json(
         )
         raise UsageError(message, "Give them (columns = 'id BIGINT, …'), or wait until the topic has messages.")
     wrapped = not pa.types.is_struct(columns)
-    resolved = fixed(described, columns, reader=reader, raw=raw, wrapped=wrapped, meanings=meanings)
-    json_plan(Columns(resolved.arrow_type), raw=raw, wrapped=resolved.wrapped, refuse_extra=False)
+    resolved = fixed(described, columns, reader=reader, raw=raw, wrapped=wrapped, logical_types=logical_types)
+    json_plan(Columns(resolved.physical_type), raw=raw, wrapped=resolved.wrapped, refuse_extra=False)
     return resolved
 
 

@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from penstock.errors import DefiniteError, UsageError
 from penstock.nearest import nearest
-from penstock.sources.family import Kind
+from penstock.sources.interface import Kind
 
 __all__ = ["kind", "kinds"]
 
@@ -60,4 +60,4 @@ def _load(point: EntryPoint) -> Kind | str:
         found = point.load()
     except Exception as error:  # anything may be wrong with somebody else's module
         return f"{point.value} ({type(error).__name__}: {error})"
-    return found if isinstance(found, Kind) else f"{point.value} (it is no penstock.sources.family.Kind)"
+    return found if isinstance(found, Kind) else f"{point.value} (it is no penstock.sources.interface.Kind)"

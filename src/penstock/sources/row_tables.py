@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import DefiniteError
 from penstock.model import RESERVED, TableName, TableSchema
-from penstock.sources.family import ProducedTable
+from penstock.sources.interface import ProducedTable
 
 __all__ = ["RowTable", "fitted", "plain"]
 

@@ -22,12 +22,11 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from penstock.durations import duration_text, parse_duration
 from penstock.errors import UsageError
 from penstock.nearest import nearest
 from penstock.secret import is_reference
-from penstock.sizes import parse_size, size_text
 from penstock.sources.cursor import Cursor
+from penstock.units import duration_text, parse_duration, parse_size, size_text
 
 __all__ = [
     "Choice",

@@ -15,6 +15,17 @@ by Arrow, with the values that Spark would read:
   the year 1 or 9999: they are read as microseconds. A cast that would lose anything fails.
 - **Columns that a file does not have** came later. Null is what rows hold in them where the version has the column;
   else the value that upstream gave its older rows (`missing_value`), as nobody has written it yet.
+
+Values as a Parquet file of a Delta table has them, in the Arrow types asked for.
+
+A file may have other names than the table (column mapping), inside of structs too, and types that mean the same:
+timestamps without the zone that they are in, lists and maps whose inner fields are called otherwise. All of it is taken
+apart down to plain columns and put together anew; buffers are shared wherever nothing differs.
+
+The bounds that a Parquet footer has of one column in one row group, as values of Python.
+
+What Python cannot hold has no bounds here, and a row group without bounds is never passed by: a timestamp or a date
+outside of the years 1 to 9999, which other writers may have put there, or a text that is none.
 """
 
 from __future__ import annotations
@@ -22,12 +33,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs
 import pyarrow.parquet as pq
@@ -36,9 +48,8 @@ from deltalake.exceptions import DeltaError
 
 from penstock.errors import DefiniteError
 from penstock.model import missing_value
-from penstock.spark.delta_types import as_wanted, physical_name
 
-__all__ = ["BaseFile", "BaseFiles", "read_base_file"]
+__all__ = ["BaseFile", "BaseFiles", "as_wanted", "known_bounds", "physical_name", "read_base_file"]
 
 _BATCH_ROWS = 1 << 16
 _BUFFER_BYTES = 1 << 20
@@ -236,8 +247,76 @@ def _guarantee(group: pq.RowGroupMetaData, schema: pa.Schema) -> ds.Expression:
 
 
 def _range(field: pa.Field, statistics: pq.Statistics) -> ds.Expression:
-    if not statistics.has_min_max:
+    bounds = known_bounds(statistics)
+    if bounds is None:
         return ds.scalar(True)
-    least, most = (pa.scalar(value, field.type) for value in (statistics.min, statistics.max))
+    least, most = (pa.scalar(value, field.type) for value in bounds)
     between = (ds.field(field.name) >= least) & (ds.field(field.name) <= most)
     return between if statistics.null_count == 0 else between | ds.field(field.name).is_null()
+
+
+_PHYSICAL = b"delta.columnMapping.physicalName"
+
+
+def physical_name(field: pa.Field) -> str:
+    """Return what a column, or a field of a struct, is called in files."""
+    name = (field.metadata or {}).get(_PHYSICAL)
+    return field.name if name is None else bytes(name).decode()
+
+
+def as_wanted(values: pa.Array, known: pa.DataType, wanted: pa.DataType) -> pa.Array:
+    """Return values of a file, of a type that the Delta log calls `known`, as `wanted`."""
+    if pa.types.is_struct(wanted):
+        return _struct(values, known, wanted)
+    if pa.types.is_map(wanted):
+        return _map(values, known, wanted)
+    if pa.types.is_list(wanted):
+        return _list(values, known, wanted)
+    if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(values.type) and wanted.unit == values.type.unit:
+        return values.view(wanted)
+    return values if values.type == wanted else values.cast(wanted)
+
+
+def _struct(values: pa.StructArray, known: pa.StructType, wanted: pa.StructType) -> pa.Array:
+    there = {field.name: child for field, child in zip(values.type, values.flatten(), strict=True)}
+    fields = [known.field(field.name) if known.get_field_index(field.name) >= 0 else None for field in wanted]
+    children = [
+        as_wanted(there[physical_name(old)], old.type, new.type)
+        if old is not None and physical_name(old) in there
+        else pa.nulls(len(values), new.type)
+        for old, new in zip(fields, wanted, strict=True)
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(wanted), mask=values.is_null())
+
+
+def _list(values: pa.ListArray, known: pa.ListType, wanted: pa.ListType) -> pa.Array:
+    offsets, (items,) = _parts(values, values.values)
+    items = as_wanted(items, known.value_type, wanted.value_type)
+    return pa.ListArray.from_arrays(offsets, items, type=wanted, mask=_nulls(values))
+
+
+def _map(values: pa.MapArray, known: pa.MapType, wanted: pa.MapType) -> pa.Array:
+    offsets, (keys, items) = _parts(values, values.keys, values.items)
+    keys = as_wanted(keys, known.key_type, wanted.key_type)
+    items = as_wanted(items, known.item_type, wanted.item_type)
+    return pa.MapArray.from_arrays(offsets, keys, items, type=wanted, mask=_nulls(values))
+
+
+def _parts(values: pa.ListArray | pa.MapArray, *children: pa.Array) -> tuple[pa.Array, list[pa.Array]]:
+    """Return offsets that begin at 0, and what they are about: the array may be a slice."""
+    first, last = values.offsets[0], values.offsets[-1].as_py()
+    return pc.subtract(values.offsets, first), [child.slice(first.as_py(), last - first.as_py()) for child in children]
+
+
+def _nulls(values: pa.Array) -> pa.Array | None:
+    return values.is_null() if values.null_count else None
+
+
+def known_bounds(statistics: pq.Statistics) -> tuple[Any, Any] | None:
+    """Return the least and the greatest value; None where the footer has none, or where Python cannot hold them."""
+    if not statistics.has_min_max:
+        return None
+    try:
+        return statistics.min, statistics.max
+    except (OverflowError, ValueError):
+        return None

@@ -16,10 +16,9 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputP
 from penstock.errors import UsageError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.spark.chosen import Chosen
 from penstock.spark.pieces import Nothing, Piece, log_pieces, read_piece
 from penstock.spark.snapshot import Snapshot
-from penstock.spark.source_options import EARLIEST, LATEST, PenstockOptions, Rows
+from penstock.spark.source_options import EARLIEST, LATEST, Chosen, PenstockOptions, Rows
 
 __all__ = ["PenstockBatchReader", "Pushed"]
 

@@ -17,13 +17,12 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from penstock.changelog.updates import OWN_COLUMNS
+from penstock.changelog.user_rows import OWN_COLUMNS
 from penstock.spark.batch_reader import PenstockBatchReader
-from penstock.spark.chosen import Chosen
 from penstock.spark.planner_noise import hush
 from penstock.spark.ranges import spark_schema
 from penstock.spark.shards import ShardedReader, refuse_shards, sharded_schema, shards_of
-from penstock.spark.source_options import PenstockOptions, Rows
+from penstock.spark.source_options import Chosen, PenstockOptions, Rows
 from penstock.spark.stream_reader import PenstockStreamReader
 
 __all__ = ["PenstockDataSource"]

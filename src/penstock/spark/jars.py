@@ -29,8 +29,7 @@ from xml.sax.saxutils import quoteattr
 
 from penstock.errors import DefiniteError, TransientError
 from penstock.spark.cache import cache_dir
-from penstock.spark.java import find_java
-from penstock.spark.trust import trust_options
+from penstock.spark.java import find_java, trust_options
 
 __all__ = ["Jar", "ensure_jars", "fetched_jars", "locked_jars", "read_lock"]
 

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.changelog.updates import whole_rows
+from penstock.changelog.user_rows import whole_rows
 from penstock.model import Image, TableSchema
 from penstock.spark.distinct import Distinct, Numbers
 

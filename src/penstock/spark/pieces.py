@@ -11,8 +11,8 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.changelog.interface import ChangeLog, Extent
 from penstock.model import TableName, TableSchema
-from penstock.spark.chosen import Shape
 from penstock.spark.ranges import TASK_BYTES
+from penstock.spark.source_options import Shape
 
 __all__ = ["LogPiece", "Nothing", "Piece", "Together", "log_pieces", "read_piece"]
 

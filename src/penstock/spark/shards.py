@@ -19,12 +19,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.catalog.store import SourceRecord
 from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
+from penstock.fields import with_fields
 from penstock.model import SHARD
 from penstock.positions import Lsn, parse_as_of
 from penstock.spark.batch_reader import PenstockBatchReader, Pushed
-from penstock.spark.chosen import Chosen, Shape, open_catalog
 from penstock.spark.pieces import Nothing, Piece, read_piece
-from penstock.spark.source_options import PenstockOptions, Rows
+from penstock.spark.source_options import Chosen, PenstockOptions, Rows, Shape, open_catalog
 
 __all__ = ["ShardedReader", "refuse_shards", "sharded_schema", "shards_of"]
 
@@ -35,7 +35,7 @@ def shards_of(options: PenstockOptions) -> dict[str, PenstockOptions]:
     found = {r.shard: r for r in records if r.shard is not None and r.part_of == options.source}
     if found:
         _refuse_position(options, next(iter(found.values())))
-    return {shard: options.model_copy(update={"source": record.name}) for shard, record in found.items()}
+    return {shard: with_fields(options, source=record.name) for shard, record in found.items()}
 
 
 def refuse_shards(options: PenstockOptions, shards: Mapping[str, PenstockOptions]) -> None:

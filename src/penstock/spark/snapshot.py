@@ -23,17 +23,17 @@ import pyarrow.compute as pc
 
 from penstock.catalog.bases import BaseVersion
 from penstock.catalog.store import TableRecord
-from penstock.changelog.history import not_copied
+from penstock.changelog.as_of import not_copied
 from penstock.changelog.interface import ChangeLog, Extent
 from penstock.errors import DefiniteError
 from penstock.layout import base_path
 from penstock.model import TableName, TableSchema, copied_images, image_schema
 from penstock.positions import Lsn
 from penstock.spark.base_files import BaseFile, BaseFiles, read_base_file
-from penstock.spark.chosen import Chosen
 from penstock.spark.net import BagNet, KeyedNet, fold_net
 from penstock.spark.overlay_arrow import absent_base_row, in_parts, kept_rows, live_rows, new_rows
 from penstock.spark.pieces import Piece
+from penstock.spark.source_options import Chosen
 
 __all__ = ["Snapshot"]
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from penstock.sql.excerpt import Beginning
+from penstock.sql.cursor import after_blanks
+from penstock.sql.errors import Beginning
 from penstock.sql.grammar import is_ours
-from penstock.sql.tokens import after_blanks
 
 __all__ = ["Piece", "divided"]
 

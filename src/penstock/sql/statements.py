@@ -1,6 +1,8 @@
 """The statements of ours, as values. `grammar.parse` reads them; whoever has a home carries them out.
 
 The first line of each docstring is how it is written, and what it does: the reference shows it.
+
+A source as the statement that makes it: ``SHOW CREATE`` shows it, and `grammar.parse` reads the same from it.
 """
 
 from __future__ import annotations
@@ -10,6 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, SecretStr
+
+from penstock.sources.name_syntax import written_name
+from penstock.sources.option_syntax import written_clauses, written_settings
 
 __all__ = [
     "AcceptInterference",
@@ -29,6 +34,7 @@ __all__ = [
     "ShowTables",
     "Statement",
     "Verify",
+    "written_source",
 ]
 
 
@@ -177,3 +183,12 @@ Statement = (
     | ShowTables
     | Verify
 )
+
+
+def written_source(name: str, kind: str, sql_options: BaseModel, with_options: BaseModel) -> str:
+    """Write the statement: only what differs from the defaults, a line each."""
+    settings = written_settings(with_options)
+    lines = [f"CREATE SOURCES {written_name(name)} FROM {kind}", *written_clauses(sql_options)]
+    if settings:
+        lines.append("WITH (\n    " + ",\n    ".join(settings) + "\n  )")
+    return "\n  ".join(lines) + ";"

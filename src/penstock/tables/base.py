@@ -21,7 +21,7 @@ writes the mark alone), hence the position always moves.
 Left-out values are those of the target row; a row that also changed its key takes them from the version before the
 merge, joined to the source. Each table has a Spark session of its own, as MERGE takes the mark from session settings.
 
-A `BaseTable` has one writer at a time; readers may be many.
+A `DeltaBaseTable` has one writer at a time; readers may be many.
 """
 
 from __future__ import annotations
@@ -40,30 +40,34 @@ from penstock.errors import DefiniteError
 from penstock.model import TableSchema, missing_value
 from penstock.positions import Lsn
 from penstock.spark.ranges import spark_schema
-from penstock.tables.absent import absent_row, absent_rows_told
-from penstock.tables.bags import replaced_rows, same_row
 from penstock.tables.base_state import (
     MAPPED,
     SCHEMA,
     WINDOW,
+    Copied,
     State,
+    chunk_in,
     described_by,
     encoded,
     incarnation_of,
     is_mapped,
     marked,
+    memory_in,
     needs_mapping,
+    of_chunk,
+    of_position,
+    position_in,
     state_of,
 )
 from penstock.tables.bounds import within_keys, within_rows
-from penstock.tables.columns import column, own, quoted, toastable
-from penstock.tables.commits import Copied, chunk_in, memory_in, of_chunk, of_position, position_in
+from penstock.tables.columns import column, own, quoted, toastable, widened
 from penstock.tables.contents import Contents
 from penstock.tables.file_commit import commit_files, snapshot_of
+from penstock.tables.fold import replaced_rows, same_row
+from penstock.tables.missing_rows import absent_row, absent_rows_told
 from penstock.tables.overlay import filled
-from penstock.tables.widen import widened
 
-__all__ = ["BaseTable"]
+__all__ = ["DeltaBaseTable"]
 
 _COPYING = "copying"
 _RECENT = 10
@@ -79,7 +83,7 @@ class _Mark(NamedTuple):
     told: str
 
 
-class BaseTable:
+class DeltaBaseTable:
     """The Delta table at `path` that follows `schema`'s table."""
 
     def __init__(self, spark: SparkSession, path: str, schema: TableSchema) -> None:

@@ -133,7 +133,7 @@ def _reach(kind: pa.DataType) -> tuple[int, int]:
     """Return the first and the last value of a type that can be written as a constant, as numbers."""
     if pa.types.is_integer(kind):
         return -(1 << kind.bit_width - 1), (1 << kind.bit_width - 1) - 1
-    return (_FIRST_DAY, _LAST_DAY) if pa.types.is_date32(kind) else (_FIRST_DAY * _DAY, _LAST_DAY * _DAY)
+    return (_FIRST_DAY, _LAST_DAY) if pa.types.is_date32(kind) else (_FIRST_DAY * _DAY, (_LAST_DAY + 1) * _DAY - 1)
 
 
 def _can_be_written(value: pa.Scalar) -> bool:

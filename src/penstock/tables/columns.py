@@ -2,14 +2,16 @@
 
 Upstream names are data. They hold dots, blanks and backticks, so no expression here is made from a bare name, and
 the columns that we put beside theirs carry a prefix that nobody uses.
+
+Rows of a table before it gained columns, with these columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -23,9 +25,10 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from penstock.model import TableSchema
+from penstock.model import TableSchema, missing_value
+from penstock.spark.ranges import spark_schema
 
-__all__ = ["column", "exact", "own", "quoted", "toastable"]
+__all__ = ["column", "exact", "own", "quoted", "toastable", "widened"]
 
 
 def quoted(name: str) -> str:
@@ -93,3 +96,15 @@ def _floats_as_text(kind: DataType) -> DataType:
     if isinstance(kind, StructType):
         return StructType([StructField(field.name, _floats_as_text(field.dataType)) for field in kind])
     return kind
+
+
+def widened(spark: SparkSession, rows: DataFrame, added: Sequence[pa.Field]) -> DataFrame:
+    """Return `rows` with columns that were added later, each with the one value that such rows hold in it.
+
+    The values go in as a row of their own: that is exact for every type, and Spark makes a literal of it.
+    """
+    if not added:
+        return rows
+    schema = pa.schema([field.remove_metadata() for field in added])
+    values = pa.Table.from_arrays([missing_value(field) for field in added], schema=schema)
+    return rows.crossJoin(F.broadcast(spark.createDataFrame(values, spark_schema(schema))))

@@ -11,11 +11,10 @@ from penstock.model import TableSchema
 from penstock.positions import Lsn
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.tables.base_state import State
-from penstock.tables.columns import column
+from penstock.tables.columns import column, widened
 from penstock.tables.overlay import overlay
 from penstock.tables.tail import read_tail
 from penstock.tables.topic_tail import live_topic
-from penstock.tables.widen import widened
 
 __all__ = ["live_rows", "live_table"]
 

@@ -23,10 +23,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from penstock.model import TableSchema
-from penstock.tables.absent import absent_row
-from penstock.tables.bags import overlay_bag
 from penstock.tables.columns import column, own, toastable
 from penstock.tables.contents import Contents
+from penstock.tables.fold import overlay_bag
+from penstock.tables.missing_rows import absent_row
 
 __all__ = ["filled", "overlay"]
 

@@ -10,8 +10,9 @@ into rows, and those into columns again, one value at a time. Memory is that of 
 that is larger. The lightest zstd costs no more than snappy and gives files of half the size.
 
 Statistics are those that are exact in Parquet's footer and mean the same to Delta: counts, and bounds of integers,
-dates, timestamps and texts, which Delta cuts off. Bounds of floats (NaN) are left out; without them, no file is passed
-by. As Delta does, they are kept of the first 32 columns, and of more where the key comes later.
+dates, timestamps and texts, which Delta cuts off. Bounds of floats (NaN) are left out, and those that cannot be
+written; without them, no file is passed by. As Delta does, they are kept of the first 32 columns, and of more where the
+key comes later.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.spark.base_files import known_bounds
+
 __all__ = ["INDEXED_COLUMNS", "WrittenFile", "adopt_files", "indexed_columns", "write_file"]
 
 _GROUP_BYTES = 64 << 20
@@ -36,6 +39,9 @@ INDEXED_COLUMNS = 32
 _TEXT_BOUND = 32
 """As many characters of a text as Delta keeps."""
 _BEYOND_ALL = "\U0010ffff"
+_TO_MILLISECONDS = timedelta(microseconds=999)
+_LAST_MOMENT = datetime.max.replace(tzinfo=UTC) - _TO_MILLISECONDS
+"""What comes later, as 9999-12-31 23:59:59.999999, cannot be rounded up to a millisecond: it has no upper bound."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ def _statistics(metadata: pq.FileMetaData, indexed: int) -> dict[str, Any]:
             continue
         if all(one.has_null_count for one in known):
             found["nullCount"][column.name] = sum(one.null_count for one in known)
-        bounds = [(one.min, one.max) for one in known if one.has_min_max]
+        bounds = [bounds for one in known if (bounds := known_bounds(one)) is not None]
         if len(bounds) == sum(one.num_values > 0 for one in known) and bounds:
             _add_bounds(found, column.name, min(low for low, _ in bounds), max(high for _, high in bounds))
     return found
@@ -133,7 +139,9 @@ def _add_bounds(found: dict[str, Any], name: str, low: Any, high: Any) -> None:
     if isinstance(low, int):
         found["minValues"][name], found["maxValues"][name] = low, high
     elif isinstance(low, datetime):
-        found["minValues"][name], found["maxValues"][name] = _moment(low), _moment(high + timedelta(microseconds=999))
+        found["minValues"][name] = _moment(low)
+        if high <= _LAST_MOMENT.replace(tzinfo=high.tzinfo):
+            found["maxValues"][name] = _moment(high + _TO_MILLISECONDS)
     elif isinstance(low, date):
         found["minValues"][name], found["maxValues"][name] = low.isoformat(), high.isoformat()
     elif isinstance(low, str):

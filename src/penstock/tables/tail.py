@@ -17,7 +17,7 @@ from penstock.tables.contents import Contents
 from penstock.tables.fold import fold
 from penstock.tables.small_fold import fold_small
 
-__all__ = ["Tail", "read_tail"]
+__all__ = ["Tail", "contents_of", "read_tail"]
 
 _SMALL_BYTES = 4 << 20
 
@@ -36,7 +36,7 @@ def read_tail(spark: SparkSession, log: ChangeLog, schema: TableSchema, after: L
         extent = reader.extent(schema.table, after, upto)
         if not extent.chunks:
             return None
-        contents = _contents(reader, extent)
+        contents = contents_of(reader, extent)
         if extent.size <= _SMALL_BYTES:
             return _small_tail(spark, reader, schema, extent, contents)
     found = images(spark, log, schema, extent)
@@ -51,7 +51,8 @@ def _small_tail(
     return Tail(spark.createDataFrame(net, spark_schema(net.schema)), known)
 
 
-def _contents(reader: ChangeLogReader, extent: Extent) -> Contents:
+def contents_of(reader: ChangeLogReader, extent: Extent) -> Contents:
+    """Describe a range by what the log has counted."""
     return Contents(
         rows=extent.rows,
         inserts_only=extent.kinds == 1 << Image.INSERTED,

@@ -42,9 +42,9 @@ from penstock.testing.ports import free_ports
 __all__ = ["Converter", "Debezium", "start_debezium"]
 
 _MEGABYTES = 512
-_NAME = "debezium"
 _ALL_SECONDS = 180.0
 _MARK_SECONDS = 5.0
+_UNASSIGNED = "UNASSIGNED"
 _HOUR_MS = 3_600_000
 _REQUEST_BYTES = 32 << 20
 
@@ -76,27 +76,38 @@ def start_debezium(
     `registry` is the URL of `penstock.testing.registry`, for Avro. `prefix` begins the names of topics, slot and
     publication. `settings` are further ones of Debezium's connector; they win.
     """
-    worker = _worker(folder.absolute(), bootstrap, converter, registry)
-    connector = {**_connector(postgres, tables, prefix), **(settings or {})}
-    made = Debezium(folder, postgres, prefix, worker, connector)
+    made = Debezium(folder, postgres, bootstrap, registry)
+    made.add(prefix, tables, converter, settings)
     made.start()
     return made
 
 
 class Debezium(JavaServer):
-    """Debezium with its process; stopped in order, it notes how far it came."""
+    """Debezium with its process; stopped in order, it notes how far it came.
+
+    One process runs any number of connectors, each with its own tables, converter, slot and topics: they are stopped
+    and killed together. Properties that name a topic are those of the first.
+    """
 
     NAME, LOG = "Debezium", "debezium.log"
 
-    def __init__(
-        self, folder: Path, postgres: str, prefix: str, worker: Mapping[str, object], connector: Mapping[str, str]
-    ) -> None:
+    def __init__(self, folder: Path, postgres: str, bootstrap: str, registry: str | None = None) -> None:
         super().__init__(folder)
-        self._postgres = postgres
-        self._prefix = prefix
-        self._connector = dict(connector)
+        self._postgres, self._bootstrap, self._registry = postgres, bootstrap, registry
+        self._connectors: dict[str, dict[str, str]] = {}
         self._port, _ = free_ports()
-        self._worker = {**worker, "listeners": f"http://127.0.0.1:{self._port}"}
+
+    def add(
+        self,
+        prefix: str,
+        tables: Sequence[str],
+        converter: Converter = Converter.JSON,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Add a connector, which runs from the next start on; see `start_debezium`."""
+        how = _converter(converter, self._registry)
+        both = {f"{part}.converter{name}": value for part in ("key", "value") for name, value in how.items()}
+        self._connectors[prefix] = {**_connector(self._postgres, tables, prefix), **both, **(settings or {})}
 
     def topic(self, table: str) -> str:
         """Return the topic of a table (``schema.table``)."""
@@ -107,61 +118,79 @@ class Debezium(JavaServer):
         """The topic that tells where transactions begin and end, and what is in them."""
         return f"{self._prefix}.transaction"
 
+    @property
+    def _prefix(self) -> str:
+        return next(iter(self._connectors))
+
     def await_all(self, seconds: float = _ALL_SECONDS) -> None:
-        """Wait until everything that was committed before is in the topics."""
-        mark = f"mark-{uuid.uuid4().hex}"
-        found = f"{self._prefix}.message"
+        """Wait until everything that was committed before is in the topics, of all connectors."""
         deadline = time.monotonic() + seconds
-        with closing(_reader(str(self._worker["bootstrap.servers"]))) as reader:
-            reader.assign([TopicPartition(found, 0, 0)])
+        for prefix in self._connectors:
+            if not self._is_marked(prefix, deadline):
+                message = f"Debezium in {self._folder} did not bring all changes within {seconds:.0f} s"
+                raise TransientError(message, f"Read {self._folder / 'debezium.log'}, or give it more time.")
+
+    def _is_marked(self, prefix: str, deadline: float) -> bool:
+        """Write a mark into the log of the database, and return whether a connector has brought it in time."""
+        mark = f"mark-{uuid.uuid4().hex}"
+        with closing(_reader(self._bootstrap)) as reader:
+            reader.assign([TopicPartition(f"{prefix}.message", 0, 0)])
             while time.monotonic() < deadline:
                 # Once more each time: one that comes before the slot was made is not brought.
                 with psycopg.connect(self._postgres, autocommit=True) as connection:
                     connection.execute("SELECT pg_logical_emit_message(false, %s, '')", [mark])
                 if _comes(reader, mark.encode(), _MARK_SECONDS):
-                    return
+                    return True
                 self._refuse_failed()
-        message = f"Debezium in {self._folder} did not bring all changes within {seconds:.0f} s"
-        raise TransientError(message, f"Read {self._folder / 'debezium.log'}, or give it more time.")
+        return False
 
     def _command(self) -> list[str]:
-        worker, connector = self._write_settings()
-        program = ("org.apache.kafka.connect.cli.ConnectStandalone", str(worker), str(connector))
+        program = ("org.apache.kafka.connect.cli.ConnectStandalone", *map(str, self._write_settings()))
         return [*of_jars("debezium.lock", _MEGABYTES), *program]
 
     def _answers(self) -> bool:
         self._refuse_failed()
         return self._states() == {"RUNNING"}
 
-    def _write_settings(self) -> tuple[Path, Path]:
-        worker, connector = self._folder / "worker.properties", self._folder / "connector.json"
-        worker.write_text("".join(f"{name}={value}\n" for name, value in self._worker.items()), encoding="utf-8")
-        connector.write_text(json.dumps({"name": _NAME, "config": self._connector}), encoding="utf-8")
-        return worker, connector
+    def _write_settings(self) -> list[Path]:
+        """Write a file for the process, and one for each connector."""
+        worker = self._folder / "worker.properties"
+        settings = _worker(self._folder, self._bootstrap, self._port)
+        worker.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
+        files = [worker]
+        for prefix, connector in self._connectors.items():
+            files.append(self._folder / f"{prefix}.json")
+            files[-1].write_text(json.dumps({"name": prefix, "config": connector}), encoding="utf-8")
+        return files
 
     def _refuse_failed(self) -> None:
         if self._ended() or "FAILED" in self._states():
             raise self._gave_up()
 
     def _states(self) -> set[str]:
-        """Return the states of the connector's tasks; none while there are none."""
-        where = f"http://127.0.0.1:{self._port}/connectors/{_NAME}/status"
+        """Return the states of all tasks; a connector that has none yet counts as one that is not assigned."""
+        return {state for prefix in self._connectors for state in self._states_of(prefix)}
+
+    def _states_of(self, prefix: str) -> set[str]:
+        where = f"http://127.0.0.1:{self._port}/connectors/{prefix}/status"
         with suppress(OSError), urllib.request.urlopen(where, timeout=5) as answer:
             status: dict[str, Any] = json.load(answer)
-            return {task["state"] for task in status["tasks"]}
-        return set()
+            return {task["state"] for task in status["tasks"]} or {_UNASSIGNED}
+        return {_UNASSIGNED}
 
 
-def _worker(folder: Path, bootstrap: str, converter: Converter, registry: str | None) -> dict[str, object]:
-    settings = _converter(converter, registry)
+def _worker(folder: Path, bootstrap: str, port: int) -> dict[str, object]:
+    json_converter = _converter(Converter.JSON, None)[""]  # one must be named, and no connector uses it
     return {
         "bootstrap.servers": bootstrap,
+        "listeners": f"http://127.0.0.1:{port}",
         "plugin.discovery": "service_load",
         "offset.storage.file.filename": folder / "offsets",
         "offset.flush.interval.ms": _HOUR_MS,
         "producer.batch.size": _REQUEST_BYTES // 32,
         "producer.max.request.size": _REQUEST_BYTES,
-        **{f"{part}.converter{name}": value for part in ("key", "value") for name, value in settings.items()},
+        "key.converter": json_converter,
+        "value.converter": json_converter,
     }
 
 

@@ -6,6 +6,9 @@
                     └─▶ start_kafka(folder) ─▶ format folder/data ─▶ java kafka.Kafka ─▶ answers on 127.0.0.1
                                                      watch (sh) ── kill -9 when this process is gone ──┘
 
+Formatting needs no JVM: `kafka.checkpoint` is what ``StorageTool format`` of this Kafka version writes, the feature
+levels of a new cluster. A test compares the two.
+
 It listens on the loopback interface alone, and on the same ports for as long as its handle lives: clients find it again
 after `restart`. One door is open, without authentication; `guarded` adds doors with logins and TLS. Everything it keeps
 is in `folder`, which stays; starting there again finds the same topics. It runs as whoever starts it, root included.
@@ -16,8 +19,8 @@ from __future__ import annotations
 
 import secrets
 import socket
-import subprocess
 from contextlib import suppress
+from importlib.resources import files
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -28,15 +31,20 @@ from penstock.testing.java_server import JavaServer, of_jars
 from penstock.testing.kafka_security import GuardedDoors
 from penstock.testing.ports import free_ports
 
-__all__ = ["KafkaBroker", "start_kafka"]
+__all__ = ["KafkaBroker", "bootstrap_checkpoint", "start_kafka"]
 
 _MEGABYTES = 256
+_NODE = 1
 _ONE_OF_EACH = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
 
 
-def start_kafka(folder: Path, *, guarded: bool = False) -> KafkaBroker:
-    """Start a broker that keeps everything in `folder`, and return when it answers."""
-    broker = KafkaBroker(folder, guarded=guarded)
+def start_kafka(folder: Path, *, guarded: bool = False, session_seconds: int = 2) -> KafkaBroker:
+    """Start a broker that keeps everything in `folder`, and return when it answers.
+
+    After a crash it cannot start again within `session_seconds`. A broker that is paused for longer, as on a busy
+    machine, is fenced for a moment and refuses requests: a long session suits one that is never killed.
+    """
+    broker = KafkaBroker(folder, guarded=guarded, session_seconds=session_seconds)
     broker.start()
     return broker
 
@@ -46,8 +54,9 @@ class KafkaBroker(JavaServer):
 
     NAME, LOG, READY_SECONDS = "the Kafka broker", "broker.log", 60.0
 
-    def __init__(self, folder: Path, *, guarded: bool = False) -> None:
+    def __init__(self, folder: Path, *, guarded: bool = False, session_seconds: int = 2) -> None:
         super().__init__(folder)
+        self._session_seconds = session_seconds
         self._port, self._controller = free_ports()
         self._doors = GuardedDoors(self._folder) if guarded else None
 
@@ -69,7 +78,7 @@ class KafkaBroker(JavaServer):
     def _command(self) -> list[str]:
         properties = self._write_properties()
         if not (self._folder / "data" / "meta.properties").exists():
-            self._format(properties)
+            self._format()
         return [*_java(), "kafka.Kafka", str(properties)]
 
     def _write_properties(self) -> Path:
@@ -86,8 +95,8 @@ class KafkaBroker(JavaServer):
         listeners += self._doors.listeners() if self._doors else []
         return {
             "process.roles": "broker,controller",
-            "node.id": 1,
-            "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
+            "node.id": _NODE,
+            "controller.quorum.voters": f"{_NODE}@127.0.0.1:{self._controller}",
             "controller.listener.names": "CONTROLLER",
             "listeners": ",".join(listeners),
             "log.dirs": self._folder / "data",
@@ -96,19 +105,22 @@ class KafkaBroker(JavaServer):
             "share.coordinator.state.topic.min.isr": 1,
             "group.initial.rebalance.delay.ms": 0,
             # After a crash the controller refuses the broker until the session of the one that died has run out.
-            "broker.session.timeout.ms": 2000,
+            "broker.session.timeout.ms": self._session_seconds * 1000,
             "broker.heartbeat.interval.ms": 500,
             "auto.create.topics.enable": "false",
             **(self._doors.properties() if self._doors else {}),
         }
 
-    def _format(self, properties: Path) -> None:
-        identity = secrets.token_urlsafe(16)
-        tool = [*_java(), "kafka.tools.StorageTool", "format", f"--cluster-id={identity}", "-c", str(properties)]
-        done = subprocess.run(tool, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        if done.returncode:
-            message = f"Kafka could not format {self._folder}: {done.stderr.strip() or done.stdout.strip()}"
-            raise DefiniteError(message, "Name a folder that can be written to, with room on its disk.")
+    def _format(self) -> None:
+        """Write what ``StorageTool format`` writes: the metadata log's first records, then what says they are there."""
+        data = self._folder / "data"
+        try:
+            data.mkdir(exist_ok=True)
+            (data / "bootstrap.checkpoint").write_bytes(bootstrap_checkpoint())
+            (data / "meta.properties").write_text(_meta_properties(), encoding="utf-8")
+        except OSError as error:
+            message = f"Kafka storage in {self._folder} could not be formatted: {error.strerror}"
+            raise DefiniteError(message, "Use a folder that is writable and has free disk space.") from error
 
     def _answers(self) -> bool:
         """Look for the port first: a client that finds it closed waits longer and longer before it tries again."""
@@ -116,6 +128,17 @@ class KafkaBroker(JavaServer):
             found = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(timeout=5)
             return len(found.brokers) == 1
         return False
+
+
+def bootstrap_checkpoint() -> bytes:
+    """Return the first metadata records of a new cluster: its feature levels."""
+    return (files("penstock.testing") / "kafka.checkpoint").read_bytes()
+
+
+def _meta_properties() -> str:
+    """Identify a new cluster and its only data directory."""
+    cluster, directory = secrets.token_urlsafe(16), secrets.token_urlsafe(16)
+    return f"version=1\nnode.id={_NODE}\ncluster.id={cluster}\ndirectory.id={directory}\n"
 
 
 def _java() -> list[str]:

@@ -26,7 +26,7 @@ from penstock.spark.jars import fetched_jars, read_lock
 from penstock.testing.java_server import JavaServer, java
 from penstock.testing.ports import free_ports
 
-__all__ = ["SchemaRegistry", "start_registry"]
+__all__ = ["SchemaRegistry", "register_schema", "start_registry"]
 
 _MEGABYTES = 512
 
@@ -56,14 +56,7 @@ class SchemaRegistry(JavaServer):
         self, subject: str, text: str, kind: str = "AVRO", references: list[dict[str, Any]] | None = None
     ) -> int:
         """Register a schema under a subject; return its id."""
-        body = {"schema": text, "schemaType": kind, "references": references or []}
-        request = urllib.request.Request(  # noqa: S310 - our own server
-            f"{self.url}/subjects/{subject}/versions",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/vnd.schemaregistry.v1+json"},
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
-            return int(json.load(answer)["id"])
+        return register_schema(self.url, subject, text, kind, references)
 
     def _command(self) -> list[str]:
         settings = {
@@ -80,6 +73,20 @@ class SchemaRegistry(JavaServer):
         with suppress(OSError), urllib.request.urlopen(f"{self.url}/subjects", timeout=5):  # noqa: S310
             return True
         return False
+
+
+def register_schema(
+    url: str, subject: str, text: str, kind: str = "AVRO", references: list[dict[str, Any]] | None = None
+) -> int:
+    """Register a schema under a subject of the registry at `url`; return its id."""
+    body = {"schema": text, "schemaType": kind, "references": references or []}
+    request = urllib.request.Request(  # noqa: S310 - our own server
+        f"{url}/subjects/{subject}/versions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/vnd.schemaregistry.v1+json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+        return int(json.load(answer)["id"])
 
 
 def _program() -> Path:

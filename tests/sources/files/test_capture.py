@@ -19,10 +19,10 @@ from tests.sources.running import Captured
 from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.errors import DefiniteError, TableError, TransientError
 from penstock.model import Image
-from penstock.sources import stepping
-from penstock.sources.family import ProducedTable
+from penstock.sources import polling
 from penstock.sources.files import json_lines
 from penstock.sources.files.source import FileSource
+from penstock.sources.interface import ProducedTable
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_a_line_that_cannot_be_read_ends_the_table_and_it_can_begin_anew(tmp_pat
     assert "4242" not in str(error)
     with capture.running():  # it stays ended
         (folder / "c.json").write_text(lines(4, 5))
-        time.sleep(0.2)
+        capture.until_idle()
         assert capture.durable() == error.lsn
     assert ids(capture) == [0, 1]
 
@@ -220,7 +220,7 @@ def test_parquet_files_are_read_once_and_whole(tmp_path: Path, folder: Path) -> 
         capture.until(lambda: capture.durable() == 1)
         whole = (folder / "1.parquet").read_bytes()
         (folder / "2.parquet").write_bytes(whole[:100])
-        time.sleep(0.1)
+        capture.until_idle()
         assert capture.durable() == 1
         (folder / "2.parquet").write_bytes(whole)
         capture.until(lambda: capture.durable() == 2)
@@ -259,7 +259,7 @@ def test_parquet_files_that_cannot_be_read(tmp_path: Path, folder: Path, table: 
 def test_a_large_file_is_one_transaction_written_in_parts(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stepping, "_STAGE_BYTES", 1000)
+    monkeypatch.setattr(polling, "_STAGE_BYTES", 1000)
     monkeypatch.setattr(json_lines, "_BLOCK", 2000)
     (folder / "a.json").write_text(lines(0, 5000))
     capture = captured(tmp_path)
@@ -273,7 +273,7 @@ def test_a_large_file_is_one_transaction_written_in_parts(
 def test_what_was_written_ahead_of_an_error_is_not_seen(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stepping, "_STAGE_BYTES", 1000)
+    monkeypatch.setattr(polling, "_STAGE_BYTES", 1000)
     monkeypatch.setattr(json_lines, "_BLOCK", 2000)
     (folder / "a.json").write_text(lines(0, 1))
     capture = captured(tmp_path)
@@ -287,8 +287,8 @@ def test_a_folder_that_is_gone_for_a_while(tmp_path: Path, folder: Path) -> None
     (folder / "a.json").write_text(lines(0, 1))
     capture = captured(tmp_path)
     folder.rename(tmp_path / "away")
-    with pytest.raises(TransientError, match="cannot be read"), capture.running():
-        time.sleep(0.2)
+    with pytest.raises(TransientError, match="cannot be read"):
+        capture.run_until(lambda: False)
     (tmp_path / "away").rename(folder)
     capture.run_until(lambda: capture.durable() == 1)
 
@@ -298,7 +298,7 @@ def test_notes_that_are_lost_are_no_beginning(tmp_path: Path, folder: Path) -> N
     capture = captured(tmp_path)
     capture.run_until(lambda: capture.durable() == 1)
     (capture.state / "notes.db").unlink()
-    with pytest.raises(DefiniteError, match="what was taken in up to 0/1 is not known") as caught, capture.running():
-        time.sleep(0.2)
+    with pytest.raises(DefiniteError, match="what was taken in up to 0/1 is not known") as caught:
+        capture.run_until(lambda: False)
     assert "RETRY TABLE" in caught.value.remedy
     assert ids(capture) == [0]

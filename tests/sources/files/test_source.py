@@ -15,8 +15,7 @@ from penstock.sources.files.options import given_columns
 from penstock.sources.files.source import FileConfig, FileSource
 from penstock.sources.load.source import LoadSource
 from penstock.sql.grammar import parse
-from penstock.sql.rendering import written_source
-from penstock.sql.statements import CreateSource
+from penstock.sql.statements import CreateSource, written_source
 
 KINDS = {kind.NAME: kind for kind in (FileSource, LoadSource)}
 

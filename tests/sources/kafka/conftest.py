@@ -1,41 +1,40 @@
-"""A broker with guarded doors, and a topic behind them."""
+"""The topics of the broker that all tests share, and the guarded doors to it, with a topic behind them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from tests.servers import SharedBroker, unique
+from tests.sources.kafka.followed import Topics
 
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.with_options import KafkaWithOptions
-from penstock.testing.kafka import KafkaBroker, start_kafka
 from penstock.testing.kafka_security import PLAIN_USER
-from penstock.testing.registry import SchemaRegistry, start_registry
-from penstock.testing.tls import has_openssl, lock_key, make_authority
+from penstock.testing.tls import lock_key, make_authority
+from penstock.testing.waiting import PATIENCE
 
-TOPIC, PARTITIONS, MESSAGES = "clicks", 2, 10
-USER, PASSWORD = 'us"er', 'c4nary-pä"ss\\w;ord ${file:x:y}\t=#'
+PARTITIONS, MESSAGES = 2, 10
+PASSWORD = 'c4nary-pä"ss\\w;ord ${file:x:y}\t=#'
 KEY_PASSWORD = "c4nary-op en\\sesame"
 FIRST_AT, STEP = 1_700_000_000_000, 1000
 
 
 @dataclass(frozen=True)
 class Guarded:
-    """The broker, and the ways through its doors."""
+    """The broker, and the ways through its doors: for a user and a topic of this worker's own."""
 
-    broker: KafkaBroker
+    broker: SharedBroker
     folder: Path
+    user: str
+    topic: str
 
-    def what(self, port: int | None = None, topic: str = TOPIC) -> KafkaSqlOptions:
+    def what(self, port: int | None = None, topic: str | None = None) -> KafkaSqlOptions:
         """Name the topic, behind the door where one logs in unless another is said."""
         address = f"127.0.0.1:{port or self.broker.doors.sasl_port}"
-        return KafkaSqlOptions.given(broker=address, topic=topic, value_format="text")
+        return KafkaSqlOptions.given(broker=address, topic=topic or self.topic, value_format="text")
 
     @property
     def ssl_port(self) -> int:
@@ -45,7 +44,7 @@ class Guarded:
     def login(self, **options: Any) -> KafkaWithOptions:
         """Log in with a password, by SCRAM-SHA-512 unless another way is said."""
         (self.folder / "password").write_text(f"{PASSWORD}\n", encoding="utf-8")
-        given = {"sasl_mechanisms": "SCRAM-SHA-512", "sasl_username": USER}
+        given = {"sasl_mechanisms": "SCRAM-SHA-512", "sasl_username": self.user}
         given |= {"sasl_password": f"file:{self.folder / 'password'}", "ssl_ca_location": self.tls("ca.crt")}
         return KafkaWithOptions.given(**given | options)
 
@@ -68,37 +67,32 @@ class Guarded:
         return self.certificate(**given | options)
 
     def tls(self, name: str) -> str:
-        """Return the path of a certificate or key."""
-        return str(self.broker.doors.tls / name)
+        """Return the path of a certificate or key: of the broker's, or of those that were made here."""
+        made = self.folder / name
+        return str(made if made.exists() else self.broker.doors.tls / name)
+
+
+@pytest.fixture
+def topics(broker: SharedBroker) -> Topics:
+    """The broker's topics."""
+    return Topics(broker)
 
 
 @pytest.fixture(scope="session")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """One such broker for the whole run, with ten messages in each partition of a topic, a second apart."""
-    if not has_openssl():
-        pytest.skip("openssl is not installed")
-    folder = tmp_path_factory.mktemp("guarded")
-    with start_kafka(folder / "kafka", guarded=True) as broker:
-        broker.add_user(USER, PASSWORD)
-        make_authority(broker.doors.tls, "stranger")
-        lock_key(broker.doors.tls / "client.key", broker.doors.tls / "locked.key", KEY_PASSWORD)
-        fill(broker)
-        yield Guarded(broker, folder)
+def guarded(broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory) -> Guarded:
+    """The doors of the broker, with ten messages in each partition of a topic, a second apart."""
+    doors, folder = broker.doors, tmp_path_factory.mktemp("guarded")
+    made = Guarded(broker, folder, unique('us"er'), unique("clicks"))
+    broker.add_user(made.user, PASSWORD)
+    make_authority(folder, "stranger")
+    lock_key(doors.tls / "client.key", folder / "locked.key", KEY_PASSWORD)
+    fill(Topics(broker), made.topic)
+    return made
 
 
-@pytest.fixture(scope="session")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchemaRegistry]:
-    """One registry for the whole run."""
-    with start_registry(tmp_path_factory.mktemp("registry")) as running:
-        yield running
-
-
-def fill(broker: KafkaBroker) -> None:
-    client: dict[str, Any] = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
-    admin = AdminClient(client)
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": "-1"})])[TOPIC].result(20)
-    producer = Producer(client)
+def fill(topics: Topics, topic: str) -> None:
+    topics.make(PARTITIONS, topic)
     for number in range(PARTITIONS * MESSAGES):
         partition, place = divmod(number, MESSAGES)
-        producer.produce(TOPIC, f"m{number}", partition=partition, timestamp=FIRST_AT + place * STEP)
-    assert producer.flush(20) == 0
+        topics.producer.produce(topic, f"m{number}", partition=partition, timestamp=FIRST_AT + place * STEP)
+    assert topics.producer.flush(PATIENCE) == 0

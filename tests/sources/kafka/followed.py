@@ -13,27 +13,26 @@ import pyarrow as pa
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
+from tests.servers import HasBootstrap, unique
 from tests.sources.running import Captured
 
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.errors import TableError
 from penstock.positions import Lsn
-from penstock.sources.family import Instance
-from penstock.sources.kafka.beginning import beginning
-from penstock.sources.kafka.following import FollowingConfig, FollowingInstance
+from penstock.sources.interface import Instance
+from penstock.sources.kafka.first_offsets import beginning
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
-from penstock.sources.kafka.start import start_of
+from penstock.sources.kafka.tick_instance import FollowingConfig, FollowingInstance
 from penstock.sources.kafka.ticks import OffsetRange, ranges_within, tick_table
+from penstock.sources.kafka.topic_start import start_of
 from penstock.sources.kafka.with_options import KafkaWithOptions
-from penstock.testing.kafka import KafkaBroker
-
-_NUMBERS = itertools.count()
+from penstock.testing.waiting import PATIENCE
 
 
 class Topics:
     """A broker's topics, for a test."""
 
-    def __init__(self, broker: KafkaBroker) -> None:
+    def __init__(self, broker: HasBootstrap) -> None:
         self.broker = broker
         self.client: dict[str, Any] = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
         self.admin = AdminClient(self.client)
@@ -41,36 +40,36 @@ class Topics:
 
     def make(self, partitions: int = 2, name: str | None = None, config: Mapping[str, str] | None = None) -> str:
         """Make a topic that keeps everything, unless its settings say otherwise; return its name."""
-        made = name or f"followed-{next(_NUMBERS)}"
+        made = name or unique("followed")
         settings = {"retention.ms": "-1", **(config or {})}
-        self.admin.create_topics([NewTopic(made, partitions, 1, config=settings)])[made].result(20)
+        self.admin.create_topics([NewTopic(made, partitions, 1, config=settings)])[made].result(PATIENCE)
         return made
 
     def delete(self, topic: str) -> None:
         """Delete a topic."""
-        self.admin.delete_topics([topic])[topic].result(20)
+        self.admin.delete_topics([topic])[topic].result(PATIENCE)
 
     def add_partitions(self, topic: str, count: int) -> None:
         """Let a topic have so many."""
-        self.admin.create_partitions([NewPartitions(topic, count)])[topic].result(20)
+        self.admin.create_partitions([NewPartitions(topic, count)])[topic].result(PATIENCE)
         self.producer = self._producer()  # the one that is there looks for new ones every few minutes
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Remove the first messages of a partition."""
         (answer,) = self.admin.delete_records([TopicPartition(topic, partition, before)]).values()
-        answer.result(20)
+        answer.result(PATIENCE)
 
     def fill(self, topic: str, *counts: int) -> None:
         """Write so many messages into each partition."""
         for partition, count in enumerate(counts):
             for _ in range(count):
                 self.producer.produce(topic, b"m", partition=partition)
-        assert self.producer.flush(30) == 0
+        assert self.producer.flush(PATIENCE) == 0
 
     def transactional(self) -> Producer:
         """Return a producer that writes in transactions."""
-        producer = Producer({**self.client, "transactional.id": f"transactional-{next(_NUMBERS)}"})
-        producer.init_transactions(30)
+        producer = Producer({**self.client, "transactional.id": unique("transactional")})
+        producer.init_transactions(PATIENCE)
         return producer
 
     def _producer(self) -> Producer:
@@ -82,7 +81,7 @@ class Followed(Captured):
 
     config: FollowingConfig
 
-    def __init__(self, folder: Path, broker: KafkaBroker, topics: Sequence[str], **options: Any) -> None:
+    def __init__(self, folder: Path, broker: HasBootstrap, topics: Sequence[str], **options: Any) -> None:
         self.log = SqliteLog(folder / "log.db")
         self.log.create(Lsn.ZERO)
         self.state = folder / "state"
@@ -125,11 +124,11 @@ class Followed(Captured):
         self.run_until(lambda: self.error(topic) is not None)
         error = self.error(topic)
         assert error is not None
-        assert "DROP SOURCES clicks" in error.remedy
+        assert "ALTER SOURCES clicks RETRY TABLE clicks; Where that is refused: DROP SOURCES clicks;" in error.remedy
         return error
 
 
-def options_of(broker: KafkaBroker, topic: str) -> KafkaSqlOptions:
+def options_of(broker: HasBootstrap, topic: str) -> KafkaSqlOptions:
     """Name a topic."""
     return KafkaSqlOptions.given(broker=broker.bootstrap, topic=topic, value_format="bytes")
 

@@ -10,14 +10,15 @@ import pytest
 from tests.sources.kafka.followed import Followed, Topics
 
 from penstock.changelog.sqlite.log import SqliteLog
-from penstock.control.obeying import described_source, parsed
 from penstock.errors import DefiniteError, PenstockError, UsageError
+from penstock.executor import described_source, parsed
 from penstock.positions import Lsn
-from penstock.sources.family import Instance
+from penstock.sources.interface import Instance
 from penstock.sources.kafka.config import KafkaConfig
 from penstock.sources.kafka.spec import KafkaSource
 from penstock.sources.kinds import kind
 from penstock.sql.statements import CreateSource
+from penstock.testing.waiting import PATIENCE
 
 
 def described(statement: str) -> KafkaSource:
@@ -59,7 +60,7 @@ def topic_of(topics: Topics, *messages: tuple[Any, Any], name: str | None = None
     made = topics.make(partitions, name)
     for key, value in messages:
         topics.producer.produce(made, _encoded(value), _encoded(key))
-    assert topics.producer.flush(20) == 0
+    assert topics.producer.flush(PATIENCE) == 0
     return made
 
 

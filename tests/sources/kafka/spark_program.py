@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark.session import session
+from penstock.testing.waiting import PATIENCE
 
 
 def started(folder: Path) -> SparkSession:
@@ -78,7 +79,7 @@ def ui(spark: SparkSession) -> list[str]:
 
 
 def fetched(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=60) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
         return str(answer.read().decode())
 
 

@@ -6,21 +6,16 @@ import json
 from typing import Any
 
 import pytest
-from tests.sources.kafka.conftest import Guarded
+from tests.servers import SharedRegistry
 from tests.sources.kafka.followed import Topics
 from tests.sources.kafka.made import described, source, topic_of
 
+from penstock.errors import UsageError
 from penstock.model import TableName
-from penstock.sources.family import Checked
-from penstock.testing.registry import SchemaRegistry
+from penstock.sources.interface import Checked
 
 UPSERT = "KEY FORMAT TEXT VALUE FORMAT TEXT ENVELOPE UPSERT"
 BOTH = "KEY FORMAT JSON COLUMNS (id bigint) VALUE FORMAT JSON COLUMNS (id bigint)"
-
-
-@pytest.fixture
-def topics(guarded: Guarded) -> Topics:
-    return Topics(guarded.broker)
 
 
 def told(checked: Checked) -> list[tuple[str, str]]:
@@ -77,9 +72,24 @@ def test_a_topic_that_was_made_again(topics: Topics) -> None:
     checked = asked.check(made)
     assert not checked.ready
     assert "deleted and made again" in checked.findings[0].why
+    assert "ALTER SOURCES c RETRY TABLE c; Where that is refused: DROP SOURCES c;" in checked.findings[0].remedy
 
 
-def test_a_schema_that_has_grown(topics: Topics, registry: SchemaRegistry) -> None:
+def test_one_of_several_topics_that_was_made_again(topics: Topics) -> None:
+    """Their tables begin together: what cannot be done with one of them is not proposed."""
+    name, other = topics.make(1), topics.make(1)
+    asked = source(topics, f"TOPICS ('{name}', '{other}') FORMAT TEXT")
+    (made,) = asked.create_instances(1)
+    topics.delete(name)
+    topics.make(1, name)
+    (found,) = asked.check(made).findings
+    assert "RETRY TABLE" not in found.remedy
+    assert "DROP SOURCES c;" in found.remedy
+    with pytest.raises(UsageError, match="made together"):
+        made.anew([made.produced()[0]])
+
+
+def test_a_schema_that_has_grown(topics: Topics, registry: SharedRegistry) -> None:
     name = topics.make(1)
     fields: list[dict[str, Any]] = [{"name": "id", "type": "long"}]
     registry.register(f"{name}-value", json.dumps({"type": "record", "name": "r", "fields": fields}))

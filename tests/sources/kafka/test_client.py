@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
-from tests.sources.kafka.conftest import FIRST_AT, KEY_PASSWORD, MESSAGES, PARTITIONS, PASSWORD, STEP, TOPIC, Guarded
+from tests.sources.kafka.conftest import FIRST_AT, KEY_PASSWORD, MESSAGES, PARTITIONS, PASSWORD, STEP, Guarded
 
 from penstock.errors import DefiniteError, PenstockError, TransientError
-from penstock.sources.kafka.client import TopicClient
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
-from penstock.sources.kafka.start import start_of
+from penstock.sources.kafka.topic_client import TopicClient
+from penstock.sources.kafka.topic_start import start_of
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
 NOW = datetime.fromtimestamp((FIRST_AT + MESSAGES * STEP) / 1000, UTC)
@@ -30,10 +30,10 @@ WAYS: dict[str, Callable[[Guarded], tuple[KafkaSqlOptions, KafkaWithOptions]]] =
 @pytest.mark.parametrize("way", WAYS)
 def test_all_messages_are_read_by_every_way_in(way: str, guarded: Guarded) -> None:
     what, how = WAYS[way](guarded)
-    with TopicClient(what, how, "shop", TOPIC) as client:
+    with TopicClient(what, how, "shop", guarded.topic) as client:
         assert client.partitions() == PARTITIONS
         first = client.settled(start_of(how, NOW))
-        client.consumer.assign([TopicPartition(TOPIC, number, offset) for number, offset in enumerate(first)])
+        client.consumer.assign([TopicPartition(guarded.topic, number, offset) for number, offset in enumerate(first)])
         read: set[Any] = set()
         while len(read) < PARTITIONS * MESSAGES:
             message = client.consumer.poll(20)
@@ -57,7 +57,7 @@ def test_all_messages_are_read_by_every_way_in(way: str, guarded: Guarded) -> No
 )
 def test_a_start_is_settled_to_offsets(options: dict[str, Any], offsets: list[int], guarded: Guarded) -> None:
     how = guarded.login(**options)
-    with TopicClient(guarded.what(), how, "shop", TOPIC) as client:
+    with TopicClient(guarded.what(), how, "shop", guarded.topic) as client:
         assert client.settled(start_of(how, NOW)) == offsets
 
 

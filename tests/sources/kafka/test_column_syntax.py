@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.sources.kafka.column_syntax import GivenColumn, ddl
 from penstock.sources.kafka.message_formats import CsvOptions, JsonOptions
+from penstock.sources.kafka.option_syntax import GivenColumn, ddl
 from penstock.sources.kafka.spec import KafkaSource
+from penstock.sql.errors import SqlError
 from penstock.sql.grammar import parse
-from penstock.sql.sql_error import SqlError
 from penstock.sql.statements import CreateSource
 
 JSON = "CREATE SOURCE c FROM KAFKA BROKER 'k' TOPIC 't' FORMAT JSON COLUMNS"

@@ -6,19 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.sources.kafka.conftest import PASSWORD, USER, Guarded
+from tests.servers import unique
+from tests.sources.kafka.conftest import PASSWORD, Guarded
 from tests.sources.kafka.followed import Topics
 from tests.sources.kafka.made import Made, columns, created, described, refused, topic_of
 
-from penstock.control.home import Home
 from penstock.errors import UsageError
+from penstock.home import Home
 from penstock.model import TableName
 from penstock.sources.kafka.topic_names import local_names
-
-
-@pytest.fixture
-def topics(guarded: Guarded) -> Topics:
-    return Topics(guarded.broker)
 
 
 def test_one_topic_is_a_table_that_is_called_as_the_source(topics: Topics) -> None:
@@ -31,7 +27,8 @@ def test_one_topic_is_a_table_that_is_called_as_the_source(topics: Topics) -> No
 
 
 def test_several_topics_have_one_position(topics: Topics, tmp_path: Path) -> None:
-    names = [topics.make(1, f"several.{tmp_path.name}.{table}") for table in ("a", "b")]
+    prefix = unique("several")
+    names = [topics.make(1, f"{prefix}.{table}") for table in ("a", "b")]
     listed = ", ".join(f"'{name}'" for name in names)
     made = created(topics, f"TOPICS ({listed}) FORMAT TEXT WITH (timestamp frequency ms = 20)")
     assert [table.alias for table in made.produced()] == ["a", "b"]
@@ -87,11 +84,10 @@ def test_times_by_the_broker(topics: Topics) -> None:
     created(topics, f"TOPIC '{name}' FORMAT TEXT WITH (timestamp type = broker)")
 
 
-def test_through_the_guarded_door_with_scram_and_tls(guarded: Guarded, tmp_path: Path) -> None:
-    topics = Topics(guarded.broker)
+def test_through_the_guarded_door_with_scram_and_tls(topics: Topics, guarded: Guarded, tmp_path: Path) -> None:
     name = topic_of(topics, (None, {"id": 1}))
     (tmp_path / "password").write_text(f"{PASSWORD}\n", encoding="utf-8")
-    login = f"sasl username = '{USER}', sasl password = 'file:{tmp_path / 'password'}'"
+    login = f"sasl username = '{guarded.user}', sasl password = 'file:{tmp_path / 'password'}'"
     source = described(
         f"CREATE SOURCE c FROM KAFKA BROKER '127.0.0.1:{guarded.broker.doors.sasl_port}' TOPIC '{name}' FORMAT JSON"
         f" WITH (sasl mechanisms = 'SCRAM-SHA-512', {login}, ssl ca location = '{guarded.tls('ca.crt')}',"
@@ -107,7 +103,7 @@ def test_through_the_guarded_door_with_scram_and_tls(guarded: Guarded, tmp_path:
 
 
 def test_a_backlog_is_taken_in_bounded_steps(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.sources.kafka.following._MOST_MESSAGES", 10)
+    monkeypatch.setattr("penstock.sources.kafka.tick_instance._MOST_MESSAGES", 10)
     name = topics.make(3)
     topics.fill(name, 30, 5, 0)
     made = created(topics, f"TOPIC '{name}' FORMAT TEXT WITH (timestamp frequency ms = 10)")
@@ -129,12 +125,12 @@ def test_statistics_are_kept_when_they_are_asked_for(topics: Topics, tmp_path: P
     assert told["brokers"]
 
 
-def test_a_home_keeps_a_literal_secret_and_forgets_it(guarded: Guarded, tmp_path: Path) -> None:
-    name = topic_of(Topics(guarded.broker), (None, {"id": 1}))
+def test_a_home_keeps_a_literal_secret_and_forgets_it(topics: Topics, guarded: Guarded, tmp_path: Path) -> None:
+    name = topic_of(topics, (None, {"id": 1}))
     home = Home(tmp_path / "home")
     create = (
         f"CREATE SOURCE c FROM KAFKA BROKER '127.0.0.1:{guarded.broker.doors.sasl_port}' TOPIC '{name}' FORMAT JSON"
-        f" WITH (sasl mechanisms = 'SCRAM-SHA-512', sasl username = '{USER}', sasl password = '{PASSWORD}',"
+        f" WITH (sasl mechanisms = 'SCRAM-SHA-512', sasl username = '{guarded.user}', sasl password = '{PASSWORD}',"
         f" ssl ca location = '{guarded.tls('ca.crt')}', allow literal secrets)"
     )
     home.sql(create)

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import DefiniteError, UsageError
-from penstock.sources.kafka.pem import read_certificates, read_private_key
-from penstock.sources.kafka.private_settings import point_to
-from penstock.sources.kafka.spark_options import spark_options
+from penstock.sources.kafka.client_settings import point_to, spark_options
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
+from penstock.sources.kafka.tls import read_certificates, read_private_key
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
 WHAT = KafkaSqlOptions.given(broker="k1:9092", topic="clicks", value_format="json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.sources.kafka.refusals import spark_refusal
+from penstock.sources.kafka.broker_errors import spark_refusal
 
 KAFKA = "org.apache.kafka.common"
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 from tests.formats.protos import descriptor_set, in_base64
+from tests.servers import SharedRegistry
 from tests.sources.kafka.conftest import KEY_PASSWORD, Guarded
 from tests.sources.kafka.followed import Topics
 from tests.sources.kafka.made import columns, created, refused, topic_of
@@ -17,7 +18,6 @@ from tests.sources.kafka.tls_door import tls_door
 
 from penstock.formats import decode_batch
 from penstock.sources.kafka.config import KafkaConfig
-from penstock.testing.registry import SchemaRegistry
 
 ORDER = {"type": "record", "name": "o", "fields": [{"name": "id", "type": "long"}, {"name": "at", "type": "string"}]}
 PROTO = 'syntax = "proto3"; package shop; message Item { int64 id = 1; string name = 2; }'
@@ -33,11 +33,6 @@ TABLE = {
 }
 
 FROM = {"type": "struct", "fields": [{"field": "lsn", "type": "int64"}, {"field": "connector", "type": "string"}]}
-
-
-@pytest.fixture
-def topics(guarded: Guarded) -> Topics:
-    return Topics(guarded.broker)
 
 
 def record(before: Any, after: Any, op: str = "u") -> dict[str, Any]:
@@ -185,10 +180,10 @@ class TestInferred:
 class TestRegistered:
     """Schemas of a real registry."""
 
-    def using(self, registry: SchemaRegistry) -> str:
+    def using(self, registry: SharedRegistry) -> str:
         return f"USING SCHEMA REGISTRY '{registry.url}'"
 
-    def test_each_format(self, topics: Topics, registry: SchemaRegistry) -> None:
+    def test_each_format(self, topics: Topics, registry: SharedRegistry) -> None:
         name = topic_of(topics)
         registry.register(f"{name}-value", json.dumps(ORDER))
         registry.register(
@@ -202,7 +197,7 @@ class TestRegistered:
         made = created(topics, f"TOPIC '{name}' FORMAT PROTOBUF SUBJECT '{name}-other' {self.using(registry)}")
         assert columns(made) == {"id": "int64", "name": "string"}
 
-    def test_keys_that_are_in_no_registry(self, topics: Topics, registry: SchemaRegistry) -> None:
+    def test_keys_that_are_in_no_registry(self, topics: Topics, registry: SharedRegistry) -> None:
         name = topic_of(topics)
         registry.register(f"{name}-value", json.dumps(ORDER))
         key = "KEY FORMAT JSON COLUMNS (k bigint) WITHOUT REGISTRY"
@@ -211,12 +206,12 @@ class TestRegistered:
         assert table.key_format is not None
         assert (table.key_format.framed, table.value_format.framed) == (False, True)
 
-    def test_a_subject_that_is_not_there(self, topics: Topics, registry: SchemaRegistry) -> None:
+    def test_a_subject_that_is_not_there(self, topics: Topics, registry: SharedRegistry) -> None:
         error = refused(topics, f"TOPIC '{topic_of(topics)}' FORMAT AVRO {self.using(registry)}")
         assert "has no subject" in error.message
 
     def test_a_certificate_for_the_registry(
-        self, topics: Topics, registry: SchemaRegistry, guarded: Guarded, tmp_path: Path
+        self, topics: Topics, registry: SharedRegistry, guarded: Guarded, tmp_path: Path
     ) -> None:
         name = topic_of(topics)
         registry.register(f"{name}-value", json.dumps(ORDER))

@@ -12,7 +12,7 @@ import pytest
 from pydantic_core import PydanticSerializationError
 
 from penstock.errors import DefiniteError, UsageError
-from penstock.sources.kafka.private_files import write_private
+from penstock.sources.kafka.client_settings import write_private
 from penstock.sources.kafka.secrets import Secret
 from penstock.sources.kafka.with_options import KafkaWithOptions
 

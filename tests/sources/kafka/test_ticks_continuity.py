@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import DefiniteError
-from penstock.sources.kafka.continuity import Reached, continued
-from penstock.sources.kafka.observing import Observed
+from penstock.sources.kafka.tick_instance import Reached, continued
+from penstock.sources.kafka.topic_offsets import Observed
 
 REACHED = Reached("id", (5, 3))
 
@@ -31,15 +31,15 @@ REACHED = Reached("id", (5, 3))
     ],
 )
 def test_what_goes_on(taken: Reached, found: Observed, after: Reached) -> None:
-    assert continued("s", "t", taken, found) == after
+    assert continued("Anew.", "t", taken, found) == after
 
 
 @pytest.mark.parametrize(
     ("found", "said", "remedy"),
     [
         (None, "the topic t is gone", "describe"),
-        (Observed("other", (0, 0), (9, 9)), "deleted and made again", "create it again"),
-        (Observed("id", (0,), (9,)), "had 2 partitions, and has 1 now", "create it again"),
+        (Observed("other", (0, 0), (9, 9)), "deleted and made again", "Begin anew"),
+        (Observed("id", (0,), (9,)), "had 2 partitions, and has 1 now", "Begin anew"),
         (Observed("id", (0, 0), (9, 2)), "partition 1 of the topic t ends at 2, and was taken up to 3", "unclean"),
         (Observed("id", (6, 0), (9, 9)), "partition 0 of the topic t begins at 6, and 5 is still", "retention.ms"),
         (Observed("id", (5, 3, 1), (9, 9, 2)), "partition 2 of the topic t begins at 1, and 0 is", "retention.bytes"),
@@ -48,6 +48,6 @@ def test_what_goes_on(taken: Reached, found: Observed, after: Reached) -> None:
 )
 def test_what_does_not(found: Observed | None, said: str, remedy: str) -> None:
     with pytest.raises(DefiniteError, match=said) as caught:
-        continued("s", "t", REACHED, found)
+        continued("Begin anew.", "t", REACHED, found)
     assert remedy in caught.value.remedy
-    assert "DROP SOURCES s;" in caught.value.remedy
+    assert caught.value.remedy.endswith("Begin anew.")

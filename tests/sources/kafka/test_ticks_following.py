@@ -21,15 +21,11 @@ from tests.sources.kafka.followed import Followed, Topics, options_of, require_w
 
 from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.errors import DefiniteError
-from penstock.sources.kafka.beginning import beginning
-from penstock.sources.kafka.following import FollowingConfig
-from penstock.sources.kafka.start import Start, start_of
+from penstock.sources.kafka.first_offsets import beginning
+from penstock.sources.kafka.tick_instance import FollowingConfig
+from penstock.sources.kafka.topic_start import Start, start_of
 from penstock.sources.kafka.with_options import Beginning, KafkaWithOptions
-
-
-@pytest.fixture
-def topics(guarded: Guarded) -> Topics:
-    return Topics(guarded.broker)
+from penstock.testing.waiting import PATIENCE
 
 
 @contextmanager
@@ -59,12 +55,16 @@ def ends_of(topics: Topics, name: str) -> list[int]:
     return list(beginning(options_of(topics.broker, name), KafkaWithOptions.given(), "end", name, start).offsets)
 
 
+def moved_beyond(followed: Followed, position: int) -> bool:
+    return followed.durable() > position
+
+
 def test_killed_again_and_again_under_a_running_producer(tmp_path: Path, topics: Topics) -> None:
     names = [topics.make(), topics.make()]
     followed = Followed(tmp_path, topics.broker, names)
     program = (
         "import sys, threading; from pathlib import Path; from penstock.changelog.sqlite.log import SqliteLog;"
-        "from penstock.sources.kafka.following import FollowingConfig, FollowingInstance;"
+        "from penstock.sources.kafka.tick_instance import FollowingConfig, FollowingInstance;"
         "folder, config = Path(sys.argv[1]), FollowingConfig.model_validate_json(sys.argv[2]);"
         "FollowingInstance(config, SqliteLog(folder / 'log.db'), folder / 'state')"
         ".run(threading.Event(), lambda: print('ready', flush=True))"
@@ -76,9 +76,8 @@ def test_killed_again_and_again_under_a_running_producer(tmp_path: Path, topics:
             with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
                 assert process.stdout is not None
                 assert process.stdout.readline()
-                give_up = time.monotonic() + 0.3 + 0.07 * life
-                while time.monotonic() < give_up or followed.durable() <= last:
-                    time.sleep(0.01)
+                followed.until(partial(moved_beyond, followed, last))
+                time.sleep(0.1 + 0.07 * life)  # so that kills find it at different points
                 process.kill()
             last = followed.durable()
     for name in names:
@@ -137,7 +136,7 @@ def test_one_tick_for_a_moment_and_none_while_nothing_comes(tmp_path: Path, topi
         followed.until(lambda: followed.durable() == 1)
         begun, after = time.monotonic(), datetime.now(UTC)
         with written_on(topics, [name]):
-            time.sleep(1)
+            followed.until(lambda: followed.durable() >= 4)
         ticks, turns = followed.durable(), (time.monotonic() - begun) / 0.3
         end = ends_of(topics, name)
         followed.until(lambda: followed.upto(name) == end)
@@ -156,12 +155,12 @@ def test_transactions(tmp_path: Path, topics: Topics, level: str) -> None:
     name = topics.make(1)
     followed = Followed(tmp_path, topics.broker, [name], isolation_level=level)
     writer = Producer({**topics.client, "transactional.id": f"{name}-writer"})
-    writer.init_transactions(20)
+    writer.init_transactions(PATIENCE)
     seen: list[list[int]] = []
 
     def look(upto: int) -> None:
         followed.until(lambda: followed.upto(name) == [upto])
-        time.sleep(0.1)
+        followed.until_idle()
         seen.append(followed.upto(name))
 
     open_is_seen = level == "read_uncommitted"
@@ -170,16 +169,16 @@ def test_transactions(tmp_path: Path, topics: Topics, level: str) -> None:
         look(2)
         writer.begin_transaction()
         writer.produce(name, b"t")
-        assert writer.flush(20) == 0
+        assert writer.flush(PATIENCE) == 0
         topics.fill(name, 3)  # behind the open transaction, offsets 3 to 5
         look(6 if open_is_seen else 2)
-        writer.commit_transaction(20)
+        writer.commit_transaction(PATIENCE)
         look(7)  # the mark of the commit has an offset, too
         writer.begin_transaction()
         writer.produce(name, b"t")
-        assert writer.flush(20) == 0
+        assert writer.flush(PATIENCE) == 0
         look(8 if open_is_seen else 7)
-        writer.abort_transaction(20)
+        writer.abort_transaction(PATIENCE)
         look(9)
     assert seen == [[2], [6 if open_is_seen else 2], [7], [8 if open_is_seen else 7], [9]]
     require_whole(followed, name)

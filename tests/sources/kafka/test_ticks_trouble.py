@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
-from contextlib import closing
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.sources.kafka.conftest import Guarded
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from tests.sources.kafka.followed import Followed, Topics, require_whole
 
 from penstock.errors import TransientError
 from penstock.positions import Lsn
-from penstock.sources.kafka import observing
-from penstock.sources.kafka.observing import TopicsClient
+from penstock.sources.kafka import topic_offsets
 from penstock.sources.kafka.ticks import taken_by
-
-
-@pytest.fixture
-def topics(guarded: Guarded) -> Topics:
-    return Topics(guarded.broker)
+from penstock.sources.kafka.topic_offsets import TopicsClient
+from penstock.testing.kafka import KafkaBroker, start_kafka
 
 
 def taken(tmp_path: Path, topics: Topics, *counts: int) -> tuple[Followed, str]:
@@ -105,24 +105,77 @@ def test_without_base_tables_everything_is_needed(tmp_path: Path, topics: Topics
     assert f"partition 0 of the topic {name} begins at 1, and 0 is still to be read" in followed.ended(name).message
 
 
-def test_a_broker_that_dies_and_comes_back(tmp_path: Path, topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.deep
+def test_a_broker_that_dies_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with start_kafka(tmp_path / "kafka") as own:
+        require_waiting(tmp_path, own, monkeypatch)
+
+
+def require_waiting(tmp_path: Path, own: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Follow a topic of a broker that is killed and started again."""
+    topics = Topics(own)
     patience = 60.0
-    monkeypatch.setattr(observing, "TopicsClient", lambda *told, **more: TopicsClient(*told, **more, patience=patience))
+    monkeypatch.setattr(
+        topic_offsets, "TopicsClient", lambda *told, **more: TopicsClient(*told, **more, patience=patience)
+    )
     followed, name = taken(tmp_path, topics, 3, 2)
     topics.fill(name, 1, 1)
     patience = 0.5
     try:
         with pytest.raises(TransientError, match="cannot be read"), followed.running():
             followed.until(lambda: followed.upto(name) == [4, 3])
-            topics.broker.kill()
+            own.kill()
             followed.until(lambda: False)
         with pytest.raises(TransientError, match="cannot be read"):
             followed.run_until(lambda: False)
     finally:
         patience = 60.0
         with followed.running():  # it comes back while it is waited for
-            topics.broker.start()
+            own.start()
             topics.fill(name, 1, 1)
             followed.until(lambda: followed.upto(name) == [5, 4])
     assert followed.error(name) is None
     require_whole(followed, name)
+
+
+@pytest.mark.deep
+def test_a_broker_that_stalls_while_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client then answers with offsets that are none: no sign of lost messages, nor of all that is kept."""
+    with start_kafka(tmp_path / "kafka", session_seconds=30) as own:
+        topics = Topics(own)
+        followed, name = taken(tmp_path, topics, 3, 2)
+        monkeypatch.setattr(
+            topic_offsets, "TopicsClient", lambda *told, **more: TopicsClient(*told, **more, patience=1.0)
+        )
+        for expected, asked in ([4, 3], topic_offsets._LATEST), ([5, 4], topic_offsets._EARLIEST):
+            topics.fill(name, 1, 1)
+            with stalling(own, asked), pytest.raises(TransientError, match="no offset"):
+                until_taken(followed, name, expected)
+            until_taken(followed, name, expected)
+            assert followed.error(name) is None
+    require_whole(followed, name)
+
+
+def until_taken(followed: Followed, name: str, expected: list[int]) -> None:
+    """Run until so much of a topic was taken, or it has ended."""
+    followed.run_until(lambda: followed.upto(name) == expected or followed.error(name) is not None)
+
+
+@contextmanager
+def stalling(own: KafkaBroker, asked: object) -> Iterator[None]:
+    """Let a broker stand still while it is asked for these offsets: once a run has begun, and until that is over."""
+    pid, whole, looks = own.pid, TopicsClient._listed, itertools.count()
+    assert pid is not None
+
+    def listed(client: TopicsClient, topics: Mapping[str, int], which: OffsetSpec) -> dict[str, tuple[int, ...]]:
+        if next(looks) < 2 or which is not asked:
+            return whole(client, topics, which)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            return whole(client, topics, which)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(TopicsClient, "_listed", listed)
+        yield

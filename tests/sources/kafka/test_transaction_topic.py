@@ -7,14 +7,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.sources.kafka.conftest import Guarded
+from tests.servers import SharedRegistry
 from tests.sources.kafka.followed import Topics
 from tests.sources.kafka.made import Made, created, refused, source
 from tests.sources.kafka.transactions.transacted import Bank
 
 from penstock.errors import UsageError
 from penstock.formats import JsonFormat
-from penstock.testing.registry import SchemaRegistry
 
 ROWS = "KEY FORMAT JSON COLUMNS (id bigint) VALUE FORMAT JSON COLUMNS (id bigint, balance bigint)"
 END = {
@@ -22,11 +21,6 @@ END = {
     "name": "TransactionMetadataValue",
     "fields": [{"name": "status", "type": "string"}, {"name": "id", "type": "string"}],
 }
-
-
-@pytest.fixture
-def topics(guarded: Guarded) -> Topics:
-    return Topics(guarded.broker)
 
 
 def named(bank: Bank) -> str:
@@ -58,7 +52,7 @@ def test_ticks_end_with_a_transaction(topics: Topics, tmp_path: Path) -> None:
         made.anew(made.produced()[:1])
 
 
-def test_it_is_found_where_it_is_written(topics: Topics, registry: SchemaRegistry) -> None:
+def test_it_is_found_where_it_is_written(topics: Topics, registry: SharedRegistry) -> None:
     bank = Bank(topics, Random(1))
     wrong = f"ENVELOPE DEBEZIUM TRANSACTION METADATA (TOPIC 'nowhere-{bank.metadata}')"
     assert "nowhere" in refused(topics, f"{named(bank)} {ROWS} {wrong}").message

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from penstock.errors import DefiniteError, UsageError
-from penstock.sources.kafka.librdkafka import librdkafka_settings
-from penstock.sources.kafka.sense import REFUSED
-from penstock.sources.kafka.spark_options import spark_options
+from penstock.sources.kafka.client_settings import TRANSLATIONS, librdkafka_settings, spark_options
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
-from penstock.sources.kafka.start import start_of
-from penstock.sources.kafka.translation import TRANSLATIONS
+from penstock.sources.kafka.topic_start import start_of
+from penstock.sources.kafka.validation import REFUSED
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
 # KafkaWithOptions of the design that this source follows, with its groups ssl, sasl and sasl.kerberos written out.

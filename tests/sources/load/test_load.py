@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from tests.sources.running import Captured
 
-from penstock.changelog.updates import updates
+from penstock.changelog.user_rows import updates
 from penstock.errors import UsageError
 from penstock.model import Image, TableName
 from penstock.sources.load.auction import BIDS, Auction
 from penstock.sources.load.bank import OPENING, Bank
 from penstock.sources.load.scenario import Scenario
 from penstock.sources.load.source import LoadSource
-from penstock.sources.steps import Changes
+from penstock.sources.polling_steps import Changes
 
 
 def told(scenario: Scenario, *counts: int) -> list[tuple[Any, ...]]:

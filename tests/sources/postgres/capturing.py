@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock.changelog.shapes import changes
+import pytest
+
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.changelog.sqlite.reader import SqliteLogReader
+from penstock.changelog.user_rows import changes
 from penstock.errors import TableError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.postgres import watch
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.instance import PostgresInstance
 from penstock.sources.postgres.spec import PostgresSource
+from penstock.testing.waiting import PATIENCE, until
 
 Change = dict[str, Any]
-PATIENCE = 30.0
 
 
-def until(holds: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
-    """Wait for something to become true."""
-    deadline = time.monotonic() + patience
-    while not holds():
-        assert time.monotonic() < deadline, f"in vain: {what}"
-        time.sleep(0.02)
+def watch_closely(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Let captures look at their publication all the time; return what waits for a look that is yet to begin."""
+    look, looks = watch.PublicationWatch.look, list[Lsn]()
+
+    def counted(self: watch.PublicationWatch, connection: Any, durable: Lsn) -> list[TableError]:
+        found = look(self, connection, durable)
+        looks.append(durable)
+        return found
+
+    def wait() -> None:
+        ended = len(looks)
+        until(lambda: len(looks) >= ended + 2, "looks at the publication")
+
+    monkeypatch.setattr(watch, "_SECONDS", 0.1)
+    monkeypatch.setattr(watch.PublicationWatch, "look", counted)
+    return wait
 
 
 class Capture:
@@ -44,13 +56,15 @@ class Capture:
         self.transient: list[TransientError] = []
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self.folder: Path | None = None
+        """Where the capture keeps what others see of it."""
         self.instance = PostgresInstance(self.config, SqliteLog(log))
 
     def start(self) -> None:
         """Run, and again after each transient error, as the capture process does; return when connected."""
         self._stop, connected = threading.Event(), threading.Event()
         self.failure = None
-        self.instance = PostgresInstance(self.config, SqliteLog(self.log))
+        self.instance = PostgresInstance(self.config, SqliteLog(self.log), self.folder)
         self._thread = threading.Thread(target=self._run, args=(connected,))
         self._thread.start()
         until(lambda: connected.is_set() or self.failure is not None, "a connection")

@@ -16,9 +16,8 @@ from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedColumn
 from penstock.sources.postgres.decoded import Decoded
 from penstock.sources.postgres.decoder import Decoder
-from penstock.sources.postgres.interference import Guard
-from penstock.sources.postgres.relation import RelationColumn
-from penstock.sources.postgres.shapes import Refused, Shape, Undescribed
+from penstock.sources.postgres.relations import Refused, RelationColumn, Shape, Undescribed
+from penstock.sources.postgres.signals import Guard
 from penstock.sources.postgres.types import PostgresType
 
 ORDERS, ITEMS = 16384, 16385

@@ -9,13 +9,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.sources.postgres.capturing import Capture, until
+from tests.sources.postgres.capturing import Capture
 
-from penstock.changelog.history import exactly
+from penstock.changelog.as_of import exactly
 from penstock.changelog.interface import Frontiers
 from penstock.positions import Lsn
-from penstock.sources.postgres import clock as clock_module
-from penstock.sources.postgres.clock import ServerClock
+from penstock.sources.postgres import heartbeat as clock_module
+from penstock.sources.postgres.heartbeat import ServerClock
+from penstock.testing.waiting import until
 
 ACCOUNTS = "CREATE TABLE accounts (id bigint PRIMARY KEY)"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import traceback
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -142,11 +143,15 @@ def test_no_entry(guarded: EmbeddedPostgres) -> None:
     assert "pg_hba.conf" in caught.value.remedy
 
 
-def test_replication_without_the_attribute(postgres_server: EmbeddedPostgres) -> None:
-    postgres_server.execute("DROP ROLE IF EXISTS plain; CREATE ROLE plain LOGIN")
-    with pytest.raises(DefiniteError, match="refused replication") as caught:
-        connect_replication(postgres_server.url_for("postgres", "plain"))
-    assert 'ALTER ROLE "plain" REPLICATION' in caught.value.remedy
+def test_replication_without_the_attribute(database: Any) -> None:
+    role = f"{database.name}_role"
+    database.execute(f"CREATE ROLE {role} LOGIN")
+    try:
+        with pytest.raises(DefiniteError, match="refused replication") as caught:
+            connect_replication(database.server.url_for(database.name, role))
+    finally:
+        database.execute(f"DROP ROLE {role}")
+    assert f'ALTER ROLE "{role}" REPLICATION' in caught.value.remedy
 
 
 def test_a_server_that_starts_or_stops_is_worth_another_try() -> None:

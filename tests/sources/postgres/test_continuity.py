@@ -32,6 +32,7 @@ class Server:
     synchronised: bool | None = True
     slot: tuple[Any, ...] | None = SLOT
     version: int = 180_006
+    end: str = "0/100"
     info: Any = field(init=False)
     cursor_factory: Any = None
 
@@ -40,13 +41,15 @@ class Server:
 
     def execute(self, query: str, _parameters: Any = ()) -> Any:
         row = self._answer(query)
-        return SimpleNamespace(fetchone=lambda: row)
+        return SimpleNamespace(fetchone=lambda: row, fetchall=lambda: [row])
 
     def _answer(self, query: str) -> tuple[Any, ...] | None:
         if query == "IDENTIFY_SYSTEM":
             return (self.system, self.timeline, "0/60", "shop")
         if query == "SELECT pg_is_in_recovery()":
             return (self.standby,)
+        if "pg_current_wal_flush_lsn" in query:
+            return (self.end,)
         if query == f"TIMELINE_HISTORY {self.timeline}":
             if isinstance(self.history, psycopg.Error):
                 raise self.history
@@ -60,11 +63,20 @@ class Server:
 
 def followed(server: Server, durable: int = 0x50, **known: Any) -> PostgresInstanceConfig:
     config = CONFIG.model_copy(update=known)
-    return continued(server, config, Lsn(durable))  # type: ignore[arg-type]
+    return continued(server, config, Lsn(durable)).config  # type: ignore[arg-type]
 
 
 def test_the_same_server() -> None:
     assert followed(Server()) == CONFIG
+
+
+def test_a_server_whose_wal_ends_before_the_log() -> None:
+    assert followed(Server(end="0/50")) == CONFIG
+    with pytest.raises(DefiniteError, match="its WAL ends at 0/4F, and the log reaches 0/50") as caught:
+        followed(Server(end="0/4F"))
+    assert "penstock drop shop" in caught.value.remedy
+    with pytest.raises(TransientError, match="has replayed up to 0/4F"):
+        followed(Server(end="0/4F", standby=True), standby=True)
 
 
 def test_where_its_timeline_began_is_learned() -> None:
@@ -78,7 +90,7 @@ def test_a_promoted_standby_that_has_all_of_the_log(durable: int) -> None:
     found = followed(Server(timeline=2, history=b"1\t0/70\tno recovery target specified\n"), durable)
     assert found == CONFIG.model_copy(update={"timeline": 2, "forked_at": 0x70})
     again = continued(Server(timeline=2, history="1\t0/70\tx"), found, Lsn(0x90))  # type: ignore[arg-type]
-    assert again == found
+    assert again.config == found
 
 
 def test_two_promotions_at_once() -> None:

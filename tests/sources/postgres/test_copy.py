@@ -26,6 +26,7 @@ from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.copy import PageRange, copy_range, copy_ranges, page_ranges, split_rows
 from penstock.sources.postgres.slot import export_snapshot
 from penstock.sources.postgres.spec import PostgresSource
+from penstock.testing.waiting import PATIENCE
 
 
 def described(url: str, table: str = "t") -> CapturedTable:
@@ -171,7 +172,7 @@ def test_snapshot_and_stream_fit_without_gap_or_overlap(
     table, copies = running.config.tables[0], []
     for _ in range(3):
         paused.clear()
-        paused.wait(10)
+        assert paused.wait(PATIENCE)
         with export_snapshot(database.url) as snapshot:
             copies.append((snapshot.lsn, copied(database.url, table, snapshot.name, 4)))
     stop.set()
@@ -221,6 +222,7 @@ def test_memory_does_not_grow_with_the_table(database: Any) -> None:
     assert large[1] < small[1] + 50
 
 
+@pytest.mark.deep
 def test_a_huge_value_is_held_a_few_times_and_then_let_go(database: Any) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
     database.execute("INSERT INTO t VALUES (1, 'a'); INSERT INTO t VALUES (2, repeat('x', 200000000))")

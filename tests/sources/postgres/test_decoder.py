@@ -35,8 +35,9 @@ from penstock.errors import ProtocolError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres import decoder as decoder_module
+from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.decoder import Decoder
-from penstock.sources.postgres.relation import RelationColumn
+from penstock.sources.postgres.relations import RelationColumn, Shape
 
 STREAM = b"".join(
     [
@@ -466,3 +467,21 @@ def test_buffers_are_not_written_to() -> None:
     before = data.copy()
     Decoder(TABLES, Lsn.ZERO).decode(data, len(data))
     assert np.array_equal(data, before)
+
+
+def test_a_table_without_columns_ends_alone() -> None:
+    """A row without columns cannot be kept. Preflight refuses such a table; an older source may still have it."""
+    bare = Shape.of(CapturedTable(name=TableName("public", "bare"), oid=7, key=(), columns=()), 1)
+    stream = (
+        begin(700)
+        + DESCRIBED
+        + relation(7, "bare", (), identity="f")
+        + insert(ORDERS, 1, "a")
+        + insert(7)
+        + commit(100)
+    )
+    log = feed([stream, begin(701) + insert(7) + insert(ORDERS, 2, "b") + commit(200)], shapes=[*TABLES, bare])
+    (error,) = log.errors
+    assert (error.table, error.lsn) == ("public.bare", 100)
+    assert "no columns" in error.message
+    assert [told[4] for told in log.images] == [(1, "a"), (2, "b")]

@@ -34,7 +34,7 @@ from penstock.errors import ProtocolError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.decoder import Decoder
-from penstock.sources.postgres.shapes import Refused, Undescribed
+from penstock.sources.postgres.relations import Refused, Undescribed
 
 FIRST = begin(1) + DESCRIBED + insert(ORDERS, 1, "a") + commit(10)
 
@@ -71,6 +71,17 @@ def test_blocks_become_visible_at_their_commit_without_what_was_rolled_back(size
     assert rows(log) == [(10, 0, 1), (20, 0, 2), (30, 0, 3), (40, 0, 10), (40, 4, 12), (50, 0, 4)]
     assert [(image[1], image[2], image[3]) for image in log.of("items")] == [(40, 3, "TRUNCATE")]
     assert (log.durable, log.parts, log.errors) == (60, {}, [])
+
+
+def test_ordinals_rise_with_gaps() -> None:
+    """As the docs say: what is rolled back later had its place, and so have changes of tables that are not ours."""
+    streamed = block(50, (51, insert(ORDERS, 1, "x")), (50, insert(ORDERS, 2, "x")), (52, insert(ORDERS, 3, "x")))
+    streamed += block(50, (50, insert(ORDERS, 4, "x")), first=False) + abort(50, 51) + abort(50, 52)
+    log = feed([FIRST + streamed + block_commit(50, 40)])
+    assert rows(log) == [(10, 0, 1), (40, 1, 2), (40, 3, 4)]
+    others = ITEMS + 1
+    foreign = insert(ORDERS, 5, "x") + relation(others, "others") + insert(others, 1, "x") + insert(ORDERS, 6, "x")
+    assert rows(feed([FIRST + begin(2) + foreign + commit(20)])) == [(10, 0, 1), (20, 0, 5), (20, 2, 6)]
 
 
 def test_blocks_that_are_sent_again_are_not_doubled() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -18,9 +17,10 @@ from penstock.sources.postgres.connection import connect, connect_replication
 from penstock.sources.postgres.copy import PageRange, copy_range
 from penstock.sources.postgres.slot import export_snapshot, take_snapshot
 from penstock.sources.postgres.spec import PostgresSource
+from penstock.testing.waiting import PATIENCE, until
 
 TIMEOUTS = ["statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"]
-SHORT = 0.15
+SHORT = 1.0
 
 
 def slots(database: Any) -> int:
@@ -28,11 +28,13 @@ def slots(database: Any) -> int:
     return int(database.execute(query)[0][0])
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def outlast_timeouts(database: Any) -> None:
+    """Wait until the server has ended sessions that heed the timeouts: one that is idle, one in a transaction."""
+    with closing(psycopg.connect(database.url)) as idle, closing(psycopg.connect(database.url)) as in_transaction:
+        in_transaction.execute("SELECT 1")
+        pids = f"({idle.info.backend_pid}, {in_transaction.info.backend_pid})"
+        alive = f"SELECT 1 FROM pg_stat_activity WHERE pid IN {pids}"
+        until(lambda: not database.server.execute(alive), "the server to end sessions by timeouts")
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def test_it_gives_up_after_its_wait_and_leaves_no_slot(database: Any, held: Any)
     ):
         pytest.fail("there is no snapshot yet")
     assert f"pg_terminate_backend({pid})" in caught.value.remedy
-    until(lambda: slots(database) == 0)  # while the transaction is still open
+    until(lambda: slots(database) == 0, "the end of the slot")  # while the transaction is still open
     assert held.info.transaction_status is psycopg.pq.TransactionStatus.INTRANS
 
 
@@ -83,7 +85,7 @@ def test_it_stops_when_told_and_leaves_no_slot(database: Any, held: Any, quick: 
         export_snapshot(database.url, tell=lambda _: stop.set(), stop=stop),
     ):
         pytest.fail("there is no snapshot yet")
-    until(lambda: slots(database) == 0)
+    until(lambda: slots(database) == 0, "the end of the slot")
 
 
 def test_no_timeout_ends_the_exporter_or_a_copy(database: Any) -> None:
@@ -91,19 +93,19 @@ def test_no_timeout_ends_the_exporter_or_a_copy(database: Any) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 200000)")
     (instance,) = PostgresSource.from_url(database.url, "copying").create_instances(1)
     for name in names:
-        database.execute(f"ALTER DATABASE {database.name} SET {name} = '{int(SHORT * 1000)}ms'")
+        database.server.execute(f"ALTER DATABASE {database.name} SET {name} = '{int(SHORT * 1000)}ms'")
     for name in names:  # they are in force for others, and not for a patient session
         with psycopg.connect(database.url) as other, connect(database.url, patient=True) as ours:
-            assert other.execute(f"SHOW {name}").fetchone() == (f"{int(SHORT * 1000)}ms",)
+            assert other.execute(f"SHOW {name}").fetchone() == (f"{SHORT:.0f}s",)
             assert ours.execute(f"SHOW {name}").fetchone() == ("0",)
     with connect_replication(database.url, patient=True) as replication:
-        time.sleep(3 * SHORT)
+        outlast_timeouts(database)
         assert replication.execute("IDENTIFY_SYSTEM").fetchone()
     with export_snapshot(database.url) as snapshot:
-        time.sleep(3 * SHORT)
+        outlast_timeouts(database)
         copy = copy_range(database.url, snapshot.name, instance.tables[0], PageRange(0, 2**32 - 1), Lsn(1))
         rows = next(copy).num_rows
-        time.sleep(3 * SHORT)  # the copying session waits for us
+        outlast_timeouts(database)  # the copying session waits for us
         assert rows + sum(batch.num_rows for batch in copy) == 200_000
 
 
@@ -118,19 +120,23 @@ def test_a_lock_is_waited_for_whatever_the_role_says(database: Any) -> None:
         batches = copy_range(database.url, snapshot.name, instance.tables[0], PageRange(0, 2**32 - 1), Lsn(1))
         copying = threading.Thread(target=lambda: found.append(sum(batch.num_rows for batch in batches)))
         copying.start()
-        copying.join(3 * SHORT)
+        waiting = f"SELECT 1 FROM pg_stat_activity WHERE datname = '{database.name}' AND wait_event_type = 'Lock'"
+        until(lambda: database.server.execute(waiting), "the copy to wait for the lock")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            database.execute("SELECT FROM t")  # who heeds the timeout has waited for less long
         owner.commit()
-        copying.join(60)
+        copying.join(PATIENCE)
     assert found == [1]
 
 
 def test_what_the_exporter_cannot_do_is_an_error_of_postgres(database: Any) -> None:
-    database.execute("CREATE ROLE no_replication LOGIN")
+    role = f"{database.name}_role"
+    database.execute(f"CREATE ROLE {role} LOGIN")
     try:
         with (
             pytest.raises(Exception, match=r"(?i)replication"),
-            export_snapshot(database.server.url_for(database.name, "no_replication")),
+            export_snapshot(database.server.url_for(database.name, role)),
         ):
             pytest.fail("it may not")
     finally:
-        database.execute("DROP ROLE no_replication")
+        database.execute(f"DROP ROLE {role}")

@@ -37,9 +37,8 @@ from penstock.errors import ProtocolError
 from penstock.positions import Lsn
 from penstock.sources.postgres.decoder import Decoder
 from penstock.sources.postgres.heartbeat import Beat
-from penstock.sources.postgres.interference import Guard
-from penstock.sources.postgres.relation import RelationColumn
-from penstock.sources.postgres.signs import Subject
+from penstock.sources.postgres.relations import RelationColumn
+from penstock.sources.postgres.signals import Guard, Subject
 from penstock.sources.postgres.watermark import Watermark
 
 MARKS, BEATS = 17000, 17001

@@ -11,10 +11,8 @@ from tests.sources.postgres.test_watermark import tokens
 
 from penstock.positions import Lsn
 from penstock.sources.postgres.heartbeat import Beat
-from penstock.sources.postgres.interference import Guard
-from penstock.sources.postgres.signs import Sign, Subject
-from penstock.sources.postgres.tokens import MalformedToken
-from penstock.sources.postgres.watermark import Mark, Watermark
+from penstock.sources.postgres.signals import Guard, Sign, Subject
+from penstock.sources.postgres.watermark import MalformedToken, Mark, Watermark
 
 US, OTHERS = "a1" * 16, "c3" * 16
 COPY, REPAIR = "b2" * 16, "d4" * 16

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import UsageError
-from penstock.sources.postgres.keys import KeyColumns, key_of, printed
+from penstock.sources.postgres.windows import KeyColumns, key_of, printed
 
 
 def test_a_key_is_a_value_a_list_or_an_object() -> None:

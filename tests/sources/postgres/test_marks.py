@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.sources.postgres.capturing import Capture, until
+from tests.sources.postgres.capturing import Capture
 from tests.sources.postgres.test_streaming import SMALL_MEMORY, staged
 
 from penstock.changelog.sqlite.reader import SqliteLogReader
@@ -18,8 +18,9 @@ from penstock.sources.postgres import watch
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.heartbeat import Beat
 from penstock.sources.postgres.options import Watermarks
-from penstock.sources.postgres.signs import Subject
+from penstock.sources.postgres.signals import Subject
 from penstock.sources.postgres.watermark import Mark, Watermark, write_watermark
+from penstock.testing.waiting import until
 
 Start = Callable[..., Capture]
 Now = Callable[[], Lsn]
@@ -289,9 +290,10 @@ def test_a_table_that_is_no_longer_published(
 
 
 def test_a_heartbeat_that_finds_no_row_and_no_reason_in_the_stream(database: Any, capture: Start) -> None:
-    """The strict rules publish no TRUNCATE."""
-    database.execute(TABLE)
-    running = capture(rules="strict", **{**BY_TABLE, "heartbeat_interval": 0.1})
+    """A publication of yours may publish no TRUNCATE."""
+    database.execute(f"{TABLE}; CREATE PUBLICATION p FOR ALL TABLES WITH (publish = 'insert, update, delete')")
+    yours = {"publication": "p", "publication_ownership": "user"}
+    running = capture(**{**BY_TABLE, **yours, "heartbeat_interval": 0.1})
     database.execute("TRUNCATE dblog_meta.heartbeats")
     assert "dblog_meta.heartbeats is gone" in failed(running).message
 

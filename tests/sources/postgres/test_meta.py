@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.sources.postgres.capturing import Capture
 
-from penstock.errors import DefiniteError, Taken
+from penstock.errors import DefiniteError, NotOurs, Taken
 from penstock.positions import Lsn
 from penstock.sources.findings import errors_among
 from penstock.sources.postgres.config import PostgresInstanceConfig
@@ -47,8 +47,7 @@ def test_they_are_made_and_published_and_go_with_the_source(database: Any) -> No
     published = "SELECT schemaname || '.' || tablename FROM pg_publication_tables ORDER BY 1"
     every = [("dblog_meta.heartbeats",), ("dblog_meta.watermarks",), ("public.t",)]
     assert database.execute(published) == every
-    database.execute(f'ALTER PUBLICATION "{config.publication}" SET TABLE t')
-    config.repair()
+    config.repair([table.name for table in config.tables])
     assert database.execute(published) == every
     assert [str(table.name) for table in config.tables] == ["public.t"]
     statements = config.by_hand()
@@ -226,6 +225,13 @@ def test_what_has_happened_to_them_since(database: Any) -> None:
 def test_a_debt_is_settled_though_the_slot_is_somebody_elses(database: Any) -> None:
     database.execute(TABLE)
     config = prepared(database)
+    with pytest.raises(NotOurs, match="another home reads it"):  # a copy, which has our identity and marks here
+        config.settle(Lsn.ZERO)
+    assert there(database) == ["heartbeats", "watermarks"]
+    database.execute(f"COMMENT ON PUBLICATION {config.publication} IS 'of another source'")
     removed = config.settle(Lsn.ZERO)
     assert removed == ["table dblog_meta.watermarks", "table dblog_meta.heartbeats", "schema dblog_meta"]
-    config.cleanup()
+    with pytest.raises(NotOurs, match="its comment is another one") as caught:
+        config.cleanup()
+    database.execute(caught.value.remedy.partition("in Postgres: ")[2])
+    assert sorted(config.cleanup()) == [f"publication {config.publication}", f"slot {config.slot}"]

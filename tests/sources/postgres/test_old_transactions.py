@@ -21,6 +21,7 @@ from penstock.sources.postgres.old_transactions import (
     wait_for_transactions_before,
 )
 from penstock.testing.postgres import start_postgres
+from penstock.testing.waiting import until
 
 LONG = timedelta(minutes=2)
 Opened = Callable[..., psycopg.Connection[Any]]
@@ -169,7 +170,8 @@ def test_ids_that_wrapped_around_are_compared_as_postgres_does(server: EmbeddedP
 
 def test_a_transaction_that_nobody_shows(server: EmbeddedPostgres, quick: None) -> None:
     """As of a standby, whose primary runs it: there is nothing to be seen, and still it waits."""
-    with connect(server.url) as connection, pytest.raises(TransientError, match="does not show"):
-        wait_for_transactions_before(
-            connection, next_transaction(connection) + 1000, timedelta(0), print, threading.Event()
-        )
+    with connect(server.url) as connection:
+        before = next_transaction(connection) + 1000
+        until(lambda: oldest_transaction(connection, before) is None, "the sessions of other tests to be gone")
+        with pytest.raises(TransientError, match="does not show"):
+            wait_for_transactions_before(connection, before, timedelta(0), print, threading.Event())

@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,13 +15,20 @@ import pytest
 
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError
-from penstock.sources.postgres.connection import connect, connect_replication
-from penstock.sources.postgres.pooler import find_pooler
+from penstock.sources.postgres.connection import connect, connect_replication, find_pooler
 from penstock.sources.postgres.spec import PostgresSource
+from penstock.testing.waiting import until
 
 BOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 needs_pgbouncer = pytest.mark.skipif(BOUNCER is None, reason="pgbouncer is not installed")
 LENIENT = "ignore_startup_parameters = extra_float_digits, options\n"
+
+
+def listens(process: subprocess.Popen[bytes], port: int) -> bool:
+    assert process.poll() is None, "PgBouncer ended"
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
 
 
 @contextlib.contextmanager
@@ -41,11 +47,7 @@ def bouncer(server: EmbeddedPostgres, folder: Path, settings: str = "") -> Itera
         [str(BOUNCER), *account, str(folder / "bouncer.ini")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        give_up = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < give_up:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            time.sleep(0.05)
+        until(lambda: listens(process, port), "PgBouncer to listen")
         yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
     finally:
         process.terminate()

@@ -18,10 +18,10 @@ from penstock.sources.postgres.copy import copy_range, page_ranges
 from penstock.sources.postgres.options import Ownership, Rules
 from penstock.sources.postgres.publication import (
     Publication,
+    alter_publication,
     check_publication,
     create_publication,
     read_publication,
-    repair_publication,
 )
 from penstock.sources.postgres.slot import export_snapshot
 from penstock.sources.postgres.spec import PostgresSource
@@ -102,8 +102,8 @@ def test_what_is_read(database: Any) -> None:
 
 
 def test_the_strict_rules_are_kept(database: Any) -> None:
-    database.execute(TABLES + "CREATE PUBLICATION p FOR TABLE a, b WITH (publish = 'insert, update, delete')")
-    assert errors_among(checked(database, Rules.STRICT, A, B)) == []
+    database.execute(TABLES + "CREATE PUBLICATION p FOR TABLE a, b")
+    assert checked(database, Rules.STRICT, A, B) == []
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_the_strict_rules_are_broken(database: Any, publication: str, why: str) 
     if "SCHEMA" in publication or "(id" in publication:
         database.needs(15, "publications of schemas, rows and columns")
     database.execute(TABLES + PARTITIONED)
-    database.execute(f"CREATE PUBLICATION p {publication} WITH (publish = 'insert, update, delete')")
+    database.execute(f"CREATE PUBLICATION p {publication}")
     found = checked(database, Rules.STRICT, A, B)
     assert any(why in finding.why for finding in found), found
     found = errors_among(found)
@@ -133,7 +133,8 @@ def test_the_strict_rules_are_broken(database: Any, publication: str, why: str) 
 
 
 def test_more_strict_rules(database: Any) -> None:
-    database.execute(TABLES + "CREATE PUBLICATION p FOR TABLE a, b WITH (publish_via_partition_root)")
+    without = "(publish = 'insert, update, delete', publish_via_partition_root)"
+    database.execute(TABLES + f"CREATE PUBLICATION p FOR TABLE a, b WITH {without}")
     found = errors_among(checked(database, Rules.STRICT, A, B))
     assert ["truncate" in found[0].why, "as their root" in found[1].why] == [True, True]
     for finding in found:
@@ -171,28 +172,64 @@ def test_a_table_that_is_not_published(database: Any) -> None:
     assert checked(database, Rules.OPEN, A, B) == []
     database.execute("ALTER PUBLICATION p DROP TABLE b")
     (finding,) = checked(database, Rules.OPEN, A, B, ownership=Ownership.MANAGED)
-    assert "capture it again" in finding.remedy  # what happened in between is lost
+    assert "RETRY TABLE public.b" in finding.remedy  # what happened in between is lost
 
 
 # -- ours ------------------------------------------------------------------------------------------------------------
 
 
-def test_repair(database: Any) -> None:
+def named(tables: list[CapturedTable]) -> list[TableName]:
+    return [table.name for table in tables]
+
+
+def test_tables_come_and_go(database: Any) -> None:
     database.execute(TABLES + PARTITIONED)
     tables = [*captured(source(database)).values()]
     with connect(database.url) as connection:
         create_publication(connection, "p", tables[:1])
         database.execute("ALTER PUBLICATION p SET (publish = 'insert')")
-        repair_publication(connection, "p", tables)
+        assert alter_publication(connection, "p", tables, named(tables)) == {}
         assert {t.name for t in read(database).tables} == {t.name for t in tables}
         assert len(read(database).operations) == 4
         rooted = [*captured(source(database, partitions="root")).values()]
-        repair_publication(connection, "p", rooted)
+        alter_publication(connection, "p", rooted, named(rooted))
         assert ([str(t.name) for t in read(database).tables][-1], read(database).via_root) == ("public.c", True)
-        repair_publication(connection, "p", tables[:1], Rules.STRICT)
+        alter_publication(connection, "p", tables[:1], ())
         assert errors_among(checked(database, Rules.STRICT, A)) == []
-        repair_publication(connection, "q", tables)
-        assert len(read(database, "q").tables) == len(tables)
+        assert not read(database).via_root
+        with pytest.raises(DefiniteError, match="the publication q is gone"):
+            alter_publication(connection, "q", tables, named(tables))
+
+
+def test_what_is_neither_new_nor_going_stays_as_it_is(database: Any) -> None:
+    database.execute(TABLES + "CREATE TABLE c (id int PRIMARY KEY)")
+    tables = [*captured(source(database)).values()]
+    with connect(database.url) as connection:
+        create_publication(connection, "p", tables)
+        database.execute("ALTER PUBLICATION p DROP TABLE b; ALTER TABLE c RENAME TO d")
+        assert alter_publication(connection, "p", tables, [A]) == {}
+        assert [str(t.name) for t in read(database).tables] == ["public.a", "public.d"]
+        database.execute("DROP TABLE d")
+        found = alter_publication(connection, "p", tables, [B, C])
+        assert [str(t.name) for t in read(database).tables] == ["public.a", "public.b"]
+        assert list(found) == [C]
+        assert 'relation "public.c" does not exist' in found[C].why
+
+
+def test_columns_that_are_listed_otherwise(database: Any) -> None:
+    database.needs(15, "row filters and column lists")
+    database.execute(TABLES)
+    (before,) = captured(source(database, tables=("public.a",), exclude_columns=("public.a.v",))).values()
+    (after,) = captured(source(database, tables=("public.a",), exclude_columns=("public.a.w",))).values()
+    with connect(database.url) as connection:
+        create_publication(connection, "p", [before])
+        alter_publication(connection, "p", [before], [A])
+        assert read(database).tables[0].columns == ("id", "w")
+        alter_publication(connection, "p", [after], [A])
+        assert read(database).tables[0].columns == ("id", "v")
+        database.execute("ALTER PUBLICATION p SET TABLE a (id, v) WHERE (id > 3)")
+        alter_publication(connection, "p", [after], [A])
+        assert read(database).tables[0].row_filter is None
 
 
 @pytest.mark.parametrize("broad", ["ALL TABLES", "TABLES IN SCHEMA public"])
@@ -202,7 +239,7 @@ def test_a_broad_publication_is_never_changed(database: Any, broad: str) -> None
     database.execute(TABLES + f"CREATE PUBLICATION p FOR {broad}")
     tables = [*captured(source(database)).values()]
     with connect(database.url) as connection, pytest.raises(DefiniteError, match="did not make it so"):
-        repair_publication(connection, "p", tables)
+        alter_publication(connection, "p", tables, named(tables))
     assert checked(database, Rules.OPEN, A, B) == []
 
 

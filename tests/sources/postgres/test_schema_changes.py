@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 import pytest
-from tests.sources.postgres.capturing import Capture, until
+from tests.sources.postgres.capturing import Capture, watch_closely
 
 from penstock.changelog.sqlite.reader import SqliteLogReader
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres import watch
+from penstock.testing.waiting import until
 
 Start = Callable[..., Capture]
 Now = Callable[[], Lsn]
@@ -130,16 +129,18 @@ def test_an_added_column_is_followed(
 def test_a_rewrite_long_before_does_not_matter(
     database: Any, capture: Start, now: Now, monkeypatch: pytest.MonkeyPatch, rewrite: str
 ) -> None:
-    monkeypatch.setattr(watch, "_SECONDS", 0.1)
+    look_again = watch_closely(monkeypatch)
     database.execute(ACCOUNTS)
     running = capture()
     database.execute("INSERT INTO accounts VALUES (1, 'a', 1)")
+    look_again()  # of a table that is all new, nobody could say what a rewrite did to it
     database.execute(rewrite)
     running.wait(now())
-    time.sleep(0.5)  # some looks
+    look_again()
     database.execute("ALTER TABLE accounts ADD COLUMN note text; INSERT INTO accounts VALUES (2, 'b', 2, 'x')")
     running.wait(now())
     assert running.error("accounts") is None
+    look_again()
     database.execute(rewrite)
     running.stop()
     running.start()  # a look at the start, too
@@ -226,7 +227,7 @@ INSERT INTO apart VALUES (9, '2024-03-09')
 def test_partitions_come_and_go(
     database: Any, capture: Start, now: Now, monkeypatch: pytest.MonkeyPatch, ddl: str, said: str | None
 ) -> None:
-    monkeypatch.setattr(watch, "_SECONDS", 0.1)
+    look_again = watch_closely(monkeypatch)
     database.execute(f"{PARTITIONED}; {AUDIT}")
     running = capture(partitions="root", tables=("public.events", "public.audit"))
     database.execute("INSERT INTO events VALUES (1, '2024-01-01')")
@@ -234,7 +235,7 @@ def test_partitions_come_and_go(
     if said is None:
         database.execute("INSERT INTO events VALUES (2, '2024-02-02')")
         running.wait(now())
-        time.sleep(0.5)
+        look_again()
         assert running.error("events") is None
         assert [c["after"]["id"] for c in running.changes("events")] == [1, 2]
         return

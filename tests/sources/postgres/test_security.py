@@ -273,7 +273,7 @@ def test_several_hosts(postgres_server: EmbeddedPostgres, opened: Opener) -> Non
     ],
 )
 def test_the_language_of_the_server_does_not_matter(sqlstate: str, kind: type[PenstockError]) -> None:
-    from penstock.sources.postgres.refusals import refusal
+    from penstock.sources.postgres.connection import refusal
 
     error = refusal("h:1/d", "致命的: だめ", sqlstate, "me", replication=True, needs_password=False)
     assert type(error) is kind
@@ -281,7 +281,7 @@ def test_the_language_of_the_server_does_not_matter(sqlstate: str, kind: type[Pe
 
 
 def test_the_sqlstate_of_a_refusal(server: EmbeddedPostgres) -> None:
-    from penstock.sources.postgres.diagnosis import refusal_sqlstate
+    from penstock.sources.postgres.connection import refusal_sqlstate
 
     def asked(**settings: str) -> str | None:
         extra = " ".join(f"{name}={value}" for name, value in settings.items())

@@ -8,10 +8,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.sources.postgres.capturing import Capture, until
+from tests.sources.postgres.capturing import Capture
 
 from penstock.changelog.sqlite.reader import SqliteLogReader
 from penstock.positions import Lsn
+from penstock.testing.waiting import until
 
 Start = Callable[..., Capture]
 Now = Callable[[], Lsn]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
-from tests.sources.postgres.capturing import Capture, until
+from tests.sources.postgres.capturing import Capture
 
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import TransientError
@@ -17,6 +17,7 @@ from penstock.sources.postgres import visibility
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.visibility import wait_until_visible
 from penstock.testing.postgres import start_postgres
+from penstock.testing.waiting import PATIENCE, until
 
 
 @pytest.fixture
@@ -48,12 +49,22 @@ def commit_unseen(server: EmbeddedPostgres) -> threading.Thread:
     return thread
 
 
-def test_columns_of_a_transaction_that_nobody_sees_yet(server: EmbeddedPostgres, tmp_path: Path) -> None:
+def test_columns_of_a_transaction_that_nobody_sees_yet(
+    server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_visible, looks = visibility._is_visible, list[int]()
+
+    def counted(connection: psycopg.Connection[Any], xid: int) -> bool:
+        looks.append(xid)
+        return is_visible(connection, xid)
+
+    monkeypatch.setattr(visibility, "_is_visible", counted)
+    monkeypatch.setattr(visibility, "_PATIENCE_SECONDS", PATIENCE)
     server.execute("CREATE TABLE orders (id int PRIMARY KEY); INSERT INTO orders VALUES (1)")
     capture = Capture(server.url, tmp_path / "log.db", "shop")
     capture.start()
     thread = commit_unseen(server)
-    time.sleep(0.5)
+    until(lambda: len(looks) >= 2, "capture to wait for the transaction")
     assert (capture.error("orders"), capture.changes("orders")) == (None, [])
     release(server)
     thread.join()

@@ -14,11 +14,10 @@ from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres import watermark as module
 from penstock.sources.postgres.heartbeat import Beat
-from penstock.sources.postgres.meta import make_meta
+from penstock.sources.postgres.meta_tables import make_meta
 from penstock.sources.postgres.options import Watermarks
-from penstock.sources.postgres.signs import Subject
-from penstock.sources.postgres.tokens import MalformedToken
-from penstock.sources.postgres.watermark import Mark, Watermark, write_watermark
+from penstock.sources.postgres.signals import Subject
+from penstock.sources.postgres.watermark import MalformedToken, Mark, Watermark, write_watermark
 
 US = "a1" * 16
 LOW = Watermark(US, "b2" * 16, 3, Mark.LOW)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.sources.postgres.windows import Windows
+from penstock.testing.waiting import until
 
 NOBODY = threading.Event()
 
@@ -109,6 +109,17 @@ def test_lists_of_keys_and_what_is_not_there(windows: Callable[..., Windows]) ->
     assert made.key_values([]).num_rows == 0
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_many_keys_are_read_in_batches(
+    windows: Callable[..., Windows], monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr("penstock.sources.postgres.windows._KEYS_AT_ONCE", 2)
+    made = windows("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 6)")
+    keys, ids = [(str(n),) for n in range(1, count + 1)], [{"id": n} for n in range(1, count + 1)]
+    assert sorted(made.keyed(keys).rows.to_pylist(), key=lambda row: row["id"]) == ids
+    assert made.key_values(keys).to_pylist() == ids
+
+
 def test_rows_by_a_condition(windows: Callable[..., Windows]) -> None:
     rows = "INSERT INTO t VALUES (1, 'a{b}'), (2, '%s'), (3, NULL)"
     made = windows(f"CREATE SEQUENCE s; CREATE TABLE t (id int PRIMARY KEY, v text); {rows}")
@@ -171,8 +182,7 @@ def test_a_window_that_waits_for_a_rewrite_sees_what_it_left(database: Any, wind
         other.execute("BEGIN")
         other.execute("ALTER TABLE t ALTER id TYPE int USING id + 0")
         reading = pool.submit(made.range, None, 10)
-        while not database.execute(waiting):
-            assert not reading.done()
-            time.sleep(0.01)
+        until(lambda: reading.done() or database.execute(waiting), "the window to wait for the lock")
+        assert not reading.done()
         other.execute("COMMIT")
         assert reading.result().rows.num_rows == 5

@@ -1,32 +1,42 @@
-"""How clients of a broker are made, and what their errors mean to us.
+"""Kafka clients of the change log: their settings, and what their errors and delivery reports mean.
 
-A broker that restarts, moves or is slow is `TransientError`: clients connect again by themselves, and steps are
-repeated. What nobody but a person can mend is `DefiniteError`, with the way out.
+A broker that restarts, moves or is slow is a `TransientError`: clients reconnect by themselves, and steps are repeated.
+Errors that need an operator are `DefiniteError`, with a hint.
+
+Users may set options for security and network, but none on which the log's guarantees depend. A secret is given by
+reference (`penstock.secret`), so that settings can be stored, shown and sent to executors; any value may be a
+reference, and is resolved right before a client is created.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from penstock.changelog.kafka.settings import Settings, resolved
-from penstock.errors import DefiniteError, PenstockError, TransientError
+from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
+from penstock.kafka_offsets import told_offset
+from penstock.secret import check_reference, is_reference, resolve
 
 __all__ = [
     "DEFINITE",
     "MISSING",
+    "Delivery",
     "Place",
+    "Settings",
     "admin",
     "cause_of",
+    "checked",
     "consumer",
     "explained",
     "is_fenced",
     "missing",
     "pinning_producer",
+    "resolved",
     "transactional_producer",
 ]
 
@@ -162,3 +172,59 @@ def explained(place: Place, doing: str, cause: KafkaError) -> PenstockError:
     connecting = f" ({place.trouble.str()})" if place.trouble is not None else ""
     message = f"the change log {place.name} could not be {doing}: {cause.str()}{connecting}"
     return TransientError(message, f"Check that the brokers at {place.brokers} are up and reached from here.")
+
+
+Settings = tuple[tuple[str, str], ...]
+
+_ALLOWED = re.compile(
+    r"security\.protocol|sasl\.[a-z.]+|ssl\.[a-z.]+|enable\.ssl\.certificate\.verification|https\.ca\.location"
+    r"|enable\.sasl\.oauthbearer\.unsecure\.jwt|broker\.address\.(family|ttl)|socket\.[a-z.]+|client\.(id|rack)"
+    r"|compression\.(type|level)"
+)
+_SECRET = re.compile(r".*(password|secret|token|credential).*|sasl\.oauthbearer\.(config|extensions)")
+_INLINE_KEY = re.compile(r"ssl\.(key|keystore)\.pem")
+
+
+def checked(settings: Iterable[tuple[str, str]]) -> Settings:
+    """Return settings in one order; refuse what is unknown, what would break the log, and secrets in clear."""
+    return tuple(sorted((name, _value(name, value)) for name, value in settings))
+
+
+def resolved(settings: Settings) -> dict[str, str]:
+    """Read the secrets. Do this only right before a client is made."""
+    return {name: resolve(value) if is_reference(value) else value for name, value in settings}
+
+
+def _value(name: str, value: str) -> str:
+    if _INLINE_KEY.fullmatch(name):
+        message = f"the setting {name} holds a private key"
+        raise UsageError(message, "Name a file that holds it instead: ssl.key.location or ssl.keystore.location.")
+    if not _ALLOWED.fullmatch(name):
+        message = f"{name!r} is not a setting of the Kafka change log"
+        raise UsageError(message, "Settings for security and network can be given: security.protocol, sasl.*, ssl.*.")
+    if is_reference(value):
+        return check_reference(value)
+    if _SECRET.fullmatch(name):
+        message = f"the setting {name} was given in clear"
+        raise UsageError(message, "Name where it is instead: env:NAME (an environment variable) or file:PATH.")
+    return value
+
+
+class Delivery:
+    """Told once a message was delivered, or was not; give it to `produce`, then `flush`."""
+
+    def __init__(self) -> None:
+        self._error: KafkaError | None = None
+        self._offset: int | None = None
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        """Note it."""
+        self._error, self._offset = error, message.offset()
+
+    def offset(self) -> int:
+        """Return where it is, or raise why that is not known: a broker may say of a message only that it has it."""
+        if self._error is not None:
+            raise KafkaException(self._error)
+        if self._offset is None:
+            raise KafkaException(KafkaError(KafkaError._MSG_TIMED_OUT))
+        return told_offset(self._offset)

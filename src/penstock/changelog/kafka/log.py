@@ -16,11 +16,9 @@ from typing import Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from penstock.changelog.interface import ChangeLog
-from penstock.changelog.kafka.clients import Place
-from penstock.changelog.kafka.creation import is_begun, write_beginning
+from penstock.changelog.kafka.clients import Place, Settings, checked
 from penstock.changelog.kafka.reader import KafkaLogReader
-from penstock.changelog.kafka.settings import Settings, checked
-from penstock.changelog.kafka.topics import delete_topics, require_topics, topics_exist
+from penstock.changelog.kafka.topics import delete_topics, is_begun, require_topics, topics_exist, write_beginning
 from penstock.changelog.kafka.writer import KafkaLogWriter
 from penstock.errors import UsageError
 from penstock.positions import Lsn

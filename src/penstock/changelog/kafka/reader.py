@@ -12,13 +12,13 @@ from datetime import datetime
 
 import pyarrow as pa
 
+from penstock.changelog.as_of import history_gone, microseconds
 from penstock.changelog.frames import StoredChunk, widened
-from penstock.changelog.history import history_gone, microseconds
 from penstock.changelog.interface import ChangeLogReader, ChunkRef, Extent, Frontiers, LoggedTable, Pin
 from penstock.changelog.kafka.clients import Place
+from penstock.changelog.kafka.leases import PinWriter
 from penstock.changelog.kafka.moments import position_at
 from penstock.changelog.kafka.payloads import DataGone, Payloads, data_lost
-from penstock.changelog.kafka.pins import PinWriter
 from penstock.changelog.kafka.tail import Tail
 from penstock.model import TableName
 from penstock.positions import Lsn

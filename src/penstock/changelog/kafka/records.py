@@ -157,6 +157,8 @@ class Published(NamedTuple):
     ended: tuple[int, ...]
     """Staged transactions that this published."""
     errors: tuple[Failed, ...]
+    last: tuple[int, int, int] | None = None
+    """The last transaction in it that changed something: position, xid, commit time."""
 
 
 class State(NamedTuple):
@@ -179,6 +181,8 @@ class State(NamedTuple):
     """Pins from this offset of the index on are not among these."""
     data_end: int
     """Behind the last offset of the data topic that had been published."""
+    last: tuple[int, int, int] | None = None
+    """The last transaction that changed something."""
 
 
 Record = Created | Opened | Defined | Staged | Settled | Published | State

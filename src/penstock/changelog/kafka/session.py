@@ -12,8 +12,7 @@ from contextlib import contextmanager, suppress
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock.changelog.frames import StoredChunk
-from penstock.changelog.kafka.clients import Place, cause_of, transactional_producer
-from penstock.changelog.kafka.delivery import Delivery
+from penstock.changelog.kafka.clients import Delivery, Place, cause_of, transactional_producer
 
 __all__ = ["Session", "Written"]
 

@@ -21,6 +21,7 @@ from penstock.changelog.kafka.index import Index
 from penstock.changelog.kafka.records import Assembler, Pinned
 from penstock.changelog.kafka.topics import topics_exist
 from penstock.errors import DefiniteError, PenstockError, TransientError
+from penstock.kafka_offsets import told_watermarks
 from penstock.positions import Lsn
 
 __all__ = ["Tail"]
@@ -97,7 +98,8 @@ class Tail:
         if self._asker is None:
             self._asker = consumer(self._place, **{"isolation.level": "read_committed"})
         try:
-            first, end = self._asker.get_watermark_offsets(TopicPartition(self._place.index, 0), timeout=_ASKING)
+            place = TopicPartition(self._place.index, 0)
+            first, end = told_watermarks(self._asker.get_watermark_offsets(place, timeout=_ASKING))
         except KafkaException:
             # One that saw a broker come up may go on saying that it does not know the topic: take another.
             self._asker.poll(0)  # what it has to say of its connections
@@ -105,7 +107,7 @@ class Tail:
             self._asker = None
             raise
         self._place.trouble = None
-        return int(first), int(end)
+        return first, end
 
     def _check(self, cause: KafkaError) -> None:
         """Raise what will not pass. A broker that stops may look like one that refuses us, once it had let us in."""

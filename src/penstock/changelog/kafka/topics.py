@@ -1,8 +1,14 @@
-"""The topics of a log: how they are made, and what is refused of those that are there.
+"""The topics of a log: created, validated, and truncated.
 
-Kafka's own retention and compaction would remove history that the log promises, and several partitions have no order.
-So the settings that matter are given in full, whatever the brokers' defaults are; and a topic that somebody else has
-made, or changed, is looked at before it is written to.
+Kafka's own retention and compaction would remove history that the log guarantees, and several partitions have no order.
+So all settings that matter are given explicitly, whatever the brokers' defaults are, and an existing topic is validated
+before it is written to.
+
+A log begins with its first record; if two processes write one at the same time, the first counts.
+
+To remove history, the ``state`` record that moves `valid` is written first, then the topics are truncated
+(DeleteRecords): a reader in between finds more than was promised, never less. A truncation that fails is repeated with
+the next one. Brokers free whole segments, so disk space follows later.
 """
 
 from __future__ import annotations
@@ -10,18 +16,43 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from penstock.changelog.kafka.clients import MISSING, Place, admin, cause_of, explained
+from penstock.changelog.kafka.clients import (
+    DEFINITE,
+    MISSING,
+    Delivery,
+    Place,
+    admin,
+    cause_of,
+    consumer,
+    explained,
+    pinning_producer,
+)
+from penstock.changelog.kafka.index import Index
+from penstock.changelog.kafka.moments import position_at
+from penstock.changelog.kafka.payloads import Payloads
+from penstock.changelog.kafka.records import Created, messages
 from penstock.errors import DefiniteError, TransientError
+from penstock.kafka_offsets import told_watermarks
+from penstock.positions import Lsn
 
-__all__ = ["delete_topics", "message_limit", "require_topics", "topics_exist"]
+__all__ = [
+    "Cutter",
+    "delete_topics",
+    "is_begun",
+    "message_limit",
+    "next_valid",
+    "require_topics",
+    "topics_exist",
+    "write_beginning",
+]
 
 _PATIENCE = 30.0
 _COPIES = 3
@@ -145,3 +176,64 @@ def _checked_limit(name: str, settings: dict[str, str]) -> int:
         remedy = f"kafka-configs.sh --alter --entity-type topics --entity-name {name} --add-config max.message.bytes="
         raise DefiniteError(message, f"Set it higher: {remedy}1048588")
     return limit
+
+
+_LIMIT = 1000
+
+
+def is_begun(place: Place) -> bool:
+    """Say whether there is a first record, or was one: an index that was cut is not empty either."""
+    deadline = time.monotonic() + _PATIENCE
+    with closing(consumer(place)) as client:
+        while True:
+            try:
+                return told_watermarks(client.get_watermark_offsets(TopicPartition(place.index, 0), timeout=5))[1] > 0
+            except KafkaException as error:  # a topic that was just made is known before it has a leader
+                told = explained(place, "found", cause_of(error))
+                if time.monotonic() > deadline or isinstance(told, DefiniteError):
+                    raise told from error
+                time.sleep(0.05)
+
+
+def write_beginning(place: Place, start: Lsn, now: int) -> None:
+    """Write the first record of a log whose history begins after `start`."""
+    client, told = pinning_producer(place), Delivery()
+    [value] = messages(Created(0, start, now), _LIMIT)
+    try:
+        client.produce(place.index, value, partition=0, on_delivery=told)
+        client.flush(_PATIENCE)
+        told.offset()
+    except KafkaException as error:
+        raise explained(place, "made", cause_of(error)) from error
+
+
+def next_valid(index: Index, payloads: Payloads, since: int, now: int) -> int:
+    """Return how far `valid` may move: to a time, and not beyond a pin."""
+    wanted = position_at(index, payloads, since)
+    if wanted is None:
+        return index.valid
+    return max(index.valid, min(wanted, *(pin.at for pin in index.pins(now)), index.durable))
+
+
+class Cutter:
+    """Removes what lies before given offsets of index and data; once for each."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._client: AdminClient | None = None
+        self._cut = (0, 0)
+
+    def cut(self, index: int, data: int) -> None:
+        """Let both topics begin at these offsets."""
+        if (index, data) == self._cut:
+            return
+        if self._client is None:
+            self._client = admin(self._place)
+        wanted = [TopicPartition(self._place.index, 0, index), TopicPartition(self._place.data, 0, data)]
+        try:
+            for done in self._client.delete_records(wanted, request_timeout=_PATIENCE).values():
+                done.result()
+            self._cut = (index, data)
+        except KafkaException as error:
+            if cause_of(error).code() in DEFINITE:
+                raise explained(self._place, "shortened", cause_of(error)) from error

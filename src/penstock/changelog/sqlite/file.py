@@ -1,4 +1,7 @@
-"""The file of an embedded log: its tables, how it is opened, and what its errors mean."""
+"""The SQLite file of an embedded log: its tables, how it is opened, its errors, and the checksums of its rows.
+
+Each row carries a checksum (seal) over its columns. A row that does not match its checksum raises `LogCorrupt`.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,37 @@ import fcntl
 import functools
 import os
 import sqlite3
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock.changelog.sqlite.seals import damaged
-from penstock.errors import DefiniteError, PenstockError, TransientError
+from penstock.errors import DefiniteError, LogCorrupt, PenstockError, TransientError
 
-__all__ = ["FILES", "SCHEMA", "SOURCE", "connect", "disk", "lock", "writing"]
+__all__ = [
+    "FILES",
+    "RESTORE",
+    "SCHEMA",
+    "SOURCE",
+    "check",
+    "check_numbers",
+    "connect",
+    "damaged",
+    "disk",
+    "lock",
+    "seal",
+    "tally",
+    "unlock",
+    "writing",
+]
 
-_FORMAT = 5
+_FORMAT = 6
 SCHEMA = f"""
 CREATE TABLE frontier (
     one INTEGER PRIMARY KEY CHECK (one = 1), valid INTEGER NOT NULL, valid_at INTEGER NOT NULL,
     durable INTEGER NOT NULL, newest_at INTEGER NOT NULL, passed INTEGER NOT NULL, committed_at INTEGER,
-    published_at INTEGER,
+    published_at INTEGER, last_lsn INTEGER, last_xid INTEGER, last_at INTEGER,
     edition INTEGER NOT NULL, roster INTEGER NOT NULL, pins INTEGER NOT NULL, prepared INTEGER NOT NULL,
     seal INTEGER NOT NULL);
 CREATE TABLE moment (
@@ -99,7 +117,7 @@ def disk(path: Path) -> Iterator[None]:
 
 
 def lock(path: Path) -> int:
-    """Become the one writer of a log, until the handle that is returned is closed."""
+    """Become the one writer of a log, until the handle that is returned is given to ``unlock``."""
     handle = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -111,6 +129,12 @@ def lock(path: Path) -> int:
     os.ftruncate(handle, 0)
     os.pwrite(handle, str(os.getpid()).encode(), 0)
     return handle
+
+
+def unlock(handle: int) -> None:
+    """Let another write. Closing is not enough: a child just forked has the handle, too, until it execs."""
+    fcntl.flock(handle, fcntl.LOCK_UN)
+    os.close(handle)
 
 
 def _configure(db: sqlite3.Connection) -> None:
@@ -167,3 +191,50 @@ def _expected_texts() -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(SCHEMA)
         return _texts(db)
+
+
+RESTORE = "Restore the home from a backup, or drop the source and capture it afresh."
+
+
+def seal(*values: Any) -> int:
+    """CRC-32 over the values of a row.
+
+    It is taken of their notation, which tells types apart: a damaged row may hold any. That of integers, bytes and
+    None is the same in every version of Python; texts are written as their bytes, with a mark.
+    """
+    return _sum(tuple(map(_plain, values)))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as SQLite will give it back: a position is an integer there."""
+    if isinstance(value, int):
+        return int(value)
+    return ("text", value.encode()) if isinstance(value, str) else value
+
+
+def tally(seals: Iterable[int]) -> int:
+    """Return the sum that shows whether one of these seals is missing, or is there twice."""
+    return sum(each + (1 << 32) for each in seals)
+
+
+def check(row: tuple[Any, ...], what: str, path: Path) -> tuple[Any, ...]:
+    """Return the values of a row whose last is their seal; refuse them if that does not fit."""
+    check_numbers(tuple(map(_plain, row)), what, path)
+    return row[:-1]
+
+
+def check_numbers(row: tuple[Any, ...], what: str, path: Path) -> tuple[Any, ...]:
+    """Do the same, in half the time, for a row that was written without texts."""
+    values = row[:-1]
+    if _sum(values) != row[-1]:
+        raise damaged(path, f"what it says of {what} is not right")
+    return values
+
+
+def _sum(values: tuple[Any, ...]) -> int:
+    return zlib.crc32(repr(values).encode())
+
+
+def damaged(path: Path, what: str) -> LogCorrupt:
+    """Say that the file does not hold what was written to it."""
+    return LogCorrupt(f"the change log {path} is damaged: {what}", RESTORE)

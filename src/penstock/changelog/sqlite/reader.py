@@ -10,18 +10,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.changelog.frames import StoredChunk, widened
-from penstock.changelog.history import history_gone, microseconds
+from penstock.changelog.as_of import history_gone, microseconds
+from penstock.changelog.frames import StoredChunk, runs, unpack_run, widened
 from penstock.changelog.interface import ChangeLogReader, ChunkRef, Extent, Frontiers, LoggedTable, Pin
-from penstock.changelog.runs import runs, unpack_run
-from penstock.changelog.sqlite.chain import chunks_within
-from penstock.changelog.sqlite.file import SOURCE, connect, disk, writing
-from penstock.changelog.sqlite.frontier import Frontier, load_frontier
-from penstock.changelog.sqlite.moments import position_at
-from penstock.changelog.sqlite.payload import load_payloads
-from penstock.changelog.sqlite.pins import load_pins, store_pin
-from penstock.changelog.sqlite.roster import UNREAD, Roster, load_roster
-from penstock.changelog.sqlite.seals import damaged
+from penstock.changelog.sqlite.chunks import chunks_within, load_payloads
+from penstock.changelog.sqlite.file import SOURCE, connect, damaged, disk, writing
+from penstock.changelog.sqlite.frontier import Frontier, load_frontier, position_at
+from penstock.changelog.sqlite.leases import load_pins, store_pin
+from penstock.changelog.sqlite.tables import UNREAD, Roster, load_roster
 from penstock.model import TableName
 from penstock.positions import Lsn
 

@@ -1,8 +1,11 @@
-"""The one writer of an embedded log."""
+"""The single writer of an embedded log, and the removal of history.
+
+History is removed in short steps that do not block capture: `valid` moves first, then the chunks before it are deleted.
+"""
 
 from __future__ import annotations
 
-import os
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -11,16 +14,33 @@ from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
 
+from penstock.changelog.as_of import microseconds
 from penstock.changelog.frames import StoredChunk, checksum
-from penstock.changelog.history import microseconds
-from penstock.changelog.interface import ChangeLogWriter, Chunk, Discarded, Frontiers, Prepared, StagedCommit
-from penstock.changelog.sqlite.chain import ChunkRow, begin_chain, linked
-from penstock.changelog.sqlite.file import connect, disk, lock, writing
-from penstock.changelog.sqlite.frontier import load_frontier, store_frontier, tallied
-from penstock.changelog.sqlite.moments import Commits, commits_of, position_at, store_clock, store_moment
-from penstock.changelog.sqlite.pins import remove_expired_pins
-from penstock.changelog.sqlite.retention import free_pages, move_valid, remove_old_chunks
-from penstock.changelog.sqlite.roster import (
+from penstock.changelog.interface import ChangeLogWriter, Chunk, Commit, Discarded, Frontiers, Prepared, StagedCommit
+from penstock.changelog.sqlite.chunks import (
+    ChunkRow,
+    StagedParts,
+    begin_chain,
+    insert_chunk,
+    linked,
+    table_ids,
+    update_chunk,
+)
+from penstock.changelog.sqlite.file import connect, disk, lock, unlock, writing
+from penstock.changelog.sqlite.frontier import (
+    Commits,
+    commits_of,
+    forget_moments,
+    load_frontier,
+    newest_upto,
+    position_at,
+    store_clock,
+    store_frontier,
+    store_moment,
+    tallied,
+)
+from penstock.changelog.sqlite.leases import load_pins, remove_expired_pins
+from penstock.changelog.sqlite.tables import (
     UNREAD,
     Relation,
     load_roster,
@@ -28,12 +48,11 @@ from penstock.changelog.sqlite.roster import (
     store_relation,
     store_restart,
 )
-from penstock.changelog.sqlite.staged import StagedParts, insert_chunk, update_chunk
 from penstock.errors import DefiniteError, TableError
 from penstock.model import TableSchema
 from penstock.positions import Lsn
 
-__all__ = ["SqliteLogWriter"]
+__all__ = ["SqliteLogWriter", "free_pages", "move_valid", "remove_old_chunks"]
 
 _RETAIN_SECONDS = 0.1
 """After how long `retain` begins no further step: publishing waits for it."""
@@ -47,7 +66,7 @@ class SqliteLogWriter(ChangeLogWriter):
         self._lock = lock(path)
         self._told_clock = False
         with ExitStack() as undo:
-            undo.callback(os.close, self._lock)
+            undo.callback(unlock, self._lock)
             self._db = undo.enter_context(closing(connect(path)))
             self._staged = StagedParts(self._db, path)
             self._roster = UNREAD
@@ -86,6 +105,7 @@ class SqliteLogWriter(ChangeLogWriter):
         staged: Mapping[int, StagedCommit] | None = None,
         errors: Sequence[TableError] = (),
         passed: int | None = None,
+        last: Commit | None = None,
     ) -> None:
         """Commit everything up to `durable` in one SQLite transaction."""
         commits = staged or {}
@@ -95,8 +115,8 @@ class SqliteLogWriter(ChangeLogWriter):
                 self._append(chunks, commits)
             for error in errors:
                 store_failure(self._db, self._path, error)
-            last = None if committed_at is None else (durable, committed_at)
-            self._advance(durable, committed_at, commits_of(chunks, commits.values(), last), passed)
+            told = None if committed_at is None else (durable, committed_at)
+            self._advance(durable, committed_at, commits_of(chunks, commits.values(), told), passed, last)
 
     def retain(self, since: datetime) -> Frontiers:
         """Move `valid` first; then remove what lies before it, a step at a time, for a moment."""
@@ -118,7 +138,7 @@ class SqliteLogWriter(ChangeLogWriter):
     def close(self) -> None:
         """Close the file and let go of the lock."""
         self._db.close()
-        os.close(self._lock)
+        unlock(self._lock)
 
     # -- versions ---------------------------------------------------------------------------------------------------
 
@@ -179,7 +199,9 @@ class SqliteLogWriter(ChangeLogWriter):
             message = f"the change log was asked to move its frontier back to {durable}"
             raise DefiniteError(message, "This is a defect in Penstock: please report it. Nothing was written.")
 
-    def _advance(self, durable: Lsn, committed_at: int | None, commits: Commits, passed: int | None) -> None:
+    def _advance(
+        self, durable: Lsn, committed_at: int | None, commits: Commits, passed: int | None, last: Commit | None
+    ) -> None:
         before = load_frontier(self._db, self._path)
         newest = store_moment(self._db, before, durable, commits)
         if passed is not None and not self._told_clock:
@@ -189,6 +211,8 @@ class SqliteLogWriter(ChangeLogWriter):
         after = before._replace(durable=int(durable), newest_at=newest, passed=settled)
         if committed_at is not None:
             after = after._replace(committed_at=committed_at, published_at=time.time_ns() // 1000)
+        if last is not None:
+            after = after._replace(last_lsn=int(last.lsn), last_xid=last.xid, last_at=last.committed_at)
         store_frontier(self._db, after)
 
     @contextmanager
@@ -202,3 +226,53 @@ class SqliteLogWriter(ChangeLogWriter):
             with disk(self._path):
                 self._staged.recall()
             raise
+
+
+_BYTES, _CHUNKS, _PAGES = 16 << 20, 1000, 512
+"""How much one step removes at most, and how many pages one gives back to the file system."""
+_OLD = """
+SELECT id, size FROM chunk INDEXED BY chunk_by_lsn WHERE table_id = ? AND last_lsn <= ? ORDER BY last_lsn, id LIMIT ?
+"""
+
+
+def move_valid(db: sqlite3.Connection, path: Path, wanted: Lsn | None) -> None:
+    """Move `valid` to a position, or as far as pins let it; the time goes with it."""
+    frontier = load_frontier(db, path)
+    held = [pin.at for pin in load_pins(db, path, frontier)]
+    floor = min([wanted, *held]) if wanted is not None else Lsn.ZERO
+    if floor > frontier.valid:
+        at = newest_upto(db, path, frontier, floor)
+        store_frontier(db, frontier._replace(valid=int(floor), valid_at=at))
+
+
+def remove_old_chunks(db: sqlite3.Connection, path: Path) -> bool:
+    """Remove some of the chunks that lie before `valid`; say whether there may be more."""
+    with writing(db, path):
+        return _remove_some(db, path)
+
+
+def free_pages(db: sqlite3.Connection, path: Path) -> bool:
+    """Give some free pages back to the file system; say whether there are more."""
+    with disk(path):
+        if _free_pages(db) == 0:
+            return False
+        db.executescript(f"PRAGMA incremental_vacuum({_PAGES})")  # `execute` would end after the first page
+        return _free_pages(db) > 0
+
+
+def _remove_some(db: sqlite3.Connection, path: Path) -> bool:
+    frontier = load_frontier(db, path)
+    forget_moments(db, frontier.valid_at, _CHUNKS)
+    removed, size = 0, 0
+    for table_id in table_ids(db):
+        for id_, held in db.execute(_OLD, (table_id, frontier.valid, _CHUNKS - removed)).fetchall():
+            db.execute("DELETE FROM payload WHERE chunk = ?", (id_,))
+            db.execute("DELETE FROM chunk WHERE id = ?", (id_,))
+            removed, size = removed + 1, size + held
+            if size >= _BYTES or removed == _CHUNKS:
+                return True
+    return False
+
+
+def _free_pages(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA freelist_count").fetchone()[0])

@@ -31,7 +31,7 @@ class _Growth:
             return self._record(ours, theirs, path)
         if ours.kind == theirs.kind and ours.kind in ("array", "map"):
             return replace(ours, items=self.grown(ours.inner, theirs.inner, f"{path}[]"))
-        same = column_type(ours) == column_type(theirs) and ours.meaning == theirs.meaning
+        same = column_type(ours) == column_type(theirs) and ours.connect_name == theirs.connect_name
         if ours.kind in ("array", "map") or not same:
             self._obstacles.append(f'field "{path}": {theirs} in the newer schema, {ours} in the reader\'s')
         return ours

@@ -10,24 +10,27 @@ A plan is made once per writer schema, before any message is read, so that schem
 
 Whatever cannot be resolved becomes a node that refuses: the message is a problem if it has such a value, and the reason
 names the field. Messages of other branches of that union are read.
+
+Default values of a schema, in Avro's binary encoding: a plan then reads them as it reads messages.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import struct
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.errors import DefiniteError
 from penstock.formats.avro import ops
-from penstock.formats.avro.constants import encoded_default
 from penstock.formats.avro.schema import AvroField, AvroType
 from penstock.formats.avro.types import is_wrapped, members
 from penstock.formats.columns import Columns
 from penstock.formats.compiling import Ints
 from penstock.formats.memory import WORD, address
 
-__all__ = ["PlanBuilder", "Tables"]
+__all__ = ["PlanBuilder", "Tables", "encoded_default", "zigzag"]
 
 _NOWHERE = -1
 _NUMBERS = 5
@@ -267,7 +270,7 @@ def _is(writer: AvroType, reader: AvroType) -> bool:
 
 def _fits(writer: AvroType, reader: AvroType) -> bool:
     """Say whether a value of one type can be read as the other; what is inside is looked at later."""
-    if writer.meaning != reader.meaning:
+    if writer.connect_name != reader.connect_name:
         return False  # the same number, in other units
     if _SAME.get(writer.logical, writer.logical) != _SAME.get(reader.logical, reader.logical):
         return writer.logical in _NAMES_ONLY and reader.logical in _NAMES_ONLY and writer.kind == reader.kind
@@ -301,3 +304,78 @@ def _least(schema: AvroType) -> int:
 
 _NAMES_ONLY = {"", "uuid"}
 """Logical types that change neither the value nor the column."""
+
+
+def zigzag(number: int) -> bytes:
+    """Encode an integer as Avro does."""
+    rest = (number << 1) ^ (number >> 63)
+    rest &= 2**64 - 1
+    out = bytearray()
+    while rest > 127:
+        out.append(rest & 127 | 128)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def encoded_default(value: Any, schema: AvroType, path: str) -> bytes:
+    """Encode the default of a field, given as JSON; that of a union belongs to its first branch that takes it."""
+    try:
+        return _encoded(value, schema)
+    except (TypeError, ValueError, KeyError, AttributeError, struct.error) as error:
+        message = f"the Avro schema has a default for field {path!r} that is no {schema}"
+        raise DefiniteError(message, "Correct the default in the schema.") from error
+
+
+def _encoded(value: Any, schema: AvroType) -> bytes:
+    match schema.kind:
+        case "null":
+            return _only(value is None, b"")
+        case "boolean":
+            return _only(isinstance(value, bool), b"\1" if value else b"\0")
+        case "int" | "long":
+            return _only(isinstance(value, int) and not isinstance(value, bool), b"") + zigzag(value)
+        case "float":
+            return struct.pack("<f", value)
+        case "double":
+            return struct.pack("<d", value)
+        case "string":
+            return _sized(value.encode())
+        case "bytes":
+            return _sized(value.encode("latin-1"))
+        case "fixed":
+            return _only(len(value) == schema.size, value.encode("latin-1"))
+        case "enum":
+            return zigzag(schema.symbols.index(value))
+    return _nested(value, schema)
+
+
+def _nested(value: Any, schema: AvroType) -> bytes:
+    match schema.kind:
+        case "record":
+            parts = (_encoded(value.get(one.name, one.default), one.type) for one in schema.fields)
+            return b"".join(parts)
+        case "array":
+            return _blocks([_encoded(item, schema.inner) for item in value])
+        case "map":
+            return _blocks([_sized(key.encode()) + _encoded(item, schema.inner) for key, item in value.items()])
+    for index, branch in enumerate(schema.branches):
+        try:
+            return zigzag(index) + _encoded(value, branch)
+        except (TypeError, ValueError, KeyError, AttributeError, struct.error):
+            continue
+    raise ValueError
+
+
+def _only(right: bool, encoded: bytes) -> bytes:
+    if not right:
+        raise ValueError
+    return encoded
+
+
+def _sized(data: bytes) -> bytes:
+    return zigzag(len(data)) + data
+
+
+def _blocks(items: list[bytes]) -> bytes:
+    return (zigzag(len(items)) + b"".join(items) if items else b"") + b"\0"

@@ -2,6 +2,8 @@
 
 Names are resolved here: a type that refers to another by name holds that type itself, so that a recursive schema is a
 tree with cycles. Schemas that a registered one refers to are read before it, into the same names.
+
+An Avro schema as JSON text again, complete in itself: every name is defined where it is first used.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import DefiniteError
-from penstock.formats.meanings import KEPT
+from penstock.formats.logical_types import NAMES
 
-__all__ = ["AvroField", "AvroType", "parse_avro"]
+__all__ = ["AvroField", "AvroType", "avro_text", "parse_avro"]
 
 _PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _REMEDY = "Register or give a valid Avro schema."
@@ -51,8 +53,8 @@ class AvroType:
     logical: str = ""
     precision: int = 0
     scale: int = 0
-    meaning: str = ""
-    """What Kafka Connect says it means, where that is more than Avro says: see `penstock.formats.meanings`."""
+    connect_name: str = ""
+    """Connect's name of a logical type, where Avro has none of its own: see `penstock.formats.logical_types`."""
 
     @property
     def inner(self) -> AvroType:
@@ -69,7 +71,7 @@ class AvroType:
         """What a message calls it."""
         if self.logical == "decimal":
             return f"decimal({self.precision},{self.scale})"
-        return self.logical or self.meaning or (f"{self.kind} {self.name}" if self.name else self.kind)
+        return self.logical or self.connect_name or (f"{self.kind} {self.name}" if self.name else self.kind)
 
 
 def parse_avro(text: str, references: Sequence[str] = ()) -> AvroType:
@@ -174,8 +176,8 @@ def _logical(made: AvroType, found: dict[str, Any]) -> AvroType:
 
 def _meant(made: AvroType, found: dict[str, Any]) -> AvroType:
     """Take in Connect's name of the type, unless Avro has one for it."""
-    if not made.logical and found.get("connect.name") in KEPT:
-        made.meaning = found["connect.name"]
+    if not made.logical and found.get("connect.name") in NAMES:
+        made.connect_name = found["connect.name"]
     return made
 
 
@@ -200,3 +202,48 @@ _LOGICAL = {
     "local-timestamp-nanos": ("long",),
     "duration": ("fixed",),
 }
+
+
+def avro_text(schema: AvroType) -> str:
+    """Write a schema, with all that it refers to, as one text."""
+    return json.dumps(_written(schema, set()), ensure_ascii=False)
+
+
+def _written(schema: AvroType, defined: set[str]) -> Any:
+    if schema.name:
+        if schema.name in defined:
+            return schema.name
+        defined.add(schema.name)
+    match schema.kind:
+        case "union":
+            return [_written(branch, defined) for branch in schema.branches]
+        case "record":
+            fields = [_field(one, defined) for one in schema.fields]
+            written = {"type": "record", "name": schema.name, "aliases": list(schema.aliases), "fields": fields}
+            return _connect_text(written, schema)
+        case "enum":
+            return {"type": "enum", "name": schema.name, "symbols": schema.symbols}
+        case "array":
+            return {"type": "array", "items": _written(schema.inner, defined)}
+        case "map":
+            return {"type": "map", "values": _written(schema.inner, defined)}
+        case "fixed":
+            return _logical_text({"type": "fixed", "name": schema.name, "size": schema.size}, schema)
+    told = schema.logical or schema.connect_name
+    return _connect_text(_logical_text({"type": schema.kind}, schema), schema) if told else schema.kind
+
+
+def _field(one: AvroField, defined: set[str]) -> dict[str, Any]:
+    written = {"name": one.name, "type": _written(one.type, defined), "aliases": list(one.aliases)}
+    return written | ({"default": one.default} if one.has_default else {})
+
+
+def _logical_text(written: dict[str, Any], schema: AvroType) -> dict[str, Any]:
+    if not schema.logical:
+        return written
+    digits = {"precision": schema.precision, "scale": schema.scale} if schema.logical == "decimal" else {}
+    return {**written, "logicalType": schema.logical, **digits}
+
+
+def _connect_text(written: dict[str, Any], schema: AvroType) -> dict[str, Any]:
+    return {**written, "connect.name": schema.connect_name} if schema.connect_name else written

@@ -18,16 +18,22 @@
 
 A schema that is not a record becomes a struct with one column, ``value``. A recursive one has no columns: it is
 refused.
+
+Logical types of Kafka Connect in an Avro schema; see `penstock.formats.logical_types`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pyarrow as pa
 
 from penstock.errors import DefiniteError
 from penstock.formats.avro.schema import AvroType
+from penstock.formats.format import LogicalType
+from penstock.formats.logical_types import ITEM
 
-__all__ = ["avro_columns", "column_type", "is_wrapped", "member_name", "members"]
+__all__ = ["avro_columns", "avro_logical_types", "column_type", "is_wrapped", "member_name", "members"]
 
 _MOST_DIGITS = 38
 
@@ -111,3 +117,22 @@ def _union(schema: AvroType, above: tuple[AvroType, ...]) -> pa.DataType:
     if not found:
         return _PLAIN["null"]
     return pa.struct([pa.field(member_name(one), column_type(one, above)) for one in found])
+
+
+def avro_logical_types(schema: AvroType) -> tuple[LogicalType, ...]:
+    """Return them by the place of their columns; the schema has been made into columns before, so it has an end."""
+    return tuple(_found(schema, ("value",) if is_wrapped(schema) else ()))
+
+
+def _found(schema: AvroType, path: tuple[str, ...]) -> Iterator[LogicalType]:
+    if schema.connect_name:
+        yield path, schema.connect_name
+    elif schema.kind == "union":
+        several = len(members(schema)) > 1
+        for member in members(schema):
+            yield from _found(member, (*path, member_name(member)) if several else path)
+    elif schema.kind == "record":
+        for one in schema.fields:
+            yield from _found(one.type, (*path, one.name))
+    elif schema.kind == "array":
+        yield from _found(schema.inner, (*path, ITEM))

@@ -1,8 +1,8 @@
 """JSON that Kafka Connect wrote with its schema (``schemas.enable``): each message is ``{schema, payload}``.
 
-The schema of a message says what JSON cannot: which numbers are 32 bits wide, and what a field means
-(`penstock.formats.meanings`). It becomes the columns of ``payload``; of ``schema`` the text is kept, so that a message
-with another one can be told.
+The schema of a message says what JSON cannot: which numbers are 32 bits wide, and what logical type a field
+has (`penstock.formats.logical_types`). It becomes the columns of ``payload``; of ``schema`` the text is kept, so that a
+message with another one is noticed.
 
 | Connect | column |
 |---|---|
@@ -11,22 +11,31 @@ with another one can be told.
 | bytes | STRING: base64, as Connect writes it |
 | struct, array; map with text as keys | STRUCT, ARRAY; MAP |
 | map with other keys, a type that is not known here | STRING: any value, as its JSON text |
+
+Messages that bring their schema, and whose schema has become another one since the columns were settled.
+
+A field that is new is passed over, as in all JSON. But a field that *means* something else now has other values for the
+same thing: a time in milliseconds that comes in microseconds would be off by a thousand, and nothing would say so. Such
+a message is a problem.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import DefiniteError
-from penstock.formats.meanings import BASE64, ITEM, KEPT, Meaning
+from penstock.formats.format import LogicalType
+from penstock.formats.logical_types import BASE64, ITEM, NAMES
 
-__all__ = ["ConnectSchema", "connect_schema", "meanings_of"]
+__all__ = ["ConnectSchema", "checked_schemas", "connect_schema", "logical_types_of"]
 
 _SCALARS = {
     "boolean": pa.bool_(),
@@ -46,11 +55,11 @@ _BEGIN = re.compile(r'\s*\{\s*"schema"\s*:\s*')
 
 @dataclass
 class ConnectSchema:
-    """What the schema of a message says: the columns, the meanings of some, and the schema as it is written."""
+    """What the schema of a message says: the columns, the logical types of some, and the schema as it is written."""
 
     text: str
     columns: pa.DataType = field(default_factory=pa.null)
-    meanings: list[Meaning] = field(default_factory=list)
+    logical_types: list[LogicalType] = field(default_factory=list)
     raw: list[str] = field(default_factory=list)
     places: list[tuple[str, ...]] = field(default_factory=list)
     """Where all fields are, by names from the top."""
@@ -71,11 +80,11 @@ def connect_schema(sample: Iterable[bytes]) -> ConnectSchema | None:
     return None if found is None else _read(found)
 
 
-def meanings_of(schema: Any) -> dict[tuple[str, ...], str | None]:
-    """Return what each field of a schema means, by its place; None for one that is what it is."""
+def logical_types_of(schema: Any) -> dict[tuple[str, ...], str | None]:
+    """Return the logical type of each field of a schema, by its path; None for one that has none."""
     made = ConnectSchema("")
     _type(schema, ("payload",), made)
-    return {**dict.fromkeys(made.places), **dict(made.meanings)}
+    return {**dict.fromkeys(made.places), **dict(made.logical_types)}
 
 
 def _read(message: bytes) -> ConnectSchema:
@@ -100,9 +109,9 @@ def _type(schema: Any, path: tuple[str, ...], made: ConnectSchema) -> pa.DataTyp
     made.places.append(path)
     kind, name = schema.get("type"), schema.get("name")
     if kind == "bytes":
-        made.meanings.append((path, _decimal(schema.get("parameters")) if name == _DECIMAL else BASE64))
-    elif name in KEPT:
-        made.meanings.append((path, str(name)))
+        made.logical_types.append((path, _decimal(schema.get("parameters")) if name == _DECIMAL else BASE64))
+    elif name in NAMES:
+        made.logical_types.append((path, str(name)))
     match kind:
         case "struct":
             fields = schema.get("fields") or []
@@ -124,9 +133,45 @@ def _raw_path(path: tuple[str, ...]) -> str:
 
 
 def _decimal(parameters: Any) -> str:
-    """Return the meaning of a decimal; without digits that a DECIMAL can hold, the bytes are all that is known."""
+    """Return the logical type of a decimal; without digits that a DECIMAL can hold, the bytes are all that is known."""
     told = parameters if isinstance(parameters, dict) else {}
     digits, scale = str(told.get("connect.decimal.precision", "")), str(told.get("scale", ""))
     if digits.isdigit() and scale.isdigit() and int(scale) <= int(digits) <= _MOST_DIGITS:
         return f"{_DECIMAL}({int(digits)},{int(scale)})"
     return BASE64
+
+
+_PROBLEM = (
+    "JSON: its schema has another logical type for {} than the one that the columns were made by: read the topic "
+    "again from the start, or let the column be written as before"
+)
+
+
+def checked_schemas(rows: pa.StructArray, problems: pa.Array, known: str) -> tuple[pa.StructArray, pa.Array]:
+    """Return rows and problems of messages that bring a ``schema``; `known` is the one that columns are made by."""
+    texts = rows.field("schema")
+    told = {text: changed for text in pc.unique(texts).to_pylist() if text and (changed := _changed(text, known))}
+    if not told:
+        return rows, problems
+    foreign = pc.index_in(texts, pa.array(list(told), pa.string()))
+    said = pa.array([_PROBLEM.format(changed) for changed in told.values()])
+    problems = pc.coalesce(problems, said.take(foreign))
+    fields = [rows.field(i) for i in range(rows.type.num_fields)]
+    gone = pc.or_(pc.is_null(rows), pc.is_valid(foreign))
+    return pa.StructArray.from_arrays(fields, fields=list(rows.type), mask=gone), problems
+
+
+@lru_cache(maxsize=256)
+def _changed(text: str, known: str) -> str | None:
+    """Return a field that means another thing in one schema than in the other; None where there is none."""
+    if text == known:
+        return None
+    now, before = _logical_types(text), _logical_types(known)
+    return next((".".join(path) for path in before if path in now and now[path] != before[path]), None)
+
+
+def _logical_types(text: str) -> Mapping[tuple[str, ...], str | None]:
+    try:
+        return logical_types_of(json.loads(text))
+    except (ValueError, RecursionError, DefiniteError):
+        return {}

@@ -7,9 +7,9 @@ import pyarrow as pa
 from penstock.formats.compiling import Ints
 from penstock.formats.decoder import Decoded, Decoder
 from penstock.formats.format import Extra, JsonFormat, ResolvedFormat
+from penstock.formats.json.connect_schema import checked_schemas
 from penstock.formats.json.kernel import walk_all
 from penstock.formats.json.plan import Scratch, json_plan
-from penstock.formats.json.schema_changes import checked_schemas
 from penstock.formats.memory import address
 from penstock.formats.messages import Messages
 from penstock.formats.sink import Sink
@@ -27,9 +27,8 @@ class JsonDecoder(Decoder):
         refuse_extra = resolved.format.extra == Extra.REFUSE
         self._tables = json_plan(self._columns, raw=resolved.raw, wrapped=resolved.wrapped, refuse_extra=refuse_extra)
 
-    def decode(self, array: pa.Array | pa.ChunkedArray) -> Decoded:
-        """Decode a binary column; where messages bring their schema, hold that against the one that columns have."""
-        decoded = super().decode(array)
+    def _checked(self, decoded: Decoded) -> Decoded:
+        """Where messages bring their schema, compare it with the one that the columns were made by."""
         return Decoded(*checked_schemas(*decoded, self._resolved.reader)) if self._resolved.reader else decoded
 
     def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:

@@ -1,7 +1,7 @@
 """The capture of a folder: its files, by name, each or what is new of it as one transaction.
 
-What was taken in of each file is noted with the step that takes it in (see `penstock.sources.notes`): how many bytes,
-and a print of them. By that rule of the notes no line is lost or read twice, whenever the process dies.
+Progress in each file is stored with the step that adds its rows (see `penstock.sources.polling_steps`): the number of
+bytes, and a fingerprint of them. So no line is lost or read twice, whenever the process dies.
 
 * A file of **JSON lines** may grow. Whole lines are taken in; a last line without its end waits for it.
 * A **Parquet** file is read when it has its end, and once. One that has had none for a minute is broken.
@@ -24,7 +24,6 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.changelog.interface import ChangeLog
-from penstock.durations import parse_duration
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.files.folder import FoundFile, found_files, print_of
@@ -32,8 +31,9 @@ from penstock.sources.files.json_lines import BadLine, last_line_end, read_lines
 from penstock.sources.files.options import FileFormat, UnknownFields
 from penstock.sources.files.parquet import has_end, read_parquet
 from penstock.sources.files.source import FileConfig
-from penstock.sources.stepping import SteppingInstance
-from penstock.sources.steps import Changes, Step, inserted, upserted
+from penstock.sources.polling import SteppingInstance
+from penstock.sources.polling_steps import Changes, Step, inserted, upserted
+from penstock.units import parse_duration
 
 __all__ = ["FileInstance"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.sources.family import InstanceFactory, Kind
 from penstock.sources.files.source import FileConfig, FileSource
-from penstock.sources.stepping import SteppingFactory
+from penstock.sources.interface import InstanceFactory, Kind
+from penstock.sources.polling import SteppingFactory
 
 __all__ = ["KIND"]
 

@@ -12,14 +12,14 @@ from pydantic import ConfigDict, model_validator
 from penstock.errors import PenstockError, UsageError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.family import Checked, InstanceConfig, Source
 from penstock.sources.files.folder import found_files
 from penstock.sources.files.json_lines import infer
 from penstock.sources.files.options import FileFormat, FileSqlOptions, FileWithOptions, UnknownFields, given_columns
 from penstock.sources.files.parquet import has_end, parquet_columns
 from penstock.sources.findings import error
+from penstock.sources.interface import Checked, InstanceConfig, Source
+from penstock.sources.polling import SteppingConfig
 from penstock.sources.row_tables import RowTable
-from penstock.sources.stepping import SteppingConfig
 
 __all__ = ["FileConfig", "FileSource"]
 

@@ -13,10 +13,12 @@ from typing import Any, Self
 
 from penstock.changelog.interface import ChangeLog
 from penstock.errors import UsageError
-from penstock.sources.family import ProducedTable, Source
-from penstock.sources.kafka.following import FollowingConfig
+from penstock.fields import with_fields
+from penstock.sources.interface import ProducedTable, Source
 from penstock.sources.kafka.registry_address import registry_address
+from penstock.sources.kafka.restart import begins_alone
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
+from penstock.sources.kafka.tick_instance import FollowingConfig
 from penstock.sources.kafka.ticks import tick_table
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.topic_table import TopicTable, reached_by
@@ -59,27 +61,22 @@ class KafkaConfig(FollowingConfig):
     def altered(self, spec: Source) -> Self:
         """Return this config with the options that can be changed; tables know how a registry is reached, too."""
         wished = {option: getattr(spec, option) for option in spec.ALTERABLE}
-        how = self.how.model_copy(
-            update={o: value for o, value in wished.items() if o in KafkaWithOptions.model_fields}
-        )
+        how = with_fields(self.how, **{o: value for o, value in wished.items() if o in KafkaWithOptions.model_fields})
         registry = registry_address(self.what, how)
         told = self.metadata
-        return self.model_copy(
-            update={
-                "how": how,
-                "tables": tuple(t.reached_by(registry) if isinstance(t, TopicTable) else t for t in self.tables),
-                "transactions": None
-                if told is None
-                else told.model_copy(update={"format": reached_by(told.format, registry)}),
-                "retain_history": wished.get("retain_history", self.retain_history),
-            }
+        return with_fields(
+            self,
+            how=how,
+            tables=tuple(t.reached_by(registry) if isinstance(t, TopicTable) else t for t in self.tables),
+            metadata=None if told is None else with_fields(told, format=reached_by(told.format, registry)),
+            retain_history=wished.get("retain_history", self.retain_history),
         )
 
     def waiting(self, state: Path) -> str | None:
         """Say for what transaction is waited."""
         if self.metadata is None:
             return None
-        from penstock.sources.kafka.transactions.standing import waits_for
+        from penstock.sources.kafka.transactions.waiting import waits_for
 
         return waits_for(state)
 
@@ -87,21 +84,21 @@ class KafkaConfig(FollowingConfig):
         """Say with which transaction its tables became valid, where reading began in the middle."""
         if self.metadata is None:
             return None
-        from penstock.sources.kafka.transactions.standing import valid_from
+        from penstock.sources.kafka.transactions.waiting import valid_from
 
         return valid_from(state)
 
     def anew(self, tables: Sequence[ProducedTable]) -> Self:
         """Let its one topic be read again, from where reading it would begin now."""
         found = [table for table in tables if isinstance(table, TopicTable)]
-        if len(self.topics) > 1 or self.metadata is not None:
+        if not begins_alone(self.what):
             message = f"the tables of source {self.source} are made together: one alone cannot be captured anew"
             raise UsageError(message, f"Drop the source and create it again: penstock drop {self.source}")
         update = {"topics": tuple(table.topic for table in found), "tables": _with_ticks(found)}
-        return self.model_copy(update=update)
+        return with_fields(self, **update)
 
 
 def _with_ticks(tables: Sequence[TopicTable]) -> tuple[TopicTable | RowTable, ...]:
     """Return tables, and those of their ticks, which begin anew when they do."""
-    ticks = (tick_table(table.topic.name).model_copy(update={"generation": table.generation}) for table in tables)
+    ticks = (with_fields(tick_table(table.topic.name), generation=table.generation) for table in tables)
     return (*tables, *ticks)

@@ -14,16 +14,16 @@ from datetime import UTC, datetime
 from penstock.errors import DefiniteError
 from penstock.model import IncludedColumn, TableName
 from penstock.sources.findings import errors_among
-from penstock.sources.kafka.beginning import beginning
-from penstock.sources.kafka.client import TopicClient
 from penstock.sources.kafka.config import KafkaConfig
-from penstock.sources.kafka.observing import TopicsClient
+from penstock.sources.kafka.first_offsets import beginning
 from penstock.sources.kafka.registry_address import registry_address
-from penstock.sources.kafka.resolved import Message, TopicFormats
+from penstock.sources.kafka.resolved_formats import Message, TopicFormats
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
-from penstock.sources.kafka.start import Start, start_of
+from penstock.sources.kafka.topic_client import TopicClient
 from penstock.sources.kafka.topic_names import local_names
+from penstock.sources.kafka.topic_offsets import TopicsClient
 from penstock.sources.kafka.topic_settings import needs_settings, setting_findings
+from penstock.sources.kafka.topic_start import Start, start_of
 from penstock.sources.kafka.topic_table import FollowedTopic, TopicTable
 from penstock.sources.kafka.transaction_topic import transaction_metadata
 from penstock.sources.kafka.transactions.metadata import TransactionMetadata

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.changelog.interface import ChangeLog
-from penstock.sources.family import Instance, InstanceFactory, Kind
+from penstock.sources.interface import Instance, InstanceFactory, Kind
 from penstock.sources.kafka.config import KafkaConfig
-from penstock.sources.kafka.following import FollowingInstance
 from penstock.sources.kafka.spec import KafkaSource
-from penstock.sources.stepping import SteppingFactory
+from penstock.sources.kafka.tick_instance import FollowingInstance
+from penstock.sources.polling import SteppingFactory
 
 __all__ = ["KIND"]
 

@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from penstock.errors import UsageError
 from penstock.secret import check_reference, is_reference, resolve
-from penstock.sources.kafka.writing import SecretText
+from penstock.sources.kafka.option_syntax import SecretText
 
 __all__ = ["Keep", "Secret", "SecretOption"]
 

@@ -12,12 +12,13 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from penstock.errors import UsageError
+from penstock.fields import with_fields
 from penstock.positions import Lsn
-from penstock.sources.family import Checked, InstanceConfig, Source, SourceOptions
+from penstock.sources.interface import Checked, InstanceConfig, Source, SourceOptions
 from penstock.sources.kafka.config import KafkaConfig
-from penstock.sources.kafka.security import SaslOptions, SslOptions
-from penstock.sources.kafka.sense import REFUSED
 from penstock.sources.kafka.sql_options import KafkaSqlOptions, refuse_strangers
+from penstock.sources.kafka.tls import SaslOptions, SslOptions
+from penstock.sources.kafka.validation import REFUSED
 from penstock.sources.kafka.with_options import KafkaWithOptions, RegistryOptions
 
 __all__ = ["KafkaSource", "KafkaSourceOptions"]
@@ -67,7 +68,7 @@ class KafkaSource(Source, KafkaSqlOptions, KafkaSourceOptions):
 
     def with_options(self) -> BaseModel:
         """Return what is written in ``WITH (…)``; secrets that were allowed in clear have been kept."""
-        return super().with_options().model_copy(update={"allow_literal_secrets": False})
+        return with_fields(super().with_options(), allow_literal_secrets=False)
 
     def create_instances(self, workers: int) -> Sequence[KafkaConfig]:
         """Return the one instance: all topics have their positions together."""
@@ -77,7 +78,7 @@ class KafkaSource(Source, KafkaSqlOptions, KafkaSourceOptions):
 
     def check(self, instance: InstanceConfig | None = None, durable: Lsn | None = None) -> Checked:
         """Look at brokers, topics and schemas."""
-        from penstock.sources.kafka.checking import checked
+        from penstock.sources.kafka.check import checked
 
         return checked(self.name, self.what(), self.how(), instance if isinstance(instance, KafkaConfig) else None)
 

@@ -1,7 +1,7 @@
 """A table that messages of a topic make: where they are, how they are written, and what becomes of them.
 
 All that decides the columns of the table is fixed when the source is made, and stored here: the reader's schemas of
-keys and values (`ResolvedFormat`), with what their values mean upstream, the envelope, and what INCLUDE adds. Its
+keys and values (`ResolvedFormat`), the envelope, and what INCLUDE adds. Its
 `shape` puts them together. Whoever reads messages (`penstock.spark.topics`) makes rows of just these columns.
 """
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict
 
+from penstock.fields import with_fields
 from penstock.formats import RegistryAddress, ResolvedFormat
 from penstock.model import IncludedColumn, TableName
 from penstock.sources.kafka.sql_options import EnvelopeKind
@@ -72,11 +73,10 @@ class TopicTable(RowTable):
 
     def reached_by(self, registry: RegistryAddress | None) -> Self:
         """Return the table with the same schemas, of a registry that is reached in another way now."""
-        return self.model_copy(
-            update={
-                "key_format": None if self.key_format is None else reached_by(self.key_format, registry),
-                "value_format": reached_by(self.value_format, registry),
-            }
+        return with_fields(
+            self,
+            key_format=None if self.key_format is None else reached_by(self.key_format, registry),
+            value_format=reached_by(self.value_format, registry),
         )
 
     @property
@@ -102,7 +102,7 @@ def reached_by(resolved: ResolvedFormat, registry: RegistryAddress | None) -> Re
     """Return a format with the same schema, of a registry that is reached in another way now."""
     if not resolved.framed:
         return resolved
-    return resolved.model_copy(update={"format": resolved.format.model_copy(update={"registry": registry})})
+    return with_fields(resolved, format=with_fields(resolved.format, registry=registry))
 
 
 def _shape(
@@ -113,12 +113,12 @@ def _shape(
 ) -> Shape:
     from pyspark.sql.types import StructType  # all that is stored here is read without Spark
 
-    from penstock.envelopes import debezium_shape_of, included_type, keyed_shape, meant_type, value_shape
+    from penstock.envelopes import debezium_shape_of, included_type, keyed_shape, value_shape
+    from penstock.formats.logical_types import spark_type
 
-    key = None if key_format is None else meant_type(key_format.spark_type, key_format.meanings)
+    key = None if key_format is None else spark_type(key_format)
     records = envelope in _RECORDS
-    value = meant_type(value_format.spark_type, value_format.meanings)
-    value = included_type(value, key, include, records=records)
+    value = included_type(spark_type(value_format), key, include, records=records)
     if envelope is EnvelopeKind.NONE:
         return value_shape(value)
     key = key or StructType()

@@ -1,18 +1,18 @@
 """The topic in which Debezium says which changes are one transaction: where reading it begins, and how.
 
 Its messages are written as values of the other topics are, with a schema of their own. Of JSON they need none: what
-Debezium writes there is known (`penstock.sources.kafka.transactions.narrowing`).
+Debezium writes there is known (`penstock.sources.kafka.transactions.metadata`).
 """
 
 from __future__ import annotations
 
 from penstock.errors import DefiniteError, UsageError
 from penstock.formats import AvroFormat, JsonFormat, RegistryAddress, ResolvedFormat, resolve
-from penstock.sources.kafka.beginning import beginning
+from penstock.sources.kafka.first_offsets import beginning
 from penstock.sources.kafka.message_formats import AvroOptions, FormatOptions, JsonOptions, RegisteredOptions
 from penstock.sources.kafka.registry_address import registry_address
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
-from penstock.sources.kafka.start import Start
+from penstock.sources.kafka.topic_start import Start
 from penstock.sources.kafka.transactions.metadata import TransactionMetadata
 from penstock.sources.kafka.with_options import KafkaWithOptions
 

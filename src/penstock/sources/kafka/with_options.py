@@ -8,13 +8,12 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from penstock.errors import UsageError
+from penstock.fields import with_fields
 from penstock.positions import parse_as_of
-from penstock.sources.kafka.given import read_options
+from penstock.sources.kafka.option_syntax import Offsets, Word
 from penstock.sources.kafka.secrets import Keep, Secret, SecretOption
-from penstock.sources.kafka.security import Mechanism, PathText, SaslOptions, SecurityProtocol, SslOptions
-from penstock.sources.kafka.sense import REFUSED, given_of, refuse_missing_secrets, refuse_nonsense
-from penstock.sources.kafka.words import Word
-from penstock.sources.kafka.writing import Offsets
+from penstock.sources.kafka.tls import Mechanism, PathText, SaslOptions, SecurityProtocol, SslOptions
+from penstock.sources.kafka.validation import REFUSED, given_of, read_options, refuse_missing_secrets, refuse_nonsense
 
 __all__ = ["Beginning", "IsolationLevel", "KafkaWithOptions", "OnError", "RegistryOptions", "TimestampType"]
 
@@ -186,7 +185,7 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
 
     def kept(self, keep: Keep) -> Self:
         """Return the same options with references in the place of literals, which `keep` is handed."""
-        return self.model_copy(update={name: secret.kept(name, keep) for name, secret in self.secrets().items()})
+        return with_fields(self, **{name: secret.kept(name, keep) for name, secret in self.secrets().items()})
 
     def protocol(self) -> SecurityProtocol:
         """Return how brokers are spoken to, also where it was not said."""

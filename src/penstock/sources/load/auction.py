@@ -15,8 +15,8 @@ import pyarrow as pa
 from penstock.model import Image, TableName
 from penstock.sources.load.draws import Draws
 from penstock.sources.load.scenario import Scenario
+from penstock.sources.polling_steps import Changes, inserted
 from penstock.sources.row_tables import RowTable
-from penstock.sources.steps import Changes, inserted
 
 __all__ = ["BIDS", "Auction"]
 

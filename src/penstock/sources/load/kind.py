@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.sources.family import Kind
+from penstock.sources.interface import Kind
 from penstock.sources.load.source import LoadConfig, LoadInstance, LoadSource
-from penstock.sources.stepping import SteppingFactory
+from penstock.sources.polling import SteppingFactory
 
 __all__ = ["KIND"]
 

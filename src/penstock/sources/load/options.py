@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from penstock.errors import UsageError
-from penstock.sources.family import SourceOptions
+from penstock.sources.interface import SourceOptions
 from penstock.sources.option_syntax import Keyword
 
 __all__ = ["LoadSqlOptions", "LoadWithOptions"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from penstock.sources.polling_steps import Changes
 from penstock.sources.row_tables import RowTable
-from penstock.sources.steps import Changes
 
 __all__ = ["Scenario"]
 

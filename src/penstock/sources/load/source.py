@@ -12,13 +12,13 @@ from pydantic import ConfigDict, model_validator
 from penstock.changelog.interface import ChangeLog
 from penstock.errors import UsageError
 from penstock.positions import Lsn
-from penstock.sources.family import Source
+from penstock.sources.interface import Source
 from penstock.sources.load.auction import Auction
 from penstock.sources.load.bank import Bank
 from penstock.sources.load.options import LoadSqlOptions, LoadWithOptions
 from penstock.sources.load.scenario import Scenario
-from penstock.sources.stepping import SteppingConfig, SteppingInstance
-from penstock.sources.steps import Step
+from penstock.sources.polling import SteppingConfig, SteppingInstance
+from penstock.sources.polling_steps import Step
 
 __all__ = ["LoadConfig", "LoadInstance", "LoadSource"]
 

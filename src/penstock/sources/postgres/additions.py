@@ -23,7 +23,7 @@ import psycopg
 
 from penstock.model import TableName
 from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
-from penstock.sources.postgres.relation import Relation, RelationColumn
+from penstock.sources.postgres.relations import Relation, RelationColumn
 from penstock.sources.postgres.types import UnsupportedType, find_types
 
 __all__ = ["current_files", "describe_additions"]

@@ -12,14 +12,14 @@ from penstock.changelog.frames import stored_schema
 from penstock.changelog.interface import Chunk, transaction_schema
 from penstock.errors import ProtocolError
 from penstock.sources.postgres import scan
+from penstock.sources.postgres.bad_values import mending, told
 from penstock.sources.postgres.control import REPORT
-from penstock.sources.postgres.shapes import Shape
+from penstock.sources.postgres.relations import Shape
 from penstock.sources.postgres.types import BadValue
 
 __all__ = ["Changes", "Unfit", "build"]
 
 _TRANSACTIONS = transaction_schema()
-_RETRY = "Change the value upstream, then capture the table anew: ALTER SOURCES … RETRY TABLE {table};"
 
 
 class Unfit(Exception):
@@ -47,6 +47,9 @@ class Changes:
 
 def build(changes: Changes, shape: Shape) -> Chunk:
     """Make a chunk; raises `Unfit` for the first change with a value that cannot be kept."""
+    if not shape.table.columns:
+        why = "it has no columns that could be captured"
+        raise Unfit(0, why, f"Give it a column, then capture it anew: ALTER SOURCES … RETRY TABLE {shape.name};")
     columns, most = shape.width, 2 * len(changes.off)
     off, length = np.empty((columns, most), np.int32), np.empty((columns, most), np.int32)
     kinds, owner, tags = np.empty(most, np.int8), np.empty(most, np.int32), np.zeros(columns, np.uint8)
@@ -98,8 +101,8 @@ def _column(
     try:
         return (codec.text if tags == 1 else codec.binary)(buf, off, length)
     except BadValue as bad:
-        why = f"column {name} holds a value that cannot be kept: {bad.reason}"
-        raise Unfit(int(owner[bad.row]), why, _RETRY.format(table=shape.name)) from bad
+        found = [(shape.table.columns[place], bad.reason)]
+        raise Unfit(int(owner[bad.row]), told(found), mending(shape.name, found)) from bad
 
 
 def _unchanged(length: npt.NDArray[np.int32]) -> pa.Array:

@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 from pydantic import TypeAdapter
 
+from penstock.fields import with_fields
 from penstock.model import TableSchema, with_missing
-from penstock.sources.family import ProducedTable
+from penstock.sources.interface import ProducedTable
 from penstock.sources.postgres.types import TEXT_ONLY, ColumnCodec, PostgresType, codec_for
 
 __all__ = ["CapturedColumn", "CapturedTable"]
@@ -115,4 +116,4 @@ class CapturedTable(ProducedTable):
     def with_added(self, added: Sequence[CapturedColumn]) -> Self:
         """Return this table with columns that were added at its end."""
         update = {"columns": (*self.columns, *added), "width": self.width + len(added)}
-        return self.model_copy(update=update)
+        return with_fields(self, **update)

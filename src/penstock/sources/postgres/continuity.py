@@ -12,6 +12,7 @@
         ├─ durable > fork ─────────────────────────▶ definite error: the log is ahead of the server
         ├─ slot not synchronised from a primary ───▶ definite error
         ▼
+    end of the WAL < durable ──────────────────────▶ definite error: an older data directory was put back
     slot: there, valid, confirmed ≤ durable ───────▶ go on, and remember the timeline
 
 Why nothing is lost or doubled. Up to the fork the two servers have the same WAL, byte for byte, so that the log's
@@ -28,6 +29,9 @@ Timelines are only numbers: two standbys of one primary may both be promoted to 
 with the timeline, and compared at each connect. Both are stored before the first transaction of the new timeline is
 published (see `Instance.config`): stored later, a crash in between would leave a log that looks ahead of its server.
 
+An older data directory that was put back has the same system and timeline. Where its WAL ends before the log does, that
+is seen here. Where it has grown past that by now, it is seen in what the server sends again: see `overlap`.
+
 With several hosts in the connection string, the connection that then streams might reach another server: it has to be
 one of the same system and timeline that takes writes, and there is only one such (`require_same_server`).
 """
@@ -40,11 +44,14 @@ from typing import Any
 import psycopg
 
 from penstock.errors import DefiniteError, ProtocolError, TransientError
+from penstock.fields import with_fields
 from penstock.positions import Lsn
 from penstock.sources.postgres.config import PostgresInstanceConfig
+from penstock.sources.postgres.overlap import restored
 from penstock.sources.postgres.slot import check_slot, find_slot, identify
+from penstock.sources.postgres.wal import flushed
 
-__all__ = ["Fork", "continued", "parse_history", "require_same_server"]
+__all__ = ["Continuity", "Fork", "check_end", "continued", "parse_history", "require_same_server"]
 
 _SYNCHRONISED = "SELECT failover AND synced FROM pg_replication_slots WHERE slot_name = %s"
 _SLOTS_SYNCHRONISED_SINCE = 170_000
@@ -59,10 +66,17 @@ class Fork:
     lsn: Lsn
 
 
-def continued(
-    connection: psycopg.Connection[Any], config: PostgresInstanceConfig, durable: Lsn
-) -> PostgresInstanceConfig:
-    """Return the config under which capture goes on over this replication connection, without a loss; or raise."""
+@dataclass(frozen=True)
+class Continuity:
+    """How capture goes on."""
+
+    config: PostgresInstanceConfig
+    confirmed: Lsn
+    """From here on the server sends again what the log has."""
+
+
+def continued(connection: psycopg.Connection[Any], config: PostgresInstanceConfig, durable: Lsn) -> Continuity:
+    """Return how capture goes on over this replication connection, without a loss; or raise."""
     connection.cursor_factory = psycopg.ClientCursor  # such a connection takes no bound parameters
     system, timeline = identify(connection)
     if system != config.system:
@@ -73,9 +87,21 @@ def continued(
     if timeline != config.timeline:
         _check_fork(history, timeline, config, durable)
         _check_synchronised(connection, timeline, config, durable)
-    check_slot(find_slot(connection, config.slot), config.slot, config.source, durable)
+    slot = check_slot(find_slot(connection, config.slot), config.slot, config.source, durable)
+    check_end(connection, config, durable)
     began = int(history[-1].lsn) if history else 0
-    return config.model_copy(update={"timeline": timeline, "forked_at": began})
+    return Continuity(with_fields(config, timeline=timeline, forked_at=began), slot.confirmed)
+
+
+def check_end(connection: psycopg.Connection[Any], config: PostgresInstanceConfig, durable: Lsn) -> None:
+    """Refuse a server whose WAL ends before the log does: Postgres sends nothing that is not on its disk."""
+    end = flushed(connection)
+    if end >= durable:
+        return
+    if config.standby:  # after a start it replays again what it had
+        message = f"the standby behind source {config.source} has replayed up to {end}; the log reaches {durable}"
+        raise TransientError(message, "It will be asked again until it has caught up.")
+    raise restored(config.source, f"its WAL ends at {end}, and the log reaches {durable}")
 
 
 def require_same_server(connection: psycopg.Connection[Any], config: PostgresInstanceConfig) -> None:

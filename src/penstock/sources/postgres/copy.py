@@ -27,6 +27,7 @@ from psycopg import pq, sql
 from penstock.errors import PenstockError, ProtocolError, TableError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.postgres.bad_values import BadColumn, mending, told
 from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.pump import Drained, Pump
@@ -282,31 +283,27 @@ def _batches(
             message = f"malformed rows of {table.name} arrived from COPY"
             raise ProtocolError(message, _REPORT)
         if rows:
-            arrays = [
-                _column(table.name, column, buffer, off[c, :rows], length[c, :rows], lsn)
-                for c, column in enumerate(columns)
-            ]
+            arrays: list[pa.Array] = []
+            bad: list[BadColumn] = []
+            for c, column in enumerate(columns):
+                try:
+                    arrays.append(_column(column, buffer, off[c, :rows], length[c, :rows]))
+                except BadValue as value:
+                    bad.append((column, value.reason))
+            if bad:
+                message = f"{table.name} cannot be copied: {told(bad)}"
+                raise TableError(str(table.name), lsn, message, mending(table.name, bad))
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _column(
-    table: TableName,
     column: CapturedColumn,
     buffer: npt.NDArray[np.uint8],
     off: npt.NDArray[np.int32],
     length: npt.NDArray[np.int32],
-    lsn: Lsn,
 ) -> pa.Array:
-    try:
-        codec = column.codec()
-        return (codec.text if column.sent_as_text else codec.binary)(buffer, off, length)
-    except BadValue as bad:
-        raise TableError(
-            str(table),
-            lsn,
-            f"{table} cannot be copied: column {column.name} holds a value that cannot be kept: {bad.reason}",
-            "Change the value upstream, then drop the source and capture it again.",
-        ) from bad
+    codec = column.codec()
+    return (codec.text if column.sent_as_text else codec.binary)(buffer, off, length)
 
 
 def _said(message: bytes) -> str:

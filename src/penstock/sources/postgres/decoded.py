@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.changelog.interface import Chunk, StagedCommit
+from penstock.changelog.interface import Chunk, Commit, StagedCommit
 from penstock.errors import DefiniteError, TableError
 from penstock.positions import Lsn
 
@@ -30,6 +30,8 @@ class Decoded:
     """Transactions whose staged parts are void. Before `open_chunks`: one that was prepared may be sent again."""
     prepared: dict[int, frozenset[int]] = field(default_factory=dict)
     """Transactions that are prepared, after `open_chunks`, and their subtransactions that were rolled back."""
+    last: Commit | None = None
+    """The last of them that changed a captured table, if one did."""
     errors: list[TableError] = field(default_factory=list)
     interference: DefiniteError | None = None
     """Why capture must not go on: with the transaction after `durable`, nothing of which is in here."""

@@ -16,33 +16,44 @@ commit and without an LSN; the change log shows them to nobody until the commit 
 A change that cannot be kept (a table that changed its columns, a value that its column's type cannot hold) ends its
 table with a definite error at that transaction; all others go on. Where the change is rolled back, nothing ends.
 
-Watermarks and heartbeats are heard on the way, and no part of the log (see `penstock.sources.postgres.hearing`). Where
+Watermarks and heartbeats are heard on the way, and no part of the log (see `penstock.sources.postgres.signals`). Where
 somebody interferes with them, what committed before that leaves the decoder, and nothing after it.
+
+What the server sends again, up to where the log ends, leaves nothing. It is looked at all the same: it has to be what
+the log has (see `penstock.sources.postgres.overlap`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.changelog.interface import Chunk, StagedCommit
-from penstock.errors import ProtocolError, TableError
+from penstock.changelog.interface import Chunk, Commit, StagedCommit
+from penstock.errors import PenstockError, ProtocolError, TableError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres import control, scan
 from penstock.sources.postgres.build import Changes, Unfit, build
 from penstock.sources.postgres.control import REPORT, parse_control
 from penstock.sources.postgres.decoded import Decoded
-from penstock.sources.postgres.hearing import Hearing
-from penstock.sources.postgres.interference import Guard
 from penstock.sources.postgres.open_transaction import Failure, OpenTransaction
-from penstock.sources.postgres.relation import Relation, parse_relation
-from penstock.sources.postgres.relation_slots import RelationSlots
-from penstock.sources.postgres.shapes import Refused, Shape, Shapes, Undescribed
+from penstock.sources.postgres.overlap import Overlap
+from penstock.sources.postgres.relations import (
+    Refused,
+    Relation,
+    RelationSlots,
+    Shape,
+    Shapes,
+    Undescribed,
+    parse_relation,
+)
+from penstock.sources.postgres.signals import Guard, Hearing
+from penstock.unexpected import REPORT as DEFECT
+from penstock.unexpected import origin
 
 __all__ = ["Decoder"]
 
@@ -61,8 +72,15 @@ class Decoder:
         *,
         truncate_ends: bool = False,
         guard: Guard | None = None,
+        overlap: Overlap | None = None,
+        begun: Mapping[TableName, Lsn] | None = None,
     ) -> None:
-        """Decode what follows `start`, without the tables that have `ended`; a TRUNCATE may end one, too."""
+        """Decode what follows `start`, without the tables that have `ended`; a TRUNCATE may end one, too.
+
+        What is sent again up to `start` is held to `overlap`; `begun` is where the log began anew to tell of a table.
+        """
+        self._overlap = overlap or Overlap("", start, start, None)
+        self._begun = begun or {}
         self._hearing = Hearing(guard, start)
         self._truncate_ends = truncate_ends
         self.shapes = Shapes({shape.name: shape for shape in shapes})
@@ -75,6 +93,7 @@ class Decoder:
         self._tx_lsn, self._tx_xid, self._tx_time = (np.empty(_MOST_CHANGES, np.int64) for _ in range(3))
         self._open: dict[int, OpenTransaction] = {}
         self._last = 0
+        self._again = False
         self._resume = np.zeros(scan.KEEPALIVE, np.int64)
         """The scanner's state at the first byte that is not consumed: in the staged transaction, if there is one."""
 
@@ -99,6 +118,11 @@ class Decoder:
                 self._take_part(found, buf)
         self._keep_relations(found.consumed)
         return found
+
+    def described_again(self) -> bool:
+        """Say whether a table was described again since this was asked last: something about it changed upstream."""
+        again, self._again = self._again, False
+        return again
 
     def end_tables(self, errors: Iterable[TableError]) -> None:
         """Decode no more of these tables."""
@@ -163,6 +187,7 @@ class Decoder:
         except Undescribed as unknown:
             unknown.xid = int(self._state[scan.XID]) if self._state[scan.IN_TRANSACTION] == 1 else None
             raise
+        self._again |= slot >= 0 and relation.id in self._relations.mapped
         self._relations.describe(at, relation.id, slot)
         self._map_relations()
 
@@ -195,16 +220,44 @@ class Decoder:
         if transactions:
             lsns = self._tx_lsn[:transactions]
             found.durable = Lsn(max(int(lsns[-1]), self._start))
-            found.committed_at = int(self._tx_time[transactions - 1])
+            found.committed_at = int(self._tx_time[transactions - 1]) if lsns[-1] > self._start else None
+            changing = np.zeros(transactions, np.bool_)
+            changing[0] = self._changes_before(int(lsns[0]))
             failures = self._close_staged(found, int(lsns[0]))
             self._resume[:] = 0
             found.changes = int(state[scan.CLOSED_MESSAGES])
             if found.interference is not None:
                 found.changes = int(np.searchsorted(self._m_tx[: found.changes], transactions))
+            self._see(found, lsns, changing)
             found.chunks.extend(self._chunks(buf, found.changes, lsns, failures))
             self._end_tables(found, failures, lsns)
         if state[scan.KEEPALIVE] and found.interference is None:
+            self._overlap.reach(Lsn(int(state[scan.KEEPALIVE])))
             found.durable = Lsn(max(int(state[scan.KEEPALIVE]), found.durable or 0, self._start))
+
+    def _see(self, found: Decoded, lsns: npt.NDArray[np.int64], changing: npt.NDArray[np.bool_]) -> None:
+        """Hold what was sent again to the log; note the last transaction that changes something."""
+        if lsns[0] <= self._start:
+            begun = np.array([self._begun.get(table.name, 0) for table in self._slots] or [0], np.int64)
+            tx, slots = self._m_tx[: found.changes], self._m_slot[: found.changes]
+            changing[tx[lsns[tx] > begun[slots]]] = True
+        else:
+            changing[self._m_tx[: found.changes]] = True
+        xids, times = self._tx_xid[: len(lsns)], self._tx_time[: len(lsns)]
+        self._overlap.see(lsns, xids, times, changing)
+        new = np.flatnonzero(changing & (lsns > self._start))
+        if len(new):
+            at = int(new[-1])
+            found.last = Commit(Lsn(int(lsns[at])), int(xids[at]), int(times[at]))
+
+    def _changes_before(self, lsn: int) -> bool:
+        """Whether the parts that have left of the transaction in progress, which ends here, change something."""
+        if not self._resume[scan.IN_TRANSACTION]:
+            return False
+        return self._is_change(self._opened(int(self._resume[scan.XID])), lsn)
+
+    def _is_change(self, opened: OpenTransaction, lsn: int) -> bool:
+        return any(lsn > self._begun.get(self._slots[slot].name, 0) for slot in opened.lasting_slots())
 
     def _undisturbed(self, found: Decoded) -> int:
         """Return how many of the transactions that committed come before interference with our marks."""
@@ -281,7 +334,12 @@ class Decoder:
         truncates = np.flatnonzero(changes.buf[changes.off] == ord("T"))
         if self._truncate_ends and len(truncates):
             raise Unfit(int(truncates[0]), "it was truncated, which the strict rules do not follow")
-        return build(changes, shape)
+        try:
+            return build(changes, shape)
+        except (Unfit, PenstockError, MemoryError):
+            raise
+        except Exception as error:  # the same changes would meet it again: it ends this table, and no other
+            raise Unfit(0, f"an unexpected {origin(error)}", f"{DEFECT} {_AFRESH.format(table=shape.name)}") from error
 
     def _failure(self, slot: int, transaction: int, unfit: Unfit) -> Failure:
         name = self._slots[slot].name
@@ -408,11 +466,16 @@ class Decoder:
         self._check_order(np.array([commit.lsn], np.int64))
         if self._interferes(found, opened, commit.lsn, commit.xid):
             return
+        changing = self._is_change(opened, commit.lsn)
+        one = [np.array([value], np.int64) for value in (commit.lsn, commit.xid, commit.committed_at)]
+        self._overlap.see(one[0], one[1], one[2], np.array([changing]))
         self._relations.known |= opened.relations
-        found.durable, found.committed_at = Lsn(max(commit.lsn, self._start)), commit.committed_at
+        found.durable = Lsn(max(commit.lsn, self._start))
         if commit.lsn <= self._start:
             found.discarded.append(commit.xid)
             return
+        found.committed_at = commit.committed_at
+        found.last = Commit(commit.lsn, commit.xid, commit.committed_at) if changing else None
         found.staged[commit.xid] = StagedCommit(commit.lsn, commit.committed_at, frozenset(opened.aborted))
         failures = [*opened.lasting_failures(), *self._shrunk(opened)]
         self._end_tables(found, failures, np.array([commit.lsn], np.int64))

@@ -5,23 +5,42 @@ the server itself is idle does nothing move, and monitoring that watches the slo
 
 ``message`` writes a logical message, which needs no table and no right. ``table`` updates the one row of
 ``dblog_meta.heartbeats``, which was made with the source. Each carries a token that says whose it is.
+
+How capture learns that the server has passed a moment, also when nothing happens there.
+
+::
+
+    ask: the server's clock C, then the end W of its WAL ─▶ the log has come to W ─▶ everything before C is in it
+
+A commit takes its time first and its place in the WAL a little later. So one that is dated before C may still lie
+after W: `_MARGIN` makes that rare, and the change log lets it count as committed at C (see `changelog.interface`). It
+ended after C in any case, so whoever saw it, and then wrote elsewhere, did so later than C.
+
+The clock in a keepalive would not do: a server that is behind with decoding sends it as well.
+
+When the server was last heard of, for others to see: the time of an empty file in the folder of the source.
 """
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Self
 
 import psycopg
 
+from penstock.changelog.as_of import microseconds
 from penstock.errors import DefiniteError
 from penstock.positions import Lsn
 from penstock.sources.postgres.options import Heartbeat
-from penstock.sources.postgres.tokens import MalformedToken, check_fields, read_token, write_token
 from penstock.sources.postgres.wal import written
+from penstock.sources.postgres.watermark import MalformedToken, check_fields, read_token, write_token
 
-__all__ = ["Beat", "Pulse"]
+__all__ = ["Beat", "Pulse", "ServerClock", "SignOfLife", "silent_since"]
 
 _LOCK_TIMEOUT = "100ms"
 _MESSAGE = "SELECT pg_logical_emit_message(false, 'penstock.heartbeat', %s::text)"
@@ -98,3 +117,79 @@ class Pulse:
         elif durable >= self._missed:
             message = "the row of dblog_meta.heartbeats is gone, or Penstock may not update it any more"
             raise DefiniteError(message, "Find out who did that; then drop the source and capture it again.")
+
+
+_SECONDS = 2.0
+_MARGIN = timedelta(seconds=1)
+_ASK = """
+SELECT clock_timestamp(), pg_current_wal_insert_lsn()::text, current_setting('wal_block_size')::int
+WHERE NOT pg_is_in_recovery()
+"""
+"""A standby does not know what time it is where transactions commit."""
+_PAGE_HEADERS = (24, 40)
+
+
+class ServerClock:
+    """Asks now and then, and remembers until the log has come that far."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._asked: tuple[int, Lsn] | None = None
+
+    def due(self) -> bool:
+        """Say whether it is time to ask."""
+        return self._asked is None and time.monotonic() >= self._next
+
+    def ask(self, connection: psycopg.Connection[Any]) -> None:
+        """Ask the server where it is."""
+        self._next = time.monotonic() + _SECONDS
+        for clock, end, page in connection.execute(_ASK).fetchall():
+            self._asked = (microseconds(clock - _MARGIN), _end(Lsn.parse(end), page))
+
+    def passed(self, durable: Lsn) -> int | None:
+        """Return the moment that is settled by a log which has come to `durable`, if that is news."""
+        if self._asked is None or durable < self._asked[1]:
+            return None
+        moment, self._asked = self._asked[0], None
+        return moment
+
+
+def _end(insert: Lsn, page: int) -> Lsn:
+    """Return where the last record ends: at the end of a page, the next one begins behind the header of another."""
+    offset = insert % page
+    return Lsn(insert - offset) if offset in _PAGE_HEADERS else insert
+
+
+_FILE = "heard"
+_EACH_SECONDS = 1.0
+_SILENT_SECONDS = 5.0
+"""Capture asks for an answer every second."""
+
+
+class SignOfLife:
+    """Notes that the server was heard of; without a folder, nothing."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._noted = 0.0
+
+    def note(self, heard: float) -> None:
+        """Take note of when that was, by the monotonic clock; a full disk is told by others."""
+        if self._folder is None or heard - self._noted < _EACH_SECONDS:
+            return
+        self._noted = heard
+        at = time.time() - (time.monotonic() - heard)
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path = self._folder / _FILE
+            path.touch(mode=0o600)
+            os.utime(path, (at, at))
+
+
+def silent_since(folder: Path) -> datetime | None:
+    """Return since when nothing was heard, if that is longer than it should be; None also where nothing ever was."""
+    with suppress(OSError):
+        heard = (folder / _FILE).stat().st_mtime
+        if time.time() - heard > _SILENT_SECONDS:
+            return datetime.fromtimestamp(heard, UTC)
+    return None

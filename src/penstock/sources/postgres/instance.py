@@ -26,21 +26,24 @@ import numpy as np
 import numpy.typing as npt
 import psycopg
 
-from penstock.changelog.interface import ChangeLog, ChangeLogWriter, Discarded, Prepared
+from penstock.changelog.interface import ChangeLog, ChangeLogWriter, Commit, Discarded, Prepared
 from penstock.errors import DefiniteError, PenstockError, TableError, TransientError
+from penstock.fields import with_fields
+from penstock.model import Image, TableName
 from penstock.positions import Lsn
-from penstock.sources.family import Instance, InstanceConfig, InstanceFactory
+from penstock.sources.interface import Instance, InstanceConfig, InstanceFactory
 from penstock.sources.postgres.additions import current_files, describe_additions
-from penstock.sources.postgres.clock import ServerClock
 from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sources.postgres.connection import connect, connect_replication, connection_error
+from penstock.sources.postgres.connection import ANSWER_SECONDS, connect, connect_replication, connection_error
 from penstock.sources.postgres.continuity import continued, require_same_server
 from penstock.sources.postgres.decoded import Decoded
 from penstock.sources.postgres.decoder import Decoder
-from penstock.sources.postgres.heartbeat import Pulse
-from penstock.sources.postgres.interference import Guard
+from penstock.sources.postgres.facts import Facts
+from penstock.sources.postgres.heartbeat import Pulse, ServerClock, SignOfLife
 from penstock.sources.postgres.options import Heartbeat, Rules, Watermarks
-from penstock.sources.postgres.shapes import Refused, Shape, Undescribed
+from penstock.sources.postgres.overlap import Overlap
+from penstock.sources.postgres.relations import Refused, Shape, Undescribed
+from penstock.sources.postgres.signals import Guard
 from penstock.sources.postgres.stream import Page, ReplicationStream, StreamEnded, StreamOptions
 from penstock.sources.postgres.visibility import wait_until_visible
 from penstock.sources.postgres.watch import PublicationWatch
@@ -59,16 +62,20 @@ class PostgresInstanceFactory(InstanceFactory):
         """Make a capture that writes to this log; all that it needs to know is in there."""
         if not isinstance(config, PostgresInstanceConfig):
             raise TypeError(config)
-        return PostgresInstance(config, log)
+        return PostgresInstance(config, log, state)
 
 
 class PostgresInstance(Instance):
     """The capture of one Postgres database."""
 
-    def __init__(self, config: PostgresInstanceConfig, log: ChangeLog) -> None:
+    def __init__(self, config: PostgresInstanceConfig, log: ChangeLog, state: Path | None = None) -> None:
         self._config = config
         self._log = log
+        self._life = SignOfLife(state)
         self._durable = Lsn.ZERO
+        self._last: Commit | None = None
+        """The last transaction that changed something, when this run began."""
+        self._overlap = Overlap(config.source, Lsn.ZERO, Lsn.ZERO, None)
         self._valid = Lsn.ZERO
         self._in_progress = True
         """Whether transactions are asked for while they run. Not where one adds columns (see `_learn`), and not after
@@ -98,13 +105,13 @@ class PostgresInstance(Instance):
         """Stream into the log until told to stop."""
         with closing(self._log.writer()) as writer:
             frontiers = writer.frontiers()
-            self._valid, self._durable = frontiers.valid, frontiers.durable
+            self._valid, self._durable, self._last = frontiers.valid, frontiers.durable, frontiers.last
             with self._connecting():
                 stream, decoder = self._open(writer)
             connected()
             try:
                 with self._connecting():
-                    self._capture(stream, decoder, writer, stop)
+                    self._capture(stream, decoder, writer, stop, connected)
             except StreamEnded:
                 self._in_progress = False  # Postgres fails at some transactions with DDL only while they run
                 raise
@@ -120,12 +127,27 @@ class PostgresInstance(Instance):
         except psycopg.Error as error:
             raise connection_error(error, self._config.connection) from error
 
-    def _check_published(self, connection: psycopg.Connection[Any], writer: ChangeLogWriter) -> list[TableError]:
+    def _check_published(
+        self, connection: psycopg.Connection[Any], writer: ChangeLogWriter, decoder: Decoder
+    ) -> list[TableError]:
         """End the tables whose changes are no longer all sent."""
+        self._watch.know_columns(shape.table for shape in decoder.shapes.current.values())
         errors = self._watch.look(connection, self._durable)
         if errors:
             writer.publish([], self._durable, errors=errors)
+        self._config = with_fields(self._config, facts=self._watch.facts)
         return errors
+
+    def _truncated_since(self, facts: Facts | None) -> list[TableName]:
+        """Return the tables that were truncated, by the log, since the catalogs were last looked at."""
+        with closing(self._log.reader()) as reader:
+            known, since = reader.tables(), Lsn(facts.at if facts else self._durable)
+            extents = (
+                reader.extent(name, max(since, table.valid), self._durable)
+                for name, table in known.items()
+                if max(since, table.valid) < self._durable
+            )
+            return [extent.table for extent in extents if extent.has(Image.TRUNCATE)]
 
     def _open(self, writer: ChangeLogWriter) -> tuple[ReplicationStream, Decoder]:
         """Connect, and go on only where that is provably without loss.
@@ -133,20 +155,28 @@ class PostgresInstance(Instance):
         What is asked of the server is asked over another connection than the one that streams. A session that has
         looked at a table remembers its present columns, and would decode older changes with them.
         """
-        with connect_replication(self._config.connection) as asking:
-            self._config = continued(asking, self._config, self._durable)
-            self._watch = PublicationWatch(self._config, self._durable)
-            self._check_published(asking, writer)
+        with connect_replication(self._config.connection, answers_within=ANSWER_SECONDS) as asking:
+            found = continued(asking, self._config, self._durable)
+            self._config = found.config
+            self._overlap = Overlap(self._config.source, found.confirmed, self._durable, self._last)
+            truncated = self._truncated_since(self._config.facts)
+            self._watch = PublicationWatch(self._config, self._durable, truncated)
             decoder = self._decoder(writer)
+            decoder.end_tables(self._check_published(asking, writer, decoder))
             self._look_at_files(asking, decoder)
-        replication = connect_replication(self._config.connection, f"penstock {self._config.source}")
+        application = f"penstock {self._config.source}"
+        replication = connect_replication(self._config.connection, application, answers_within=ANSWER_SECONDS)
         try:
             require_same_server(replication, self._config)
             options = self._options(decoder)
-            return ReplicationStream(replication, options, self._durable, self.durable_frontier), decoder
+            return ReplicationStream(replication, options, self._confirmable), decoder
         except BaseException:
             replication.close()
             raise
+
+    def _confirmable(self) -> Lsn:
+        """Return up to where the slot may be confirmed: what is durable, once the overlap is proven."""
+        return self._overlap.confirmable(self._durable)
 
     def _decoder(self, writer: ChangeLogWriter) -> Decoder:
         """Begin with the columns that each table has by what the log holds of it."""
@@ -161,9 +191,19 @@ class PostgresInstance(Instance):
                 continue
             table = captured if known is None else captured.grown(known.schema)
             shapes.append(Shape.of(table, writer.define(table.table_schema(), self._durable)))
+        begun = {
+            table.name: logged[table.name].begun if table.name in logged else self._durable
+            for table in self._config.tables
+        }
         ended = [name for name, table in logged.items() if table.error is not None]
         strict = self._config.rules is Rules.STRICT
-        return Decoder(shapes, self._durable, ended, truncate_ends=strict, guard=self._guard())
+        return Decoder(
+            *(shapes, self._durable, ended),
+            truncate_ends=strict,
+            guard=self._guard(),
+            overlap=self._overlap,
+            begun=begun,
+        )
 
     def _guard(self) -> Guard:
         config = self._config
@@ -175,8 +215,8 @@ class PostgresInstance(Instance):
         """Remember which file holds each table: what was rewritten before a column was added does not matter to it."""
         files = current_files(connection, [shape.table for shape in decoder.shapes.current.values()])
         decoder.shapes.found_in(files)
-        tables = [t.model_copy(update={"filenode": files.get(t.name, t.filenode)}) for t in self._config.tables]
-        self._config = self._config.model_copy(update={"tables": tuple(tables)})
+        tables = [with_fields(t, filenode=files.get(t.name, t.filenode)) for t in self._config.tables]
+        self._config = with_fields(self._config, tables=tuple(tables))
 
     def _options(self, decoder: Decoder) -> StreamOptions:
         config = self._config
@@ -216,15 +256,22 @@ class PostgresInstance(Instance):
     def _side(self) -> psycopg.Connection[Any]:
         """Return a connection for questions beside the stream, to the server that streams."""
         if self._asking is None or self._asking.closed:
-            self._asking = connect(self._config.connection, f"penstock {self._config.source} aside")
+            application = f"penstock {self._config.source} aside"
+            self._asking = connect(self._config.connection, application, answers_within=ANSWER_SECONDS)
         return self._asking
 
     def _capture(
-        self, stream: ReplicationStream, decoder: Decoder, writer: ChangeLogWriter, stop: threading.Event
+        self,
+        stream: ReplicationStream,
+        decoder: Decoder,
+        writer: ChangeLogWriter,
+        stop: threading.Event,
+        store: Callable[[], None],
     ) -> None:
         rest, idle, clock = _Rest(), _IdleFrontier(), ServerClock()
         while not stop.is_set():
             page = stream.next_page(_IDLE_SECONDS)
+            self._life.note(stream.heard)
             if page is not None:
                 buffer, fill = rest.joined(page)
                 consumed = self._decode(decoder, writer, idle, buffer, fill)
@@ -233,13 +280,19 @@ class PostgresInstance(Instance):
             if idle.due():
                 self._publish(writer, Decoded(durable=idle.take()))
             self._tell_clock(writer, clock)
+            if decoder.described_again():
+                self._watch.hurry()
             if self._watch.due():
-                decoder.end_tables(self._check_published(self._side(), writer))
+                known = self._config.facts
+                decoder.end_tables(self._check_published(self._side(), writer, decoder))
                 self._look_at_files(self._side(), decoder)
+                if known is None or self._config.facts is None or not self._config.facts.same(known):
+                    store()
             if self._pulse.due():
                 self._pulse.beat(self._side(), self._durable)
             if time.monotonic() >= self._retain_next:
                 self._retain(writer)
+        store()
 
     def _tell_clock(self, writer: ChangeLogWriter, clock: ServerClock) -> None:
         """Let the log know which moments have passed, while no transaction says so."""
@@ -295,6 +348,7 @@ class PostgresInstance(Instance):
             writer.settle(xid, Discarded())
         if found.open_chunks:
             writer.stage(found.open_xid, found.open_chunks)
+            self._watch.saw_truncate(chunk.table for chunk in found.open_chunks if chunk.kinds >> Image.TRUNCATE & 1)
         for xid, aborted in found.prepared.items():
             writer.settle(xid, Prepared(frozenset(aborted)))
 
@@ -303,8 +357,13 @@ class PostgresInstance(Instance):
         if found.durable is None or (not news and found.durable <= self._durable):
             return
         writer.publish(
-            found.chunks, found.durable, committed_at=found.committed_at, staged=found.staged, errors=found.errors
+            *(found.chunks, found.durable),
+            committed_at=found.committed_at,
+            staged=found.staged,
+            errors=found.errors,
+            last=found.last,
         )
+        self._watch.saw_truncate(chunk.table for chunk in found.chunks if chunk.kinds >> Image.TRUNCATE & 1)
         self._durable = found.durable
         self._newest = max(self._newest, found.committed_at or 0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.sources.family import InstanceFactory, Kind
+from penstock.sources.interface import InstanceFactory, Kind
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.spec import PostgresSource
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.model import TableName
-from penstock.sources.postgres.hearing import Heard
+from penstock.sources.postgres.signals import Heard
 
 __all__ = ["Failure", "OpenTransaction", "Use"]
 

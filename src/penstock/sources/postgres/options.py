@@ -18,16 +18,16 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from penstock.durations import parse_duration
 from penstock.errors import UsageError
 from penstock.secret import check_reference
-from penstock.sources.family import SourceOptions
+from penstock.sources.interface import SourceOptions
 from penstock.sources.name_syntax import DottedName, Name, dotted_text
 from penstock.sources.option_syntax import Keyword
 from penstock.sources.postgres.connection import parse_url
 from penstock.sources.postgres.names import ColumnName, TableChoice, choice_text, parse_column, parse_table
 from penstock.sources.postgres.shards import check_connections
 from penstock.sources.syntax import Listed, Secret, Span
+from penstock.units import parse_duration
 
 __all__ = [
     "Heartbeat",
@@ -61,7 +61,7 @@ class Rules(enum.StrEnum):
     OPEN = "open"
     """Broad publications, row filters, column lists and partition roots hold for the first copy as well."""
     STRICT = "strict"
-    """Exactly the captured tables; inserts, updates and deletes; nothing filtered, no root, no truncate."""
+    """Exactly the captured tables and every change of them; nothing filtered, no root. A TRUNCATE stops its table."""
 
 
 class Partitions(enum.StrEnum):

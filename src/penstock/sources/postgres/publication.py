@@ -3,16 +3,29 @@
 ::
 
     read_publication ─▶ Publication, a value ─▶ check_publication(…, rules, ownership) ─▶ findings
-    managed: create_publication with the source, drop_publication with it; repair_publication to exactly the tables
+    managed: made, altered and dropped with the source: see `own_publication`
     user:    checked only, never changed
 
 Under the ``open`` rules a publication may be broad, filter rows, list columns and speak for partitioned tables; the
-first copy then reads the same rows and columns. Under the ``strict`` rules it has exactly the captured tables.
+first copy then reads the same rows and columns. Under the ``strict`` rules it has exactly the captured tables, and must
+publish TRUNCATE, which ends a table there: were it not published, its rows would stay here without a word.
+
+The publication of ours: made with a source, altered table by table, dropped with it.
+
+::
+
+    create:  tables, and those in which we mark windows and beat; a comment says whose it is, in the same transaction
+    alter:   what comes or begins anew is published as it shall be, each table on its own; what goes is taken out
+    drop:    only where the comment says that it is ours
+
+A captured table is known in it by its OID. So one that was dropped, renamed or moved upstream is in nobody's way, and
+what is neither new nor going stays as it is: one that somebody took out is not put back behind everybody's back, as
+what happened in between is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,18 +40,20 @@ from penstock.sources.postgres.names import quoted, quoted_table
 from penstock.sources.postgres.options import Ownership, Rules
 
 __all__ = [
+    "OPERATIONS",
     "Publication",
     "PublishedTable",
+    "alter_publication",
     "check_publication",
     "create_publication",
     "create_statement",
     "drop_publication",
-    "find_publication",
+    "publication_comment",
     "read_publication",
-    "repair_publication",
 ]
 
-_OPERATIONS = ("insert", "update", "delete", "truncate")
+OPERATIONS = ("insert", "update", "delete", "truncate")
+"""All that can be published."""
 _LOST = {
     "insert": "new rows would never arrive",
     "update": "changed rows would silently keep their old values here",
@@ -104,11 +119,6 @@ class Publication:
         return next((table for table in self.tables if table.name == name), None)
 
 
-def find_publication(connection: psycopg.Connection[Any], name: str) -> bool:
-    """Say whether a publication of this name exists in the database."""
-    return connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (name,)).fetchone() is not None
-
-
 def read_publication(connection: psycopg.Connection[Any], name: str) -> Publication | None:
     """Look a publication up, with all that it publishes."""
     version = connection.info.server_version
@@ -117,7 +127,7 @@ def read_publication(connection: psycopg.Connection[Any], name: str) -> Publicat
     if row is None:
         return None
     owner, owned, all_tables, *published, via_root, generated_too = row
-    operations = frozenset(name for name, there in zip(_OPERATIONS, published, strict=True) if there)
+    operations = frozenset(name for name, there in zip(OPERATIONS, published, strict=True) if there)
     schemas = connection.execute(_SCHEMAS, (name,)).fetchall() if version >= 150000 else []
     return Publication(
         *(name, owner, owned, all_tables, operations, via_root, generated_too),
@@ -153,21 +163,15 @@ def check_publication(
 
 def _check_operations(publication: Publication, rules: Rules) -> list[Finding]:
     about, name = f"publication {publication.name}", quoted(publication.name)
-    wanted = ", ".join(_OPERATIONS if rules is Rules.OPEN else _OPERATIONS[:3])
-    mend = [f"ALTER PUBLICATION {name} SET (publish = '{wanted}');"]
+    mend = [f"ALTER PUBLICATION {name} SET (publish = '{', '.join(OPERATIONS)}');"]
     found = [
         error(about, f"it does not publish {operation}: {lost}", sql=mend)
         for operation, lost in _LOST.items()
         if operation not in publication.operations
     ]
-    truncate = "truncate" in publication.operations
-    if rules is Rules.OPEN and not truncate:
-        found.append(warning(about, "it does not publish truncate: rows of an emptied table would stay here", sql=mend))
-    if rules is Rules.STRICT and not truncate:
-        why = "under the strict rules TRUNCATE is not published: rows of an emptied table stay here"
-        found.append(info(about, why, "Do not TRUNCATE captured tables, or use the open rules."))
-    if rules is Rules.STRICT and truncate:
-        found.append(error(about, "it publishes truncate, which the strict rules do not allow", sql=mend))
+    if "truncate" not in publication.operations:
+        tell = error if rules is Rules.STRICT else warning
+        found.append(tell(about, "it does not publish truncate: rows of an emptied table would stay here", sql=mend))
     return found
 
 
@@ -203,7 +207,7 @@ def _missing(publication: Publication, table: TableName, ownership: Ownership) -
         mend = f"ALTER PUBLICATION {quoted(publication.name)} SET (publish_via_partition_root = true);"
         return error(str(table), why, "Or name the partitions instead.", [mend])
     if ownership is Ownership.MANAGED:  # what happened while it was out is lost: adding it again would hide that
-        return error(str(table), why, "Drop the source and capture it again.")
+        return error(str(table), why, f"Capture it anew: ALTER SOURCES … RETRY TABLE {table};")
     return error(str(table), why, sql=[mend])
 
 
@@ -223,78 +227,158 @@ def _tell_breadth(publication: Publication, tables: Sequence[TableName]) -> list
     return found
 
 
-# -- ours ------------------------------------------------------------------------------------------------------------
+_MEMBERS_14 = """
+SELECT r.prrelid::oid::bigint, n.nspname, c.relname, NULL::text[], false FROM pg_publication_rel r
+  JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE r.prpubid = (SELECT oid FROM pg_publication WHERE pubname = %s)
+"""
+_OWN_MEMBERS = """
+SELECT r.prrelid::oid::bigint, n.nspname, c.relname,
+       (SELECT array_agg(a.attname::text) FROM pg_attribute a
+         WHERE a.attrelid = c.oid AND a.attnum = ANY(r.prattrs::int2[])), r.prqual IS NOT NULL
+  FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE r.prpubid = (SELECT oid FROM pg_publication WHERE pubname = %s)
+"""
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A table in the publication, under the name that it has now; `columns` where they are listed."""
+
+    name: TableName
+    columns: frozenset[str] | None
+    filtered: bool
+
+    def is_as(self, table: CapturedTable) -> bool:
+        """Say whether it is published as this table shall be."""
+        wanted = frozenset(column.name for column in table.columns) if table.column_list else None
+        return not self.filtered and self.columns == wanted
 
 
 def create_publication(
     connection: psycopg.Connection[Any],
     name: str,
     tables: Sequence[CapturedTable],
-    rules: Rules = Rules.OPEN,
     meta: Sequence[TableName] = (),
+    comment: str = "",
 ) -> None:
     """Publish exactly these tables, and those in which we mark windows and beat."""
-    connection.execute(create_statement(name, tables, rules, meta))
+    with connection.transaction():
+        connection.execute(create_statement(name, tables, meta))
+        said = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(comment))
+        connection.execute(said)
 
 
-def create_statement(
-    name: str, tables: Sequence[CapturedTable], rules: Rules = Rules.OPEN, meta: Sequence[TableName] = ()
-) -> sql.Composed:
+def create_statement(name: str, tables: Sequence[CapturedTable], meta: Sequence[TableName] = ()) -> sql.Composed:
     """Return the statement that makes the publication."""
+    own = [sql.SQL("ONLY {}").format(_named(table)) for table in meta]
+    members = sql.SQL(", ").join([*(_member(table) for table in tables), *own])
     statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})")
-    return statement.format(sql.Identifier(name), _members(tables, meta), _parameters(tables, rules))
+    return statement.format(sql.Identifier(name), members, _parameters(tables))
 
 
-def repair_publication(
+def alter_publication(
     connection: psycopg.Connection[Any],
     name: str,
     tables: Sequence[CapturedTable],
-    rules: Rules = Rules.OPEN,
+    anew: Collection[TableName],
     meta: Sequence[TableName] = (),
-) -> None:
-    """Make our publication publish exactly these tables again; a broad one is not ours, and is never changed.
+) -> dict[TableName, Finding]:
+    """Publish those of these tables that come or begin `anew`, and no table that is not among them.
 
-    Nobody gets back what was not published in between: only for a source whose tables are then copied.
+    Nobody gets back what was not published in between: these are then copied. Return what could not be published, each
+    with the reason; a broad publication is not ours, and is never changed.
     """
     found = read_publication(connection, name)
     if found is None:
-        create_publication(connection, name, tables, rules, meta)
-        return
+        message = f"the publication {name} is gone: changes since then are lost"
+        raise DefiniteError(message, "Drop the source and capture it again.")
     if found.all_tables or found.schemas:
         message = f"the publication {name} is FOR ALL TABLES or for whole schemas: Penstock did not make it so"
         raise DefiniteError(message, f"Drop it if nobody uses it: DROP PUBLICATION {quoted(name)};")
-    publication = sql.Identifier(name)
+    refused: dict[TableName, Finding] = {}
     with connection.transaction():
-        parameters = sql.SQL("ALTER PUBLICATION {} SET ({})").format(publication, _parameters(tables, rules))
-        members = sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(publication, _members(tables, meta))
-        # A root that lists columns must be published as such first; what is left as a leaf, taken out first.
-        rooted = any(table.partitioned for table in tables)
-        for statement in (parameters, members) if rooted else (members, parameters):
-            connection.execute(statement)
+        members = _members(connection, name)
+        kept = {table.oid for table in tables}
+        for oid, member in members.items():
+            if oid not in kept and member.name not in meta:
+                _take_out(connection, name, member)
+        if _differs(found, tables):  # before a root comes that lists columns, and after one has gone
+            setting = sql.SQL("ALTER PUBLICATION {} SET ({})").format(sql.Identifier(name), _parameters(tables))
+            connection.execute(setting)
+        for table in (table for table in tables if table.name in anew):
+            refused.update(_publish(connection, name, table, members))
+    return refused
+
+
+def publication_comment(connection: psycopg.Connection[Any], name: str) -> str | None:
+    """Return what the comment on a publication says: '' where it has none, None where there is no publication."""
+    query = "SELECT coalesce(obj_description(oid, 'pg_publication'), '') FROM pg_publication WHERE pubname = %s"
+    row = connection.execute(query, (name,)).fetchone()
+    return None if row is None else str(row[0])
 
 
 def drop_publication(connection: psycopg.Connection[Any], name: str) -> bool:
     """Remove a publication if it is there; say whether it was."""
-    there = find_publication(connection, name)
+    there = publication_comment(connection, name) is not None
     connection.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
     return there
 
 
-def _members(tables: Sequence[CapturedTable], meta: Sequence[TableName]) -> sql.Composed:
-    own = [sql.SQL("ONLY {}").format(sql.Identifier(table.schema, table.name)) for table in meta]
-    return sql.SQL(", ").join([*(_member(table) for table in tables), *own])
+def _members(connection: psycopg.Connection[Any], name: str) -> dict[int, _Member]:
+    query = _OWN_MEMBERS if connection.info.server_version >= 150000 else _MEMBERS_14
+    return {
+        oid: _Member(TableName(schema, table), None if columns is None else frozenset(columns), filtered)
+        for oid, schema, table, columns, filtered in connection.execute(query, (name,))
+    }
+
+
+def _publish(
+    connection: psycopg.Connection[Any], name: str, table: CapturedTable, members: Mapping[int, _Member]
+) -> Iterator[tuple[TableName, Finding]]:
+    """Have a table published as it shall be; where Postgres refuses, that is said of this table alone."""
+    member = members.get(table.oid)
+    if member is not None and member.is_as(table):
+        return
+    adding = sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), _member(table))
+    try:
+        with connection.transaction():
+            if member is not None:
+                _take_out(connection, name, member)
+            connection.execute(adding)
+    except psycopg.Error as refusal:
+        if refusal.sqlstate is None or refusal.sqlstate.startswith(("08", "57")):  # it is not about this table
+            raise
+        why = f"Postgres refused to publish it: {' '.join(str(refusal).split())}"
+        yield table.name, error(str(table.name), why, "Mend that upstream, then retry it.")
+
+
+def _take_out(connection: psycopg.Connection[Any], name: str, member: _Member) -> None:
+    statement = sql.SQL("ALTER PUBLICATION {} DROP TABLE ONLY {}").format(sql.Identifier(name), _named(member.name))
+    connection.execute(statement)
 
 
 def _member(table: CapturedTable) -> sql.Composed:
     """Name a table for the publication: without those that inherit from it, but with its partitions."""
-    name = sql.Identifier(table.name.schema, table.name.name)
-    member = sql.SQL("{}" if table.partitioned else "ONLY {}").format(name)
+    member = sql.SQL("{}" if table.partitioned else "ONLY {}").format(_named(table.name))
     if not table.column_list:
         return member
     return member + sql.SQL(" ({})").format(sql.SQL(", ").join(sql.Identifier(c.name) for c in table.columns))
 
 
-def _parameters(tables: Sequence[CapturedTable], rules: Rules) -> sql.Composable:
-    operations = ", ".join(_OPERATIONS if rules is Rules.OPEN else _OPERATIONS[:3])
-    rooted = any(table.partitioned for table in tables)
-    return sql.SQL("publish = {}, publish_via_partition_root = {}").format(sql.Literal(operations), sql.Literal(rooted))
+def _named(table: TableName) -> sql.Identifier:
+    return sql.Identifier(table.schema, table.name)
+
+
+def _differs(found: Publication, tables: Sequence[CapturedTable]) -> bool:
+    return found.operations != frozenset(OPERATIONS) or found.via_root != _rooted(tables)
+
+
+def _parameters(tables: Sequence[CapturedTable]) -> sql.Composable:
+    """Say what is published: all that happens; under the strict rules a TRUNCATE ends its table, so it must be told."""
+    parameters = sql.SQL("publish = {}, publish_via_partition_root = {}")
+    return parameters.format(sql.Literal(", ".join(OPERATIONS)), sql.Literal(_rooted(tables)))
+
+
+def _rooted(tables: Sequence[CapturedTable]) -> bool:
+    return any(table.partitioned for table in tables)

@@ -9,7 +9,7 @@
 Both are total: every read is checked against the end of its message, and what does not fit the protocol stops the scan
 with a status. Nothing is guessed. A length of -1 is NULL and -2 an unchanged TOAST value that was not sent.
 
-What concerns our own marks in the stream (see `penstock.sources.postgres.signs`) is rare, so it is not read in here.
+What concerns our own marks in the stream (see `penstock.sources.postgres.signals`) is rare, so it is not read in here.
 The scan stops at such a message with TOLD, and passes it over when it is called again with ``state[HEARD]`` at it.
 """
 

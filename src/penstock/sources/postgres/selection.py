@@ -20,7 +20,7 @@ from penstock.nearest import nearest
 from penstock.sources.findings import Finding, error, info
 from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
 from penstock.sources.postgres.introspect import UpstreamColumn, UpstreamTable
-from penstock.sources.postgres.meta import META_TABLES
+from penstock.sources.postgres.meta_tables import META_TABLES
 from penstock.sources.postgres.names import ColumnName
 from penstock.sources.postgres.options import Ownership, Partitions, PostgresOptions, Rules
 from penstock.sources.postgres.publication import Publication, PublishedTable

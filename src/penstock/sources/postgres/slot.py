@@ -52,6 +52,12 @@ _CONFLICT = "CASE WHEN s.conflicting THEN CASE WHEN pg_is_in_recovery() THEN 'co
 """On 16 any invalidation is called a conflict; a real one happens on standbys only."""
 _AFRESH = "Drop the source with `penstock drop {source}` and capture it again: its tables are then copied afresh."
 
+_READ_ELSEWHERE = (
+    "Another home may read this slot: a copy of this one, or the one of which this is a copy. Then leave it to that"
+    " home, and remove the source here alone: penstock drop {source} --force. If there is none, somebody moved the"
+    " slot: do the same, run what it prints, and capture the source again: its tables are then copied afresh."
+)
+
 
 class SlotInUse(InUse):
     """Another session reads the slot: one that is about to end, or another Penstock."""
@@ -258,8 +264,10 @@ def slot_problem(state: SlotState, flags: SlotFlags | None = None) -> str | None
     return None
 
 
-def check_slot(state: SlotState | None, name: str, source: str, durable: Lsn, flags: SlotFlags | None = None) -> None:
-    """Refuse to go on with a slot from which changes are missing or that somebody else reads."""
+def check_slot(
+    state: SlotState | None, name: str, source: str, durable: Lsn, flags: SlotFlags | None = None
+) -> SlotState:
+    """Return a slot; refuse to go on with one from which changes are missing or that somebody else reads."""
     afresh = _AFRESH.format(source=source)
     if state is None:
         message = f"the replication slot {name} is gone: changes since {durable} are lost"
@@ -273,11 +281,12 @@ def check_slot(state: SlotState | None, name: str, source: str, durable: Lsn, fl
             f"the slot {name} was confirmed up to {state.confirmed}, the change log ends at {durable}:"
             " what lies between is lost"
         )
-        raise DefiniteError(message, afresh)
+        raise DefiniteError(message, _READ_ELSEWHERE.format(source=source))
     if state.active_pid is not None:
         message = f"the replication slot {name} is in use by another session ({state.reader()})"
         remedy = "Stop the other Penstock that reads this slot, or give this source another name."
         raise SlotInUse(message, remedy)
+    return state
 
 
 def drop_slot(connection: psycopg.Connection[Any], name: str) -> bool:

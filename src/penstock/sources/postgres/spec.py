@@ -11,13 +11,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from penstock.errors import DefiniteError, UsageError
+from penstock.fields import with_fields
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
-from penstock.sources.family import Checked, InstanceConfig, Source, check_name, is_name
 from penstock.sources.findings import Finding, error, errors_among
-from penstock.sources.postgres.asking import asking, preparing
+from penstock.sources.interface import Checked, InstanceConfig, Source, check_name, is_name
 from penstock.sources.postgres.captured import CapturedTable
-from penstock.sources.postgres.checking import checked, checked_position, unreachable
+from penstock.sources.postgres.check import checked, checked_position, unreachable
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
 from penstock.sources.postgres.names import TableChoice, choice_text
@@ -31,6 +31,7 @@ from penstock.sources.postgres.options import (
 from penstock.sources.postgres.preflight import Preflight, chosen_tables, examine, examine_named
 from penstock.sources.postgres.preflight.role import find_role
 from penstock.sources.postgres.preflight.tables import check_table
+from penstock.sources.postgres.query_errors import asking, preparing
 from penstock.sources.postgres.shards import check_connections, shard_suffixes, shard_words
 from penstock.sources.postgres.slot import SlotFlags, identify, take_snapshot
 
@@ -206,7 +207,7 @@ class PostgresSource(Source, PostgresOptions):
 
     def look_again(self, tables: Collection[TableName]) -> dict[TableName, CapturedTable | Finding]:
         """Return these tables as they are now, whether or not they are captured; or why one cannot be."""
-        named = self.model_copy(update={"tables": tuple(choice_text(TableChoice(t)) for t in tables), "schemas": ()})
+        named = with_fields(self, tables=tuple(choice_text(TableChoice(t)) for t in tables), schemas=())
         with preparing(self.name, self.conninfo()), connect(self.conninfo()) as connection:
             role = find_role(connection)
             selection, problems = examine_named(connection, self.publication, named)

@@ -11,8 +11,11 @@ complete, and lets pages grow while the caller is busy: batches get larger with 
 each row by itself, so under load the thread pauses between its reads, and pages are handed over some milliseconds
 apart: waking up for each row would cost more than decoding it. A transaction after a quiet moment waits for nothing.
 
+A server that is silent for too long is taken for gone: it is asked for a sign of life with every feedback. One that is
+busy with a long transaction of others may keep it waiting for half of `wal_sender_timeout`, and no longer.
+
 It sends feedback about once a second, also while the disk is slow, so `wal_sender_timeout` is not hit; the position is
-always what the log has made durable.
+always what the log has made durable, and what the server sent again was found to be what the log has.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from psycopg import pq, sql
 
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.positions import Lsn
+from penstock.sources.postgres.connection import ANSWER_SECONDS
 from penstock.sources.postgres.pump import Drained, Pump
 from penstock.sources.postgres.slot import SlotInUse
 
@@ -43,6 +47,9 @@ _BUSY = 16 << 10
 _COALESCE_SECONDS = 0.001
 _SPACING_SECONDS = 0.005
 _LONGEST_FEEDBACK_SECONDS = 1.0
+_SILENCE_SPARE_SECONDS = 5.0
+_UNBOUNDED_SILENCE_SECONDS = 300.0
+"""Of a server without `wal_sender_timeout`, which sends no sign of life by itself."""
 
 
 class StreamEnded(TransientError):
@@ -91,20 +98,21 @@ class StreamOptions:
 
 
 class ReplicationStream:
-    """Receives the changes of one slot from a position on."""
+    """Receives the changes of one slot from its confirmed position on."""
 
     def __init__(
         self,
         connection: psycopg.Connection[Any],
         options: StreamOptions,
-        start: Lsn,
-        durable: Callable[[], Lsn],
+        confirmable: Callable[[], Lsn],
     ) -> None:
         self._connection = connection
         self._pgconn = connection.pgconn
-        self._durable = durable
-        self._feedback_seconds = _feedback_interval(connection)
-        self._start(options, start)
+        self._confirmable = confirmable
+        self._feedback_seconds, self._silence_seconds = _paces(connection)
+        self.heard = time.monotonic()
+        """When the server was last heard of."""
+        self._start(options)
         self._pump = Pump(self._pgconn)
         self._changed = threading.Condition()
         self._page = Page(np.empty(_PAGE, np.uint8))
@@ -142,12 +150,20 @@ class ReplicationStream:
         self._thread.join()
         self._connection.close()
 
-    def _start(self, options: StreamOptions, start: Lsn) -> None:
-        command = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} ({})").format(
-            sql.Identifier(options.slot), sql.SQL(str(start)), options.clause(self._connection)
+    def _start(self, options: StreamOptions) -> None:
+        """Ask for everything that the slot has: the server begins where it was confirmed, not before."""
+        command = sql.SQL("START_REPLICATION SLOT {} LOGICAL 0/0 ({})").format(
+            sql.Identifier(options.slot), options.clause(self._connection)
         )
-        result = self._pgconn.exec_(command.as_bytes(self._connection))
-        if result.status != pq.ExecStatus.COPY_BOTH:
+        self._pgconn.send_query(command.as_bytes(self._connection))
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while self._pgconn.is_busy():
+            if not select.select([self._pgconn.socket], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                message = f"Postgres did not begin the stream within {ANSWER_SECONDS:g} s"
+                raise TransientError(message, "It will be asked again.")
+            self._pgconn.consume_input()
+        result = self._pgconn.get_result()
+        if result is None or result.status != pq.ExecStatus.COPY_BOTH:
             raise _start_error(result, options.slot)
         self._pgconn.nonblocking = 1
 
@@ -177,13 +193,24 @@ class ReplicationStream:
             if not (full or self._complete()):
                 poll.poll(min(confirm_at - now, 0.1) * 1000)
             full = self._fill()
+            self._require_life()
             self._hand_over(full, confirm_at)
         self._send_feedback()
+
+    def _require_life(self) -> None:
+        """Give up a server from which nothing arrives, although it was asked for an answer every second."""
+        now = time.monotonic()
+        if now - self.heard > self._silence_seconds:
+            message = f"Postgres has not answered for {now - self.heard:.0f} s, and the connection is still open"
+            raise TransientError(message, "It will be opened again.")
 
     def _fill(self) -> bool:
         """Take what the connection has; True when the page has no room for more."""
         page = self._page
-        page.fill, drained = self._pump.drain(page.buffer, page.fill)
+        before = page.fill
+        page.fill, drained = self._pump.drain(page.buffer, before)
+        if page.fill > before or drained is not Drained.IDLE:
+            self.heard = time.monotonic()
         if drained is Drained.ENDED:
             message = f"Postgres ended the stream: {self._last_words()}"
             raise StreamEnded(message, "It will be opened again.")
@@ -219,17 +246,19 @@ class ReplicationStream:
 
     def _send_feedback(self) -> None:
         """Confirm the durable position, and ask where the server stands: its answer moves an idle frontier on."""
-        durable = self._durable()
+        upto = self._confirmable()
         clock = int((time.time() - _EPOCH) * 1_000_000)
-        self._pgconn.put_copy_data(b"r" + struct.pack(">QQQQB", durable, durable, durable, clock, 1))
+        self._pgconn.put_copy_data(b"r" + struct.pack(">QQQQB", upto, upto, upto, clock, 1))
         self._pgconn.flush()
 
 
-def _feedback_interval(connection: psycopg.Connection[Any]) -> float:
-    """Well inside the server's patience, which may be short."""
+def _paces(connection: psycopg.Connection[Any]) -> tuple[float, float]:
+    """Return how often to send feedback, well inside the server's patience, and after what silence to give it up."""
     row = connection.execute("SHOW wal_sender_timeout").fetchone()
     seconds = _duration(row[0] if row else "0")
-    return min(_LONGEST_FEEDBACK_SECONDS, seconds / 4) if seconds else _LONGEST_FEEDBACK_SECONDS
+    if not seconds:
+        return _LONGEST_FEEDBACK_SECONDS, max(ANSWER_SECONDS, _UNBOUNDED_SILENCE_SECONDS)
+    return min(_LONGEST_FEEDBACK_SECONDS, seconds / 4), max(ANSWER_SECONDS, seconds / 2 + _SILENCE_SPARE_SECONDS)
 
 
 def _duration(text: str) -> float:
@@ -239,6 +268,8 @@ def _duration(text: str) -> float:
 
 
 def _start_error(result: Any, slot: str) -> PenstockError:
+    if result is None:
+        return TransientError("Postgres ended the connection without a word", "It will be opened again.")
     said = " ".join(result.error_message.decode(errors="replace").split())
     code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
     if code == "55006":

@@ -7,11 +7,15 @@
 A watermark has a commit of its own. It is a logical message, which nothing has to be made for upstream, or an update
 of the one row of ``dblog_meta.watermarks``. Either way it carries a token that says whose it is; any text that we
 would not have written is refused, so that nothing is taken for ours that is not.
+
+Tokens: a line of JSON that says which source wrote it. There is one way to write each; any other text is refused.
 """
 
 from __future__ import annotations
 
 import enum
+import json
+import re
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -20,10 +24,9 @@ import psycopg
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.options import Watermarks
-from penstock.sources.postgres.tokens import MalformedToken, check_fields, read_token, write_token
 from penstock.sources.postgres.wal import written
 
-__all__ = ["Mark", "Watermark", "write_watermark"]
+__all__ = ["MalformedToken", "Mark", "Watermark", "check_fields", "read_token", "write_token", "write_watermark"]
 
 _LOCK_SECONDS = 10
 _MESSAGE = "SELECT pg_logical_emit_message(true, 'penstock.watermark', %s::text)"
@@ -95,3 +98,37 @@ def _update(connection: psycopg.Connection[Any], token: str) -> None:
     if updated != 1:
         message = "the row of dblog_meta.watermarks, in which Penstock marks its windows, is gone"
         raise DefiniteError(message, "See `penstock status`: capture says who deleted it, and what to do.")
+
+
+_VERSION = 1
+_HEX = re.compile(r"[0-9a-f]{8,64}")
+
+
+class MalformedToken(ValueError):
+    """A text that no token of ours is."""
+
+
+def check_fields(number: int, *ids: str) -> None:
+    """Hold the fields of a token to sense: a number from 1 on, ids in hexadecimal."""
+    if type(number) is not int or not 1 <= number < 1 << 63:  # JSON has true and 1.0 as well
+        raise MalformedToken
+    if not all(_HEX.fullmatch(text) for text in ids):
+        raise MalformedToken
+
+
+def write_token(fields: dict[str, Any]) -> str:
+    """Write fields as a token."""
+    return json.dumps({"v": _VERSION, **fields}, separators=(",", ":"))
+
+
+def read_token(text: str, *names: str) -> list[Any]:
+    """Return the fields of these names; a text that `write_token` would not have written of them is refused."""
+    try:
+        read = json.loads(text)
+        values = [read[name] for name in names]
+        again = write_token(dict(zip(names, values, strict=True)))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise MalformedToken from error
+    if again != text:
+        raise MalformedToken
+    return values

@@ -9,33 +9,40 @@ A window tells of each of its rows what it was at some moment between A and B. L
 (A, B] makes of it what it is at B, exactly: see "Four ways to put rows right" in the design. `begin` waits because a
 commit is in the WAL before it is visible. What was running at A may have its commit before A, and yet not be seen by
 a read after A; of what began after A, neither holds.
+
+Keys of rows in SQL: ranges of them, and lists. Postgres alone compares them, by the collation of its columns.
+
+A key travels as the texts that Postgres prints of its columns, and goes back as literals cast to their types. So every
+type and every collation is right, and nothing here has to know an order. Of a list, Postgres says what its values are.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from penstock.durations import parse_duration
 from penstock.errors import DefiniteError, TableError, UsageError
+from penstock.fields import with_fields
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.copy import copy_rows, from_table, selected, table_bytes
-from penstock.sources.postgres.keys import Key, key_type
 from penstock.sources.postgres.old_transactions import next_transaction, wait_for_transactions_before
 from penstock.sources.postgres.wal import written
 from penstock.sources.postgres.watermark import Mark, Watermark, write_watermark
+from penstock.units import parse_duration
 
-__all__ = ["Window", "Windows"]
+__all__ = ["Key", "KeyColumns", "Window", "Windows", "key_of", "key_type", "printed"]
 
 _UNLIMITED = ("statement_timeout", "idle_in_transaction_session_timeout", "lock_timeout")
 _KEYS_AT_ONCE = 5_000
@@ -107,7 +114,7 @@ class Windows:
     def key_values(self, keys: Sequence[Key]) -> pa.Table:
         """Return keys as values of their columns, as Postgres reads them."""
         columns = tuple(column for name in self._table.key for column in self._table.columns if column.name == name)
-        table = self._table.model_copy(update={"columns": columns})
+        table = with_fields(self._table, columns=columns)
         listed = sql.SQL(", ").join(selected(column) for column in columns)
         parts: list[pa.RecordBatch] = []
         for i in _steps(keys):
@@ -197,3 +204,85 @@ class Windows:
 
 def _steps(keys: Sequence[Key]) -> range:
     return range(0, len(keys), _KEYS_AT_ONCE)
+
+
+Key = tuple[str, ...]
+"""The values of a key's columns, each as the text that Postgres prints."""
+
+_TYPES = """
+SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a
+ WHERE a.attrelid = %s AND a.attname = ANY(%s) AND NOT a.attisdropped
+"""
+
+
+@dataclass(frozen=True)
+class KeyColumns:
+    """The columns of a table's key, with their types as Postgres writes them."""
+
+    names: tuple[str, ...]
+    types: tuple[str, ...]
+
+    def listed(self) -> sql.Composed:
+        """Return ``"a", "b"``: also an ORDER BY."""
+        return sql.SQL(", ").join(map(sql.Identifier, self.names))
+
+    def row(self) -> sql.Composed:
+        """Return ``("a", "b")``."""
+        return sql.SQL("({})").format(self.listed())
+
+    def literal(self, key: Key) -> sql.Composed:
+        """Return a key as a row of literals."""
+        casts = (sql.SQL(f"CAST({{}} AS {kind})").format(v) for v, kind in zip(key, self.types, strict=True))
+        return sql.SQL("({})").format(sql.SQL(", ").join(casts))
+
+    def between(self, after: Key | None, upto: Key | None) -> sql.Composable:
+        """Return the condition of a range (after, upto]; None is no bound."""
+        conditions: list[sql.Composable] = [sql.SQL("true")]
+        if after is not None:
+            conditions.append(sql.SQL("{} > {}").format(self.row(), self.literal(after)))
+        if upto is not None:
+            conditions.append(sql.SQL("{} <= {}").format(self.row(), self.literal(upto)))
+        return sql.SQL(" AND ").join(conditions)
+
+    def among(self, keys: Sequence[Key]) -> sql.Composed:
+        """Return the condition of a list."""
+        return sql.SQL("{} IN ({})").format(self.row(), sql.SQL(", ").join(map(self.literal, keys)))
+
+
+def key_type(connection: psycopg.Connection[Any], table: CapturedTable) -> KeyColumns:
+    """Ask Postgres what the columns of a table's key are."""
+    found = dict(connection.execute(_TYPES, (table.oid, list(table.key))).fetchall())
+    return KeyColumns(table.key, tuple(found.get(name, "text") for name in table.key))
+
+
+def key_of(given: object, names: Sequence[str]) -> Key:
+    """Read a key as people give it: a value, a list of values, or an object with the names of the columns."""
+    if isinstance(given, Mapping):
+        if set(given) != set(names):
+            raise _not_a_key(names)
+        values = [given[name] for name in names]
+    else:
+        values = list(given) if isinstance(given, list | tuple) else [given]
+    if len(values) != len(names) or any(value is None or isinstance(value, dict | list) for value in values):
+        raise _not_a_key(names)
+    return tuple(map(printed, values))
+
+
+def printed(value: object) -> str:
+    """Print a value so that Postgres reads it back."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case bytes() | bytearray() | memoryview():
+            return "\\x" + bytes(value).hex()
+        case float() | int() | Decimal():
+            return str(value)
+        case dt.datetime() | dt.date() | dt.time():
+            return value.isoformat()
+        case _:
+            return str(value)
+
+
+def _not_a_key(names: Sequence[str]) -> UsageError:
+    one = "[1, 2]" if len(names) == 1 else '[{"' + '": …, "'.join(names) + '": …}]'
+    return UsageError(f"a key of this table has a value for each of: {', '.join(names)}", f"Write keys like {one}.")

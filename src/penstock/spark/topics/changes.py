@@ -1,4 +1,4 @@
-"""What decoded messages of a topic say of its table: values as they are meant, what INCLUDE adds, and its envelope.
+"""What decoded messages of a topic say of its table: what INCLUDE adds, and its envelope.
 
 One of the envelopes remembers something between ranges (DEBEZIUM): what came of the messages before is given to it as a
 text, its *memory*, and it gives one for the messages that follow. The memory of a table that has read nothing is None.
@@ -24,7 +24,6 @@ from penstock.envelopes import (
     debezium_upsert,
     upsert,
     with_included,
-    with_meant,
 )
 from penstock.model import TableSchema, image_schema
 from penstock.sources.kafka.sql_options import EnvelopeKind
@@ -60,10 +59,7 @@ def at_hand(found: Enveloped, schema: TableSchema) -> Changes:
 
 
 def _enveloped(messages: DataFrame, table: TopicTable, memory: str | None, rows: DataFrame) -> Enveloped:
-    meant = with_meant(messages, "value", table.value_format.meanings)
-    if table.key_format is not None:
-        meant = with_meant(meant, "key", table.key_format.meanings)
-    whole, shape = with_included(meant, table.include, records=table.records), table.shape
+    whole, shape = with_included(messages, table.include, records=table.records), table.shape
     match table.envelope:
         case EnvelopeKind.NONE:
             return append(whole, shape)

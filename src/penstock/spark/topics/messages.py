@@ -45,8 +45,9 @@ from pyspark.sql.types import (
 from penstock.envelopes.included import HEADERS
 from penstock.errors import TransientError
 from penstock.formats import Registry, RegistryAddress, ResolvedFormat, decode, decode_batch
+from penstock.formats.logical_types import spark_type
 from penstock.positions import Lsn
-from penstock.sources.kafka.spark_options import spark_options
+from penstock.sources.kafka.client_settings import spark_options
 from penstock.sources.kafka.ticks import OffsetRange, assigned, tick_of
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.topic_table import TopicTable
@@ -142,8 +143,8 @@ def _prefixed(text: str, problems: pa.Array) -> pa.Array:
 
 def _schema(table: TopicTable) -> list[StructField]:
     return [
-        StructField("key", StructType() if table.key_format is None else table.key_format.spark_type),
-        StructField("value", table.value_format.spark_type),
+        StructField("key", StructType() if table.key_format is None else spark_type(table.key_format)),
+        StructField("value", spark_type(table.value_format)),
         StructField("tombstone", BooleanType()),
         StructField("_tick", LongType()),
         StructField("partition", IntegerType()),

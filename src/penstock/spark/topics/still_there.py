@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.errors import HistoryGone
-from penstock.sources.kafka.client import TopicClient
-from penstock.sources.kafka.start import Start
 from penstock.sources.kafka.ticks import OffsetRange
+from penstock.sources.kafka.topic_client import TopicClient
 from penstock.sources.kafka.topic_log import TopicLog
+from penstock.sources.kafka.topic_start import Start
 
 __all__ = ["check_still_there"]
 

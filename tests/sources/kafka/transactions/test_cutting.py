@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 from tests.sources.kafka.transactions.history import METADATA, TOPICS, Database, Item, Partition, State, Topics
 
-from penstock.sources.kafka.transactions.cutting import Cut, CutState, Cutting
-from penstock.sources.kafka.transactions.founding import Founding
+from penstock.sources.kafka.transactions.cuts import QUIET_SECONDS, Cut, CutState, Cutting
+from penstock.sources.kafka.transactions.in_flight import Founding
 from penstock.sources.kafka.transactions.marks import Ends, MarkKind, Marks
 from penstock.sources.kafka.transactions.routes import Routes
 
@@ -64,7 +64,8 @@ class Reader:
         for place, read in self.read.items():
             self.take(place, max(0, self.topics.there(place, moment) - read))
         self.take_ends(max(0, self.topics.there(None, moment) - self.metadata_read))
-        self.cutting.looked([*self.read, (METADATA, 0)])
+        self.clock += QUIET_SECONDS
+        self.cutting.looked([*self.read, (METADATA, 0)], self.clock)
 
     def cut(self) -> Cut | None:
         self.clock += 1
@@ -210,6 +211,33 @@ def test_state_does_not_grow_with_history() -> None:
         assert cut.state.completed == count * 10
         shapes.append(_shape(cut.state.model_dump()))
     assert shapes[0] == shapes[1]
+
+
+def test_rows_of_a_copy_that_come_late_are_waited_for() -> None:
+    """The last row of a copy overtakes rows for other partitions: they are other requests of Debezium's producer."""
+    places = [("x.a", 0), ("x.b", 0), (METADATA, 0)]
+    state = CutState(metadata=0, tops={}, founded=True)
+    cutting = Cutting({"x.a": (0,), "x.b": (0,)}, state, metadata=METADATA, routes=Routes(["x.a", "x.b"]))
+    cutting.take_changes("x.b", 0, copied(0, last=True), 3)
+    cutting.looked(places, 0.0)
+    for now in (0.1, QUIET_SECONDS - 0.1):
+        cutting.looked(places, now)
+        assert cutting.advance(now) is None
+    cutting.take_changes("x.a", 0, copied(0, last=False), 3)  # it is quiet for two seconds from here on
+    for now in (QUIET_SECONDS, 2 * QUIET_SECONDS - 0.1):
+        cutting.looked(places, now)
+        assert cutting.advance(now) is None
+    cutting.looked(places, 2 * QUIET_SECONDS)
+    cut = cutting.advance(2 * QUIET_SECONDS)
+    assert cut is not None
+    assert cut.upto == {"x.a": (3,), "x.b": (3,)}
+
+
+def copied(offset: int, *, last: bool) -> Marks:
+    """Return three rows of a copy at position 7."""
+    offsets, none = np.arange(offset, offset + 3), np.full(3, -1, np.int64)
+    kinds, at = np.full(3, MarkKind.COPIED, np.int64), np.full(3, 7, np.int64)
+    return Marks(offsets, kinds, none, at, none, at, np.array([False, False, last]))
 
 
 def marks_in(

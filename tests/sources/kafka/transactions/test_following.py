@@ -12,17 +12,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.sources.kafka.conftest import Guarded
 from tests.sources.kafka.followed import Topics
 from tests.sources.kafka.transactions.transacted import Bank, Transacted, require_sums
 
 from penstock.changelog.sqlite.writer import SqliteLogWriter
-from penstock.sources.kafka.transactions.standing import valid_from, waits_for
-
-
-@pytest.fixture
-def topics(guarded: Guarded) -> Topics:
-    return Topics(guarded.broker)
+from penstock.sources.kafka.transactions.waiting import valid_from, waits_for
+from penstock.testing.waiting import PATIENCE, until
 
 
 def followed_by(folder: Path, bank: Bank, **options: Any) -> Transacted:
@@ -70,7 +65,9 @@ def transfers(bank: Bank, random: Random) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize("wrapped", [False, True], ids=["json", "json with schemas"])
+@pytest.mark.parametrize(
+    "wrapped", [pytest.param(False, marks=pytest.mark.deep), True], ids=["json", "json with schemas"]
+)
 def test_every_tick_is_a_whole_transaction_whoever_dies(
     tmp_path: Path, topics: Topics, monkeypatch: pytest.MonkeyPatch, wrapped: bool
 ) -> None:
@@ -93,7 +90,7 @@ def test_every_tick_is_a_whole_transaction_whoever_dies(
 
     monkeypatch.setattr(SqliteLogWriter, "publish", dying)
     with followed.running():
-        time.sleep(0.3)
+        followed.until(lambda: "first copy" in (waits_for(followed.state) or ""))
         assert not followed.ends(), "half a copy was taken"
     bank.write(bank.sent)
     with transfers(bank, random):
@@ -178,7 +175,8 @@ def test_beginning_in_the_middle_says_from_when_on_it_is_valid(tmp_path: Path, t
 
 def spoil_by_deleting(bank: Bank) -> None:
     bank.topics.delete(bank.metadata)
-    time.sleep(0.5)
+    admin = bank.topics.admin
+    until(lambda: bank.metadata not in admin.list_topics(timeout=PATIENCE).topics, "the end of the topic")
     bank.topics.make(1, bank.metadata)
 
 
@@ -193,7 +191,7 @@ def spoil_by_partitions(bank: Bank) -> None:
 
 def spoil_by_garbage(bank: Bank) -> None:
     bank.topics.producer.produce(bank.names[0], b"{", partition=0)
-    assert bank.topics.producer.flush(30) == 0
+    assert bank.topics.producer.flush(PATIENCE) == 0
 
 
 def spoil_by_a_lost_end(bank: Bank) -> None:

@@ -11,9 +11,17 @@ import pytest
 
 from penstock.errors import DefiniteError
 from penstock.formats import Decoded, JsonFormat, decode_batch, resolve
-from penstock.sources.kafka.transactions.ids import Upstream, read_ids
-from penstock.sources.kafka.transactions.marks import UNKNOWN, Ends, MarkKind, Marks, ends_of, marks_of
-from penstock.sources.kafka.transactions.narrowing import narrowed_metadata, narrowed_values
+from penstock.sources.kafka.transactions.marks import (
+    UNKNOWN,
+    Ends,
+    MarkKind,
+    Marks,
+    Upstream,
+    ends_of,
+    marks_of,
+    read_ids,
+)
+from penstock.sources.kafka.transactions.narrow_formats import narrowed_metadata, narrowed_values
 from penstock.sources.kafka.transactions.routes import Routes
 
 JSON = resolve(JsonFormat(columns="op STRING"))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.sources.kafka.transactions.cutting import CutState, Held
-from penstock.sources.kafka.transactions.flight import Missing
-from penstock.sources.kafka.transactions.standing import explained, tell, valid_from, waits_for
+from penstock.sources.kafka.transactions.cuts import CutState, Held
+from penstock.sources.kafka.transactions.in_flight import Missing
+from penstock.sources.kafka.transactions.waiting import explained, tell, valid_from, waits_for
 
 SINCE = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
 FREE: dict[str, Any] = {"transaction": None, "missing": (), "without_end": 0, "copying": False, "repeating": ()}

@@ -16,15 +16,16 @@ from typing import Any
 
 from confluent_kafka import Consumer
 from confluent_kafka.cimpl import TopicPartition
+from tests.servers import HasBootstrap
 from tests.sources.kafka.followed import Followed, Topics, options_of
 
 from penstock.formats import JsonFormat, ResolvedFormat, resolve
-from penstock.sources.family import Instance
-from penstock.sources.kafka.beginning import beginning
-from penstock.sources.kafka.start import start_of
+from penstock.sources.interface import Instance
+from penstock.sources.kafka.first_offsets import beginning
+from penstock.sources.kafka.topic_start import start_of
 from penstock.sources.kafka.transactions.instance import TransactionsInstance
 from penstock.sources.kafka.transactions.metadata import TransactionMetadata
-from penstock.testing.kafka import KafkaBroker
+from penstock.testing.waiting import PATIENCE
 
 Sent = tuple[str, int, dict[str, Any] | None]
 """A topic, a partition, and a value."""
@@ -38,7 +39,7 @@ class Transacted(Followed):
     def __init__(
         self,
         folder: Path,
-        broker: KafkaBroker,
+        broker: HasBootstrap,
         topics: Sequence[str],
         metadata: str,
         formats: Mapping[str, ResolvedFormat] | None = None,
@@ -125,7 +126,7 @@ class Bank:
             self.written.append((name, partition, value))
             body = None if value is None else json.dumps(value).encode()
             self.topics.producer.produce(name, body, partition=partition)
-        assert self.topics.producer.flush(30) == 0
+        assert self.topics.producer.flush(PATIENCE) == 0
 
     def _record(self, key: int, balance: int, transaction: dict[str, Any] | None = None, **source: Any) -> Any:
         record = {"op": "u", "after": {"id": key, "balance": balance}, "source": source, "transaction": transaction}
@@ -151,7 +152,7 @@ def json_balance(value: bytes) -> tuple[int, int]:
 
 
 def require_sums(
-    followed: Transacted, broker: KafkaBroker, total: int, read: Callable[[bytes], tuple[int, int]] = json_balance
+    followed: Transacted, broker: HasBootstrap, total: int, read: Callable[[bytes], tuple[int, int]] = json_balance
 ) -> int:
     """Hold every tick to the bank's sum, by the messages themselves; return how many ticks there were."""
     found = {topic.name: messages(broker, topic.name, len(topic.offsets)) for topic in followed.config.topics}
@@ -169,13 +170,13 @@ def require_sums(
     return len(ticks)
 
 
-def messages(broker: KafkaBroker, topic: str, partitions: int) -> list[list[tuple[int, bytes | None]]]:
+def messages(broker: HasBootstrap, topic: str, partitions: int) -> list[list[tuple[int, bytes | None]]]:
     """Return all messages of a topic, with their offsets."""
     settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap, "group.id": "unused", "log_level": 0}
     found: list[list[tuple[int, bytes | None]]] = [[] for _ in range(partitions)]
     with closing(Consumer(settings)) as reader:
         for number in range(partitions):
-            first, end = reader.get_watermark_offsets(TopicPartition(topic, number), timeout=30)
+            first, end = reader.get_watermark_offsets(TopicPartition(topic, number), timeout=PATIENCE)
             reader.assign([TopicPartition(topic, number, first)])
             while not found[number] or found[number][-1][0] < end - 1:
                 if first == end:

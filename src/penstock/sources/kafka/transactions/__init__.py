@@ -6,18 +6,15 @@
                                                                      ├─▶ the first ENDs of which all events are there
     data topics ────▶ marks: transaction, place in it ───────────────┘      └─▶ per partition: offsets of the tick
 
-- `ids`         what transactions are called upstream, as numbers that rise
-- `narrowing`   formats that decode of a message only what is asked here
-- `marks`       messages as columns: of which transaction each is, and which place it has there
-- `routes`      which topic has the events of which table
-- `unplaced`    changes that do not tell what committed before them
-- `stretches`   messages of a partition that no tick has taken yet
-- `flight`      transactions of which something is missing
-- `founding`    where to begin in the middle of a history
-- `cutting`     all of these together: what a tick may take. No input or output, and no clock
-- `reading`     messages, from the brokers
-- `standing`    what the source waits for, in words, for people
-- `instance`    the instance that makes such ticks
+- `metadata`        the metadata topic, as a config stores it
+- `narrow_formats`  formats that decode only the fields that are needed here
+- `marks`           messages as columns: the transaction of each, and its place in it
+- `routes`          which topic has the events of which table
+- `stretches`       messages of a partition that are in no tick yet
+- `in_flight`       incomplete transactions, where to start in the middle, changes without a position
+- `cuts`            all of these together: what a tick may contain. No I/O, no clock
+- `waiting`         what the source waits for, for the status
+- `instance`        the instance that reads topics and makes such ticks
 
 What real topics of Debezium 3.6 showed, and what all this rests on (`tests/sources/kafka/transactions` looks again):
 

@@ -1,18 +1,21 @@
-"""Following topics by transactions: a look at the brokers, then reading up to there, then a tick of what is whole.
+"""The instance of a source with transaction metadata: reads topics, and makes ticks of whole transactions.
 
 ::
 
-    look (`following`) ─▶ ends ─▶ read data and metadata up to them ─▶ marks ─▶ `cutting` ─▶ offsets of the tick
-                                   ▲       │ a turn takes a second at most       │ none: waits, and says for what
-                                   └───────┘                                     └─▶ `standing`
+    ends of partitions (`tick_instance`) ─▶ read data and metadata up to them ─▶ marks ─▶ `cuts` ─▶ offsets of the tick
+                                             ▲       │ at most a second per turn           │ none: waits
+                                             └───────┘                                     └─▶ `waiting`
 
-* **Messages are read twice**: here for their transactions alone, and by Spark for their rows, when a tick has them.
-* **What is held** is bounded by what is in flight: a partition that is far ahead of the ENDs rests until they have
-  caught up, and so do ENDs that are far ahead of events.
-* **What is noted** with a tick is the `CutState`. A run begins at the last tick's offsets, and reads from there again.
-* **Moments.** While something that is there cannot be taken yet, no clock is told: the log does not claim to have it.
-* **ENDs of others.** Where only tables that are not ours change, no topic moves. Now and then what was read of the
-  metadata is noted nevertheless, so that the topic need not keep it.
+* **Messages are read twice**: here for their transactions, and by Spark for their rows, when a tick contains them.
+* **Memory** is bounded by what is in flight: a partition far ahead of the ENDs pauses until they have caught up, and so
+  do ENDs that are far ahead of events.
+* **Progress** is the `CutState`, stored with each tick. A run starts at the offsets of the last tick.
+* **Time.** While messages wait for their transaction, no clock is published: the log does not claim to have them.
+* **Foreign ENDs.** If only tables outside the source change, no topic moves. From time to time the offset of the
+  metadata topic is stored nevertheless, so that the topic need not keep those messages.
+
+The consumer is assigned partitions explicitly. At the end of a partition it reports the offset, which may lie beyond
+the last message, because markers of Kafka's own transactions use offsets, too. Single partitions can be paused.
 """
 
 from __future__ import annotations
@@ -20,28 +23,35 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from penstock.changelog.interface import ChangeLog, ChangeLogWriter
-from penstock.errors import DefiniteError, TransientError
+from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.formats import Registry, ResolvedFormat, decode_batch
 from penstock.positions import Lsn
-from penstock.sources.kafka.continuity import Reached, continued
-from penstock.sources.kafka.following import FollowingConfig, FollowingInstance
-from penstock.sources.kafka.observing import Observed
-from penstock.sources.kafka.transactions.cutting import Cut, CutState, Cutting
-from penstock.sources.kafka.transactions.founding import LOOK_BACK, Founding
-from penstock.sources.kafka.transactions.marks import ends_of, marks_of
+from penstock.sources.kafka.broker_errors import refusal
+from penstock.sources.kafka.client_settings import librdkafka_settings
+from penstock.sources.kafka.sql_options import KafkaSqlOptions
+from penstock.sources.kafka.tick_instance import FollowingConfig, FollowingInstance, Reached, continued
+from penstock.sources.kafka.topic_offsets import Observed
+from penstock.sources.kafka.transactions.cuts import Cut, CutState, Cutting
+from penstock.sources.kafka.transactions.in_flight import LOOK_BACK, Founding
+from penstock.sources.kafka.transactions.marks import Ints, ends_of, marks_of
 from penstock.sources.kafka.transactions.metadata import TransactionMetadata
-from penstock.sources.kafka.transactions.narrowing import narrowed_metadata, narrowed_values
-from penstock.sources.kafka.transactions.reading import Batch, Partition, TopicsReader
+from penstock.sources.kafka.transactions.narrow_formats import narrowed_metadata, narrowed_values
 from penstock.sources.kafka.transactions.routes import Routes
-from penstock.sources.kafka.transactions.standing import explained, tell
+from penstock.sources.kafka.transactions.waiting import explained, tell
+from penstock.sources.kafka.with_options import KafkaWithOptions
 
-__all__ = ["TransactionsInstance"]
+__all__ = ["Batch", "Partition", "TopicsReader", "TransactionsInstance"]
 
 _LOG = logging.getLogger("penstock.kafka")
 _LOG.addHandler(logging.NullHandler())
@@ -113,9 +123,10 @@ class TransactionsInstance(FollowingInstance):
         metadata = self._continued_metadata(noted)
         self._add_partitions(ends)
         there = {(name, number): end for name, each in ends.items() for number, end in enumerate(each.upto)}
-        self._cutting.looked(self._read_upto({**there, self._metadata_place: metadata.upto[0]}))
+        now = time.monotonic()
+        self._cutting.looked(self._read_upto({**there, self._metadata_place: metadata.upto[0]}), now)
         known = self._known(noted)
-        cut = self._cutting.advance(time.monotonic())
+        cut = self._cutting.advance(now)
         upto = {name: reached.upto for name, reached in taken.items()} if cut is None else cut.upto
         self._watch(cut, moved=upto != {name: reached.upto for name, reached in taken.items()}, ends=ends, upto=upto)
         if cut is None or (
@@ -175,7 +186,8 @@ class TransactionsInstance(FollowingInstance):
         name = self._metadata.topic.name
         begun = noted[_NOTE]["id"] if _NOTE in noted else self._metadata.topic.id
         found = self._look_at([name])[name]
-        reached = continued(self._config.source, name, Reached(begun, (self._known(noted).metadata,)), found)
+        taken = Reached(begun, (self._known(noted).metadata,))
+        reached = continued(self._config.how_to_begin_anew(), name, taken, found)
         if len(reached.upto) != 1:
             message = f"the topic {name} has {len(reached.upto)} partitions: the order of transactions is not known"
             raise DefiniteError(message, "Let Debezium write it into a topic with one partition.")
@@ -228,3 +240,99 @@ def _looking_back(offset: int, found: Observed | None, partition: int) -> int:
 def _registry(format_: ResolvedFormat) -> Registry | None:
     address = getattr(format_.format, "registry", None)
     return None if address is None else Registry(address)
+
+
+Partition = tuple[str, int]
+"""A topic, and the number in it."""
+_LOG.addHandler(logging.NullHandler())
+_AT_ONCE = 10_000
+_WAIT_SECONDS = 0.05
+_AHEAD = {"queued.max.messages.kbytes": 16_384, "fetch.wait.max.ms": 50}
+
+
+class Batch(NamedTuple):
+    """Messages of one partition, and the offset up to which it was read."""
+
+    place: Partition
+    offsets: Ints
+    values: pa.BinaryArray
+    read: int
+
+
+class TopicsReader:
+    """A consumer of several topics; as a context manager it is closed at the end."""
+
+    def __init__(self, what: KafkaSqlOptions, how: KafkaWithOptions, source: str) -> None:
+        self._broker, topics = what.broker, ", ".join(what.names())
+        self._trouble: KafkaError | None = None
+        self._read: dict[Partition, int] = {}
+        self._resting: set[Partition] = set()
+        settings: dict[str, Any] = {**librdkafka_settings(what, how, source), **_AHEAD, "enable.partition.eof": True}
+        try:
+            self._consumer = Consumer({**settings, "error_cb": self._note, "logger": _LOG})
+        except KafkaException as error:
+            raise self._explained(topics, error.args[0]) from None
+
+    def begin(self, places: Mapping[Partition, int]) -> None:
+        """Read these partitions, from these offsets on, and no others."""
+        self._read, self._resting = {}, set()
+        self._consumer.unassign()
+        self.add(places)
+
+    def add(self, places: Mapping[Partition, int]) -> None:
+        """Read these partitions, too."""
+        self._read |= places
+        self._consumer.incremental_assign([TopicPartition(*place, offset) for place, offset in places.items()])
+
+    def is_read(self, place: Partition, end: int) -> bool:
+        """Say whether a partition was read up to an offset."""
+        return self._read.get(place, -1) >= end
+
+    def rest(self, places: Collection[Partition]) -> None:
+        """Put these partitions to rest, and no others."""
+        wished = set(places)
+        for change, which in (
+            (self._consumer.pause, wished - self._resting),
+            (self._consumer.resume, self._resting - wished),
+        ):
+            if which:
+                change([TopicPartition(*place) for place in which])
+        self._resting = wished
+
+    def read(self) -> list[Batch]:
+        """Read some messages; waits a moment where there are none."""
+        found: dict[Partition, list[Message]] = {}
+        ends: dict[Partition, int] = {}
+        for message in self._consumer.consume(_AT_ONCE, _WAIT_SECONDS):
+            error = message.error()
+            place = (str(message.topic()), int(message.partition() or 0))
+            if error is None:
+                found.setdefault(place, []).append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ends[place] = int(message.offset() or 0)
+            else:
+                raise self._explained(place[0], error)
+        return [self._batch(place, found.get(place, []), ends.get(place, 0)) for place in found.keys() | ends.keys()]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._consumer.close()
+
+    def _batch(self, place: Partition, messages: list[Message], end: int) -> Batch:
+        offsets = np.array([message.offset() for message in messages], np.int64)
+        values = pa.array([message.value() for message in messages], pa.large_binary())
+        read = max(self._read[place], end, int(offsets[-1]) + 1 if messages else 0)
+        self._read[place] = read
+        return Batch(place, offsets, values, read)
+
+    def _explained(self, topic: str, told: KafkaError) -> PenstockError:
+        """What is wrong with a topic is looked at before each reading, and is definite there; here it may pass."""
+        known = refusal(self._broker, topic, told, self._trouble)
+        return TransientError(known.message, known.remedy)
+
+    def _note(self, error: KafkaError) -> None:
+        self._trouble = error

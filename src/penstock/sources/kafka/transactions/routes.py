@@ -1,7 +1,7 @@
-"""Which topic has the events of which table: ENDs count by table (``schema.table``), ticks are of topics.
+"""Routes: which topic has the events of which table. ENDs count events by table (``schema.table``), ticks by topic.
 
 Debezium's topics are called ``<prefix>.<schema>.<table>``, with an underscore for each character that Kafka does not
-take. Whoever routes tables to other topics says so. A table that is in none of our topics is not waited for.
+allow; other routes are configured. Tables that are in none of our topics are not waited for.
 """
 
 from __future__ import annotations

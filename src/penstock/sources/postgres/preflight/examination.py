@@ -11,10 +11,10 @@ import psycopg
 from penstock.errors import DefiniteError
 from penstock.model import TableName
 from penstock.sources.findings import Finding, error, errors_among, info
+from penstock.sources.postgres.connection import find_pooler
 from penstock.sources.postgres.introspect import find_tables
-from penstock.sources.postgres.meta import find_meta, meta_tables
+from penstock.sources.postgres.meta_tables import find_meta, meta_tables
 from penstock.sources.postgres.options import Ownership, PostgresOptions
-from penstock.sources.postgres.pooler import find_pooler
 from penstock.sources.postgres.preflight.contracts import check_publication_of, check_slot_of
 from penstock.sources.postgres.preflight.meta import check_meta
 from penstock.sources.postgres.preflight.role import find_role
@@ -135,7 +135,8 @@ def _keep_captured(
     there = {table.name for table in selection.tables}
     for name in sorted(set(captured) - there):
         why = "it is captured, and is not there any more, or not published"
-        selection.findings.append(error(str(name), why, "Drop the source and capture it again."))
+        remedy = f"Mend that, then: ALTER SOURCES … RETRY TABLE {name}; or leave it: ALTER SOURCES … DROP TABLE {name};"
+        selection.findings.append(error(str(name), why, remedy))
     for name in sorted(there - set(captured) - set(refused)):
         why = "it is newer than the source, or was dropped from it, and is not captured"
         selection.findings.append(info(str(name), why, f"To capture it: ALTER SOURCES … ADD TABLE {name};"))

@@ -8,7 +8,7 @@ import psycopg
 
 from penstock.model import TableName
 from penstock.sources.findings import Finding, error
-from penstock.sources.postgres.meta import MetaTable, find_meta, meta_statements, meta_tables
+from penstock.sources.postgres.meta_tables import MetaTable, find_meta, meta_statements, meta_tables
 from penstock.sources.postgres.names import quoted
 from penstock.sources.postgres.options import Ownership, PostgresOptions, Snapshot
 from penstock.sources.postgres.preflight.role import Role

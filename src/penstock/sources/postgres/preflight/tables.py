@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from penstock.model import RESERVED
 from penstock.sources.findings import Finding, error, info
-from penstock.sources.postgres.introspect import UpstreamTable
+from penstock.sources.postgres.introspect import UpstreamColumn, UpstreamTable
 from penstock.sources.postgres.names import quoted, quoted_table
 from penstock.sources.postgres.options import Ownership, PostgresOptions
 from penstock.sources.postgres.preflight.role import Role
@@ -62,49 +62,105 @@ def _check_rights(table: ChosenTable, role: Role, options: PostgresOptions) -> l
 
 
 def _check_identity(table: ChosenTable) -> list[Finding]:
-    """Look how the stream will name the row that a change is of, and whether Postgres will still allow the change."""
+    """Look how the stream will name the row that a change is of, and whether Postgres will still allow the change.
+
+    One finding for a table or partition, with what mends it for good: FULL is no way where columns are not published.
+    """
     about, found = str(table.name), []
     for part in (table.upstream, *table.partitions):
-        name, its = quoted_table(part.name), _its(table, part)
-        if part.replica_identity == "n":
-            why = f"{its} replica identity is NOTHING: once it is published, UPDATE and DELETE on it fail"
-            found.append(error(about, why, sql=[f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT;"]))
-        elif part.replica_identity == "i" and set(part.key) != set(table.key):
-            why = f"{its} replica identity is not the key of {table.name}"
-            found.append(error(about, why, sql=[f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT;"]))
-        elif part.replica_identity == "d" and not part.key:
-            why = f"{_it(table, part)} has no primary key: once it is published, UPDATE and DELETE on it fail"
-            remedy = f"Or run: ALTER TABLE {name} ADD PRIMARY KEY (…);"
-            found.append(error(about, why, remedy, [f"ALTER TABLE {name} REPLICA IDENTITY FULL;"]))
-        found += _check_writes(table, part)
-    if not table.key and table.upstream.replica_identity == "f":
+        key = _check_published_key(table, part)
+        found += key or [finding for finding in [_check_part(table, part)] if finding is not None]
+    if not table.key and table.upstream.replica_identity == "f" and not found:
         why = "it has no primary key: it is captured as a collection of rows, which may be there more than once"
         found.append(info(about, why))
     return found
 
 
-def _check_writes(table: ChosenTable, part: UpstreamTable) -> list[Finding]:
-    """Postgres refuses UPDATE and DELETE of a published table whose replica identity is not wholly published."""
-    about, name, full = str(table.name), quoted_table(part.name), part.replica_identity == "f"
-    found = []
-    if part.deferrable_key and part.replica_identity == "d":
-        why = f"{_its(table, part)} primary key is deferrable, so it does not identify rows in the stream"
-        full_instead = f"ALTER TABLE {name} REPLICA IDENTITY FULL;"
-        found.append(error(about, why, "Or make the key NOT DEFERRABLE.", [full_instead]))
+def _check_part(table: ChosenTable, part: UpstreamTable) -> Finding | None:
+    """Look at the replica identity of a table or partition whose key, if there is one, is published."""
+    about, name, its, hidden = str(table.name), quoted_table(part.name), _its(table, part), _hidden(table, part)
+    default = [f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT;"]
+    if part.replica_identity == "i":
+        why = f"{its} replica identity is not the key of {table.name}"
+        return error(about, why, sql=default) if set(part.key) != set(table.key) else None
+    if not part.key:
+        return _check_keyless(table, part, hidden)
+    if part.replica_identity == "f" and not hidden:
+        return None
+    if part.deferrable_key:
+        return _check_deferrable(table, part, hidden)
+    if part.replica_identity == "n":
+        why = f"{its} replica identity is NOTHING: once it is published, UPDATE and DELETE on it fail"
+        return error(about, why, sql=default)
+    if part.replica_identity == "f":
+        why = f"{its} replica identity FULL has {_listed(hidden)} not published: UPDATE and DELETE on it fail"
+        return error(about, why, sql=default)
+    return None
+
+
+def _check_keyless(table: ChosenTable, part: UpstreamTable, hidden: list[UpstreamColumn]) -> Finding | None:
+    """Without a key the whole row has to name itself; Postgres allows that only where all of it is published."""
+    name, it = quoted_table(part.name), _it(table, part)
+    key = f"ALTER TABLE {name} ADD PRIMARY KEY (…);"
+    if hidden:
+        why = (
+            f"{it} has no primary key, and has {_listed(hidden)} not published: once it is published, UPDATE and DELETE"
+            " on it fail, also with REPLICA IDENTITY FULL"
+        )
+        return error(str(table.name), why, f"Run: {key} {_instead(hidden)}")
+    if part.replica_identity == "f":
+        return None
+    why = f"{it} has no primary key: once it is published, UPDATE and DELETE on it fail"
+    return error(str(table.name), why, f"Or run: {key}", [f"ALTER TABLE {name} REPLICA IDENTITY FULL;"])
+
+
+def _check_deferrable(table: ChosenTable, part: UpstreamTable, hidden: list[UpstreamColumn]) -> Finding:
+    why = f"{_its(table, part)} primary key is deferrable, so it does not identify rows in the stream"
+    if hidden:
+        why += f"; nor does REPLICA IDENTITY FULL, as it has {_listed(hidden)} not published"
+        return error(str(table.name), why, f"Make the key NOT DEFERRABLE. {_instead(hidden)}")
+    full = f"ALTER TABLE {quoted_table(part.name)} REPLICA IDENTITY FULL;"
+    return error(str(table.name), why, "Or make the key NOT DEFERRABLE.", [full])
+
+
+def _check_published_key(table: ChosenTable, part: UpstreamTable) -> list[Finding]:
+    """Postgres refuses UPDATE and DELETE of a published table whose key is not wholly published."""
     published = {column.name for column in table.streamed}
-    for column in (column for column in part.columns if column.name not in published):
-        kind = "generated column" if column.generated else "column"
-        if column.name in part.key:
-            what = "replica identity" if part.replica_identity == "i" else "primary key"
-            why = f"{_its(table, part)} {what} has the {kind} {column.name}, which is not published"
-            found.append(error(about, why, f"Drop the key, then run: ALTER TABLE {name} ADD PRIMARY KEY (…);"))
-        elif full and (table.version >= _GENERATED_CHECKED or not column.generated):
-            why = (
-                f"{_its(table, part)} replica identity FULL has the {kind} {column.name}, which is not published:"
-                " UPDATE and DELETE on it fail"
-            )
-            found.append(error(about, why, sql=[f"ALTER TABLE {name} REPLICA IDENTITY DEFAULT;"]))
+    found = []
+    for column in (c for c in part.columns if c.name in part.key and c.name not in published):
+        what = "replica identity" if part.replica_identity == "i" else "primary key"
+        why = f"{_its(table, part)} {what} has the {_kind(column)} {column.name}, which is not published"
+        remedy = f"Drop the key, then run: ALTER TABLE {quoted_table(part.name)} ADD PRIMARY KEY (…);"
+        found.append(error(str(table.name), why, remedy))
     return found
+
+
+def _hidden(table: ChosenTable, part: UpstreamTable) -> list[UpstreamColumn]:
+    """Return the columns for which Postgres refuses writes under REPLICA IDENTITY FULL: they are not published."""
+    published = {column.name for column in table.streamed}
+    left_out = [column for column in part.columns if column.name not in published]
+    return [column for column in left_out if not column.generated or table.version >= _GENERATED_CHECKED]
+
+
+def _instead(hidden: list[UpstreamColumn]) -> str:
+    """Say how else the columns in the way of FULL could be published."""
+    if all(column.generated == "s" for column in hidden):
+        return (
+            "Or make a publication WITH (publish_generated_columns = stored), give it as one of yours, and run: ALTER"
+            " TABLE … REPLICA IDENTITY FULL;"
+        )
+    if not any(column.generated for column in hidden):
+        return "Or do not leave columns out, and run: ALTER TABLE … REPLICA IDENTITY FULL;"
+    return ""
+
+
+def _listed(hidden: list[UpstreamColumn]) -> str:
+    kinds = [f"the {_kind(column)} {column.name}" for column in hidden]
+    return f"{', '.join(kinds)}, which {'is' if len(kinds) == 1 else 'are'}"
+
+
+def _kind(column: UpstreamColumn) -> str:
+    return "generated column" if column.generated else "column"
 
 
 def _check_row_security(table: ChosenTable, role: Role) -> list[Finding]:
@@ -115,6 +171,11 @@ def _check_row_security(table: ChosenTable, role: Role) -> list[Finding]:
 
 
 def _check_columns(table: ChosenTable) -> list[Finding]:
+    """Files of tables have columns: a row without any could not be kept."""
+    if not table.taken:
+        why = "it has no columns that could be captured"
+        mend = f"ALTER TABLE {quoted_table(table.name)} ADD COLUMN …;"
+        return [error(str(table.name), why, f"Give it one ({mend}), keep one of those it has, or leave the table out.")]
     found = []
     for column, why in table.refused_columns():
         place = f"{table.name}.{column.name}"

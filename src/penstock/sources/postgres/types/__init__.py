@@ -23,7 +23,7 @@ option `text columns` keeps such a column as its text.
 from __future__ import annotations
 
 from penstock.sources.postgres.types.builtin import builtin
-from penstock.sources.postgres.types.codec import BadValue, ColumnCodec, UnsupportedType
+from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValue, ColumnCodec, UnsupportedType
 from penstock.sources.postgres.types.find import find_types
 from penstock.sources.postgres.types.kernel import compile_all
 from penstock.sources.postgres.types.known import codec_for
@@ -32,6 +32,7 @@ from penstock.sources.postgres.types.text import TEXT
 from penstock.sources.postgres.types.text_only import TEXT_ONLY
 
 __all__ = [
+    "KEEP_TEXT",
     "TEXT",
     "TEXT_ONLY",
     "BadValue",

@@ -1,0 +1,166 @@
+"""The capture process: ``python -m penstock.engine.capture_process HOME SOURCE [DIED]``.
+
+It lives as long as its standard input: whoever started it closes that to stop it, and dies with it open. Transient
+errors are retried here, with backoff; a definite error is written into the catalog and ends the process. So is an
+exception that nobody expected, but that does not end it: capture is begun anew, and what is wrong stays in the catalog
+until capture has got on, or runs for a while; the same holds for one that was started because another died (`DIED`
+times in a row).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.catalog.states import SourceState
+from penstock.catalog.store import Catalog
+from penstock.engine.as_of import durable_now
+from penstock.engine.error_policy import Tries
+from penstock.engine.records import instance_of
+from penstock.errors import DefiniteError, InUse, PenstockError, TransientError
+from penstock.layout import catalog_path, state_path
+from penstock.positions import Lsn
+from penstock.sources.interface import Instance
+from penstock.sources.kinds import kind
+from penstock.unexpected import trace, unexpected
+
+__all__ = ["capture", "main"]
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 15.0
+_IN_USE_SECONDS = 15.0
+_STOP_SECONDS = 15.0
+_LOOK_SECONDS = 0.5
+_LIVED_SECONDS = 60.0
+"""Capture that runs for that long has got on."""
+
+
+def main(arguments: list[str]) -> int:
+    """Capture one source until standard input ends."""
+    home, name = Path(arguments[0]), arguments[1]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the process that started us
+    stop = threading.Event()
+    threading.Thread(target=_wait_for_end_of_input, args=(stop,), daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    return capture(home, name, stop, int(arguments[2]) if len(arguments) > 2 else 0)
+
+
+def capture(home: Path, name: str, stop: threading.Event, died: int = 0) -> int:
+    """Capture one source until `stop` is set, or until a definite error, which is recorded in the catalog.
+
+    Return the exit code that stands for how it ended. `died` says how often that was tried in vain before.
+    """
+    catalog = Catalog(catalog_path(home))
+    if catalog.source(name) is None:
+        return DefiniteError.exit_code
+    tries = Tries(died)
+    while True:
+        try:
+            record = catalog.source(name)
+            if record is None:
+                return DefiniteError.exit_code
+            factory = kind(record.kind).factory()
+            instance = factory.instantiate(instance_of(record), catalog.log(name), state_path(home, name))
+            with _Doubt(catalog, name, instance, tries) as doubt:
+                _run_until_stopped(instance, catalog, name, stop, doubt)
+            return 0
+        except PenstockError as error:
+            catalog.set_source(name, SourceState.FAILED, error=error.message, remedy=error.remedy)
+            return error.exit_code
+        except Exception as error:
+            if stop.is_set():
+                return 0
+            _show(catalog, name, error, tries)
+            if stop.wait(tries.pause):
+                return 0
+
+
+def _show(catalog: Catalog, name: str, error: Exception, tries: Tries) -> None:
+    """Note what nobody expected; after a few times in vain, the source has failed, though it is tried again."""
+    tries.failed()
+    sys.stderr.write(f"{trace(error)}\n")  # into the log of this process
+    sys.stderr.flush()
+    remedy = "Capture is tried again by itself, once a minute in the end; tables that are copied stay readable."
+    told = unexpected(f"capture of {name}", error, remedy)
+    times = f" ({tries.count} times without getting on)" if tries.count > 1 else ""
+    state = SourceState.FAILED if tries.spent else SourceState.READY
+    catalog.note_source_error(name, f"{told.message}{times}", told.remedy, state)
+
+
+@dataclass
+class _Doubt:
+    """Whether capture will get on, after it did not; while it may not, what was wrong stays in the catalog."""
+
+    catalog: Catalog
+    name: str
+    instance: Instance
+    tries: Tries
+
+    def __post_init__(self) -> None:
+        self._over = threading.Event()
+        self._before: Lsn | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> _Doubt:
+        """Look after it in a thread, if there is any doubt."""
+        if self.tries.count:
+            self._before = durable_now(self.catalog.log(self.name))
+            self._thread = threading.Thread(target=self._watch, name=f"penstock-doubt-{self.name}", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Look no longer."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def connected(self) -> None:
+        """Store what capture goes on with, before it does: after a failover the config has another timeline."""
+        instance = self.instance.config().model_dump_json()
+        record = self.catalog.source(self.name)
+        if self.tries.count and record is not None and record.error:
+            told = (record.error, record.remedy or "")
+            self.catalog.set_source(self.name, record.state, instance=instance, error=told[0], remedy=told[1])
+        else:
+            self.catalog.set_source(self.name, SourceState.READY, instance=instance)
+
+    def _watch(self) -> None:
+        until = time.monotonic() + _LIVED_SECONDS
+        while not self._over.wait(_LOOK_SECONDS):
+            if time.monotonic() > until or durable_now(self.catalog.log(self.name)) != self._before:
+                self.tries.worked()
+                self.catalog.forget_source_error(self.name)
+                return
+
+
+def _wait_for_end_of_input(stop: threading.Event) -> None:
+    while os.read(sys.stdin.fileno(), 4096):  # without a buffer: its lock would abort an interpreter that ends first
+        pass
+    stop.set()
+    time.sleep(_STOP_SECONDS)  # a broker that is gone may hold the log up: what is not durable was not confirmed
+    os._exit(TransientError.exit_code)
+
+
+def _run_until_stopped(instance: Instance, catalog: Catalog, name: str, stop: threading.Event, doubt: _Doubt) -> None:
+    pause, failing_since = _FIRST_PAUSE, 0.0
+    while not stop.is_set():
+        before = instance.durable_frontier()
+        try:
+            instance.run(stop, doubt.connected)
+        except TransientError as error:
+            moved = instance.durable_frontier() != before
+            pause = _FIRST_PAUSE if moved else min(pause * 2, _LONGEST_PAUSE)
+            failing_since = time.monotonic() if moved or not failing_since else failing_since
+            if isinstance(error, InUse) and time.monotonic() - failing_since > _IN_USE_SECONDS:
+                raise
+            catalog.set_source(name, SourceState.READY, error=error.message, remedy=error.remedy)
+            stop.wait(min(pause, 1.0) if isinstance(error, InUse) else pause)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,106 @@
+"""Check: could this database be captured, can this source go on? One documented, versioned shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from penstock.catalog.store import SourceRecord
+from penstock.changelog.interface import ChangeLog
+from penstock.engine.records import instance_of, spec_of
+from penstock.errors import TransientError
+from penstock.positions import Lsn
+from penstock.sources.interface import Checked, Source
+from penstock.sources.postgres.spec import PostgresSource
+
+__all__ = ["CheckFinding", "CheckReport", "CheckTable", "check_database", "check_sources"]
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class CheckTable:
+    """A table that was asked for, and whether it can be captured."""
+
+    name: str
+    capturable: bool
+
+
+@dataclass(frozen=True)
+class CheckFinding:
+    """One thing that was found."""
+
+    level: str
+    object: str
+    why: str
+    remedy: str
+    sql: list[str]
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What was found; `ready` says whether capture could start."""
+
+    version: int
+    at: str
+    source: str | None
+    ready: bool
+    tables: list[CheckTable]
+    findings: list[CheckFinding]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the shape of ``penstock check --json``."""
+        return asdict(self)
+
+
+def check_database(url: str, **options: Any) -> CheckReport:
+    """Look at a database that is not captured yet."""
+    source = PostgresSource.from_url(url, **options)
+    return _report(source, None, source.check())
+
+
+def check_sources(sources: Sequence[tuple[ChangeLog, SourceRecord]]) -> CheckReport:
+    """Look at a source that is there, or at its shards: whether all that it needs outside is as it should be."""
+    if len(sources) == 1:
+        return _check_source(*sources[0])
+    reports = {record.shard or record.name: _check_shard(log, record) for log, record in sources}
+    capturable: dict[str, bool] = {}
+    for table in (table for report in reports.values() for table in report.tables):
+        capturable[table.name] = table.capturable and capturable.get(table.name, True)
+    return CheckReport(
+        _VERSION,
+        ", ".join(report.at for report in reports.values()),
+        sources[0][1].known_as,
+        all(report.ready for report in reports.values()),
+        [CheckTable(*table) for table in capturable.items()],
+        [replace(f, object=f"shard {shard}: {f.object}") for shard, r in reports.items() for f in r.findings],
+    )
+
+
+def _check_shard(log: ChangeLog, record: SourceRecord) -> CheckReport:
+    """Look at one of several: that it cannot be reached keeps nothing from being said of the others."""
+    try:
+        return _check_source(log, record)
+    except TransientError as error:
+        finding = CheckFinding("error", "connection", error.message, error.remedy, [])
+        return CheckReport(_VERSION, spec_of(record).place(), record.name, False, [], [finding])
+
+
+def _check_source(log: ChangeLog, record: SourceRecord) -> CheckReport:
+    source = spec_of(record)
+    return _report(source, record.name, source.check(instance_of(record), _durable(log)))
+
+
+def _durable(log: ChangeLog) -> Lsn | None:
+    if not log.exists():
+        return None
+    with closing(log.reader()) as reader:
+        return reader.frontiers().durable
+
+
+def _report(source: Source, name: str | None, found: Checked) -> CheckReport:
+    tables = [CheckTable(str(table), capturable) for table, capturable in found.tables]
+    shown = [CheckFinding(f.level.value, f.object, f.why, f.remedy, list(f.sql)) for f in found.findings]
+    return CheckReport(_VERSION, source.place(), name, found.ready, tables, shown)

@@ -1,0 +1,98 @@
+"""The status of a home as metrics, in the text format of Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from penstock.engine.status import HomeStatus, SourceStatus
+from penstock.positions import Lsn
+
+__all__ = ["metrics_text"]
+
+_SOURCE = {
+    "up": "1 where the source is ready, 0 where it has failed or is being made or dropped",
+    "durable_lsn": "Position up to which every transaction is in the change log, for good",
+    "valid_lsn": "Position from which on history can be read",
+    "committed_timestamp_seconds": "Commit time of the last transaction in the log",
+    "commit_to_readable_seconds": "From the commit of the last transaction to its being readable",
+    "lag_bytes": "WAL that the server has flushed and that is not in the log",
+}
+_COPY = {
+    "copied_rows": "Rows that the copy of the table in progress has taken",
+    "copied_bytes": "Bytes that the copy of the table in progress has taken",
+    "estimated_rows": "About how many rows a table has that is being copied",
+    "estimated_bytes": "About how many bytes a table has that is being copied",
+}
+
+
+def metrics_text(status: HomeStatus) -> str:
+    """Write a status as metrics; what is not known is left out."""
+    registry = CollectorRegistry()
+    registry.register(_Status(status))
+    return generate_latest(registry).decode()
+
+
+class _Status(Collector):
+    def __init__(self, status: HomeStatus) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for name, what in _SOURCE.items():
+            family = GaugeMetricFamily(f"penstock_source_{name}", what, labels=["source"])
+            for source in self._status.sources:
+                value = _values(source)[name]
+                if value is not None:
+                    family.add_metric([source.name], value)
+            yield family
+        yield self._states()
+        yield self._tables()
+        yield from map(self._copies, _COPY)
+        yield self._readers()
+
+    def _states(self) -> GaugeMetricFamily:
+        what = "1 for the state in which a source is, as the status says it"
+        family = GaugeMetricFamily("penstock_source_state", what, labels=["source", "state"])
+        for source in self._status.sources:
+            family.add_metric([source.name, source.state], 1)
+        return family
+
+    def _tables(self) -> GaugeMetricFamily:
+        what = "Changes that are in the log and not yet in the base table"
+        family = GaugeMetricFamily("penstock_table_behind", what, labels=["source", "table", "state"])
+        for source in self._status.sources:
+            for table in source.tables:
+                family.add_metric([source.name, table.upstream, table.state], table.behind)
+        return family
+
+    def _copies(self, name: str) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(f"penstock_table_{name}", _COPY[name], labels=["source", "table"])
+        for source in self._status.sources:
+            for table in source.tables:
+                if getattr(table, name) is not None:
+                    family.add_metric([source.name, table.upstream], getattr(table, name))
+        return family
+
+    def _readers(self) -> GaugeMetricFamily:
+        what = "Position after which a reader still needs history"
+        family = GaugeMetricFamily("penstock_reader_lsn", what, labels=["source", "reader"])
+        for source in self._status.sources:
+            for reader in source.readers:
+                family.add_metric([source.name, reader.name], Lsn.parse(reader.position))
+        return family
+
+
+def _values(source: SourceStatus) -> dict[str, float | None]:
+    committed = source.committed_at and datetime.fromisoformat(source.committed_at).timestamp()
+    return {
+        "up": float(source.state == "ready"),
+        "durable_lsn": None if source.durable is None else float(Lsn.parse(source.durable)),
+        "valid_lsn": None if source.valid is None else float(Lsn.parse(source.valid)),
+        "committed_timestamp_seconds": committed or None,
+        "commit_to_readable_seconds": None if source.latency_ms is None else source.latency_ms / 1000,
+        "lag_bytes": source.lag_bytes,
+    }

@@ -1,0 +1,340 @@
+"""The initial snapshot of tables: all at one exported snapshot, copied in parallel by Spark tasks.
+
+::
+
+    pending tables ─▶ wait until capture has begun them ─▶ one exported snapshot at S ─▶ copied in parallel ─▶ live at S
+                                                             │ open transactions          │ progress of each table
+                                                             └───▶ catalog, for status ◀──┘
+
+Capture must know a table before it is copied; otherwise changes between the two would be missed. The server exports a
+snapshot when all running transactions have ended. The transaction that it waits for is reported; after `snapshot_wait`
+the attempt is abandoned and made again later. If the exporting connection dies, complete copies are kept, and the other
+tables are copied at another snapshot.
+
+A table that was truncated after S is empty in the snapshot, so its copy is worthless. All that counts is in the log:
+the table is created empty and becomes live where the log has passed the TRUNCATE. A table that was rewritten otherwise
+is copied again.
+
+A source whose instances produce every row by themselves (`InstanceConfig.copies` is false) needs no copy: its base
+tables are created empty, where the log begins, and apply does the rest.
+
+Progress::
+
+    workers: a note in a folder per finished range  ─┐
+    Postgres: bytes sent by running COPY sessions    ─┴─▶ the larger of both, per range ─▶ sum ─▶ catalog, every second
+
+A range counts once, however often it is started, and never for less than before.
+"""
+
+from __future__ import annotations
+
+import glob
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psycopg
+
+from penstock.catalog.progress import CopyProgress
+from penstock.changelog.interface import ChangeLog, LoggedTable
+from penstock.engine.as_of import reached
+from penstock.engine.records import captured_of
+from penstock.engine.table import FollowedTable, Progress
+from penstock.engine.table_errors import Troubles, breaking_off, spark_breaking_off
+from penstock.engine.turns import side_by_side
+from penstock.errors import PenstockError, TableError, TransientError
+from penstock.model import TableName
+from penstock.sources.interface import ProducedTable
+from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.config import PostgresInstanceConfig
+from penstock.sources.postgres.connection import connect, connection_error
+from penstock.sources.postgres.copy import Tally, copy_ranges, copying_sessions, table_bytes
+from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot, take_snapshot
+from penstock.sources.postgres.spec import PostgresSource
+from penstock.sources.postgres.table_files import TableFiles, table_files
+from penstock.sources.postgres.wal import written
+from penstock.tables.interface import UNFINISHED, CreateOptions, TableStore, UpstreamTable
+from penstock.tables.snapshot_files import finished_ranges
+from penstock.units import parse_duration
+
+__all__ = ["CopyWatch", "ParallelCopy", "Shown", "begin", "logged_table", "wait_until_captured"]
+
+_SIDE_BY_SIDE = 2
+
+
+class ParallelCopy:
+    """Copies tables of one source that have no whole copy yet."""
+
+    def __init__(
+        self,
+        store: TableStore,
+        spec: PostgresSource,
+        instance: PostgresInstanceConfig,
+        log: ChangeLog,
+        progress: Progress,
+        stop: threading.Event,
+        troubles: Troubles,
+    ) -> None:
+        self._store = store
+        self._spec = spec
+        self._instance = instance
+        self._source = instance.source
+        self._log = log
+        self._progress = progress
+        self._stop = stop
+        self._troubles = troubles
+
+    def run(self, tables: Sequence[FollowedTable]) -> None:
+        """Copy these tables, all at one position."""
+        if not wait_until_captured(self._log, tables, self._stop):
+            return
+        self._progress(f"{self._source}: waiting for a snapshot of {len(tables)} tables")
+        copied = list[FollowedTable]()
+        try:
+            with (
+                self._snapshot(tables) as snapshot,
+                ThreadPoolExecutor(_SIDE_BY_SIDE, f"penstock-copy-{self._source}") as pool,
+            ):
+                if reached(self._log, snapshot.lsn, self._stop) is None:  # a promoted standby may not have that much
+                    return
+                shown = Shown.by(snapshot, self._spec)
+                side_by_side(pool, lambda table: copied.append(table) if self._copy(table, shown) else None, tables)
+        except psycopg.Error as error:
+            raise connection_error(error, self._instance.connection) from error
+        except TransientError:
+            if not self._stop.is_set():
+                raise
+            return
+        finally:
+            for table in tables:
+                table.catalog.forget_progress(self._source, table.record.local)
+            if copied:
+                self._progress(f"{self._source}: {len(copied)} of {len(tables)} tables are copied")
+
+    @contextmanager
+    def _snapshot(self, tables: Sequence[FollowedTable]) -> Iterator[ExportedSnapshot]:
+        def tell(what: str) -> None:
+            self._progress(f"{self._source}: {what}")
+            for table in tables:
+                table.catalog.note_progress(self._source, table.record.local, CopyProgress(waiting=what))
+
+        wait = parse_duration(self._instance.snapshot_wait)
+        with export_snapshot(self._instance.connection, wait, tell, self._stop) as snapshot:
+            for table in tables:
+                table.catalog.forget_progress(self._source, table.record.local)
+            yield snapshot
+
+    def _copy(self, table: FollowedTable, shown: Shown) -> bool:
+        """Copy a table, unless told to stop; say whether its copy is whole."""
+        if self._stop.is_set():
+            return False
+        captured = captured_of(table.captured).as_found(shown.tables.get(table.captured.name))
+        if isinstance(captured, str):
+            why = f"{table.record.upstream} cannot be copied: {captured}"
+            remedy = f"Capture it anew: ALTER SOURCES {self._source} RETRY TABLE {table.record.upstream};"
+            self._fail(table, TableError(str(table.record.upstream), shown.snapshot.lsn, why, remedy))
+            return False
+        self._progress(f"{self._source}: copying {table.record.upstream}")
+        told, whole = f"the copy of {table.record.upstream}", False
+        with self._troubles.of(table, "copying"), table.writing, breaking_off(told, self._instance.connection):
+            if not table.gone:
+                self._create(table, captured, shown)
+                whole = True
+        return whole
+
+    def _create(self, table: FollowedTable, captured: CapturedTable, shown: Shown) -> None:
+        table.base.schema = captured.table_schema()
+        conninfo, folder = self._instance.connection, Path(table.base.path)
+        with connect(conninfo) as connection:
+            ranges = copy_ranges(connection, captured.name, self._store.parallelism)
+            size = table_bytes(connection, captured.name)
+        created = CreateOptions(
+            shown.snapshot.lsn,
+            {"penstock.source": self._source},
+            captured.comment or "",
+            captured.comments(),
+            captured.generation,
+        )
+        upstream = UpstreamTable(conninfo, shown.snapshot, captured, ranges)
+        note = partial(table.catalog.note_progress, self._source, table.record.local)
+        with CopyWatch(conninfo, captured, size, folder, note) as watch:
+            whole = self._store.snapshot(
+                table.base, upstream, created, watch.notes, partial(shown.still_shows, captured.name)
+            )
+        if not whole:
+            self._begin_after_truncate(table, created)
+        table.look_up()
+
+    def _begin_after_truncate(self, table: FollowedTable, created: CreateOptions) -> None:
+        """Make a table that was truncated of the log alone, as far as that is by now."""
+        with connect(self._instance.connection) as connection:
+            upto = reached(self._log, written(connection), self._stop)
+        if upto is None:
+            return
+        base, after = table.base, created.position
+        schema = logged_table(self._log, table.record.upstream).schema_within(after, upto) or base.schema
+        change = self._store.net_change(self._log, schema, after, upto)
+        if change is None or change.contents.truncated is None:
+            message = f"{table.record.upstream} was rewritten while it was copied"
+            raise TransientError(message, "It will be copied again.")
+        no_rows = self._store.rows(base.schema.columns.empty_table())
+        base.create(no_rows, **created.arguments(), window=UNFINISHED)
+        if len(schema.columns) > len(base.schema.columns):
+            base.evolve(schema)
+        base.merge(change.net, upto, change.contents)
+
+    def _fail(self, table: FollowedTable, error: TableError) -> None:
+        table.fail(error)
+        self._progress(f"{self._source}: {error.message}")
+
+
+def logged_table(log: ChangeLog, name: TableName) -> LoggedTable:
+    """Return what the log says of a table that is being copied; its error ends that."""
+    with closing(log.reader()) as reader:
+        logged = reader.tables()[name]
+    if logged.error is not None:
+        raise logged.error
+    return logged
+
+
+_CAPTURED_LOOK_SECONDS = 0.05
+
+
+def begin(
+    store: TableStore, log: ChangeLog, tables: Sequence[FollowedTable], stop: threading.Event, troubles: Troubles
+) -> None:
+    """Make the base tables of a source that needs no copy: empty, where their history begins."""
+    if not wait_until_captured(log, tables, stop):
+        return
+    with closing(log.reader()) as reader:
+        logged = reader.tables()
+    for table in tables:
+        told = f"the beginning of {table.record.upstream}"
+        with troubles.of(table, "beginning"), table.writing, spark_breaking_off(told):
+            if not table.gone and not stop.is_set():
+                _create(store, table, logged[table.record.upstream])
+                table.look_up()
+
+
+def _create(store: TableStore, table: FollowedTable, logged: LoggedTable) -> None:
+    captured = table.captured
+    shutil.rmtree(table.quarantine, ignore_errors=True)
+    table.base.schema = captured.table_schema()
+    table.base.create(
+        store.rows(table.base.schema.columns.empty_table()),
+        logged.valid,
+        {"penstock.source": table.record.source},
+        captured.comment or "",
+        captured.comments(),
+        captured.generation,
+    )
+
+
+def wait_until_captured(log: ChangeLog, tables: Sequence[FollowedTable], stop: threading.Event) -> bool:
+    """Wait until capture has begun these tables: a copy made before could miss what comes between."""
+    with closing(log.reader()) as reader:
+        while not stop.is_set():
+            logged = reader.tables()
+            if all(table.gone or _has_begun(table.captured, logged.get(table.captured.name)) for table in tables):
+                return True
+            stop.wait(_CAPTURED_LOOK_SECONDS)
+    return False
+
+
+def _has_begun(table: ProducedTable, logged: LoggedTable | None) -> bool:
+    return logged is not None and logged.generation >= table.generation
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A snapshot, the tables as they were then, and the files that held them."""
+
+    conninfo: str
+    snapshot: ExportedSnapshot
+    tables: Mapping[TableName, CapturedTable]
+    files: Mapping[int, TableFiles]
+
+    @classmethod
+    def by(cls, snapshot: ExportedSnapshot, spec: PostgresSource) -> Self:
+        """Look at what a snapshot shows of the tables of a source."""
+        conninfo, tables = spec.conninfo(), spec.tables_at(snapshot.name)
+        with connect(conninfo) as connection:
+            take_snapshot(connection, snapshot.name)
+            return cls(conninfo, snapshot, tables, table_files(connection, [table.oid for table in tables.values()]))
+
+    def still_shows(self, table: TableName) -> bool:
+        """Whether all rows of a table could be read until now: it was neither truncated nor rewritten since."""
+        found = self.tables.get(table)
+        if found is None:
+            return True  # it was not there
+        with connect(self.conninfo) as connection:
+            return self.files[found.oid] <= table_files(connection, [found.oid])[found.oid]
+
+
+_LOOK_SECONDS = 1.0
+_PREFIX = ".copying-{}."
+
+
+class CopyWatch:
+    """Watches the copy of one table into `folder` while it is entered, in a thread of its own."""
+
+    def __init__(
+        self, conninfo: str, table: CapturedTable, total_bytes: int, folder: Path, note: Callable[[CopyProgress], None]
+    ) -> None:
+        self._conninfo = conninfo
+        self._table = table
+        self._total_bytes = total_bytes
+        self._note = note
+        _remove_left_over(folder)
+        self.notes = folder.with_name(_PREFIX.format(folder.name) + uuid.uuid4().hex[:12])
+        """Where workers leave their notes, and files until all are there."""
+        self.notes.mkdir(parents=True)
+        self._ranges: dict[int, Tally] = {}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name=f"penstock-watch-{table.name}", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin to watch."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop, and take the notes away."""
+        self._done.set()
+        self._thread.join()
+        shutil.rmtree(self.notes, ignore_errors=True)
+
+    def _watch(self) -> None:
+        while not self._done.is_set():
+            with suppress(PenstockError, psycopg.Error), connect(self._conninfo, "penstock progress") as connection:
+                while not self._done.is_set():
+                    self._look(copying_sessions(connection, self._table))
+            self._look({})
+
+    def _look(self, running: dict[int, Tally]) -> None:
+        for found in (running, finished_ranges(self.notes)):
+            for number, tally in found.items():
+                known = self._ranges.get(number, Tally())
+                self._ranges[number] = Tally(max(known.rows, tally.rows), max(known.bytes, tally.bytes))
+        rows = sum(tally.rows for tally in self._ranges.values())
+        size = sum(tally.bytes for tally in self._ranges.values())
+        self._note(CopyProgress(rows, size, self._table.estimated_rows, self._total_bytes))
+        self._done.wait(_LOOK_SECONDS)
+
+
+def _remove_left_over(folder: Path) -> None:
+    """Remove what a process left that was killed at its copy; a table without a log has no files, either."""
+    for left in folder.parent.glob(_PREFIX.format(glob.escape(folder.name)) + "*"):
+        shutil.rmtree(left, ignore_errors=True)
+    if not (folder / "_delta_log").exists():
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,223 @@
+"""What is the case in a home: sources, tables, frontiers, lag, errors. One documented, versioned shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from penstock.catalog.bases import BaseVersion
+from penstock.catalog.progress import CopyProgress
+from penstock.catalog.states import TableState
+from penstock.catalog.store import Catalog, Debt, SourceRecord, TableRecord
+from penstock.changelog.interface import ChangeLogReader, Frontiers, LoggedTable
+from penstock.engine.lifecycle import HALF
+from penstock.engine.locks import holder
+from penstock.engine.records import debt_of, instance_of
+from penstock.errors import HistoryGone
+from penstock.layout import state_path
+from penstock.model import TableName
+from penstock.positions import Lsn
+
+__all__ = ["DebtStatus", "HomeStatus", "ReaderStatus", "SourceStatus", "TableStatus", "home_status", "leftovers"]
+
+_VERSION = 1
+_OWED = "could not be removed; each later start tries again, or run by hand:"
+_NOT_OURS = "left as it is, because another home may use it:"
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """One table: `behind` is what the log holds beyond its base table, in changes; the last fields are of its copy."""
+
+    name: str
+    upstream: str
+    state: str
+    position: str | None
+    behind: int
+    error: str | None
+    remedy: str | None
+    copied_rows: int | None = None
+    copied_bytes: int | None = None
+    estimated_rows: int | None = None
+    estimated_bytes: int | None = None
+    waiting: str | None = None
+
+
+@dataclass(frozen=True)
+class ReaderStatus:
+    """Who still needs history, and from where on; `expires` is None for a registered reader, which stays."""
+
+    name: str
+    position: str
+    expires: str | None
+
+
+@dataclass(frozen=True)
+class SourceStatus:
+    """One source; `lag_bytes` is None where it could not be asked, `log` where the change log is in the home.
+
+    `waiting` says for what it waits, if it does: for the rest of a transaction, for one. `valid_from` says from when on
+    its tables are valid, where they began in the middle of something.
+    """
+
+    name: str
+    kind: str
+    at: str
+    state: str
+    valid: str | None
+    durable: str | None
+    committed_at: str | None
+    latency_ms: float | None
+    lag_bytes: int | None
+    error: str | None
+    remedy: str | None
+    log: str | None
+    tables: list[TableStatus]
+    readers: list[ReaderStatus]
+    part_of: str | None = None
+    shard: str | None = None
+    waiting: str | None = None
+    valid_from: str | None = None
+
+
+@dataclass(frozen=True)
+class DebtStatus:
+    """What a source dropped by force left upstream; it goes when Postgres can be reached at a start."""
+
+    source: str
+    at: str
+    since: str
+    statements: list[str]
+    error: str | None
+
+
+@dataclass(frozen=True)
+class HomeStatus:
+    """A home; `running` is the pid of the process that runs it."""
+
+    version: int
+    home: str
+    running: int | None
+    sources: list[SourceStatus]
+    debts: list[DebtStatus] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the shape of ``penstock status --json``."""
+        return asdict(self)
+
+
+def home_status(home: Path, catalog: Catalog) -> HomeStatus:
+    """Look at everything once."""
+    running = holder(home)
+    sources = [_source(home, catalog, record, running) for record in catalog.sources()]
+    return HomeStatus(_VERSION, str(home), running, sources, [_debt(debt) for debt in catalog.debts()])
+
+
+def _debt(debt: Debt) -> DebtStatus:
+    instance = debt_of(debt)
+    since = datetime.fromisoformat(debt.since).replace(tzinfo=UTC)
+    statements = [line for line in instance.by_hand() if not line.startswith("--")]
+    return DebtStatus(debt.source, instance.place(), since.isoformat(), statements, debt.error)
+
+
+def _source(home: Path, catalog: Catalog, record: SourceRecord, running: int | None) -> SourceStatus:
+    log = catalog.log(record.name)
+    frontiers, tables, readers = None, [], []
+    if record.state not in HALF and log.exists():  # it may be half made, or half removed
+        with closing(log.reader()) as reader:
+            frontiers = reader.frontiers()
+            copies = catalog.progress(record.name) if running else {}  # what a process left that died is no progress
+            tables = _tables(catalog, record.name, reader, frontiers, copies)
+            readers = [ReaderStatus(p.reader, str(p.at), _moment(p.expires)) for p in reader.pins()]
+    instance = instance_of(record)
+    return SourceStatus(
+        name=record.name,
+        kind=record.kind,
+        at=instance.place(),
+        state=record.state.value,
+        valid=str(frontiers.valid) if frontiers else None,
+        durable=str(frontiers.durable) if frontiers else None,
+        committed_at=_moment(frontiers.committed_at if frontiers else None),
+        latency_ms=_latency(frontiers),
+        lag_bytes=instance.behind(frontiers.durable) if frontiers else None,
+        error=record.error,
+        remedy=record.remedy,
+        log=record.log,
+        tables=tables,
+        readers=readers,
+        part_of=record.part_of,
+        shard=record.shard,
+        waiting=instance.waiting(state_path(home, record.name)) if running else None,
+        valid_from=instance.valid_from(state_path(home, record.name)),
+    )
+
+
+def _tables(
+    catalog: Catalog, source: str, log: ChangeLogReader, frontiers: Frontiers, copies: Mapping[str, CopyProgress]
+) -> list[TableStatus]:
+    found, logged, ahead = [], log.tables(), catalog.errors_ahead(source)
+    for table in catalog.tables(source):
+        base = catalog.bases.newest(source, table.local, frontiers.durable)
+        behind = _behind(log, table.upstream, base.position, frontiers.durable) if base else 0
+        position = str(base.position) if base else None
+        name, upstream = f"{source}.{table.local}", str(table.upstream)
+        told = _told(table, logged.get(table.upstream), ahead.get(table.local), base)
+        known = (name, upstream, told.state.value, position, behind, told.error, told.remedy)
+        found.append(TableStatus(*known, *_copy(copies.get(table.local))))
+    return found
+
+
+def _told(
+    table: TableRecord,
+    logged: LoggedTable | None,
+    ahead: tuple[Lsn, str, str] | None,
+    base: BaseVersion | None,
+) -> TableRecord:
+    """Return what readers of a table are told: its error is in the log first, or found by one of them.
+
+    The catalog has it when apply comes there.
+    """
+    if table.state is not TableState.LIVE:
+        return table
+    if logged is not None and logged.error is not None:
+        return replace(table, state=TableState.FAILED, error=logged.error.message, remedy=logged.error.remedy)
+    if ahead is not None and (base is None or base.position < ahead[0]):
+        return replace(table, state=TableState.FAILED, error=ahead[1], remedy=ahead[2])
+    return table
+
+
+def _copy(copy: CopyProgress | None) -> tuple[int | None, int | None, int | None, int | None, str | None]:
+    if copy is None or copy.waiting is not None:
+        return None, None, None, None, copy.waiting if copy else None
+    return copy.rows, copy.bytes, copy.total_rows, copy.total_bytes, None
+
+
+def _behind(log: ChangeLogReader, table: TableName, base: Lsn, durable: Lsn) -> int:
+    """How many images the base table has not taken in; of a failed one they may be gone."""
+    try:
+        return log.extent(table, base, durable).rows
+    except HistoryGone:
+        return 0
+
+
+def _latency(frontiers: Frontiers | None) -> float | None:
+    """From the commit of the last transaction to its being readable, in milliseconds."""
+    if frontiers is None or frontiers.committed_at is None or frontiers.published_at is None:
+        return None
+    return round((frontiers.published_at - frontiers.committed_at).total_seconds() * 1000, 1)
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds") if moment else None
+
+
+def leftovers(status: HomeStatus, left: Sequence[str]) -> list[str]:
+    """Report what `Home.drop` left upstream: debts are retried, objects that may belong to another home are not."""
+    if not left:
+        return []
+    owed = {statement for debt in status.debts for statement in debt.statements}
+    return [_OWED if owed.intersection(left) else _NOT_OURS, *left]

@@ -1,0 +1,279 @@
+"""Transactions in flight: incomplete ones, where to start in the middle of a history, and changes without a position.
+
+**In flight** (`Flight`). An END is complete when all events that it counts were read, in each of our topics.
+Transactions complete in the order of their ENDs, which is commit order. Complete transactions are forgotten. An END is
+new if it is above all ENDs before it; otherwise it is a repeat. An END that is not above them, but later by the clock
+of the database than all that were ever read, cannot be a repeat: positions went back, because another server started.
+
+**Founding** (`Founding`): the first position from which every transaction is complete::
+
+    partition 0  … a a b │ b c e …        │ where reading begins, in each partition
+    partition 1  … b d   │ d e …          b and d have events on both sides of it: they cannot be counted.
+    metadata     … B C   │ D E …          All after d, the later of the two, is complete: valid from e on.
+
+The last events before the start show which transaction may be cut by it, in each partition. All transactions after the
+latest of these are complete. If these events are gone from Kafka, it is unknown which transactions lost events. Then an
+END that stays incomplete for a while, although later ones are complete, counts as one that began before the start. This
+happens only before the first tick: nothing was promised until then.
+
+Debezium may repeat messages at just that moment. A partition may then receive events of unwanted transactions that are
+older than what it had before. These events are *in doubt*: no cut lies among them until a later one of their partition
+was read, or until ENDs show that Debezium has passed all it had written. (Events that are lost in a crash of Debezium
+while the source is being created, in some partitions and not in others, cannot be detected.)
+
+**Unplaced** (`Unplaced`): the first transaction after a snapshot does not know the commit before it
+(``"sequence":"[null,…]"``). Its END tells its position. So messages of a partition are held back, from such a change
+on, until the END was read, which takes a moment. If Debezium was killed within that transaction, there is no END, and
+the next run starts with a snapshot. That is known when a copied row follows in the partition, or an END that comes
+later than the transaction. The transaction then has the position that the partition had before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import DefiniteError
+from penstock.sources.kafka.transactions.marks import UNKNOWN, Ends, Ints, MarkKind, Marks, joined
+
+__all__ = ["LOOK_BACK", "Flight", "Founding", "Missing", "Unplaced"]
+
+_OFFSET, _WHICH, _POSITION, _TIME, _FIXED = range(5)
+_WHICH_EVENT, _ORDER, _BEFORE = range(3)
+
+
+class Missing(NamedTuple):
+    """What is there of a transaction in one topic, and what its END says."""
+
+    topic: str
+    there: int
+    said: int
+
+
+class Flight:
+    """ENDs in order, and the events that count for them."""
+
+    def __init__(self, topics: Sequence[str], completed: int, highest: int, latest: int) -> None:
+        self._topics = tuple(topics)
+        self._rising = completed
+        """What an END has to lie above, to be in flight."""
+        self.highest = highest
+        """The highest END that was ever read."""
+        self.last = highest
+        """The one that was read last."""
+        self.latest = latest
+        """The latest time of an END that was read."""
+        self._ends = np.zeros((0, _FIXED + len(topics)), np.int64)
+        self._events = [np.zeros((0, 3), np.int64) for _ in topics]
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @property
+    def size(self) -> int:
+        """How many ENDs and events are held."""
+        return len(self._ends) + sum(len(events) for events in self._events)
+
+    def take_ends(self, topic: str, ends: Ends, wanted: Ints) -> None:
+        """Add ENDs, with how many events each has in each topic; repeats are left out."""
+        if not len(ends.offsets):
+            return
+        highest = np.maximum.accumulate(np.append(self.highest, ends.position))
+        latest = np.maximum.accumulate(np.append(self.latest, ends.times))
+        if np.any((ends.position <= highest[:-1]) & (ends.times > latest[:-1])):
+            message = f"positions in the topic {topic} went back: the database behind it is another one now"
+            raise DefiniteError(message, "Let Debezium write topics anew, drop the source and create it again.")
+        fixed = [ends.offsets, ends.which, ends.position, ends.times]
+        rows = np.concatenate([np.stack(fixed, axis=1), wanted], axis=1)
+        rising = np.maximum.accumulate(np.append(self._rising, ends.position))
+        self._ends = np.concatenate([self._ends, rows[ends.position > rising[:-1]]])
+        self._rising, self.last = int(rising[-1]), int(ends.position[-1])
+        self.highest, self.latest = int(highest[-1]), int(latest[-1])
+
+    def take_events(self, topic: int, which: Ints, order: Ints, before: Ints) -> None:
+        """Add changes in a topic that were not there before."""
+        if len(which):
+            self._events[topic] = np.concatenate([self._events[topic], np.stack([which, order, before], axis=1)])
+
+    def complete(self) -> npt.NDArray[np.bool_]:
+        """Say of each END whether all its events are there."""
+        there = self._there(len(self._ends))
+        more = there > self._ends[:, _FIXED:]
+        if more.any():
+            number, topic = np.argwhere(more)[0]
+            message = (
+                f"the topic {self._topics[topic]} has more events of transaction {self._ends[number, _WHICH]} "
+                f"({there[number, topic]}) than its END says ({self._ends[number, _FIXED + topic]})"
+            )
+            raise DefiniteError(message, "Name the tables of topics that are not called <prefix>.<schema>.<table>.")
+        complete: npt.NDArray[np.bool_] = np.all(there == self._ends[:, _FIXED:], axis=1)
+        return complete
+
+    def position(self, number: int) -> int:
+        """Return the position of an END, by its number among those in flight."""
+        return int(self._ends[number, _POSITION])
+
+    def time(self, number: int) -> int:
+        """Return when it committed, in milliseconds."""
+        return int(self._ends[number, _TIME])
+
+    def position_of(self, which: int) -> int | None:
+        """Return the position of a transaction's END, if it is in flight."""
+        found = self._ends[self._ends[:, _WHICH] == which, _POSITION]
+        return int(found[0]) if len(found) else None
+
+    def first_offset(self) -> int | None:
+        """Return where the first END in flight stands in its topic."""
+        return int(self._ends[0, _OFFSET]) if len(self._ends) else None
+
+    def first_before(self, above: int = -1) -> int | None:
+        """Return the first commit above a position that events in flight tell to be before them."""
+        found = [events[events[:, _BEFORE] > above, _BEFORE] for events in self._events]
+        return min((int(each.min()) for each in found if len(each)), default=None)
+
+    def without_end(self, completed: int) -> int | None:
+        """Return a transaction that lies before a position, and whose END is not among those up to it."""
+        known = self._ends[self._ends[:, _POSITION] <= completed, _WHICH]
+        for events in self._events:
+            lost = events[events[:, _BEFORE] < completed, _WHICH_EVENT]
+            lost = lost[~np.isin(lost, known)]
+            if len(lost):
+                return int(lost[0])
+        return None
+
+    def first_missing(self) -> tuple[int, list[Missing]] | None:
+        """Return the first transaction whose END was read, and what is there of it where something is missing."""
+        if not len(self._ends):
+            return None
+        there, said = self._there(1)[0], self._ends[0, _FIXED:]
+        lacking = [Missing(self._topics[n], int(there[n]), int(said[n])) for n in np.flatnonzero(there != said)]
+        return int(self._ends[0, _WHICH]), lacking
+
+    def without_ends(self) -> int:
+        """Return how many events wait for an END that was not read."""
+        return sum(int(np.sum(events[:, _BEFORE] >= self.highest)) for events in self._events)
+
+    def forget(self, completed: int) -> None:
+        """Let go of transactions up to a position."""
+        self._rising = max(self._rising, completed)
+        self._ends = self._ends[self._ends[:, _POSITION] > completed]
+        self._events = [events[events[:, _BEFORE] >= completed] for events in self._events]
+
+    def _there(self, count: int) -> Ints:
+        """Count the different events of the first ENDs, by topic."""
+        there = np.zeros((count, len(self._topics)), np.int64)
+        asked = self._ends[:count, _WHICH]
+        for topic, events in enumerate(self._events):
+            mine = events[np.isin(events[:, _WHICH_EVENT], asked)]
+            if not len(mine):
+                continue
+            mine = mine[np.lexsort((mine[:, _ORDER], mine[:, _WHICH_EVENT]))]
+            first = np.append(True, np.any(mine[1:, :_BEFORE] != mine[:-1, :_BEFORE], axis=1))
+            found, counts = np.unique(mine[first, _WHICH_EVENT], return_counts=True)
+            place = np.minimum(np.searchsorted(found, asked), len(found) - 1)
+            there[:, topic] = np.where(found[place] == asked, counts[place], 0)
+        return there
+
+
+LOOK_BACK = 16
+"""So many messages before the beginning of a partition are read: the last may be tombstones."""
+_PATIENCE_SECONDS = 10.0
+
+
+class Founding:
+    """Finds the position up to which transactions are not asked for."""
+
+    def __init__(self, patience: float = _PATIENCE_SECONDS) -> None:
+        self._patience = patience
+        self._last: tuple[int, int] | None = None
+        self._base: int | None = None
+        self._stuck: tuple[int, float] | None = None
+
+    def saw(self, earlier: Marks) -> None:
+        """Take messages of a partition before its beginning."""
+        changes = np.flatnonzero(earlier.kinds == MarkKind.CHANGE)
+        if len(changes):
+            found = (int(earlier.before[changes[-1]]), int(earlier.which[changes[-1]]))
+            self._last = max(found, self._last or found)
+
+    def base(self, flight: Flight, now: float) -> int | None:
+        """Return the position by what is known now, when all that was there was read; None where it is not known."""
+        if self._base is None:
+            self._base = self._after_last(flight)
+        elif (passed_by := self._passed_by(flight, now)) is not None:
+            self._base = passed_by
+        return self._base
+
+    def _after_last(self, flight: Flight) -> int | None:
+        """Return the END of the last transaction that may be cut: from the metadata, or from those that follow it."""
+        if self._last is None:
+            return 0
+        before, which = self._last
+        found = flight.position_of(which)
+        return flight.first_before(before) if found is None else found
+
+    def _passed_by(self, flight: Flight, now: float) -> int | None:
+        """Return the END before the first complete one, if nothing came for those before that for long enough."""
+        complete = flight.complete()
+        if not complete.any() or complete[0]:
+            self._stuck = None
+            return None
+        head = flight.position(0)
+        if self._stuck is None or self._stuck[0] != head:
+            self._stuck = (head, now)
+        if now - self._stuck[1] < self._patience:
+            return None
+        return flight.position(int(np.argmax(complete)) - 1)
+
+
+class Unplaced:
+    """What is held back of one partition."""
+
+    def __init__(self) -> None:
+        self._held: Marks | None = None
+        self._read = 0
+
+    def __len__(self) -> int:
+        return 0 if self._held is None else len(self._held.offsets)
+
+    def take(self, marks: Marks, read: int) -> None:
+        """Add messages that follow; the partition was read up to an offset."""
+        self._held = marks if self._held is None else joined(self._held, marks)
+        self._read = max(self._read, read)
+
+    def give(self, end_of: Callable[[int], int | None], highest: int, floor: int) -> tuple[Marks, int]:
+        """Return the messages whose place is known by now, and up to where the partition is read with them.
+
+        `end_of` returns the END of a transaction, where it is known; `highest` is the highest one that was read;
+        `floor` is where the partition is before these messages.
+        """
+        assert self._held is not None
+        marks = self._placed(self._held, end_of, highest, floor)
+        unknown = marks.before == UNKNOWN
+        count = int(np.argmax(unknown)) if unknown.any() else len(unknown)
+        numbers = np.arange(len(unknown))
+        self._held = marks.chosen(numbers >= count) if count < len(unknown) else None
+        read = self._read if self._held is None else int(self._held.offsets[0])
+        return marks.chosen(numbers < count), read
+
+    def _placed(self, marks: Marks, end_of: Callable[[int], int | None], highest: int, floor: int) -> Marks:
+        before: Ints = marks.before.copy()
+        for which in np.unique(marks.which[before == UNKNOWN]):
+            mine = (before == UNKNOWN) & (marks.which == which)
+            end = end_of(int(which))
+            if end is not None:
+                before[mine] = end - 1
+            elif _has_no_end(marks, int(np.flatnonzero(mine)[-1]), highest):
+                before[mine] = max(floor, 0, int(before[: np.argmax(mine)].max(initial=0)))
+        return replace(marks, before=before)
+
+
+def _has_no_end(marks: Marks, number: int, highest: int) -> bool:
+    """Say whether what follows a change shows that the END of its transaction was never written."""
+    kinds, before = marks.kinds[number + 1 :], marks.before[number + 1 :]
+    later = (kinds == MarkKind.CHANGE) & (before >= 0) & (before <= highest)
+    return bool(np.any(kinds == MarkKind.COPIED) or np.any(later))

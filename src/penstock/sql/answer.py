@@ -1,0 +1,99 @@
+"""Answers to Penstock's statements: a message, or rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.catalog.repairs import Repair
+from penstock.engine.status import HomeStatus
+from penstock.engine.verify_report import VerifyReport, VerifyTable
+
+__all__ = ["Answer", "repaired", "show_errors", "show_repairs", "show_sources", "show_tables", "verify_answer"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a statement."""
+
+    told: str = ""
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str | int | None]] = ()
+
+
+def show_sources(status: HomeStatus) -> Answer:
+    """Answer ``SHOW SOURCES``."""
+    columns = ("name", "kind", "state", "tables", "valid", "durable", "committed_at", "lag_bytes", "error")
+    rows = [
+        (s.name, s.kind, s.state, len(s.tables), s.valid, s.durable, s.committed_at, s.lag_bytes, s.error)
+        for s in status.sources
+    ]
+    return Answer(columns=columns, rows=rows)
+
+
+def show_tables(status: HomeStatus, source: str | None = None) -> Answer:
+    """Answer ``SHOW TABLES``."""
+    columns = ("name", "upstream", "state", "position", "behind", "error")
+    rows = [
+        (t.name, t.upstream, t.state, t.position, t.behind, t.error)
+        for s in status.sources
+        if source in (None, s.name, s.part_of)
+        for t in s.tables
+    ]
+    return Answer(columns=columns, rows=rows)
+
+
+def show_errors(status: HomeStatus) -> Answer:
+    """Answer ``SHOW ERRORS``: of sources and of tables, with what to do about each."""
+    of_sources = [(s.name, s.error, s.remedy) for s in status.sources if s.error]
+    of_tables = [(t.name, t.error, t.remedy) for s in status.sources for t in s.tables if t.error]
+    of_debts = [(d.source, d.error, "\n".join(d.statements)) for d in status.debts if d.error]
+    return Answer(columns=("name", "error", "remedy"), rows=[*of_sources, *of_tables, *of_debts])
+
+
+def show_repairs(repairs: Sequence[Repair]) -> Answer:
+    """Answer ``SHOW REPAIRS``."""
+    columns = (
+        "id",
+        "table",
+        "rows",
+        "state",
+        "asked_by",
+        "asked_at",
+        "low",
+        "high",
+        "rows_read",
+        "rows_changed",
+        "error",
+    )
+    return Answer(columns=columns, rows=[_repair_row(repair) for repair in repairs])
+
+
+def repaired(repair: Repair) -> str:
+    """Tell what a repair did."""
+    rows = f"{repair.rows_read or 0:,} rows read upstream, {repair.rows_changed or 0:,} changed here"
+    return f"repaired {repair.source}.{repair.table}: {rows}, between {repair.low} and {repair.high}"
+
+
+def _repair_row(repair: Repair) -> tuple[str | int | None, ...]:
+    low, high = (None if position is None else str(position) for position in (repair.low, repair.high))
+    chosen = repair.chosen
+    keys = len(chosen.get("keys", ()))
+    rows = f"{keys:,} key{'s' * (keys != 1)}" if "keys" in chosen else chosen.get("where", "all")
+    asked = (repair.id, f"{repair.source}.{repair.table}", rows, repair.state.value, repair.asked_by, repair.asked_at)
+    return (*asked, low, high, repair.rows_read, repair.rows_changed, repair.error)
+
+
+def verify_answer(report: VerifyReport) -> Answer:
+    """Answer ``VERIFY``."""
+    columns = ("table", "upstream", "result", "rows", "position", "missing", "unexpected", "changed", "keys", "error")
+    rows = [
+        (t.name, t.upstream, t.result, t.rows, t.position, t.missing, t.unexpected, t.changed, _keys(t), t.error)
+        for t in report.tables
+    ]
+    return Answer(columns=columns, rows=rows)
+
+
+def _keys(table: VerifyTable) -> str | None:
+    return " ".join(json.dumps(found.key, ensure_ascii=False) for found in table.keys) or None

@@ -1,0 +1,142 @@
+"""The first copy of a table: Spark tasks read ranges of its pages at one exported snapshot, straight into Delta.
+
+::
+
+    exported snapshot at S ─▶ one task per range of pages ─▶ COPY … (FORMAT binary) ─▶ Arrow ─▶ a Parquet file
+                                                                      all files ─▶ Delta, one commit at S
+
+Workers write the files themselves, beside the table, and only what Delta has to know of them goes through the JVM.
+(A table whose columns have to be called otherwise in the files is written by Spark, as rows.) Each worker notes in a
+folder how much a range that is finished has given; see `penstock.engine.snapshot`.
+
+The base table then stands at S: changes whose commit ends at or before S are in it, and apply goes on after S. No gap
+and no overlap. If the copy dies, nothing is committed, and the table is copied again at a new snapshot.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StringType, StructField, StructType
+
+from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.copy import PageRange, Tally, copy_range
+from penstock.sources.postgres.slot import ExportedSnapshot
+from penstock.spark.boundary import carrying
+from penstock.spark.planner_noise import hush
+from penstock.spark.ranges import spark_schema
+from penstock.tables.parquet_files import indexed_columns, write_file
+
+__all__ = ["CopySource", "files_of_ranges", "finished_ranges", "note_range", "rows_of_ranges"]
+
+
+hush()
+
+
+def rows_of_ranges(
+    spark: SparkSession,
+    conninfo: str,
+    snapshot: ExportedSnapshot,
+    table: CapturedTable,
+    ranges: Sequence[PageRange],
+    notes: Path | None = None,
+) -> DataFrame:
+    """Return the rows in some ranges of pages, a task each."""
+    request = _Request(conninfo, snapshot, table, ranges, notes)
+    return _frame(spark, request, spark_schema(table.table_schema().columns))
+
+
+def files_of_ranges(
+    spark: SparkSession,
+    conninfo: str,
+    snapshot: ExportedSnapshot,
+    table: CapturedTable,
+    ranges: Sequence[PageRange],
+    folder: Path,
+    notes: Path | None = None,
+) -> list[str]:
+    """Write the rows in some ranges of pages into files under `folder`, a task each; return what adds them to Delta."""
+    request = _Request(conninfo, snapshot, table, ranges, notes, folder)
+    structure = StructType([StructField("action", StringType())])
+    return [str(row.action) for row in _frame(spark, request, structure).collect()]
+
+
+def note_range(notes: Path, number: int, tally: Tally) -> None:
+    """Note how much a finished range has given."""
+    begun = notes / f"{number}.{uuid.uuid4().hex}.part"
+    begun.write_text(json.dumps([tally.rows, tally.bytes]))
+    begun.rename(notes / f"{number}.json")
+
+
+def finished_ranges(notes: Path) -> dict[int, Tally]:
+    """Return how much each finished range has given, by its number."""
+    return {int(path.stem): Tally(*json.loads(path.read_text())) for path in notes.glob("*.json")}
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What to copy, as it travels to Spark's workers: made by us, in this process, and by nobody else."""
+
+    conninfo: str
+    snapshot: ExportedSnapshot
+    table: CapturedTable
+    ranges: Sequence[PageRange]
+    notes: Path | None = None
+    folder: Path | None = None
+    """Where files are to be written; None: the rows are wanted."""
+
+    def read(self, number: int) -> Iterator[pa.RecordBatch]:
+        """Copy one range, and note how much it was."""
+        tally = Tally()
+        pages, lsn = self.ranges[number], self.snapshot.lsn
+        batches = copy_range(self.conninfo, self.snapshot.name, self.table, pages, lsn, number=number, tally=tally)
+        if self.folder is None:
+            yield from batches
+        else:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            schema = self.table.table_schema()
+            columns = schema.columns.remove_metadata()
+            action = write_file(self.folder, columns, batches, indexed_columns(columns, schema.key)).add
+            yield pa.RecordBatch.from_pydict({"action": pa.array([action] if action else [], pa.string())})
+        if self.notes is not None:
+            note_range(self.notes, number, tally)
+
+
+def _frame(spark: SparkSession, request: _Request, structure: StructType) -> DataFrame:
+    spark.dataSource.register(CopySource)
+    packed = base64.b64encode(pickle.dumps(request)).decode("ascii")
+    return spark.read.format(CopySource.name()).schema(structure).option("request", packed).load()
+
+
+class CopySource(DataSource):
+    """Reads one upstream table at a snapshot: ours alone, not a format for users."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name under which it is registered."""
+        return "penstock-copy"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of the requested ranges."""
+        return _CopyReader(pickle.loads(base64.b64decode(self.options["request"])))  # noqa: S301 - `_frame` made it
+
+
+class _CopyReader(DataSourceReader):
+    def __init__(self, request: _Request) -> None:
+        self._request = request
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(number) for number in range(len(self._request.ranges))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with carrying():
+            yield from self._request.read(partition.value)

@@ -1,0 +1,132 @@
+"""A database under capture, for tests of what happens to it while it runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.catalog.store import Catalog
+from penstock.engine.runner import Running
+from penstock.home import Home
+from penstock.layout import base_path, catalog_path
+from penstock.live import Live
+from penstock.model import TableName, TableSchema
+from penstock.positions import Lsn
+from penstock.tables.interface import TableStore
+from penstock.tables.spark_tables import table_store
+from penstock.testing.memory_tables import MemoryTables
+from penstock.testing.waiting import PATIENCE
+from penstock.testing.waiting import until as until
+
+
+@contextmanager
+def running_shop(
+    path: Path, database: Any, chosen: SparkSession | TableStore, made: str, **options: Any
+) -> Iterator[Shop]:
+    """Make tables, capture them as the source `shop`, and run that."""
+    database.execute(made)
+    home, said, store = Home(path), list[str](), table_store(chosen)
+    home.create(database.url, "shop", **options)
+    with home.run(store, said.append) as running:
+        running.wait_live(PATIENCE)
+        yield Shop(home, database, store, running, said)
+
+
+class Shop:
+    """A home with the source `shop`, which runs."""
+
+    def __init__(self, home: Home, database: Any, store: TableStore, running: Running, said: list[str]) -> None:
+        self.home, self.database, self.store, self.running, self.said = home, database, store, running, said
+        self.catalog = Catalog(catalog_path(home.path))
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session, of a shop whose tables are in Spark."""
+        return self.store.spark
+
+    def live(self) -> Live:
+        """A view of now."""
+        return self.home.live(self.store)
+
+    def rows(self, table: str, source: str = "shop") -> list[dict[str, Any]]:
+        """The rows of a live table, as of now."""
+        found: Any = self.live().table(f"{source}.{table}")
+        read = found.toArrow() if isinstance(found, DataFrame) else found
+        rows: list[dict[str, Any]] = read.to_pylist()
+        return rows
+
+    def state(self, table: str) -> str | None:
+        """What the status says of a table; None where it does not know it."""
+        (source,) = self.home.status().sources
+        return next((str(found.state) for found in source.tables if found.upstream == f"public.{table}"), None)
+
+    def equal(self) -> bool:
+        """Whether every table that can be compared is as it is upstream, at one position."""
+        verdicts = [verdict for verdict in self.home.verify(self.store, "shop") if verdict.error is None]
+        assert verdicts
+        return all(verdict.equal for verdict in verdicts)
+
+    def columns(self, table: str) -> list[str]:
+        """The columns of a live table."""
+        found: Any = self.live().table(f"shop.{table}")
+        return list(found.columns if isinstance(found, DataFrame) else found.column_names)
+
+    def base_columns(self, table: str) -> list[str]:
+        """The columns of a base table."""
+        state = self.store.base(self._path(table), TableSchema(TableName("public", table), pa.schema([]), ())).state()
+        return [] if state is None else list(state.schema.columns.names)
+
+    def published(self) -> set[str]:
+        """The tables in the publication."""
+        return {name for (name,) in self.database.execute("SELECT tablename FROM pg_publication_tables")}
+
+    def _path(self, table: str) -> Path:
+        return base_path(self.home.path, "shop", table).absolute()
+
+    def plant(self, table: str, change: Callable[[DeltaTable], object]) -> None:
+        """Change a Delta table behind everybody's back, so that live views show it."""
+        delta = DeltaTable.forPath(self.spark, str(self._path(table)))
+        change(delta)
+        self._note(table, delta.history(1).select("version").collect()[0][0])
+
+    def tamper(self, table: str, change: Callable[[pa.Table], pa.Table]) -> None:
+        """The same with a table in memory."""
+        assert isinstance(self.store, MemoryTables)
+        self._note(table, self.store.tamper(self._path(table), change))
+
+    def _note(self, table: str, version: int) -> None:
+        """Let live views show a version that Penstock did not write."""
+        before = self.catalog.bases.newest("shop", table, Lsn((1 << 63) - 1))
+        assert before is not None
+        assert version > before.version
+        self.catalog.bases.note("shop", table, type(before)(version, before.position, before.schema))
+
+    @contextmanager
+    def writing(self, *statements: str) -> Iterator[None]:
+        """Run statements (with one parameter, a number that grows) again and again meanwhile."""
+        over = threading.Event()
+
+        def write() -> None:
+            with self.database.connect() as connection:
+                number = 1_000_000
+                while not over.is_set():
+                    number += 1
+                    for statement in statements:
+                        connection.execute(statement, [number])
+                    time.sleep(0.01)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()

@@ -1,0 +1,69 @@
+"""The capture process over a failover: it goes on by itself, and what it goes on with is in the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engine.test_capture import Home, capturing
+
+from penstock.embedded.postgres import EmbeddedPostgres
+from penstock.engine.records import database_instance_of
+from penstock.sources.postgres.connection import connect_replication
+from penstock.testing.postgres import chosen_version, start_postgres
+from penstock.testing.waiting import until
+
+
+@dataclass
+class Pair:
+    """A primary and its standby, as one database that is found by either address."""
+
+    primary: EmbeddedPostgres
+    standby: EmbeddedPostgres
+    name: str = "shop"
+
+    @property
+    def url(self) -> str:
+        hosts = f"127.0.0.1:{self.primary.port},127.0.0.1:{self.standby.port}"
+        return f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write"
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        return (self.primary if self.primary.running else self.standby).execute(statement)
+
+    def slot_came_along(self) -> bool:
+        self.primary.execute("SELECT pg_log_standby_snapshot()")
+        return bool(self.standby.execute("SELECT 1 FROM pg_replication_slots WHERE synced AND NOT temporary"))
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with ExitStack() as stack:
+        primary = stack.enter_context(start_postgres())
+        standby = stack.enter_context(primary.standby("standby_1", sync_replication_slots="on"))
+        primary.execute("ALTER SYSTEM SET synchronized_standby_slots = 'standby_1'")
+        primary.execute("SELECT pg_reload_conf()")
+        yield Pair(primary, standby)
+
+
+@pytest.mark.skipif((chosen_version() or 18) < 17, reason="slots are synchronised from Postgres 17 on")
+def test_it_goes_on_at_the_promoted_standby(pair: Pair, tmp_path: Path) -> None:
+    home = Home(tmp_path / "home", pair)
+    with connect_replication(pair.primary.url) as replication:
+        replication.execute("ALTER_REPLICATION_SLOT penstock_shop (FAILOVER true)")
+    with capturing(home) as process:
+        home.insert(1)
+        home.arrives(1)
+        until(pair.slot_came_along, "the slot on the standby")
+        pair.primary.kill()
+        pair.standby.promote()
+        home.insert(2)
+        home.arrives(1, 2)
+        process.kill()  # the next one knows nothing but the catalog and a log that lies beyond the fork
+    assert database_instance_of(home.record).timeline == 2
+    with capturing(home):
+        home.insert(3)
+        home.arrives(1, 2, 3)

@@ -1,0 +1,333 @@
+"""Create, drop, recover: whatever fails in between, nothing stays behind that nobody knows of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.catalog.states import SourceState, TableState
+from penstock.catalog.store import Catalog
+from penstock.embedded.postgres import EmbeddedPostgres
+from penstock.engine import lifecycle
+from penstock.engine.lifecycle import create_source, drop_source, recover
+from penstock.engine.records import database_instance_of
+from penstock.engine.status import home_status
+from penstock.engine.table_names import told_apart
+from penstock.errors import DefiniteError, TransientError
+from penstock.layout import catalog_path, lake_path, log_path
+from penstock.model import TableName
+from penstock.sources.postgres import config
+from penstock.sources.postgres.config import PostgresInstanceConfig
+from penstock.sources.postgres.slot import create_slot
+from penstock.sources.postgres.spec import PostgresSource
+from penstock.testing.postgres import start_postgres
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return Catalog(catalog_path(tmp_path))
+
+
+@pytest.fixture
+def source(database: Any) -> PostgresSource:
+    """A source with one table that can be captured and one that cannot."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE keyless (id int)")
+    return PostgresSource.from_url(database.url, database.name)
+
+
+def upstream(database: Any) -> set[str]:
+    """The slots and publications in this database."""
+    slots = "SELECT 'slot ' || slot_name FROM pg_replication_slots WHERE database = current_database()"
+    return {
+        row[0] for row in database.execute(f"{slots} UNION ALL SELECT 'publication ' || pubname FROM pg_publication")
+    }
+
+
+def test_create_and_drop(database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path) -> None:
+    name = source.name
+    create_source(tmp_path, catalog, source)
+    record = catalog.source(name)
+    assert record is not None
+    assert record.state is SourceState.READY
+    assert PostgresSource.model_validate_json(record.spec) == source
+    assert database_instance_of(record).start() > 0
+    assert log_path(tmp_path, name).exists()
+    assert upstream(database) == {f"slot penstock_{name}", f"publication penstock_{name}"}
+    keyless, captured = catalog.tables(name)
+    assert (captured.upstream, captured.local, captured.state) == (TableName("public", "t"), "t", TableState.PENDING)
+    assert (keyless.state, keyless.error) == (
+        TableState.FAILED,
+        "it has no primary key: once it is published, UPDATE and DELETE on it fail",
+    )
+    lake_path(tmp_path, name).mkdir(parents=True)
+    assert drop_source(tmp_path, catalog, name) == []
+    assert (catalog.sources(), catalog.tables(), upstream(database)) == ([], [], set())
+    assert not lake_path(tmp_path, name).exists()
+    assert list((tmp_path / "log").iterdir()) == []
+
+
+def test_the_same_name_twice(database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path) -> None:
+    create_source(tmp_path, catalog, source)
+    with pytest.raises(DefiniteError, match="already") as caught:
+        create_source(tmp_path, catalog, source)
+    assert f"penstock drop {source.name}" in caught.value.remedy
+    assert len(upstream(database)) == 2
+    drop_source(tmp_path, catalog, source.name)
+
+
+def test_dropping_what_is_not_there(catalog: Catalog, tmp_path: Path) -> None:
+    with pytest.raises(DefiniteError, match="no source x"):
+        drop_source(tmp_path, catalog, "x")
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+ERRORS = [Crash(), KeyboardInterrupt(), psycopg.OperationalError("lost"), DefiniteError("no")]
+PLACES = [
+    (config, "identify"),
+    (config, "create_publication"),
+    (config, "create_slot"),
+    (lifecycle, "_make_log"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(("module", "step"), PLACES, ids=[step for _, step in PLACES])
+def test_create_fails_at_any_step(
+    database: Any,
+    source: PostgresSource,
+    catalog: Catalog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: Any,
+    step: str,
+    error: BaseException,
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(module, step, failing(error))
+        with pytest.raises((type(error), DefiniteError, TransientError)):
+            create_source(tmp_path, catalog, source)
+    assert (upstream(database), catalog.sources()) == (set(), [])
+    create_source(tmp_path, catalog, source)
+    drop_source(tmp_path, catalog, source.name)
+
+
+def test_the_slot_was_made_but_its_answer_was_lost(
+    database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = create_slot
+
+    def make_and_lose(connection: Any, name: str, **flags: bool) -> Any:
+        made(connection, name, **flags)
+        raise psycopg.OperationalError("the connection was lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(config, "create_slot", make_and_lose)
+        with pytest.raises(TransientError, match="connection was lost"):
+            create_source(tmp_path, catalog, source)
+    assert (upstream(database), catalog.sources()) == (set(), [])
+
+
+def test_names_of_somebody_else_are_left_alone(
+    database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another Penstock makes slot and publication of this name between our preflight and our prepare."""
+    (instance,) = source.create_instances(1)
+    monkeypatch.setattr(PostgresSource, "create_instances", lambda *_: [instance])
+    theirs = instance.prepare()
+    with pytest.raises(DefiniteError, match="already exists"):
+        create_source(tmp_path, catalog, source)
+    assert len(upstream(database)) == 2
+    assert catalog.sources() == []
+    theirs.cleanup()
+    database.execute(f"SELECT pg_create_logical_replication_slot('{instance.slot}', 'pgoutput')")
+    with pytest.raises(DefiniteError, match="already exists"):
+        create_source(tmp_path, catalog, source)
+    assert upstream(database) == {f"slot {instance.slot}"}
+
+
+def test_a_process_that_died_in_create_is_cleaned_up_after(
+    database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of ours runs after the crash: the next start finds the record."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Catalog, "made", failing(Crash()))
+        patched.setattr(Catalog, "remove_source", failing(Crash()))
+        patched.setattr(PostgresInstanceConfig, "cleanup", failing(Crash()))
+        with pytest.raises(Crash):
+            create_source(tmp_path, catalog, source)
+    assert len(upstream(database)) == 2
+    record = catalog.source(source.name)
+    assert record is not None
+    assert record.state is SourceState.CREATING
+    recover(tmp_path, catalog)
+    assert (upstream(database), catalog.sources()) == (set(), [])
+    assert not log_path(tmp_path, source.name).exists()
+
+
+@pytest.mark.parametrize("step", ["_clean_upstream", "remove_files"])
+def test_a_process_that_died_in_drop_is_finished(
+    database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    create_source(tmp_path, catalog, source)
+    with monkeypatch.context() as patched:
+        patched.setattr(lifecycle, step, failing(Crash()))
+        with pytest.raises(Crash):
+            drop_source(tmp_path, catalog, source.name)
+    record = catalog.source(source.name)
+    assert record is not None
+    assert record.state is SourceState.DROPPING
+    recover(tmp_path, catalog)
+    assert (upstream(database), catalog.sources()) == (set(), [])
+    assert not log_path(tmp_path, source.name).exists()
+
+
+def test_recover_leaves_what_is_whole(source: PostgresSource, catalog: Catalog, tmp_path: Path) -> None:
+    create_source(tmp_path, catalog, source)
+    recover(tmp_path, catalog)
+    assert [record.state for record in catalog.sources()] == [SourceState.READY]
+    drop_source(tmp_path, catalog, source.name)
+
+
+def test_drop_while_postgres_is_down(tmp_path: Path, catalog: Catalog) -> None:
+    with start_postgres(fsync=False) as server:
+        server.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        create_source(tmp_path, catalog, PostgresSource.from_url(server.url, "shop"))
+        server.stop()
+        with pytest.raises(TransientError, match="not gone yet") as caught:
+            drop_source(tmp_path, catalog, "shop")
+        record = catalog.source("shop")
+        assert record is not None
+        assert record.state is SourceState.DROPPING
+        assert log_path(tmp_path, "shop").exists()
+        left = drop_source(tmp_path, catalog, "shop", force=True)
+        assert catalog.sources() == []
+        assert not log_path(tmp_path, "shop").exists()
+        assert "\n".join(left) in caught.value.remedy
+        assert "--force" in caught.value.remedy
+        server.start()
+        for statement in left:
+            server.execute(statement)
+        assert (
+            server.execute("SELECT 1 FROM pg_replication_slots") == server.execute("SELECT 1 FROM pg_publication") == []
+        )
+
+
+# -- what cannot be reached ------------------------------------------------------------------------------------------
+
+
+def left_upstream(server: EmbeddedPostgres) -> int:
+    return len(server.execute("SELECT 1 FROM pg_replication_slots")) + len(
+        server.execute("SELECT 1 FROM pg_publication")
+    )
+
+
+@pytest.fixture
+def away(catalog: Catalog, tmp_path: Path) -> Iterator[EmbeddedPostgres]:
+    """A server with a captured database, which has gone away."""
+    with start_postgres(fsync=False) as server:
+        server.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        create_source(tmp_path, catalog, PostgresSource.from_url(server.url, "shop"))
+        server.stop()
+        yield server
+
+
+def test_one_that_is_away_keeps_no_other_from_being_recovered(
+    away: EmbeddedPostgres, database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path
+) -> None:
+    create_source(tmp_path, catalog, source)
+    catalog.set_source("shop", SourceState.DROPPING)
+    catalog.set_source(source.name, SourceState.CREATING)
+    (waiting,) = recover(tmp_path, catalog)
+    assert "shop is not gone yet" in waiting.message
+    (shop,) = catalog.sources()
+    assert (shop.name, shop.state, shop.error) == ("shop", SourceState.DROPPING, waiting.message)
+    assert upstream(database) == set()
+    away.start()
+    assert recover(tmp_path, catalog) == []
+    assert (catalog.sources(), left_upstream(away)) == ([], 0)
+
+
+def test_a_debt_is_remembered_and_settled(away: EmbeddedPostgres, catalog: Catalog, tmp_path: Path) -> None:
+    left = drop_source(tmp_path, catalog, "shop", force=True)
+    (debt,) = catalog.debts()
+    assert (debt.source, debt.error, catalog.sources()) == ("shop", None, [])
+    (shown,) = home_status(tmp_path, catalog).debts
+    assert (shown.source, shown.statements) == ("shop", left[1:])
+    assert shown.at == f"127.0.0.1:{away.port}/postgres"
+    (waiting,) = recover(tmp_path, catalog)
+    assert left[1] in waiting.remedy
+    assert "cannot reach Postgres" in str(catalog.debts()[0].error)
+    away.start()
+    assert left_upstream(away) == 2
+    assert recover(tmp_path, catalog) == []
+    assert (catalog.debts(), left_upstream(away)) == ([], 0)
+
+
+def test_a_debt_that_was_paid_by_hand(away: EmbeddedPostgres, catalog: Catalog, tmp_path: Path) -> None:
+    left = drop_source(tmp_path, catalog, "shop", force=True)
+    away.start()
+    for statement in left:
+        away.execute(statement)
+    assert (recover(tmp_path, catalog), catalog.debts()) == ([], [])
+
+
+@pytest.mark.parametrize("home", ["same", "other"])
+def test_a_debt_is_no_reason_to_drop_what_a_new_source_made(
+    away: EmbeddedPostgres, catalog: Catalog, tmp_path: Path, home: str
+) -> None:
+    left = drop_source(tmp_path, catalog, "shop", force=True)
+    away.start()
+    for statement in left:
+        away.execute(statement)
+    elsewhere = tmp_path if home == "same" else tmp_path / "other"
+    owner = catalog if home == "same" else Catalog(catalog_path(elsewhere))
+    create_source(elsewhere, owner, PostgresSource.from_url(away.url, "shop"))
+    assert recover(tmp_path, catalog) == []
+    assert (catalog.debts(), left_upstream(away)) == ([], 2)
+
+
+def test_what_is_the_users_is_no_debt(database: Any, catalog: Catalog, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
+    database.execute(f"SELECT pg_create_logical_replication_slot('{database.name}', 'pgoutput')")
+    theirs = {"publication": "p", "publication_ownership": "user", "slot": database.name, "slot_ownership": "user"}
+    create_source(tmp_path, catalog, PostgresSource.from_url(database.url, "shop", **theirs))
+    assert drop_source(tmp_path, catalog, "shop") == []
+    assert upstream(database) == {f"slot {database.name}", "publication p"}
+
+
+def test_the_name_that_was_asked_for(database: Any, catalog: Catalog, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+    tables = ("public.a AS B", "public.b")
+    create_source(tmp_path, catalog, PostgresSource.from_url(database.url, database.name, tables=tables))
+    assert [table.local for table in catalog.tables()] == ["B", "public_b"]
+    drop_source(tmp_path, catalog, database.name)
+
+
+LOCAL = [
+    (["public.a", "public.b"], ["a", "b"]),
+    (["public.a", "sales.a", "sales.b"], ["public_a", "sales_a", "b"]),
+    (["public.a", "sales.a", "public.sales_a"], ["public_a", "sales_a_2", "sales_a"]),
+    (["public.Orders", "public.orders"], ["public_Orders", "public_orders_2"]),
+    (["public.a/b", "public.order items", "public...", "public.é"], ["a_b", "order items", "__", "é"]),
+]
+
+
+@pytest.mark.parametrize(("tables", "local"), LOCAL)
+def test_local_names_are_told_apart_and_are_names_of_folders(tables: list[str], local: list[str]) -> None:
+    names = [TableName.parse(table) for table in tables]
+    found = told_apart(names, {})
+    assert [found[name] for name in names] == local

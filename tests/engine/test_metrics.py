@@ -1,0 +1,54 @@
+"""The status as metrics."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.engine.metrics import metrics_text
+from penstock.engine.status import HomeStatus, ReaderStatus, SourceStatus, TableStatus
+from penstock.positions import Lsn
+
+
+def source(name: str, state: str, lag: int | None, durable: str | None) -> SourceStatus:
+    tables = [TableStatus(f"{name}.t", 'public."t"', "live", "0/10", 7, None, None)]
+    readers = [ReaderStatus("tables", "0/10", None)]
+    at = "2026-11-15T07:15:58.101+00:00"
+    return SourceStatus(
+        *(name, "POSTGRES", "db/x", state, durable, durable, at, 12.5, lag, None, None, None), tables, readers
+    )
+
+
+def test_every_figure_by_source_and_table() -> None:
+    status = HomeStatus(1, "home", None, [source("a", "ready", 4096, "1/A0"), source("b", "failed", None, None)])
+    found = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(metrics_text(status))
+        for sample in family.samples
+    }
+    assert found["penstock_source_durable_lsn", "a"] == Lsn.parse("1/A0")
+    assert found["penstock_source_up", "a"] == 1
+    assert found["penstock_source_up", "b"] == 0
+    assert found["penstock_source_state", "a", "ready"] == found["penstock_source_state", "b", "failed"] == 1
+    assert found["penstock_source_lag_bytes", "a"] == 4096
+    assert found["penstock_source_commit_to_readable_seconds", "a"] == 0.0125
+    assert found["penstock_table_behind", "a", "live", 'public."t"'] == 7
+    assert found["penstock_reader_lsn", "b", "tables"] == 16
+    assert ("penstock_source_lag_bytes", "b") not in found, "what is not known is left out"
+    assert ("penstock_source_durable_lsn", "b") not in found
+
+
+def test_how_far_copies_are() -> None:
+    shop = source("a", "ready", 0, "1/A0")
+    shop.tables.append(TableStatus("a.u", "public.u", "pending", None, 0, None, None, 10, 200, 30, 400))
+    found = {
+        (sample.name, sample.labels["table"]): sample.value
+        for family in text_string_to_metric_families(metrics_text(HomeStatus(1, "home", 1, [shop])))
+        for sample in family.samples
+        if family.name.startswith(("penstock_table_copied", "penstock_table_estimated"))
+    }
+    assert found == {
+        ("penstock_table_copied_rows", "public.u"): 10,
+        ("penstock_table_copied_bytes", "public.u"): 200,
+        ("penstock_table_estimated_rows", "public.u"): 30,
+        ("penstock_table_estimated_bytes", "public.u"): 400,
+    }

@@ -1,0 +1,219 @@
+"""Whatever is done upstream, at whatever moment, running or stopped: the tables are those of Postgres, or say so.
+
+Each history draws writes, interventions and stops in random order, on a database of its own. At its end every table
+that has no error must hold, by its log, exactly the rows that Postgres has. `PENSTOCK_TEST_INTERVENTIONS` says how many
+histories each of the five parts has.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from contextlib import closing, suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.conftest import Database, made_database
+from tests.sources.postgres.capturing import Capture, merged
+
+from penstock.changelog.sqlite.log import SqliteLog
+from penstock.embedded.postgres import EmbeddedPostgres
+from penstock.errors import DefiniteError, TableError
+from penstock.model import TableName
+from penstock.positions import Lsn
+from penstock.sources.postgres import watch
+from penstock.sources.postgres.wal import flushed
+from penstock.testing.waiting import until
+
+HISTORIES = int(os.environ.get("PENSTOCK_TEST_INTERVENTIONS", "10"))
+TABLES = """
+CREATE TABLE t (id bigint PRIMARY KEY, v int, s text);
+CREATE TABLE u (id bigint PRIMARY KEY, v int, s text);
+"""
+PUBLICATION, SLOT = "penstock_shop", "penstock_shop"
+WRITES = [
+    "INSERT INTO {t} SELECT n, n, 'new' FROM generate_series({n}, {n} + 5) n ON CONFLICT DO NOTHING",
+    "UPDATE {t} SET v = v + 1 WHERE id % 3 = {n} % 3",
+    "UPDATE {t} SET id = id + 100000 WHERE id = (SELECT min(id) FROM {t} WHERE id < 100000)",
+    "DELETE FROM {t} WHERE id % 7 = {n} % 7",
+    "TRUNCATE {t}",
+    "BEGIN; INSERT INTO {t} VALUES ({n} + 50000, 1, 'x') ON CONFLICT DO NOTHING; SAVEPOINT a; DELETE FROM {t};"
+    "ROLLBACK TO a; COMMIT",
+]
+INTERVENTIONS = [
+    "DROP PUBLICATION IF EXISTS " + PUBLICATION,
+    "CREATE PUBLICATION " + PUBLICATION + " FOR TABLE t, u",
+    "ALTER PUBLICATION " + PUBLICATION + " DROP TABLE {t}",
+    "ALTER PUBLICATION " + PUBLICATION + " ADD TABLE {t}",
+    "ALTER PUBLICATION " + PUBLICATION + " SET (publish = 'insert')",
+    "ALTER PUBLICATION " + PUBLICATION + " SET (publish = 'insert, update, delete, truncate')",
+    "ALTER TABLE {t} ALTER COLUMN v TYPE int USING v * 2",
+    "ALTER TABLE {t} ALTER COLUMN v TYPE bigint",
+    "ALTER TABLE {t} DROP COLUMN s; ALTER TABLE {t} ADD COLUMN s text",
+    "ALTER TABLE {t} DROP COLUMN s",
+    "ALTER TABLE {t} ADD COLUMN s text",
+    "ALTER TABLE {t} ADD COLUMN c{n} int DEFAULT 4",
+    "ALTER TABLE {t} ADD COLUMN d{n} float DEFAULT random()",
+    "ALTER TABLE {t} RENAME TO {t}_away",
+    "ALTER TABLE {t}_away RENAME TO {t}",
+    "CREATE SCHEMA IF NOT EXISTS away; ALTER TABLE {t} SET SCHEMA away",
+    "ALTER TABLE away.{t} SET SCHEMA public",
+    "DROP TABLE {t}",
+    "CREATE TABLE {t} (id bigint PRIMARY KEY, v int, s text)",
+    "ALTER TABLE {t} SET UNLOGGED",
+    "ALTER TABLE {t} SET LOGGED",
+    "ALTER TABLE {t} REPLICA IDENTITY FULL",
+    "ALTER TABLE {t} REPLICA IDENTITY DEFAULT",
+    "ALTER TABLE {t} DROP CONSTRAINT {t}_pkey; ALTER TABLE {t} ADD PRIMARY KEY (id)",
+    "VACUUM FULL {t}",
+    "CLUSTER {t} USING {t}_pkey",
+    "ALTER TABLE {t} ALTER COLUMN v SET DEFAULT {n}",
+    "BEGIN; ALTER TABLE {t} ALTER COLUMN v TYPE int USING v * 3; ROLLBACK",
+    "ALTER TABLE {t} ENABLE ROW LEVEL SECURITY",
+]
+AWAY = [
+    "SELECT pg_replication_slot_advance('" + SLOT + "', pg_current_wal_lsn())",
+    "SELECT pg_drop_replication_slot('"
+    + SLOT
+    + "'); SELECT pg_create_logical_replication_slot('"
+    + SLOT
+    + "', 'pgoutput')",
+    "SELECT count(*) FROM pg_logical_slot_get_binary_changes('" + SLOT + "', NULL, NULL, 'proto_version', '1',"
+    " 'publication_names', '" + PUBLICATION + "')",
+]
+"""Only possible while nobody reads the slot."""
+
+
+class History:
+    """One random history on a database, with a capture that is stopped and started at random."""
+
+    def __init__(self, seed: int, database: Database, folder: Path) -> None:
+        self.random = random.Random(seed)
+        self.database = database
+        database.execute(TABLES)
+        self.capture = Capture(database.url, folder / "log.db", "shop", tables=("public.t", "public.u"))
+        self.runs = False
+        self.done: list[str] = []
+
+    def go(self) -> None:
+        self.start()
+        for _ in range(self.random.randrange(3, 9)):
+            for _ in range(self.random.randrange(3)):
+                self.do(self.random.choice(WRITES))
+            pick = self.random.random()
+            if pick < 0.3:
+                self.stop() if self.runs else self.start()
+            elif pick < 0.9:
+                self.do(self.random.choice(INTERVENTIONS))
+            elif not self.runs:
+                self.do(self.random.choice(AWAY))
+        self.do(WRITES[0])
+
+    def do(self, statements: str) -> None:
+        """What Postgres refuses has not happened."""
+        text = statements.format(t=self.random.choice("tu"), n=self.random.randrange(1000))
+        self.done.append(text)
+        with self.database.connect() as connection, suppress(psycopg.Error):
+            for statement in text.split(";"):
+                connection.execute(statement)
+
+    def start(self) -> None:
+        if self.capture.failure is None:
+            self.done.append("-- start")
+            self.capture.start()
+            self.runs = True
+
+    def stop(self) -> None:
+        self.done.append("-- stop")
+        with suppress(DefiniteError):
+            self.capture.stop()
+        self.runs = False
+
+    def check(self, looks: list[Lsn]) -> None:
+        if not self.runs:
+            self.start()
+        with self.database.connect() as connection:
+            end = flushed(connection)
+        with closing(SqliteLog(self.capture.log).reader()) as reader:
+            until(lambda: self.failed() or reader.frontiers().durable >= end, "the log to reach the end")
+            seen = len(looks)
+            until(lambda: self.failed() or len(looks) >= seen + 3, "looks at the catalogs after that")
+            errors = {name.name: table.error for name, table in reader.tables().items()}
+        if self.failed():
+            assert isinstance(self.capture.failure, DefiniteError), self.capture.failure
+            assert self.capture.failure.remedy
+            return
+        for table in "tu":
+            error = errors[table]
+            if error is None:
+                here = merged({}, self.capture.changes(table))
+                rows = {row["id"]: (row["v"], row["s"]) for row in here.values()}
+                there = {id_: values for id_, *values in self.database.execute(f"SELECT id, v, s FROM {table}")}
+                assert rows == {id_: tuple(values) for id_, values in there.items()}, table
+            else:
+                assert "RETRY TABLE" in error.remedy
+
+    def failed(self) -> bool:
+        return self.capture.failure is not None
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("part", range(5))
+def test_no_difference_is_silent(
+    part: int, postgres_server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = watched(monkeypatch)
+    outcomes = {"source": 0, "table": 0, "equal": 0}
+    for seed in range(part * HISTORIES, (part + 1) * HISTORIES):
+        (tmp_path / str(seed)).mkdir()
+        with made_database(postgres_server) as database:
+            history = History(seed, database, tmp_path / str(seed))
+            try:
+                history.go()
+                history.check(looks)
+                outcomes[outcome(history)] += 1
+            except BaseException as error:
+                error.add_note(f"seed {seed}:\n" + "\n".join(history.done))
+                raise
+            finally:
+                history.capture.failure = None
+                history.capture.stop()
+    assert outcomes["equal"] > 0, outcomes
+    assert outcomes["table"] > 0, outcomes
+
+
+def outcome(history: History) -> str:
+    if history.failed():
+        return "source"
+    with closing(SqliteLog(history.capture.log).reader()) as reader:
+        ended = any(table.error is not None for table in reader.tables().values())
+    return "table" if ended else "equal"
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[Lsn]:
+    """Let captures look all the time; return the looks that ended."""
+    look, looks = watch.PublicationWatch.look, list[Lsn]()
+
+    def counted(self: watch.PublicationWatch, connection: psycopg.Connection[object], durable: Lsn) -> list[TableError]:
+        found = look(self, connection, durable)
+        looks.append(durable)
+        return found
+
+    monkeypatch.setattr(watch, "_SECONDS", 0.05)
+    monkeypatch.setattr(watch.PublicationWatch, "look", counted)
+    return looks
+
+
+def test_a_difference_would_be_noticed(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check itself: a row that the log does not have."""
+    looks = watched(monkeypatch)
+    history = History(0, database, tmp_path)
+    history.start()
+    history.do("INSERT INTO t VALUES (1, 1, 'a')")
+    history.check(looks)
+    name = TableName("public", "t")
+    monkeypatch.setattr(Capture, "changes", lambda *_: [] if name else None)
+    with pytest.raises(AssertionError):
+        history.check(looks)
+    history.capture.stop()

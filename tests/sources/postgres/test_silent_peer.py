@@ -1,0 +1,150 @@
+"""Something between us and Postgres keeps connections open and passes nothing on: noticed, told, and survived."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from tests.conftest import Database
+from tests.sources.postgres.capturing import Capture
+
+from penstock.errors import TransientError
+from penstock.sources.postgres import heartbeat, instance, stream
+from penstock.sources.postgres.connection import connect
+from penstock.sources.postgres.heartbeat import silent_since
+from penstock.testing.waiting import until
+
+
+class Proxy:
+    """Passes bytes on, until it is frozen."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._to = (host, port)
+        self._flows = threading.Event()
+        self._flows.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def freeze(self) -> None:
+        self._flows.clear()
+
+    def thaw(self) -> None:
+        self._flows.set()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._to)
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+
+    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError), closing(one), closing(other):
+            while data := one.recv(65536):
+                self._flows.wait()
+                other.sendall(data)
+
+
+@pytest.fixture
+def proxy(database: Database) -> Iterator[Proxy]:
+    with closing(Proxy("127.0.0.1", database.server.port)) as made:
+        yield made
+        made.thaw()
+
+
+def through(proxy: Proxy, database: Database, **settings: object) -> str:
+    given = {**conninfo_to_dict(database.url), "host": "127.0.0.1", "port": proxy.port, **settings}
+    return make_conninfo("", **given)
+
+
+def test_capture_notices_and_goes_on(
+    database: Database, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (stream, instance):
+        monkeypatch.setattr(module, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(stream, "_SILENCE_SPARE_SECONDS", 0.5)
+    monkeypatch.setattr(heartbeat, "_SILENT_SECONDS", 1.5)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    url = through(proxy, database, options="-c wal_sender_timeout=2s", connect_timeout=2)
+    capture = Capture(url, tmp_path / "log.db", "shop")
+    state = tmp_path / "state"
+    capture.folder = state
+    try:
+        capture.start()
+        database.execute("INSERT INTO t VALUES (1)")
+        until(lambda: len(capture.changes("t")) == 1, "the first row")
+        assert capture.config.waiting(state) is None
+        proxy.freeze()
+        database.execute("INSERT INTO t VALUES (2)")
+        until(lambda: capture.transient, "capture to notice")
+        assert "not answer" in capture.transient[0].message
+        assert "no answer from 127.0.0.1" in str(capture.config.waiting(state))
+        proxy.thaw()
+        until(lambda: len(capture.changes("t")) == 2, "what was written meanwhile")
+        until(lambda: capture.config.waiting(state) is None, "a sign of life")
+    finally:
+        proxy.thaw()
+        capture.stop()
+
+
+def test_a_question_is_answered_in_time_or_the_connection_is_gone(database: Database, proxy: Proxy) -> None:
+    with connect(through(proxy, database), answers_within=0.5) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+        proxy.freeze()
+        with pytest.raises(psycopg.OperationalError, match=r"no answer within 0\.5 s"):
+            connection.execute("SELECT 2")
+        assert connection.closed
+    proxy.thaw()
+    with (
+        connect(through(proxy, database), answers_within=0.5) as connection,
+        pytest.raises(psycopg.OperationalError, match="no answer within"),
+    ):
+        connection.execute("SELECT pg_sleep(30)")
+
+
+def test_a_stream_that_does_not_begin(
+    database: Database, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is asked for the stream, and never answers."""
+    monkeypatch.setattr(stream, "ANSWER_SECONDS", 0.5)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    capture = Capture(through(proxy, database), tmp_path / "log.db", "shop")
+    start = stream.ReplicationStream._start
+
+    def frozen(self: stream.ReplicationStream, options: stream.StreamOptions) -> None:
+        proxy.freeze()
+        start(self, options)
+
+    monkeypatch.setattr(stream.ReplicationStream, "_start", frozen)
+    with pytest.raises(TransientError, match="did not begin the stream within"):
+        capture.instance.run(threading.Event(), lambda: None)
+
+
+def test_the_kernel_gives_up_as_well(database: Database) -> None:
+    with connect(database.url) as connection:
+        told = {each.keyword.decode(): (each.val or b"").decode() for each in connection.pgconn.info}
+    assert (told["tcp_user_timeout"], told["keepalives_interval"], told["keepalives_count"]) == ("30000", "10", "3")
+    with connect(database.url + "?tcp_user_timeout=7000") as connection:
+        told = {each.keyword.decode(): (each.val or b"").decode() for each in connection.pgconn.info}
+    assert told["tcp_user_timeout"] == "7000"
+
+
+def test_a_sign_of_life(tmp_path: Path) -> None:
+    assert silent_since(tmp_path) is None, "nothing was ever heard"
+    (tmp_path / "heard").touch()
+    assert silent_since(tmp_path) is None
+    os.utime(tmp_path / "heard", (60, 60))
+    assert silent_since(tmp_path) == datetime(1970, 1, 1, 0, 1, tzinfo=UTC)

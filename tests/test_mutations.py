@@ -1,0 +1,44 @@
+"""The mutations of `tests.mutations` stay alive: each still applies, and the tests that it names exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.mutations.mutation import Mutation, MutationError
+from tests.mutations.mutations import MUTATIONS
+
+ROOT = Path(__file__).parent.parent
+EACH = pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+
+
+@EACH
+def test_it_applies_exactly_once_and_leaves_valid_python(mutation: Mutation) -> None:
+    text = (ROOT / mutation.file).read_text(encoding="utf-8")
+    mutated = mutation.applied(text)
+    assert ast.dump(ast.parse(mutated)) != ast.dump(ast.parse(text)), "it changes nothing but the text"
+
+
+@EACH
+def test_the_tests_that_catch_it_exist(mutation: Mutation) -> None:
+    assert mutation.tests
+    for test in mutation.tests:
+        file, _, name = test.partition("::")
+        text = (ROOT / file).read_text(encoding="utf-8")
+        function = re.sub(r"\[.*", "", name)
+        assert not name or f"def {function}(" in text, test
+
+
+def test_names_are_distinct() -> None:
+    assert len({mutation.name for mutation in MUTATIONS}) == len(MUTATIONS)
+
+
+@pytest.mark.parametrize("text", ["", "old old"])
+def test_one_that_no_longer_applies_is_named_with_its_file(text: str) -> None:
+    mutation = Mutation("some", "nothing", "src/a.py", "old", "new", ())
+    assert mutation.applied("an old one") == "an new one"
+    with pytest.raises(MutationError, match=r"^mutation some no longer applies to src/a\.py$"):
+        mutation.applied(text)
