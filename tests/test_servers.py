@@ -82,7 +82,7 @@ def test_a_server_that_cannot_be_started_is_an_error_of_every_request(tmp_path: 
         for _ in range(2):
             with pytest.raises(DefiniteError, match="the port is taken") as caught:
                 client.handle("one", tmp_path)
-            assert caught.value.remedy == "Free it."
+            assert caught.value.hint == "Free it."
         with pytest.raises(DefiniteError, match="the port is taken"):
             owning.handle("one", tmp_path)
         with pytest.raises(RuntimeError, match="Unpicklable: odd"):

@@ -7,7 +7,14 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PythonException
 
 from penstock.engine.error_policy import Recourse, explained, recourse
-from penstock.errors import DefiniteError, HistoryGone, InternalError, LogCorrupt, TableError, TransientError
+from penstock.errors import (
+    DefiniteError,
+    HistoryExpiredError,
+    InternalError,
+    LogCorruptError,
+    TableError,
+    TransientError,
+)
 from penstock.unexpected import origin, told_by, trace, unexpected
 from penstock.units import parse_size
 
@@ -34,9 +41,9 @@ def test_type_and_place_and_no_value() -> None:
     told = unexpected("reading", error, "Then do this.")
     assert isinstance(told, InternalError)
     assert told.message.startswith("reading hit an unexpected ")
-    assert "please report it" in told.remedy and told.remedy.endswith("Then do this.")
+    assert "please report it" in told.hint and told.hint.endswith("Then do this.")
     assert "in parse_size" in trace(error)
-    assert "4711" not in told.message + told.remedy + trace(error)
+    assert "4711" not in told.message + told.hint + trace(error)
 
 
 def test_those_behind_it_are_in_the_trace() -> None:
@@ -87,8 +94,8 @@ def spark_broke() -> TransientError:
     ("error", "of_table", "outside"),
     [
         (TableError("public.t", 7, "x"), Recourse.END_TABLE, Recourse.END_SOURCE),
-        (HistoryGone("x"), Recourse.END_TABLE, Recourse.END_SOURCE),
-        (LogCorrupt("x"), Recourse.END_SOURCE, Recourse.END_SOURCE),
+        (HistoryExpiredError("x"), Recourse.END_TABLE, Recourse.END_SOURCE),
+        (LogCorruptError("x"), Recourse.END_SOURCE, Recourse.END_SOURCE),
         (DefiniteError("x"), Recourse.LIMITED, Recourse.END_SOURCE),
         (TransientError("x"), Recourse.RETRY, Recourse.RETRY),
         (spark_broke(), Recourse.LIMITED, Recourse.LIMITED),

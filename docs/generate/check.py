@@ -30,8 +30,8 @@ _FIELDS: dict[type, dict[str, str]] = {
         "level": "`error`, `warning` or `info`.",
         "object": "What it is about: a setting, the role, the slot, a table; of several shards, with the shard first.",
         "why": "What was found, and what follows from it.",
-        "remedy": "What to do about it; empty where nothing needs to be done.",
-        "sql": "The statements of the remedy, where they can be run as they are.",
+        "hint": "What to do about it; empty where nothing needs to be done.",
+        "sql": "The statements of the hint, where they can be run as they are.",
     },
 }
 

@@ -36,19 +36,19 @@ def _policy() -> str:
 def page() -> str:
     text = inspect.getdoc(errors) or ""
     tree = inspect.cleandoc(text.split("::\n", 1)[1].split("\n\nErrors cross", 1)[0])
-    classes = [getattr(errors, name) for name in errors.__all__]
+    classes = [found for name in errors.__all__ if inspect.isclass(found := getattr(errors, name))]
     rows = [[code(c.__name__), str(c.exit_code), (inspect.getdoc(c) or "").partition("\n")[0]] for c in classes]
     return "\n\n".join(
         [
             "# Errors and exit codes",
-            "Every error that Penstock raises on purpose has a `message` (what happened and where) and a `remedy` "
+            "Every error that Penstock raises on purpose has a `message` (what happened and where) and a `hint` "
             "(what to do). Neither holds row values or secrets.",
             f"```text\n{tree}\n```",
             table(["error", "exit code", "meaning"], rows),
             "`penstock.PenstockError`, `UsageError`, `DefiniteError`, `TableError` and `TransientError` can be "
             "imported from `penstock`, all of them from `penstock.errors`. A `TableError` also has `table` and `lsn`.",
             '`format("penstock")` runs inside Spark, which wraps errors: there you see a PySpark exception whose text '
-            "ends in message and remedy.",
+            "ends in message and hint.",
             "## What becomes of an error while a home runs",
             _POLICY,
             f"```text\n{_policy()}\n```",

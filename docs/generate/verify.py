@@ -31,7 +31,7 @@ _FIELDS: dict[type, dict[str, str]] = {
         "changed": "How many are on both sides, with other values.",
         "keys": "The first 20 of them; none for a table without a key.",
         "error": "Why it was not compared.",
-        "remedy": "What to do about it.",
+        "hint": "What to do about it.",
         "shard": "Of a source that is made of shards, the one of which this is; else null.",
         "position": "The position at which it was compared; null where a shard could not be reached.",
     },

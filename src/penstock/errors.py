@@ -2,23 +2,24 @@
 
 ::
 
-    PenstockError                 what happened, where, and what to do (`remedy`)
-    ├── UsageError                the caller asked for something that makes no sense         exit 2
-    ├── DefiniteError             stays until somebody acts; never retried                   exit 3
-    │   ├── TableError            belongs to one table from one LSN on; others run on
-    │   ├── ProtocolError         bytes from Postgres that do not follow the protocol
-    │   ├── LogCorrupt            the change log does not hold what was written to it
-    │   ├── HistoryGone           a range begins before `valid`: that history was removed
-    │   ├── NoSource              what was to be dropped or changed is not there: IF EXISTS forgives it
-    │   ├── SourceExists          what was to be made here is there already: IF NOT EXISTS forgives it
-    │   ├── Taken                 what was to be made outside is there already: it is somebody else's
-    │   ├── NotOurs               what was to be removed outside is somebody else's by now, or may be
-    │   └── InternalError         an exception that nobody expected, by its type and place: a defect of ours
-    └── TransientError            may pass by itself; retried with backoff, never data       exit 4
-        └── InUse                 somebody else reads what this source reads; they may be about to end
+    PenstockError                 what happened, where, and what to do (`hint`)
+    ├── UsageError                an invalid option, argument or statement                   exit 2
+    ├── DefiniteError             permanent: stays until an operator acts, never retried     exit 3
+    │   ├── TableError            one table stops at one LSN; the others continue
+    │   ├── ProtocolError         bytes from Postgres that violate the replication protocol
+    │   ├── LogCorruptError       the change log does not contain what was written to it
+    │   ├── HistoryExpiredError   a range begins before `valid`: that history was removed
+    │   ├── SourceNotFoundError   no source of this name; IF EXISTS accepts it
+    │   ├── SourceExistsError     a source of this name exists; IF NOT EXISTS accepts it
+    │   ├── AlreadyExistsError    an object to be created upstream exists and is not ours
+    │   ├── NotOwnedError         an object to be removed upstream is, or may be, not ours
+    │   └── InternalError         an unexpected exception, by its type and place: a defect in Penstock
+    └── TransientError            retried with backoff; never shown as data                  exit 4
+        └── InUseError            another session reads the same slot or topic; it may be about to end
 
-Errors cross process borders (Spark workers, the capture process), so each of them pickles: the
-constructor's arguments are the whole state. Messages name objects, never row values and never secrets.
+Errors cross process boundaries (Spark workers, the capture process), so each of them pickles: the constructor's
+arguments are the whole state. Messages name objects, never row values and never secrets. They follow PostgreSQL's
+style: a message in lower case without a full stop, and a hint in whole sentences, where there is something to do.
 """
 
 from __future__ import annotations
@@ -26,36 +27,42 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "AlreadyExistsError",
     "DefiniteError",
-    "HistoryGone",
-    "InUse",
+    "HistoryExpiredError",
+    "InUseError",
     "InternalError",
-    "LogCorrupt",
-    "NoSource",
-    "NotOurs",
+    "LogCorruptError",
+    "NotOwnedError",
     "PenstockError",
     "ProtocolError",
-    "SourceExists",
+    "SourceExistsError",
+    "SourceNotFoundError",
     "TableError",
-    "Taken",
     "TransientError",
     "UsageError",
+    "with_hint",
 ]
 
 
+def with_hint(message: str, hint: str | None) -> str:
+    """Return a message with its hint on a line of its own, the way psql prints them."""
+    return f"{message}\nhint: {hint}" if hint else message
+
+
 class PenstockError(Exception):
-    """The root: `message` says what happened and where, `remedy` what to do about it."""
+    """The root: `message` says what happened and where, `hint` what to do about it."""
 
     exit_code = 3
 
-    def __init__(self, message: str, remedy: str = "") -> None:
-        super().__init__(message, remedy)
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
         self.message = message
-        self.remedy = remedy
+        self.hint = hint
 
     def __str__(self) -> str:
-        """Message and remedy, the way a terminal shows them."""
-        return f"{self.message}\n{self.remedy}" if self.remedy else self.message
+        """Return message and hint, the way a terminal shows them."""
+        return with_hint(self.message, self.hint)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Rebuild from the constructor's arguments in another process."""
@@ -63,23 +70,23 @@ class PenstockError(Exception):
 
 
 class UsageError(PenstockError):
-    """A wrong option, argument or statement."""
+    """An invalid option, argument or statement."""
 
     exit_code = 2
 
 
 class DefiniteError(PenstockError):
-    """It will not go away by trying again."""
+    """A permanent error: trying again does not help."""
 
     exit_code = 3
 
 
 class TableError(DefiniteError):
-    """One table cannot go on from `lsn`; what lies before it stays readable."""
+    """One table stops at `lsn`; what it shows before that position stays readable."""
 
-    def __init__(self, table: str, lsn: int, message: str, remedy: str = "") -> None:
-        super().__init__(message, remedy)
-        self.args = (table, lsn, message, remedy)
+    def __init__(self, table: str, lsn: int, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.args = (table, lsn, message, hint)
         self.table = table
         self.lsn = lsn
 
@@ -88,39 +95,39 @@ class ProtocolError(DefiniteError):
     """A malformed or unknown replication message: capture fails closed."""
 
 
-class LogCorrupt(DefiniteError):
+class LogCorruptError(DefiniteError):
     """A chunk of the change log fails its checksum, or is missing."""
 
 
-class HistoryGone(DefiniteError):
+class HistoryExpiredError(DefiniteError):
     """A range begins before `valid`: that history was removed."""
 
 
-class NoSource(DefiniteError):
-    """There is no source of this name in the home."""
+class SourceNotFoundError(DefiniteError):
+    """The home has no source of this name."""
 
 
-class SourceExists(DefiniteError):
-    """There is a source of this name in the home, whole or half made or half dropped."""
+class SourceExistsError(DefiniteError):
+    """The home has a source of this name, complete, half created or half dropped."""
 
 
-class Taken(DefiniteError):
-    """What was to be made outside is there already, and somebody else's: it is not ours to remove."""
+class AlreadyExistsError(DefiniteError):
+    """An object to be created upstream exists already and was not created by this source: it is not removed."""
 
 
-class NotOurs(DefiniteError):
-    """What was to be removed outside is, or may be, somebody else's by now: it is left as it is."""
+class NotOwnedError(DefiniteError):
+    """An object to be removed upstream is not, or may not be, this source's: it is left in place."""
 
 
 class InternalError(DefiniteError):
-    """An exception that nobody expected, by its type and place: a defect of ours."""
+    """An unexpected exception, by its type and place: a defect in Penstock."""
 
 
 class TransientError(PenstockError):
-    """Worth another try: the network, a server that restarts, a slot still held by a dying session."""
+    """An error that may pass: the network, a server that restarts, a slot still held by a session that is ending."""
 
     exit_code = 4
 
 
-class InUse(TransientError):
-    """Somebody else reads what this source reads: one who is about to end, or another Penstock."""
+class InUseError(TransientError):
+    """Another session reads what this source reads: one that is about to end, or another Penstock."""

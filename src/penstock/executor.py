@@ -228,11 +228,11 @@ def make_missing(home: Home, script: str) -> list[str]:
             made.append(make_source(home, statement))
         elif not statement.secrets and described_source(statement) != home.spec(statement.name):
             message = f"this home has a source {statement.name}, and it was described otherwise"
-            remedy = (
+            hint = (
                 f"See SHOW CREATE SOURCES {statement.name}; for what it is. Change it with ALTER SOURCES, or drop it:"
                 f" penstock drop {statement.name}"
             )
-            raise error_at(piece.text, 0, message, remedy, piece.begins)
+            raise error_at(piece.text, 0, message, hint, piece.begins)
     return made
 
 
@@ -258,7 +258,7 @@ def _source(home: Path, source: Source) -> Iterator[_Row]:
     found = source.check()
     for finding in found.findings:
         if finding.level is not Level.INFO:
-            yield source.place(), f"{finding.level}: {finding.object}: {finding.why}", finding.remedy
+            yield source.place(), f"{finding.level}: {finding.object}: {finding.why}", finding.hint
     if not found.ready:
         return
     for instance in source.create_instances(1):
@@ -279,5 +279,5 @@ def _instance(home: Path, source: Source, instance: InstanceConfig) -> Iterator[
         local = names[table.name]
         note = f"{base_path(home, source.name, local)}: {len(schema.columns)} columns, {key}"
         yield "here", f"table {source.name}.{local} of {table.name}", note
-    for name, (why, remedy) in instance.left_out().items():
-        yield "here", f"without {name}: {why}", remedy
+    for name, (why, hint) in instance.left_out().items():
+        yield "here", f"without {name}: {why}", hint

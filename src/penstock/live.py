@@ -226,11 +226,11 @@ class Live:
             raise logged.error
         if not captured:
             message = f"{record.upstream} is not captured" + (f": {record.error}" if record.error else "")
-            raise DefiniteError(message, record.remedy or "")
+            raise DefiniteError(message, record.hint or "")
         if record.state is TableState.FAILED and logged is not None and logged.error is None:
             if captured[0].refuses() and self._ended_behind(record, upto):
                 return logged
-            raise DefiniteError(record.error or f"{record.upstream} is not captured", record.remedy or "")
+            raise DefiniteError(record.error or f"{record.upstream} is not captured", record.hint or "")
         return logged
 
     def _ended_behind(self, record: TableRecord, upto: Lsn) -> bool:
@@ -265,7 +265,7 @@ class ShardedTable:
         others = ", ".join(name for other, name in self.parts.items() if other != shard)
         message = f"{self.name} cannot be read whole: on shard {shard}, {error.message}"
         kind = TransientError if isinstance(error, TransientError) else DefiniteError
-        return kind(message, f"{error.remedy}\nThe other shards are read by their own names: {others}.".strip())
+        return kind(message, f"{error.hint}\nThe other shards are read by their own names: {others}.".strip())
 
 
 def sharded_tables(catalog: Catalog) -> dict[str, ShardedTable]:

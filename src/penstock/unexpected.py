@@ -20,9 +20,9 @@ _FILE = re.compile(r'File "([^"]+)", line (\d+)')
 _KIND = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Z]\w*)(?=:|$)", re.MULTILINE)
 
 
-def unexpected(doing: str, error: BaseException, remedy: str = "") -> InternalError:
+def unexpected(doing: str, error: BaseException, hint: str = "") -> InternalError:
     """Put an exception into our words: during what it came, which it is and where it was raised."""
-    return InternalError(f"{doing} hit an unexpected {origin(error)}", f"{REPORT} {remedy}".rstrip())
+    return InternalError(f"{doing} hit an unexpected {origin(error)}", f"{REPORT} {hint}".rstrip())
 
 
 def origin(error: BaseException) -> str:

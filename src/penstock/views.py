@@ -14,7 +14,7 @@ from penstock.engine.as_of import AsOf, Chosen, asked_of, choose_positions, seco
 from penstock.engine.leases import Keeper
 from penstock.engine.retention import oldest_base
 from penstock.engine.table_names import runnable_sources
-from penstock.errors import HistoryGone
+from penstock.errors import HistoryExpiredError
 from penstock.positions import Lsn
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Views:
         view = Live(self._home, self._catalog, store, positions, _timestamp(asked, chosen), partial(self.live, store))
         try:
             self._keeper.hold(view, self._needed(chosen), logs)
-        except HistoryGone:  # it went at this moment
+        except HistoryExpiredError:  # it went at this moment
             if attempts == 1:
                 raise
             return self.live(store, as_of, wait, attempts - 1)

@@ -46,22 +46,22 @@ def test_a_source_goes_through_its_states(shop: Catalog, tmp_path: Path) -> None
     again = Catalog(tmp_path / "home" / "penstock.db")
     assert again.source("shop") == source()
     shop.set_source("shop", SourceState.READY, instance='{"a": 1}')
-    shop.set_source("shop", SourceState.FAILED, error="broken", remedy="mend it")
+    shop.set_source("shop", SourceState.FAILED, error="broken", hint="mend it")
     found = again.source("shop")
     assert found == SourceRecord("shop", "POSTGRES", "{}", '{"a": 1}', SourceState.FAILED, "broken", "mend it")
     shop.set_source("shop", SourceState.READY)
     found = again.source("shop")
     assert found is not None
-    assert (found.state, found.error, found.remedy) == (SourceState.READY, None, None)
+    assert (found.state, found.error, found.hint) == (SourceState.READY, None, None)
     assert again.source("other") is None
 
 
 def test_tables_have_states_of_their_own(shop: Catalog) -> None:
     shop.set_table("shop", ORDERS, TableState.LIVE)
-    shop.set_table("shop", ITEMS, TableState.FAILED, error="broken", remedy="mend it")
+    shop.set_table("shop", ITEMS, TableState.FAILED, error="broken", hint="mend it")
     items, orders = shop.tables("shop")
     assert (orders.state, orders.error) == (TableState.LIVE, None)
-    assert (items.state, items.error, items.remedy) == (TableState.FAILED, "broken", "mend it")
+    assert (items.state, items.error, items.hint) == (TableState.FAILED, "broken", "mend it")
     assert shop.tables() == shop.tables("shop")
     assert shop.tables("other") == []
 
@@ -145,7 +145,7 @@ def test_a_newer_version_is_refused(tmp_path: Path, catalog: Catalog) -> None:
         db.execute("PRAGMA user_version = 99")
     with pytest.raises(DefiniteError, match="newer Penstock") as caught:
         Catalog(path)
-    assert "Upgrade" in caught.value.remedy
+    assert "Upgrade" in caught.value.hint
 
 
 def test_another_file_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_another_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     path.write_bytes(b"this is somebody's novel" * 100)
     with pytest.raises(DefiniteError, match="not a catalog of Penstock") as caught:
         Catalog(path)
-    assert "--home" in caught.value.remedy
+    assert "--home" in caught.value.hint
     assert path.read_bytes() == b"this is somebody's novel" * 100
 
 
@@ -161,14 +161,14 @@ def test_a_home_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("no folder")
     with pytest.raises(DefiniteError, match="home") as caught:
         Catalog(tmp_path / "home" / "penstock.db")
-    assert "--home" in caught.value.remedy
+    assert "--home" in caught.value.hint
 
 
 def test_a_catalog_that_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / "penstock.db").mkdir()
     with pytest.raises(DefiniteError, match="cannot be") as caught:
         Catalog(tmp_path / "penstock.db")
-    assert caught.value.remedy
+    assert caught.value.hint
 
 
 def test_a_full_disk(shop: Catalog, tmp_path: Path) -> None:
@@ -257,6 +257,7 @@ def test_a_catalog_of_the_first_version_is_taken_on(shop: Catalog, tmp_path: Pat
             "ALTER TABLE source DROP COLUMN log; ALTER TABLE source DROP COLUMN part_of;"
             "ALTER TABLE source DROP COLUMN shard; ALTER TABLE source DROP COLUMN keep_tables;"
             "ALTER TABLE source DROP COLUMN durable; ALTER TABLE base_version DROP COLUMN memory;"
+            "ALTER TABLE source RENAME COLUMN hint TO remedy; ALTER TABLE source_table RENAME COLUMN hint TO remedy;"
             "PRAGMA user_version = 1"
         )
     again = Catalog(path)

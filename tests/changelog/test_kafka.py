@@ -25,7 +25,7 @@ from penstock.changelog.kafka import writer as writing
 from penstock.changelog.kafka.log import KafkaLog
 from penstock.changelog.kafka.reader import KafkaLogReader
 from penstock.changelog.kafka.writer import KafkaLogWriter
-from penstock.errors import DefiniteError, HistoryGone, LogCorrupt, TableError, TransientError
+from penstock.errors import DefiniteError, HistoryExpiredError, LogCorruptError, TableError, TransientError
 from penstock.positions import Lsn
 from penstock.testing.waiting import PATIENCE
 
@@ -116,7 +116,7 @@ def test_a_writer_is_fenced_by_the_next_and_can_fence_it_in_turn(log: KafkaLog, 
         for _ in range(2):
             with pytest.raises(DefiniteError, match="another writer has taken over") as caught:
                 first.define(ORDERS)
-            assert "stop" in caught.value.remedy
+            assert "stop" in caught.value.hint
         with closing(log.writer()) as third:
             third.define(ORDERS)
             with pytest.raises(DefiniteError, match="another writer has taken over"):
@@ -214,7 +214,7 @@ def test_topics_that_would_lose_history_are_refused(
         with pytest.raises(DefiniteError, match=said) as caught:
             use()
         assert log.name in str(caught.value)
-        assert caught.value.remedy
+        assert caught.value.hint
     log.remove()
 
 
@@ -231,7 +231,7 @@ def test_a_log_that_is_not_there_is_told(broker: SharedBroker) -> None:
     for use in (log.writer, lambda: log.reader().frontiers(), lambda: log.reader().wait(START, 1)):
         with pytest.raises(DefiniteError, match=r"penstock\.nowhere") as caught:
             use()
-        assert caught.value.remedy
+        assert caught.value.hint
     log.remove()
 
 
@@ -240,7 +240,7 @@ def test_brokers_that_cannot_be_reached_are_a_transient_error(monkeypatch: pytes
     log = KafkaLog("127.0.0.1:1", "penstock.shop")
     with pytest.raises(TransientError, match=r"penstock\.shop") as caught:
         log.reader().frontiers()
-    assert "127.0.0.1:1" in caught.value.remedy
+    assert "127.0.0.1:1" in caught.value.hint
 
 
 def test_settings_that_no_client_takes_are_told(log: KafkaLog) -> None:
@@ -248,7 +248,7 @@ def test_settings_that_no_client_takes_are_told(log: KafkaLog) -> None:
     for use in (wrong.writer, wrong.exists, lambda: wrong.create(START), lambda: wrong.reader().frontiers()):
         with pytest.raises(DefiniteError, match=r"security\.protocol") as caught:
             use()
-        assert "URL" in caught.value.remedy
+        assert "URL" in caught.value.hint
 
 
 def test_why_brokers_are_not_reached_is_told(log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,9 +282,9 @@ def test_damage_is_found(
         ((first.place[0], 2, first.place[2]), first.checksum),
     ]:
         wrong = replace(extent, chunks=(replace(first, place=place, checksum=checksum),))
-        with pytest.raises(LogCorrupt) as caught:
+        with pytest.raises(LogCorruptError) as caught:
             list(reader.read(wrong))
-        assert caught.value.remedy
+        assert caught.value.hint
     assert len(list(reader.read(extent))) == 2
 
 
@@ -304,7 +304,7 @@ def test_a_foreign_record_is_refused(log: KafkaLog, value: bytes, said: str) -> 
     send(log, "index", value)
     with closing(log.reader()) as reader, pytest.raises(DefiniteError, match=said) as caught:
         reader.frontiers()
-    assert caught.value.remedy
+    assert caught.value.hint
 
 
 # -- cuts -----------------------------------------------------------------------------------------------------------
@@ -369,9 +369,12 @@ def test_data_is_cut_to_what_is_needed(log: KafkaLog, writer: KafkaLogWriter, re
     kept = reader.extent(ORDERS.table, Lsn(25), Lsn(29)).chunks[0].place[0]
     writer.retain(moment(later(25)))
     assert bounds(log, "data")[0] == kept
-    with pytest.raises(HistoryGone):
+    with pytest.raises(HistoryExpiredError):
         list(reader.read(planned))
-    with closing(pickle.loads(pickle.dumps(log)).reader()) as executor, pytest.raises(HistoryGone, match="0/19"):
+    with (
+        closing(pickle.loads(pickle.dumps(log)).reader()) as executor,
+        pytest.raises(HistoryExpiredError, match="0/19"),
+    ):
         list(executor.read(planned))
     writer.retain(FOREVER)
     first, end = bounds(log, "data")
@@ -396,7 +399,7 @@ def test_a_cut_between_a_look_and_a_read_is_looked_at_again(
         return found
 
     monkeypatch.setattr(tail.Tail, "refresh", cut_behind)
-    with pytest.raises(HistoryGone):
+    with pytest.raises(HistoryExpiredError):
         reader.position_at(moment(later(22.5)))
 
 
@@ -406,13 +409,13 @@ def test_data_that_is_missing_is_damage_to_who_asks_for_times(
     publish(writer, (20, later(20)), (21, later(21)))
 
     def gone(*_: object) -> None:
-        raise payloads.DataGone
+        raise payloads.DataExpiredError
 
     monkeypatch.setattr(payloads.Payloads, "chunk", gone)
     for use in (reader.position_at, writer.retain):
-        with pytest.raises(LogCorrupt) as caught:
+        with pytest.raises(LogCorruptError) as caught:
             use(moment(later(20)))
-        assert caught.value.remedy
+        assert caught.value.hint
 
 
 def test_a_cut_by_a_writer_that_was_fenced_takes_nothing(log: KafkaLog, reader: KafkaLogReader) -> None:

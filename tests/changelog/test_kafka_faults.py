@@ -203,7 +203,7 @@ def test_a_broker_that_gave_up_on_the_writer_is_a_transient_error(
     failing(monkeypatch, fault)
     with pytest.raises(TransientError, match="given up") as caught:
         publish_one(writer, 11)
-    assert "Open the log again" in caught.value.remedy
+    assert "Open the log again" in caught.value.hint
     monkeypatch.undo()
     with pytest.raises(TransientError, match="given up"):
         publish_one(writer, 11)
@@ -223,7 +223,7 @@ def test_what_nobody_can_mend_is_not_repeated(writer: KafkaLogWriter, monkeypatc
     with pytest.raises(DefiniteError, match="could not be written") as caught:
         publish_one(writer, 11)
     assert calls == [1]
-    assert "Grant" in caught.value.remedy
+    assert "Grant" in caught.value.hint
 
 
 # -- offsets that are none ------------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ def test_a_broker_that_stays_away_is_a_transient_error(own: KafkaBroker, monkeyp
         own.kill()
         with pytest.raises(TransientError, match=r"penstock\.shop") as caught:
             publish_one(writer, 12)
-        assert own.bootstrap in caught.value.remedy
+        assert own.bootstrap in caught.value.hint
         own.start()
         with pytest.raises(TransientError):
             publish_one(writer, 12)

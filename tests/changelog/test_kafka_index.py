@@ -27,7 +27,7 @@ from penstock.changelog.kafka.records import (
     messages,
     to_text,
 )
-from penstock.errors import DefiniteError, LogCorrupt
+from penstock.errors import DefiniteError, LogCorruptError
 from penstock.positions import Lsn
 
 
@@ -157,9 +157,9 @@ def test_a_record_that_is_missing_is_found() -> None:
     index.apply(Created(0, 99, 5), 1)
     assert index.valid == 10, "of two beginnings the first counts"
     index.apply(Opened(1, "me"), 2)
-    with pytest.raises(LogCorrupt, match="record 2 is missing") as caught:
+    with pytest.raises(LogCorruptError, match="record 2 is missing") as caught:
         index.apply(Opened(3, "you"), 4)
-    assert caught.value.remedy
+    assert caught.value.hint
 
 
 def test_subtransactions_that_were_rolled_back_are_left_out() -> None:
@@ -190,4 +190,4 @@ def test_a_pin_may_stand_between_the_parts_of_a_record(limit: int) -> None:
 def test_garbage_is_refused(message: bytes) -> None:
     with pytest.raises(DefiniteError) as caught:
         Assembler().feed(message, 0)
-    assert caught.value.remedy
+    assert caught.value.hint

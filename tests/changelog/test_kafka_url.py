@@ -71,7 +71,7 @@ def test_settings_have_one_order() -> None:
 def test_what_names_no_log_is_refused(url: str, said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         KafkaLog.parse(url, "shop")
-    assert caught.value.remedy
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_names_no_log_is_refused(url: str, said: str) -> None:
 def test_a_secret_in_clear_is_refused_and_not_repeated(given: str) -> None:
     with pytest.raises(UsageError) as caught:
         KafkaLog.parse(f"kafka://b{given}", "shop")
-    assert caught.value.remedy
+    assert caught.value.hint
     assert "hunter2" not in str(caught.value)
     assert "hunter2" not in repr(caught.value.__cause__)
 

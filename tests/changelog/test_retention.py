@@ -16,7 +16,7 @@ from tests.changelog.conftest import START
 from tests.changelog.test_interface import part
 
 from penstock.changelog.interface import ChangeLog, ChangeLogReader, ChangeLogWriter, Chunk, Pin, Prepared, StagedCommit
-from penstock.errors import HistoryGone
+from penstock.errors import HistoryExpiredError
 from penstock.positions import Lsn
 from penstock.testing.waiting import until
 
@@ -67,9 +67,9 @@ def test_a_time_becomes_the_position_of_the_last_transaction_at_or_before_it(
 
 
 def test_a_time_before_the_log_was_made_is_refused(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
-    with pytest.raises(HistoryGone, match="begins at") as caught:
+    with pytest.raises(HistoryExpiredError, match="begins at") as caught:
         reader.position_at(moment(NOW - 3600_000_000))
-    assert caught.value.remedy
+    assert caught.value.hint
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -135,7 +135,7 @@ def test_clocks_of_an_idle_log_are_not_kept(log: ChangeLog, history: ChangeLogWr
     with closing(log.reader()) as fresh:
         for each in (reader, fresh):
             assert {each.position_at(moment(later(s))) for s in (29, 50, 78, 99)} == {29}
-            with pytest.raises(HistoryGone):
+            with pytest.raises(HistoryExpiredError):
                 each.position_at(moment(later(28.9)))
 
 
@@ -153,9 +153,9 @@ def test_history_is_removed_up_to_a_time(history: ChangeLogWriter, reader: Chang
     assert [row.lsn for row in read(reader, ORDERS)] == [24, 25, 26, 27, 28, 29]
     assert [row.lsn for row in read(reader, ORDERS, 25)] == [26, 27, 28, 29]
     assert reader.tables()[ORDERS.table].valid == 23
-    with pytest.raises(HistoryGone, match="begins at 0/17"):
+    with pytest.raises(HistoryExpiredError, match="begins at 0/17"):
         reader.extent(ORDERS.table, Lsn(22), Lsn(29))
-    with pytest.raises(HistoryGone):
+    with pytest.raises(HistoryExpiredError):
         reader.position_at(moment(later(22)))
     assert reader.position_at(moment(later(24))) == 24
 
@@ -170,9 +170,9 @@ def test_what_was_planned_before_is_refused_when_it_is_gone(history: ChangeLogWr
     planned = reader.extent(ORDERS.table, Lsn(19), Lsn(29))
     sent = pickle.loads(pickle.dumps(planned))
     history.retain(moment(later(25)))
-    with pytest.raises(HistoryGone) as caught:
+    with pytest.raises(HistoryExpiredError) as caught:
         list(reader.read(sent))
-    assert caught.value.remedy
+    assert caught.value.hint
     assert read(reader, ORDERS, 25) == [inserted(lsn) for lsn in (26, 27, 28, 29)]
 
 
@@ -207,7 +207,7 @@ def test_a_lease_expires(history: ChangeLogWriter, reader: ChangeLogReader) -> N
 def test_what_is_gone_cannot_be_pinned(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
     history.retain(moment(later(25)))
     reader.pin("on the edge", Lsn(25))
-    with pytest.raises(HistoryGone, match="begins at"):
+    with pytest.raises(HistoryExpiredError, match="begins at"):
         reader.pin("late", Lsn(24))
     assert [pin.reader for pin in reader.pins()] == ["on the edge"]
 
@@ -262,5 +262,5 @@ def test_a_time_inside_a_publication_that_was_cut_is_refused(writer: ChangeLogWr
     publish(writer, (20, later(20)), (21, later(21)), (22, later(22)))
     assert writer.retain(moment(later(21))).valid == 21
     assert reader.position_at(moment(later(21))) == 21
-    with pytest.raises(HistoryGone):
+    with pytest.raises(HistoryExpiredError):
         reader.position_at(moment(later(20.5)))

@@ -19,7 +19,7 @@ from penstock.changelog.interface import StagedCommit
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.changelog.sqlite.reader import SqliteLogReader
 from penstock.changelog.sqlite.writer import SqliteLogWriter
-from penstock.errors import DefiniteError, LogCorrupt, TableError
+from penstock.errors import DefiniteError, LogCorruptError, TableError
 from penstock.positions import Lsn
 from penstock.testing.waiting import PATIENCE
 
@@ -68,7 +68,7 @@ try:
 except DefiniteError as error:
     print(at - 1, flush=True)
     assert "full or failing" in error.message, error.message
-    assert "Free some space" in error.remedy
+    assert "Free some space" in error.hint
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 writer.publish([chunk(ORDERS, [inserted(at)])], Lsn(at), committed_at=at)
 writer.close()
@@ -151,7 +151,7 @@ def test_another_process_is_refused_and_told_the_pid(path: Path) -> None:
             process.stdout.readline()
             with pytest.raises(DefiniteError, match=f"already has a writer \\(pid {process.pid}\\)") as caught:
                 SqliteLogWriter(path)
-            assert "Stop" in caught.value.remedy
+            assert "Stop" in caught.value.hint
         finally:
             process.send_signal(signal.SIGKILL)
     SqliteLogWriter(path).close()
@@ -173,7 +173,7 @@ def test_a_full_database_is_a_definite_error(path: Path) -> None:
         writer._db.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(DefiniteError, match="full") as caught:
             writer.publish([chunk(ORDERS, [inserted(20, 0, "x" * 200_000)])], Lsn(20))
-        assert "Free some space" in caught.value.remedy
+        assert "Free some space" in caught.value.hint
         assert writer.frontiers().durable == 0
         writer._db.execute("PRAGMA max_page_count = 100000")
         writer.publish([chunk(ORDERS, [inserted(20)])], Lsn(20))
@@ -194,16 +194,16 @@ def test_a_flipped_bit_is_found(written: Path, column: str) -> None:
     with closing(SqliteLogReader(written)) as reader:
         assert {row.lsn for row in read(reader, ORDERS, 0, 20)} == {20}
         assert {row.lsn for row in read(reader, ORDERS, 30, 40)} == {40}
-        with pytest.raises(LogCorrupt, match=r"chunk 2 of public\.orders fails its checksum") as caught:
+        with pytest.raises(LogCorruptError, match=r"chunk 2 of public\.orders fails its checksum") as caught:
             read(reader, ORDERS)
-        assert caught.value.remedy
+        assert caught.value.hint
 
 
 def test_missing_data_is_found(written: Path) -> None:
     with closing(sqlite3.connect(written)) as db:
         db.execute("DELETE FROM payload WHERE chunk = 2")
         db.commit()
-    with closing(SqliteLogReader(written)) as reader, pytest.raises(LogCorrupt, match="chunk 2 is missing"):
+    with closing(SqliteLogReader(written)) as reader, pytest.raises(LogCorruptError, match="chunk 2 is missing"):
         read(reader, ORDERS)
 
 
@@ -213,9 +213,9 @@ def test_damaged_pages_are_found(written: Path) -> None:
     data = bytearray(written.read_bytes())
     data[16384:] = os.urandom(len(data) - 16384)
     written.write_bytes(data)
-    with pytest.raises(LogCorrupt) as caught, closing(SqliteLogReader(written)) as reader:
+    with pytest.raises(LogCorruptError) as caught, closing(SqliteLogReader(written)) as reader:
         read(reader, ORDERS)
-    assert caught.value.remedy
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("opened", [SqliteLogReader, SqliteLogWriter])

@@ -21,7 +21,7 @@ from tests.changelog.test_interface import part
 from penstock.changelog.interface import ChangeLogReader, Prepared, StagedCommit
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.changelog.sqlite.writer import SqliteLogWriter
-from penstock.errors import DefiniteError, LogCorrupt, TableError
+from penstock.errors import DefiniteError, LogCorruptError, TableError
 from penstock.model import Image, TableSchema
 from penstock.positions import Lsn
 
@@ -159,7 +159,7 @@ def attempt(what: Callable[[], Any], where: str) -> tuple[bool, Any]:
     try:
         return True, what()
     except DefiniteError as error:
-        assert error.remedy, where
+        assert error.hint, where
         return False, None
     except Exception as error:
         pytest.fail(f"{type(error).__name__}: {error} ({where})")
@@ -309,7 +309,7 @@ def test_a_row_that_is_gone_or_changed_is_missed(whole: Path, tmp_path: Path, st
     for number, look in enumerate(looks(path)):
         try:
             assert look() == wanted[number]
-        except LogCorrupt as error:
+        except LogCorruptError as error:
             found += 1
             assert "damaged" in error.message
     assert found
@@ -325,8 +325,8 @@ def test_a_part_of_a_prepared_transaction_that_is_gone_is_missed(tmp_path: Path)
         with closing(sqlite3.connect(path)) as db:
             db.execute("DELETE FROM chunk WHERE id = 2")
             db.commit()
-        with pytest.raises(LogCorrupt, match="prepared"):
+        with pytest.raises(LogCorruptError, match="prepared"):
             writer.publish([], Lsn(30), staged={7: StagedCommit(Lsn(30), 30)})
         assert writer.frontiers().durable == 0
-    with pytest.raises(LogCorrupt, match="prepared"):
+    with pytest.raises(LogCorruptError, match="prepared"):
         SqliteLogWriter(path)

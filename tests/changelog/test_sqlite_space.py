@@ -60,7 +60,7 @@ for round in range(40):
         except DefiniteError as error:
             refused[doing] += 1
             assert "full or failing" in error.message, error.message
-            assert "Free some space" in error.remedy
+            assert "Free some space" in error.hint
         limit(resource.RLIM_INFINITY)
     durable, valid = look(path, valid)
     assert durable == published, (durable, published)

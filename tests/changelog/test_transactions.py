@@ -16,7 +16,7 @@ from tests.changelog.test_interface import WIDER, part
 from penstock.changelog import transactions as module
 from penstock.changelog.interface import ChangeLog, ChangeLogReader, ChangeLogWriter, Extent, StagedCommit
 from penstock.changelog.transactions import Transaction, transactions
-from penstock.errors import HistoryGone
+from penstock.errors import HistoryExpiredError
 from penstock.model import Image, TableName
 from penstock.positions import Lsn
 
@@ -108,7 +108,7 @@ def test_a_table_that_began_anew_is_not_read_from_before(writer: ChangeLogWriter
     writer.publish([chunk(ORDERS, [inserted(20)]), chunk(ITEMS, [inserted(20)])], Lsn(20))
     writer.define(ORDERS, generation=1)
     writer.publish([chunk(ORDERS, [inserted(30)])], Lsn(30))
-    with pytest.raises(HistoryGone):
+    with pytest.raises(HistoryExpiredError):
         list(transactions(reader, BOTH, START, Lsn(30)))
     assert [told(each)[0] for each in transactions(reader, BOTH, Lsn(20), Lsn(30))] == [30]
 

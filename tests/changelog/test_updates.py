@@ -86,8 +86,8 @@ def test_without_the_old_row_there_is_a_way_out(rows: list[Row]) -> None:
     with pytest.raises(DefiniteError) as caught:
         updates(images(rows), ODD)
     assert str(ODD) in caught.value.message
-    assert 'ALTER TABLE "s s"."a""b" REPLICA IDENTITY FULL;' in caught.value.remedy
-    assert "rows=changes" in caught.value.remedy
+    assert 'ALTER TABLE "s s"."a""b" REPLICA IDENTITY FULL;' in caught.value.hint
+    assert "rows=changes" in caught.value.hint
     assert "secret" not in str(caught.value)
 
 

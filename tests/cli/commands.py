@@ -41,7 +41,7 @@ class Answer:
         return self._part("error")
 
     @property
-    def remedy(self) -> str:
+    def hint(self) -> str:
         """What to do about it, as one line."""
         return self._part("to do")
 
@@ -51,7 +51,7 @@ class Answer:
         assert "Traceback" not in self.out + self.err
         assert self.err.count("error  ") == 1, self.err
         assert self.said, self.err
-        assert self.remedy, self.err
+        assert self.hint, self.err
         return self
 
     def _part(self, head: str) -> str:

@@ -74,7 +74,7 @@ def test_no_server_there(home: Path) -> None:
     answer = penstock("run", "postgresql://u@127.0.0.1:1/shop", "--home", home).is_an_error(GAVE_UP)
     assert "127.0.0.1:1/shop" in answer.said
     assert "refused" in answer.said
-    assert "Check that the server runs" in answer.remedy
+    assert "Check that the server runs" in answer.hint
     assert open_home(home).sources() == []
 
 
@@ -86,7 +86,7 @@ def test_no_such_host(home: Path) -> None:
 def test_unknown_database(home: Path, shop: Database) -> None:
     answer = penstock("run", shop.url + "_missing", "--home", home).is_an_error(DEFINITE)
     assert f'database "{shop.name}_missing" does not exist' in answer.said
-    assert "Check database, user" in answer.remedy
+    assert "Check database, user" in answer.hint
     assert nothing_is_left(home, shop)
 
 
@@ -96,8 +96,8 @@ def test_wrong_password(home: Path, other_server: EmbeddedPostgres, password: st
     url = other_server.url_for("postgres", "guarded")
     answer = penstock("run", url, "--home", home, env=env).is_an_error(DEFINITE)
     assert "refused the login" in answer.said
-    assert "PGPASSWORD" in answer.remedy
-    assert ".pgpass" in answer.remedy
+    assert "PGPASSWORD" in answer.hint
+    assert ".pgpass" in answer.hint
     assert SECRET not in answer.out + answer.err
     assert all(SECRET.encode() not in path.read_bytes() for path in home.rglob("*") if path.is_file())
 
@@ -121,7 +121,7 @@ def test_a_password_in_the_url(home: Path, url: str) -> None:
 def test_wal_level(home: Path, other_server: EmbeddedPostgres) -> None:
     answer = penstock("run", other_server.url, "--home", home).is_an_error(DEFINITE)
     assert "wal_level is replica" in answer.said
-    assert "ALTER SYSTEM SET wal_level = 'logical'" in answer.remedy
+    assert "ALTER SYSTEM SET wal_level = 'logical'" in answer.hint
     assert upstream(other_server) == set()
     assert open_home(home).sources() == []
 
@@ -134,7 +134,7 @@ def test_a_role_that_may_not_replicate(home: Path, shop: Database) -> None:
     finally:
         shop.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
     assert f"role {role} has no REPLICATION attribute" in answer.said
-    assert f"ALTER ROLE {role} REPLICATION;" in answer.remedy.replace('"', "")
+    assert f"ALTER ROLE {role} REPLICATION;" in answer.hint.replace('"', "")
     assert nothing_is_left(home, shop)
 
 
@@ -145,7 +145,7 @@ def test_an_empty_database(home: Path, database: Database) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "said", "remedy"),
+    ("table", "said", "hint"),
     [
         ("CREATE TABLE t (id int)", "it has no primary key", 'ALTER TABLE "public"."t" ADD PRIMARY KEY'),
         ('CREATE TYPE c AS (a int, "A" int); CREATE TABLE t (id int PRIMARY KEY, p c)', "column p", "text_columns"),
@@ -153,12 +153,12 @@ def test_an_empty_database(home: Path, database: Database) -> None:
     ],
     ids=["keyless", "unknown type", "unlogged"],
 )
-def test_the_only_table_cannot_be_captured(home: Path, database: Database, table: str, said: str, remedy: str) -> None:
+def test_the_only_table_cannot_be_captured(home: Path, database: Database, table: str, said: str, hint: str) -> None:
     database.execute(table)
     answer = penstock("run", database.url, "--home", home).is_an_error(DEFINITE)
     assert "public.t" in answer.said
     assert said in answer.said
-    assert remedy in answer.remedy
+    assert hint in answer.hint
     assert nothing_is_left(home, database)
 
 
@@ -186,7 +186,7 @@ def test_the_slot_is_taken(home: Path, shop: Database, tmp_path: Path) -> None:
         before = upstream(shop.server, shop.name)
         answer = penstock("run", shop.url, "--home", home, "--name", "shop").is_an_error(DEFINITE)
         assert "replication slot penstock_shop exists already" in answer.said
-        assert "--name" in answer.remedy
+        assert "--name" in answer.hint
         assert upstream(shop.server, shop.name) == before == {"slot penstock_shop", "publication penstock_shop"}
         assert open_home(home).sources() == []
     finally:
@@ -206,7 +206,7 @@ def test_a_second_instance(home: Path, shop: Database) -> None:
     with hold_home(home):
         answer = penstock("run", shop.url, "--home", home).is_an_error(DEFINITE)
     assert f"pid {os.getpid()}" in answer.said
-    assert "--home" in answer.remedy
+    assert "--home" in answer.hint
     assert nothing_is_left(home, shop)
 
 
@@ -260,7 +260,7 @@ def test_a_home_from_a_newer_version(home: Path, shop: Database) -> None:
     for command in (["run", shop.url], ["status"], ["sql", "SELECT 1"], ["drop", "shop"]):
         answer = penstock(*command, "--home", home).is_an_error(DEFINITE)
         assert "newer Penstock" in answer.said
-        assert "Upgrade" in answer.remedy
+        assert "Upgrade" in answer.hint
     assert upstream(shop.server, shop.name) == set()
 
 
@@ -299,7 +299,7 @@ def test_a_full_disk(home: Path, shop: Database, kilobytes: int) -> None:
 def test_no_home(home: Path, command: list[str]) -> None:
     answer = penstock(*command, "--home", home).is_an_error(USAGE)
     assert answer.said == f"there is no home at {home}"
-    assert "--home" in answer.remedy
+    assert "--home" in answer.hint
     assert not home.exists()
 
 
@@ -313,7 +313,7 @@ def test_the_home_may_come_from_the_environment(home: Path) -> None:
 def test_nothing_to_run(home: Path) -> None:
     answer = penstock("run", "--home", home).is_an_error(USAGE)
     assert answer.said == "this home has no sources"
-    assert "postgresql://" in answer.remedy
+    assert "postgresql://" in answer.hint
 
 
 def test_a_target_that_is_not_a_database(home: Path) -> None:
@@ -324,7 +324,7 @@ def test_a_target_that_is_not_a_database(home: Path) -> None:
 def test_dropping_an_unknown_source(home: Path) -> None:
     open_home(home)
     answer = penstock("drop", "shop", "--home", home).is_an_error(DEFINITE)
-    assert (answer.said, answer.remedy) == ("there is no source shop", "The sources of this home: none.")
+    assert (answer.said, answer.hint) == ("there is no source shop", "The sources of this home: none.")
 
 
 def test_drop_while_postgres_is_down(home: Path) -> None:
@@ -334,17 +334,17 @@ def test_drop_while_postgres_is_down(home: Path) -> None:
         server.stop()
         answer = penstock("drop", "shop", "--home", home).is_an_error(GAVE_UP)
         assert "shop is not gone yet" in answer.said
-        assert "penstock drop shop --force" in answer.remedy
+        assert "penstock drop shop --force" in answer.hint
         assert "dropping" in penstock("status", "--home", home).out
         again = penstock("run", "--home", home).is_an_error(GAVE_UP)
-        assert "penstock drop shop --force" in again.remedy
+        assert "penstock drop shop --force" in again.hint
         forced = penstock("drop", "shop", "--force", "--home", home)
         assert (forced.code, forced.err) == (DONE, "")
         statements = [line for line in forced.out.splitlines() if line.endswith(";")]
         server.start()
         assert upstream(server) == {"slot penstock_shop", "publication penstock_shop"}
         for statement in statements:
-            assert statement in answer.remedy
+            assert statement in answer.hint
             server.execute(statement)
         assert upstream(server) == set()
     assert open_home(home).sources() == []

@@ -42,7 +42,7 @@ def test_the_shape_of_its_json(shop: Database) -> None:
         "public.notes": False,
         "public.orders": True,
     }
-    assert all(list(finding) == ["level", "object", "why", "remedy", "sql"] for finding in found["findings"])
+    assert all(list(finding) == ["level", "object", "why", "hint", "sql"] for finding in found["findings"])
     (notes,) = [finding for finding in found["findings"] if finding["object"] == "public.notes"]
     assert notes["level"] == "error"
     assert notes["why"].startswith("it has no primary key")
@@ -136,7 +136,7 @@ def test_run_takes_options(shop: Database, tmp_path: Path) -> None:
 
 def test_options_of_no_database(tmp_path: Path) -> None:
     answer = penstock("run", "--home", tmp_path, "--table", "a.b").is_an_error(USAGE)
-    assert "postgresql://" in answer.remedy
+    assert "postgresql://" in answer.hint
 
 
 def test_a_password_in_clear(tmp_path: Path) -> None:

@@ -98,4 +98,4 @@ def test_the_word_at_the_cursor_is_completed(typing: Typing, monkeypatch: pytest
 def test_an_unknown_short_command_is_answered_with_the_list() -> None:
     with pytest.raises(UsageError) as caught:
         expanded("\\dd")
-    assert "\\?" in caught.value.remedy
+    assert "\\?" in caught.value.hint

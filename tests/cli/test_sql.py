@@ -50,7 +50,7 @@ def test_queries_that_are_wrong(
 ) -> None:
     with pytest.raises(kind, match=f"(?s){said}") as caught:
         answer(home, lambda: spark, query, OutputFormat.JSON)
-    assert caught.value.remedy
+    assert caught.value.hint
     assert not any(noise in caught.value.message for noise in ("org.apache.spark", "Project", "UnresolvedRelation"))
 
 

@@ -23,7 +23,7 @@ TABLE = {
     "position": None,
     "behind": 0,
     "error": None,
-    "remedy": None,
+    "hint": None,
     **dict.fromkeys(["copied_rows", "copied_bytes", "estimated_rows", "estimated_bytes", "waiting"]),
 }
 
@@ -44,7 +44,7 @@ def test_the_shape_of_its_json(tmp_path: Path, database: Database) -> None:
     (source,) = found["sources"]
     assert list(source) == [
         *("name", "kind", "at", "state", "valid", "durable", "committed_at", "latency_ms", "lag_bytes"),
-        *("error", "remedy", "log", "tables", "readers", "part_of", "shard", "waiting", "valid_from"),
+        *("error", "hint", "log", "tables", "readers", "part_of", "shard", "waiting", "valid_from"),
     ]
     assert source["log"] is None
     assert source["readers"] == [{"name": "tables", "position": source["valid"], "expires": None}]
@@ -57,7 +57,7 @@ def test_the_shape_of_its_json(tmp_path: Path, database: Database) -> None:
     assert list(notes) == list(TABLE)
     assert notes["state"] == "failed"
     assert notes["error"].startswith("it has no primary key")
-    assert notes["remedy"].startswith("Run: ALTER TABLE")
+    assert notes["hint"].startswith("Run: ALTER TABLE")
 
 
 def test_an_empty_home(tmp_path: Path) -> None:

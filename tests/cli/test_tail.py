@@ -118,17 +118,17 @@ def test_whoever_reads_may_leave(home: Home, database: Database) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said", "remedy"),
+    ("words", "said", "hint"),
     [
         (["bank"], "there is no source bank", "Known are: shop"),
         (["shop", "public.nothing"], "has no table public.nothing", "public.items, public.orders"),
         (["shop", "--from", "noon"], "'noon' is not a position", "earliest, latest"),
     ],
 )
-def test_wrong_words(home: Home, words: list[str], said: str, remedy: str) -> None:
+def test_wrong_words(home: Home, words: list[str], said: str, hint: str) -> None:
     answer = penstock("tail", *words, "--home", home.path).is_an_error(2)
     assert said in answer.said
-    assert remedy in answer.remedy
+    assert hint in answer.hint
 
 
 def test_an_error_of_a_table_ends_it(home: Home) -> None:
@@ -138,7 +138,7 @@ def test_an_error_of_a_table_ends_it(home: Home) -> None:
         writer.define(TableSchema(TableName("public", "items"), COLUMNS, ("id",)), reader.frontiers().durable)
         writer.publish([], at, errors=[TableError("public.items", at, "its columns changed", "Capture it anew.")])
     answer = penstock("tail", "shop", "public.items", "--from", "earliest", "--home", home.path).is_an_error(3)
-    assert (answer.said, answer.remedy) == ("its columns changed", "Capture it anew.")
+    assert (answer.said, answer.hint) == ("its columns changed", "Capture it anew.")
 
 
 def test_an_error_of_one_table_is_told_and_the_others_are_shown(home: Home) -> None:

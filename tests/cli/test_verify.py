@@ -85,7 +85,7 @@ def test_what_differs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     bag, lines, orders = found["tables"]
     assert list(orders) == [
         *("name", "upstream", "result", "rows", "differing", "missing", "unexpected", "changed", "keys"),
-        *("error", "remedy", "shard", "position"),
+        *("error", "hint", "shard", "position"),
     ]
     assert (orders["shard"], orders["position"]) == (None, found["position"])
     assert (orders["result"], orders["rows"], orders["differing"], orders["changed"]) == ("different", 40, 3, 1)
@@ -152,7 +152,7 @@ def test_wrong_names(database: Database, tmp_path: Path) -> None:
     try:
         assert "no source shops" in penstock("verify", "shops", "--home", home.path).is_an_error(USAGE).said
         wrong = penstock("verify", "shop", "public.order", "--home", home.path).is_an_error(USAGE)
-        assert wrong.remedy == "Did you mean public.orders? Its tables are: public.orders."
+        assert wrong.hint == "Did you mean public.orders? Its tables are: public.orders."
         assert "no table x" in penstock("sql", "VERIFY shop.x", "--home", home.path).is_an_error(USAGE).said
     finally:
         home.drop("shop")

@@ -115,7 +115,7 @@ def test_a_table_that_fails_leaves_the_others_running(
     with pytest.raises(penstock.TableError, match="surprise") as caught:
         live.table("demo.payments")
     assert caught.value.lsn > before
-    assert "RETRY TABLE shop.payments" in caught.value.remedy
+    assert "RETRY TABLE shop.payments" in caught.value.hint
     assert live.table("demo.accounts").count() == 50
     failed = until(lambda: [t for t in home.status().sources[0].tables if t.error], "the error in the status")
     assert [t.upstream for t in failed] == ["shop.payments"]

@@ -19,7 +19,7 @@ from tests.engine.shop import Shop
 from penstock.cli.rows import OutputFormat
 from penstock.cli.sql import answer
 from penstock.embedded.postgres import EmbeddedPostgres
-from penstock.errors import DefiniteError, HistoryGone, TransientError, UsageError
+from penstock.errors import DefiniteError, HistoryExpiredError, TransientError, UsageError
 from penstock.home import Home
 from penstock.live import Live
 from penstock.positions import Lsn
@@ -140,7 +140,7 @@ def test_history_that_is_gone_is_refused_and_names_what_is_left(shop: Callable[.
     until(moved, "history that is gone")
     for as_of in (began, asked):
         with pytest.raises(
-            HistoryGone, match=r"source shop cannot be read as of .*: its history begins at \w+/\w+ \(2"
+            HistoryExpiredError, match=r"source shop cannot be read as of .*: its history begins at \w+/\w+ \(2"
         ):
             here.home.live(here.store, as_of=as_of)
     held = oldest(here)
@@ -153,7 +153,7 @@ def test_history_that_is_gone_is_refused_and_names_what_is_left(shop: Callable[.
 def oldest(here: Shop) -> Live:
     """Return a view of the oldest moment there is; which one that is moves on until the view holds it."""
     while True:
-        with contextlib.suppress(HistoryGone):
+        with contextlib.suppress(HistoryExpiredError):
             return here.home.live(here.store, as_of=here.home.frontiers("shop").valid)
 
 

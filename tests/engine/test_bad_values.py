@@ -34,12 +34,12 @@ BAD = {
 def said_of(made: Shop) -> tuple[str, str]:
     (source,) = made.home.status().sources
     (found,) = [table for table in source.tables if table.upstream == "public.t"]
-    return str(found.error), str(found.remedy)
+    return str(found.error), str(found.hint)
 
 
-def found_by(made: Shop, remedy: str) -> list[tuple[int]]:
-    """The keys of the rows that a remedy finds."""
-    query = remedy.partition("They are among: ")[2].partition(";")[0]
+def found_by(made: Shop, hint: str) -> list[tuple[int]]:
+    """The keys of the rows that a hint finds."""
+    query = hint.partition("They are among: ")[2].partition(";")[0]
     assert query.startswith('SELECT * FROM "public"."t" WHERE ')
     found: list[tuple[int]] = made.database.execute(query.replace("SELECT *", "SELECT id", 1))
     return found
@@ -49,15 +49,15 @@ def test_a_copy_names_all_columns_and_how_to_find_the_rows(shop: Callable[..., S
     changes = ", ".join(f"{name} = {value}" for name, value in BAD.items())
     made = shop(f"{MADE}; UPDATE t SET {changes} WHERE id = 11")
     assert made.state("t") == "failed"
-    error, remedy = said_of(made)
+    error, hint = said_of(made)
     assert "public.t cannot be copied" in error
     assert [name for name in BAD if f"column {name} holds a value that cannot be kept" in error] == list(BAD)
     assert "column fine" not in error
-    assert "drop the source" not in remedy
-    assert "ALTER SOURCES … RETRY TABLE public.t;" in remedy
-    assert not [value for value in ("20000", "0044", "[2:3]", "11") if value in error + remedy], "no value of the row"
+    assert "drop the source" not in hint
+    assert "ALTER SOURCES … RETRY TABLE public.t;" in hint
+    assert not [value for value in ("20000", "0044", "[2:3]", "11") if value in error + hint], "no value of the row"
     assert "2 of 3 tables are copied" in " ".join(made.said)
-    assert found_by(made, remedy) == [(11,)], "and no other row"
+    assert found_by(made, hint) == [(11,)], "and no other row"
     made.database.execute("DELETE FROM t WHERE id = 11")
     made.home.retry("shop", "t")
     until(lambda: made.state("t") == "live", "the new copy")
@@ -70,9 +70,9 @@ def test_the_stream_says_the_same(shop: Callable[..., Shop], column: str) -> Non
     made = shop(MADE)
     made.database.execute(f"UPDATE t SET {column} = {BAD[column]} WHERE id = 11")
     until(lambda: made.state("t") == "failed", "the error")
-    error, remedy = said_of(made)
+    error, hint = said_of(made)
     assert f"column {column} holds a value that cannot be kept" in error
-    assert found_by(made, remedy) == [(11,)]
+    assert found_by(made, hint) == [(11,)]
 
 
 def test_a_copy_that_is_stopped_says_how_far_it_came(

@@ -16,7 +16,7 @@ from tests.engine.shop import Shop
 from penstock.catalog.states import SourceState
 from penstock.engine.locks import source_holder
 from penstock.engine.records import database_instance_of
-from penstock.errors import DefiniteError, NoSource, SourceExists, UsageError
+from penstock.errors import DefiniteError, SourceExistsError, SourceNotFoundError, UsageError
 from penstock.home import Home
 from penstock.layout import base_path, lake_path, log_path
 from penstock.testing.waiting import until
@@ -46,19 +46,19 @@ def test_a_source_comes_and_goes(shop: Callable[..., Shop], other: Any) -> None:
     other.execute("INSERT INTO t VALUES (21)")
     until(lambda: len(made.rows("t", "other")) == 21, "the other to be captured")
     assert made.running.capture_pids().keys() == {"shop", "other"}
-    with pytest.raises(SourceExists, match="already: it is ready"):
+    with pytest.raises(SourceExistsError, match="already: it is ready"):
         home.create(other.url, "other")
     assert home.drop("other", keep_tables=True) == []
     assert (home.sources(), upstream(other)) == (["shop"], 0)
     assert not log_path(home.path, "other").exists()
     assert made.running.capture_pids() == {"shop": first}
-    with pytest.raises(NoSource):
+    with pytest.raises(SourceNotFoundError):
         home.drop("other")
     folder = base_path(home.path, "other", "t")
     assert folder.exists()
     with pytest.raises(DefiniteError, match="tables of an earlier source other are in") as caught:
         home.create(other.url, "other")
-    assert "Move that folder away" in caught.value.remedy
+    assert "Move that folder away" in caught.value.hint
     assert upstream(other) == 0
     shutil.rmtree(lake_path(home.path, "other"))
     home.create(other.url, "other")

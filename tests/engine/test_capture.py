@@ -112,8 +112,8 @@ def test_a_definite_error_is_in_the_catalog(home: Home) -> None:
     assert record.state is SourceState.FAILED
     assert record.error is not None
     assert "is gone" in record.error
-    assert record.remedy is not None
-    assert f"penstock drop {home.name}" in record.remedy
+    assert record.hint is not None
+    assert f"penstock drop {home.name}" in record.hint
 
 
 def test_interference_is_in_the_catalog_and_goes_with_the_source(database: Any, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_interference_is_in_the_catalog_and_goes_with_the_source(database: Any, 
         record = home.record
         assert record.state is SourceState.FAILED
         assert "interference with dblog_meta.watermarks: a row was deleted" in (record.error or "")
-        assert record.remedy
+        assert record.hint
         assert home.ids() == [1]
     finally:
         drop_source(home.path, home.catalog, home.name, force=True)

@@ -14,7 +14,7 @@ from tests.engine.shop import Shop
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.engine.table_names import named_source
-from penstock.errors import DefiniteError, NotOurs, PenstockError, TransientError
+from penstock.errors import DefiniteError, NotOwnedError, PenstockError, TransientError
 from penstock.home import Home
 from penstock.layout import catalog_path, log_path
 from penstock.testing.memory_tables import MemoryTables
@@ -73,15 +73,15 @@ def test_the_copy_of_a_home_neither_runs_nor_drops(copied: tuple[Home, Home], da
         until(lambda: named_source(Catalog(catalog_path(copy.path)), "shop").state is SourceState.FAILED, "the refusal")
         with pytest.raises(DefiniteError, match="what lies between is lost") as caught:
             running.check()
-    assert "Another home may read this slot: a copy of this one" in caught.value.remedy
+    assert "Another home may read this slot: a copy of this one" in caught.value.hint
     answer = penstock("drop", "shop", "--home", copy.path)
     refused = answer.is_an_error(3)
     assert "source shop is not dropped: the slot penstock_shop was confirmed up to" in refused.said
     assert f"the change log of this home ends at {ended}" in refused.said
-    assert "penstock drop shop --force" in refused.remedy
+    assert "penstock drop shop --force" in refused.hint
     assert upstream(database) == before
     assert named_source(Catalog(catalog_path(copy.path)), "shop").state is SourceState.FAILED, "it is as it was"
-    with pytest.raises(NotOurs):
+    with pytest.raises(NotOwnedError):
         copy.drop("shop", keep_tables=True)
     forced = penstock("drop", "shop", "--home", copy.path, "--force")
     assert forced.code == 0
@@ -99,7 +99,7 @@ def test_a_copy_whose_log_cannot_be_read(copied: tuple[Home, Home], database: An
     home, copy = copied
     before = upstream(database)
     log_path(copy.path, "shop").write_bytes(b"half a log")
-    with pytest.raises(NotOurs, match="the change log cannot be read"):
+    with pytest.raises(NotOwnedError, match="the change log cannot be read"):
         copy.drop("shop")
     assert upstream(database) == before
     assert any("pg_drop_replication_slot" in line for line in copy.drop("shop", force=True))
@@ -120,7 +120,7 @@ def test_a_copy_does_not_drop_what_the_original_reads(
         running.wait_live(60)
         with pytest.raises(PenstockError, match=r"in use|another home reads it") as caught:
             Home(tmp_path / "copy").drop("shop")
-        assert "a copy of this" in caught.value.remedy
+        assert "a copy of this" in caught.value.hint
         assert len(upstream(database)) == 1  # slot and publication have the same name
     assert home.drop("shop") == []
 
@@ -143,10 +143,12 @@ def test_a_publication_that_somebody_made_anew_is_left(shop: Callable[..., Shop]
     made = shop(MADE)
     made.running.stop()
     made.database.execute("DROP PUBLICATION penstock_shop; CREATE PUBLICATION penstock_shop FOR TABLE orders")
-    with pytest.raises(NotOurs, match="the publication penstock_shop is not the one that this source made") as caught:
+    with pytest.raises(
+        NotOwnedError, match="the publication penstock_shop is not the one that this source made"
+    ) as caught:
         made.home.drop("shop")
     assert set(upstream(made.database)) == {"penstock_shop"}
-    said = caught.value.remedy.partition("in Postgres: ")[2].partition(";")[0]
+    said = caught.value.hint.partition("in Postgres: ")[2].partition(";")[0]
     made.database.execute(said)
     assert made.home.drop("shop") == []
     assert upstream(made.database) == {}

@@ -58,7 +58,7 @@ def test_a_copy_in_chunks_is_followed_and_names_what_it_cannot_copy(
             "public.one": "live",
             "public.wide": "live",
         }
-        assert "parallel" in str(states["public.keyless"].remedy)
+        assert "parallel" in str(states["public.keyless"].hint)
         database.execute("INSERT INTO empty VALUES (1); UPDATE wide SET v = 'w' WHERE id < 3")
         verdicts = {verdict.table: verdict for verdict in home.verify(spark, "shop")}
         assert [name for name, verdict in verdicts.items() if not verdict.equal] == ["public.keyless"]

@@ -257,7 +257,7 @@ def test_a_table_that_is_dropped_meanwhile_ends_alone(
     go_on.set()
     made.live()
     assert made.states() == {"kept": "live", "dropped": "failed"}
-    assert "RETRY TABLE" in made.table("dropped").remedy
+    assert "RETRY TABLE" in made.table("dropped").hint
     database.execute("INSERT INTO kept VALUES (1000, 'x')")
     until(lambda: len(made.rows("kept")) == 501, "the others to run on")
 

@@ -58,8 +58,8 @@ def test_tables_come_back_by_what_the_error_says(
     expected = 2 if what == "inserts only for a while" else 1
     until(lambda: len(failed(made)) == expected, "all errors")
     for table in failed(made):
-        retry = re.search(r"ALTER SOURCES .*;", table.remedy or "")
-        assert retry, table.remedy
+        retry = re.search(r"ALTER SOURCES .*;", table.hint or "")
+        assert retry, table.hint
         made.home.sql(retry[0])
     until(lambda: all(table.state == "live" for table in source(made).tables), "the tables to come back")
     made.database.execute("INSERT INTO t VALUES (40, 40, 'y'); INSERT INTO u VALUES (1)")
@@ -76,7 +76,7 @@ def test_a_source_comes_back_by_what_the_error_says(shop: Callable[..., Shop], m
     made.database.execute("INSERT INTO t VALUES (30, 0, '')")
     made.database.execute(f"CREATE PUBLICATION {name} FOR TABLE t, u")
     until(lambda: source(made).state == "failed", "the source to stop")
-    assert "penstock drop shop" in (source(made).remedy or "")
+    assert "penstock drop shop" in (source(made).hint or "")
     made.database.execute(f"DROP PUBLICATION {name}")  # it is nobody's by now, and drop leaves it where it is
     made.home.drop("shop")
     until(lambda: not made.home.status().sources, "the source to be gone")
@@ -98,6 +98,6 @@ def test_an_error_is_in_the_status_before_apply_has_come_to_it(
         durable = writer.frontiers().durable
         writer.publish([], durable, errors=[TableError("public.t", durable + 1, "it broke", "Mend it.")])
     (table,) = failed(made)
-    assert (table.upstream, table.state, table.error, table.remedy) == ("public.t", "failed", "it broke", "Mend it.")
+    assert (table.upstream, table.state, table.error, table.hint) == ("public.t", "failed", "it broke", "Mend it.")
     assert made.catalog.tables("shop")[0].upstream == TableName("public", "t")
     assert made.catalog.tables("shop")[0].error is None, "nobody has written it into the catalog yet"

@@ -62,8 +62,8 @@ def test_interference_stops_the_source_and_can_be_accepted(home: Home, database:
     assert source.state == "failed"
     assert source.error is not None
     assert "dblog_meta.watermarks" in source.error
-    assert source.remedy is not None
-    assert "ALTER SOURCES shop ACCEPT INTERFERENCE" in source.remedy
+    assert source.hint is not None
+    assert "ALTER SOURCES shop ACCEPT INTERFERENCE" in source.hint
     answer = home.sql("ALTER SOURCES shop ACCEPT INTERFERENCE")
     assert isinstance(answer, Answer)
     with start(home) as capture:

@@ -74,7 +74,7 @@ def test_the_log_of_another_home_is_left_alone(database: Any, broker: SharedBrok
     before = topics(broker, prefix), slots(database)
     with pytest.raises(DefiniteError, match="a change log of a source shop already") as caught:
         second.create(database.url, "shop", log=log, slot="other", publication="other")
-    assert "prefix" in caught.value.remedy
+    assert "prefix" in caught.value.hint
     assert (topics(broker, prefix), slots(database)) == before
     assert second.sources() == []
     first.drop("shop")

@@ -16,7 +16,7 @@ from tests.changelog.chunks import ORDERS, chunk, inserted
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.engine import leases
 from penstock.engine.leases import Keeper
-from penstock.errors import HistoryGone
+from penstock.errors import HistoryExpiredError
 from penstock.positions import Lsn
 from penstock.testing.waiting import PATIENCE, until
 
@@ -122,7 +122,7 @@ def test_what_a_view_needed_is_kept_a_while_longer(log: SqliteLog) -> None:
 def test_what_is_gone_cannot_be_held(log: SqliteLog) -> None:
     keeper, view, other = Keeper("live"), View(), View()
     keeper.hold(other, {"shop": Lsn(20)}, {"shop": log})
-    with pytest.raises(HistoryGone):
+    with pytest.raises(HistoryExpiredError):
         keeper.hold(view, {"shop": Lsn(5)}, {"shop": log})
     assert pinned(log) == [20]
     keeper.hold(view, {"shop": Lsn(10)}, {"shop": log})

@@ -74,7 +74,7 @@ def test_the_same_name_twice(database: Any, source: PostgresSource, catalog: Cat
     create_source(tmp_path, catalog, source)
     with pytest.raises(DefiniteError, match="already") as caught:
         create_source(tmp_path, catalog, source)
-    assert f"penstock drop {source.name}" in caught.value.remedy
+    assert f"penstock drop {source.name}" in caught.value.hint
     assert len(upstream(database)) == 2
     drop_source(tmp_path, catalog, source.name)
 
@@ -216,8 +216,8 @@ def test_drop_while_postgres_is_down(tmp_path: Path, catalog: Catalog) -> None:
         left = drop_source(tmp_path, catalog, "shop", force=True)
         assert catalog.sources() == []
         assert not log_path(tmp_path, "shop").exists()
-        assert "\n".join(left) in caught.value.remedy
-        assert "--force" in caught.value.remedy
+        assert "\n".join(left) in caught.value.hint
+        assert "--force" in caught.value.hint
         server.start()
         for statement in left:
             server.execute(statement)
@@ -269,7 +269,7 @@ def test_a_debt_is_remembered_and_settled(away: EmbeddedPostgres, catalog: Catal
     assert (shown.source, shown.statements) == ("shop", left[1:])
     assert shown.at == f"127.0.0.1:{away.port}/postgres"
     (waiting,) = recover(tmp_path, catalog)
-    assert left[1] in waiting.remedy
+    assert left[1] in waiting.hint
     assert "cannot reach Postgres" in str(catalog.debts()[0].error)
     away.start()
     assert left_upstream(away) == 2

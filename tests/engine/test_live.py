@@ -83,7 +83,7 @@ def test_a_table_by_name(found: Live, name: str, upstream: str) -> None:
 def test_names_of_no_table_or_of_two(found: Live, name: str) -> None:
     with pytest.raises(UsageError, match="there is no table") as caught:
         found.table(name)
-    assert "shop.orders" in caught.value.remedy
+    assert "shop.orders" in caught.value.hint
 
 
 def test_a_table_that_is_not_copied_yet(tmp_path: Path, catalog: Catalog) -> None:
@@ -97,13 +97,13 @@ def test_a_table_before_its_copy(tmp_path: Path, catalog: Catalog) -> None:
         catalog.bases.note("shop", "orders", BaseVersion(version, Lsn(position), schema))
     with pytest.raises(DefiniteError, match=r"public\.orders was copied at 0/32: what it was at 0/28") as caught:
         live_at(tmp_path, catalog, shop=Lsn(40)).table("shop.orders")
-    assert "0/32" in caught.value.remedy
+    assert "0/32" in caught.value.hint
 
 
 def test_a_table_that_was_refused(tmp_path: Path, catalog: Catalog) -> None:
     with pytest.raises(DefiniteError, match=r"public\.notes is not captured: it has no primary key") as caught:
         live_at(tmp_path, catalog, shop=Lsn(10)).table("shop.notes")
-    assert caught.value.remedy == "Run: ALTER TABLE"
+    assert caught.value.hint == "Run: ALTER TABLE"
 
 
 def test_a_table_that_failed_can_be_read_before_its_error_and_not_from_there_on(

@@ -42,7 +42,7 @@ def test_a_second_one_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
         assert holder(tmp_path) == os.getpid()
         with pytest.raises(DefiniteError, match=f"pid {os.getpid()}") as caught, hold_home(tmp_path):
             pass
-        assert "--home" in caught.value.remedy
+        assert "--home" in caught.value.hint
         assert holder(tmp_path) == os.getpid()
     assert holder(tmp_path) is None
     with hold_home(tmp_path):

@@ -16,7 +16,7 @@ from tests.changelog.test_retention import later, moment, publish
 from penstock.changelog.interface import ChangeLogWriter
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.engine.as_of import asked_of, choose_positions, seconds
-from penstock.errors import HistoryGone, TransientError, UsageError
+from penstock.errors import HistoryExpiredError, TransientError, UsageError
 from penstock.positions import Lsn, parse_as_of
 from penstock.testing.waiting import PATIENCE, stays
 
@@ -78,7 +78,7 @@ def test_what_is_asked_of_each_source() -> None:
     assert asked_of({"b": "0/1F"}, ["a", "b"]) == {"a": None, "b": 31}
     with pytest.raises(UsageError, match="several sources") as caught:
         asked_of("0/1F", ["a", "b"])
-    assert "as_of={'a': '0/1F'}" in caught.value.remedy
+    assert "as_of={'a': '0/1F'}" in caught.value.hint
     with pytest.raises(UsageError, match="there is no source c"):
         asked_of({"c": NOON}, ["a", "b"])
 
@@ -111,7 +111,7 @@ def test_before_history_begins(two: Two) -> None:
     two.writers["a"].retain(moment(later(11)))
     begun = f"its history begins at 0/15 ({moment(later(11)).isoformat(sep=' ')})"
     for asked in (moment(later(10.5)), {"a": Lsn(20)}):
-        with pytest.raises(HistoryGone) as caught:
+        with pytest.raises(HistoryExpiredError) as caught:
             two.at(asked)
         assert begun in caught.value.message
         assert caught.value.message.startswith("source a cannot be read as of ")

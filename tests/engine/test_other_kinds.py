@@ -103,7 +103,7 @@ def test_a_generated_bank_is_a_source_like_any_other(tmp_path: Path, spark: Spar
                 refused()
         with pytest.raises(UsageError, match="made together") as caught:
             home.retry("bank", "accounts")
-        assert "penstock drop bank" in caught.value.remedy
+        assert "penstock drop bank" in caught.value.hint
         assert state(home, "bank.accounts") == "live"
 
 
@@ -147,7 +147,7 @@ def a_folder_ends_with_an_error_and_begins_anew(tmp_path: Path, store: TableStor
         assert len(rows_of(home.live(store), "bank.accounts")) == 10
 
         (folder / "3.json").write_text('{"id": 4}\n{"id": 2, "name": "e"}\n')
-        home.sql(caught.value.remedy.partition("anew: ")[2])
+        home.sql(caught.value.hint.partition("anew: ")[2])
         until(lambda: state(home, "events.events") == "live", "it begins anew")
         until(lambda: home.frontiers("events").durable == 6, "all files are read again")
         assert rows_of(home.live(store)) == [(1, "a"), (2, "e"), (3, "d"), (4, None)]

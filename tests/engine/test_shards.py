@@ -103,7 +103,7 @@ def test_all_are_made_and_all_are_dropped(shards: Shards) -> None:
     for name in ("shards", shards.names[1]):
         with pytest.raises(DefiniteError, match=f"there is a source {name} already") as caught:
             shards.home.create(shards.one.url, name)
-        assert caught.value.remedy == "Drop it first: penstock drop shards"
+        assert caught.value.hint == "Drop it first: penstock drop shards"
     with pytest.raises(UsageError, match="is a shard of the source shards"):
         shards.home.drop(shards.names[0])
     assert shards.home.check("shards").ready
@@ -201,7 +201,7 @@ def test_tables_come_and_go_on_all_or_none(shards: Shards) -> None:
     for refused in (shards.home.frontiers, shards.home.accept_interference):
         with pytest.raises(UsageError, match="made of shards") as caught:
             refused("shards")
-        assert shards.names[1] in caught.value.remedy
+        assert shards.names[1] in caught.value.hint
     shards.home.drop("shards")
 
 
@@ -363,7 +363,7 @@ def _one_fails(shards: Shards, spark: SparkSession) -> None:
     live = shards.home.live(spark)
     with pytest.raises(DefiniteError, match=f"shards.orders cannot be read whole: on shard {shards.one.name}") as told:
         live.table("shards.orders")
-    assert f"{shards.names[1]}.orders" in told.value.remedy
+    assert f"{shards.names[1]}.orders" in told.value.hint
     assert live.table(f"{shards.names[1]}.orders").count() == 3
     with pytest.raises(TableError, match=f"on shard {shards.one.name}"):
         for _ in shards.home.tail("shards", ["public.orders"], start="earliest"):
@@ -435,7 +435,7 @@ def test_one_that_is_down_leaves_the_others_flowing(database: Database, tmp_path
             )
         with pytest.raises(TransientError, match=f"source {away} is not gone yet") as kept:
             shards.home.drop("shards")
-        assert "penstock drop shards --force" in kept.value.remedy
+        assert "penstock drop shards --force" in kept.value.hint
         assert [(r.name, r.state) for r in shards.catalog.sources()] == [(away, SourceState.DROPPING)]
         server.start()
         assert shards.home.recover() == []

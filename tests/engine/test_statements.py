@@ -95,7 +95,7 @@ def test_options_are_set(home: Home, shop: str) -> None:
     assert "retain history = '3 days'" in home.statement("shop")
     with pytest.raises(UsageError, match="slot") as caught:
         home.sql("ALTER SOURCES shop SET (slot = 'another')")
-    assert caught.value.remedy
+    assert caught.value.hint
     home.sql("DROP SOURCES shop")
 
 
@@ -103,7 +103,7 @@ def test_errors_are_shown_with_what_to_do(home: Home, shop: str) -> None:
     home.sql(shop)
     (error,) = rows(home, "SHOW ERRORS")
     assert error["name"] == "shop.keyless"
-    assert "ALTER TABLE" in error["remedy"]
+    assert "ALTER TABLE" in error["hint"]
     home.sql("DROP SOURCES shop")
 
 
@@ -122,7 +122,7 @@ def test_a_file_makes_what_is_missing(home: Home, shop: str) -> None:
 def test_nothing_is_made_of_a_file_with_an_error(home: Home, shop: str, database: Any) -> None:
     with pytest.raises(UsageError, match="line 2") as caught:
         home.make_missing(f"{shop};\nCREATE SOURCES more FROM POSTGRESS CONNECTION 'x';")
-    assert "POSTGRES" in caught.value.remedy
+    assert "POSTGRES" in caught.value.hint
     assert (home.names(), upstream(database)) == ([], set())
 
 

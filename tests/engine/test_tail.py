@@ -20,7 +20,7 @@ from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLogReader, ChangeLogWriter, Chunk
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.engine import transaction_tail as module
-from penstock.errors import DefiniteError, HistoryGone, TableError, UsageError
+from penstock.errors import DefiniteError, HistoryExpiredError, TableError, UsageError
 from penstock.layout import catalog_path
 from penstock.model import TableName
 from penstock.positions import Lsn
@@ -92,17 +92,17 @@ def test_some_tables(home: penstock.Home, writer: ChangeLogWriter) -> None:
 
 
 def test_what_is_not_there_is_refused(home: penstock.Home, writer: ChangeLogWriter) -> None:
-    for arguments, said, remedy in (
+    for arguments, said, hint in (
         (("bank",), "no source bank", "Known are: shop"),
         (("shop", ["public.order"]), "no table public.order", "public.orders"),
         (("shop", [], "yesterday"), "'yesterday' is not a position", "earliest"),
     ):
         with pytest.raises(UsageError, match=said) as caught:
             home.tail(*arguments)
-        assert remedy in caught.value.remedy
+        assert hint in caught.value.hint
     with pytest.raises(DefiniteError, match="notes is not captured: it has no key") as failed:
         home.tail("shop", ["public.notes"])
-    assert failed.value.remedy == "Add one."
+    assert failed.value.hint == "Add one."
 
 
 def test_what_is_gone_is_refused(home: penstock.Home, writer: ChangeLogWriter) -> None:
@@ -110,7 +110,7 @@ def test_what_is_gone_is_refused(home: penstock.Home, writer: ChangeLogWriter) -
         publish(writer, lsn)
     writer.retain(datetime.fromtimestamp(AT / 1e6 + 0.00003, UTC))
     assert positions(home.tail("shop", start="earliest", stop=idle())) == [40]
-    with pytest.raises(HistoryGone):
+    with pytest.raises(HistoryExpiredError):
         next(home.tail("shop", start=Lsn(20)))
 
 
@@ -171,7 +171,7 @@ def test_a_table_that_fails_is_told_once_and_the_others_go_on(home: penstock.Hom
     writer.publish([chunk(ITEMS, [inserted(40)])], Lsn(40))
     told.extend(shown(transaction) for transaction in found)
     (error,) = [each for each in told if isinstance(each, TableError)]
-    assert (error.table, error.lsn, error.message, error.remedy) == (
+    assert (error.table, error.lsn, error.message, error.hint) == (
         *("public.orders", 30),
         *("public.orders is over", "mend it"),
     )
@@ -280,7 +280,7 @@ def test_changes_that_are_gone_with_a_table_that_was_captured_anew_are_told(
     assert [shown(transaction) for transaction in found] == [(40, ["items"]), (50, ["items", "orders"])]
     (error,) = told
     assert "public.orders was captured anew: its changes after 0/1E and up to 0/28 are gone" in error.message
-    assert error.remedy
+    assert error.hint
 
 
 def test_a_table_that_is_added_is_followed_from_its_beginning(home: penstock.Home, writer: ChangeLogWriter) -> None:

@@ -23,7 +23,7 @@ from tests.servers import SharedBroker, SharedRegistry
 from penstock.catalog.store import Catalog
 from penstock.engine import table_loops
 from penstock.engine.topic_apply import TopicApply
-from penstock.errors import DefiniteError, HistoryGone, TableError, UsageError
+from penstock.errors import DefiniteError, HistoryExpiredError, TableError, UsageError
 from penstock.home import Home
 from penstock.layout import base_path
 from penstock.live import Live
@@ -135,7 +135,9 @@ def test_a_past_that_kafka_no_longer_has(
         assert read is not None
         assert (read.count(), read.isLocal()) == (5, few > 0)
         topic.remove_before(1, 3)
-        with pytest.raises(HistoryGone, match=r"partition 1 of the topic aged[\w-]+ begins at 3 by now: .* from 0 on"):
+        with pytest.raises(
+            HistoryExpiredError, match=r"partition 1 of the topic aged[\w-]+ begins at 3 by now: .* from 0 on"
+        ):
             messages.messages_of(spark, log, log.tables[0], Lsn.ZERO, upto)
         assert home.live(spark).table(f"{topic.source}.{topic.source}").count() == 5
 
@@ -207,7 +209,7 @@ def test_no_query_passes_by_a_message_that_cannot_be_taken_in(
     if few:
         with pytest.raises(TableError, match=r"offset 2 of partition 0 of topic broken[\w-]+: its value") as caught:
             view()
-        assert "SET (on error = 'quarantine')" in caught.value.remedy
+        assert "SET (on error = 'quarantine')" in caught.value.hint
         return
     with pytest.raises((PySparkException, Py4JJavaError), match="offset 2 of partition 0"):
         view().count()
@@ -238,7 +240,7 @@ def test_a_message_that_cannot_be_taken_in_stops_its_source_alone_and_it_goes_on
         with pytest.raises(DefiniteError, match=f"offset 2 of partition 0 of topic {bad.name}: its value") as caught:
             home.live(spark).table("bad.bad")
         assert "secret" not in str(caught.value)
-        assert "SET (on error = 'quarantine')" in caught.value.remedy
+        assert "SET (on error = 'quarantine')" in caught.value.hint
         query = "SELECT id, n FROM bad.bad ORDER BY id"
         assert rows(home.live(spark, {"bad": before}), query) == [(1, 1)]
         assert rows(home.live(spark, {"bad": second}), query) == [(1, 1), (2, 2)]
@@ -261,7 +263,7 @@ def test_a_message_that_cannot_be_taken_in_stops_its_source_alone_and_it_goes_on
         until(lambda: state(home, "bad.bad") == "failed", "there are too many")
         with pytest.raises(DefiniteError, match="offset 5 of partition 0") as caught:
             home.live(spark).table("bad.bad")
-        assert "bad.bad_quarantine" in caught.value.remedy
+        assert "bad.bad_quarantine" in caught.value.hint
         home.sql("ALTER SOURCES bad SET (quarantine limit = 9)")
         until(lambda: state(home, "bad.bad") == "live", "more are allowed")
         assert rows(home.live(spark), "SELECT count(*) FROM bad.bad_quarantine") == [(4,)]
@@ -295,12 +297,12 @@ def test_status_and_quarantine_show_at_once_what_a_view_shows(
             home.live(spark).table(name)
         assert state(home, name) == "failed"
         assert caught.value.message in str(home.sql("SHOW ERRORS"))
-        assert caught.value.remedy in str(home.sql("SHOW ERRORS"))
+        assert caught.value.hint in str(home.sql("SHOW ERRORS"))
         home.sql(f"ALTER SOURCES {topic.source} SET (on error = 'quarantine', quarantine limit = 1)")
         until(lambda: options(home, topic.source).quarantine_limit == 1, "the options are taken over")
         with pytest.raises(TableError, match="offset 2 of partition 0") as caught:
             home.live(spark).table(name)
-        assert "SET (quarantine limit" in caught.value.remedy
+        assert "SET (quarantine limit" in caught.value.hint
         assert state(home, name) == "failed"
         home.sql(f"ALTER SOURCES {topic.source} SET (quarantine limit = 2)")
         until(lambda: options(home, topic.source).quarantine_limit == 2, "the limit is taken over")
@@ -353,7 +355,7 @@ def test_a_topic_that_was_made_again_is_read_anew_as_its_error_says(
         topic.send([({"id": 3}, {"n": "y"})])
         until(lambda: state(home, "lost.lost") == "failed", "the loss is seen")
         (found,) = [t for s in home.status().sources for t in s.tables]
-        (statement,) = re.findall(r"ALTER SOURCES [^;]*;", found.remedy or "")
+        (statement,) = re.findall(r"ALTER SOURCES [^;]*;", found.hint or "")
         home.sql(statement)
         until(
             lambda: (
@@ -428,4 +430,4 @@ def test_a_view_shows_no_change_that_does_not_follow_from_the_rows(
         topic.send([debezium_record("c", 4, None, {"id": 2, "v": "d"})])  # there is something to be done again
         until(lambda: state(home, "changes.changes") == "failed", "apply to come there")
         (found,) = [table for one in home.status().sources for table in one.tables]
-        assert (found.error, found.remedy) == (caught.value.message, caught.value.remedy)
+        assert (found.error, found.hint) == (caught.value.message, caught.value.hint)

@@ -19,7 +19,7 @@ from penstock.engine import supervisor
 from penstock.engine.status import SourceStatus, TableStatus
 from penstock.engine.supervisor import CaptureSupervisor
 from penstock.engine.table_loops import Follower
-from penstock.errors import LogCorrupt, TransientError
+from penstock.errors import LogCorruptError, TransientError
 from penstock.home import Home
 from penstock.layout import capture_log_path, catalog_path, defects_path
 from penstock.sources.postgres import build, decoder
@@ -69,7 +69,7 @@ def test_apply_of_one_table(faulty: Callable[..., Shop], faults: Faults) -> None
         until(lambda: told(table_of(made.home, "bad").error), "the error is shown")
         bad = table_of(made.home, "bad")
         assert (bad.state, bad.behind) == ("live", 1), "what is there stays readable"
-        assert "defect in Penstock" in (bad.remedy or "")
+        assert "defect in Penstock" in (bad.hint or "")
         assert faults.reached["merge.before"] >= 5
         shown = made.home.sql("SHOW ERRORS")
         assert isinstance(shown, Answer)
@@ -150,7 +150,7 @@ def test_capture_of_a_source(shop: Callable[..., Shop]) -> None:
         until(lambda: source_of(made.home).state == "failed", "the source has failed")
         shown = source_of(made.home)
         assert told(shown.error) and "times without getting on" in (shown.error or "")
-        assert "tried again by itself" in (shown.remedy or "")
+        assert "tried again by itself" in (shown.hint or "")
         made.running.check()  # it is tried again, and what is there can be read
     until(lambda: made.rows("good") == [{"id": 1}], "capture goes on when the cause is gone")
     until(lambda: source_of(made.home).error is None, "nothing is shown any more")
@@ -179,12 +179,12 @@ def test_a_source_that_stops_says_so_while_another_runs(
     home, store = Home(tmp_path / "home"), FaultyTables(MemoryTables(), faults)
     for name, table in (("shop", "bad"), ("other", "good")):
         home.create(database.url, name, tables=(f"public.{table}",))
-    damaged = LogCorrupt("the change log is damaged", "Restore it.")
+    damaged = LogCorruptError("the change log is damaged", "Restore it.")
     with home.run(store) as running, faults.failing("merge.before", lambda: damaged, "bad"):
         running.wait_live(PATIENCE)
         database.execute("INSERT INTO bad VALUES (1, 'a'); INSERT INTO good VALUES (1)")
         until(lambda: source_of(home).state == "failed", "the source has failed")
-        assert (source_of(home).error, source_of(home).remedy) == (damaged.message, damaged.remedy)
+        assert (source_of(home).error, source_of(home).hint) == (damaged.message, damaged.hint)
         running.check()
         assert source_of(home, "other").error is None
         # Capture connects again, and takes the source for ready.
@@ -248,7 +248,7 @@ def test_a_capture_that_dies_again_and_again(database: Any, tmp_path: Path) -> N
             until(lambda: source_of(home).state == "failed", "the source has failed")
             shown = source_of(home)
             assert told(shown.error, "exit code 7, ArrowInvalid at penstock.sources.postgres.build:65")
-            assert str(capture_log_path(home.path, "shop")) in (shown.remedy or "")
+            assert str(capture_log_path(home.path, "shop")) in (shown.hint or "")
             assert not capture.ended
             Path(f"{program}.mended").touch()
             database.execute("INSERT INTO good VALUES (1)")

@@ -92,7 +92,7 @@ def test_wishes_are_noted_with_what_is_asked_of_the_source(shop: Callable[..., M
 
 
 @pytest.mark.parametrize(
-    ("options", "table", "kind", "said", "remedy"),
+    ("options", "table", "kind", "said", "hint"),
     [
         ({}, "public.nvoices", DefiniteError, "no such table", "Did you mean public.invoices?"),
         ({}, "public.seen", DefiniteError, "a view", "instead"),
@@ -105,7 +105,7 @@ def test_wishes_are_noted_with_what_is_asked_of_the_source(shop: Callable[..., M
     ],
 )
 def test_what_cannot_be_added_is_refused_at_once(
-    shop: Callable[..., Made], options: dict[str, Any], table: str, kind: type[Exception], said: str, remedy: str
+    shop: Callable[..., Made], options: dict[str, Any], table: str, kind: type[Exception], said: str, hint: str
 ) -> None:
     made = shop(**options)
     if table == "public.geo":
@@ -113,7 +113,7 @@ def test_what_cannot_be_added_is_refused_at_once(
     before = made.states(), named_source(made.catalog, "shop")
     with pytest.raises(kind, match=said) as caught:
         made.home.add_table("shop", table)
-    assert remedy in getattr(caught.value, "remedy", "")
+    assert hint in getattr(caught.value, "hint", "")
     assert (made.states(), named_source(made.catalog, "shop")) == before
 
 
@@ -124,7 +124,7 @@ def test_a_publication_of_yours_has_to_have_the_table(shop: Callable[..., Made],
     with pytest.raises(DefiniteError, match="not in the publication mine") as caught:
         made.home.add_table("shop", "public.users")
     statement = 'ALTER PUBLICATION "mine" ADD TABLE "public"."users";'
-    assert statement in caught.value.remedy
+    assert statement in caught.value.hint
     database.execute(statement)
     made.home.add_table("shop", "public.users")
     made.carry_out()
@@ -148,7 +148,7 @@ def test_what_cannot_be_dropped_or_retried(shop: Callable[..., Made]) -> None:
     made.home.drop_table("shop", "orders")
     with pytest.raises(UsageError, match="the last table") as caught:
         made.home.drop_table("shop", "public.users")
-    assert "penstock drop shop" in caught.value.remedy
+    assert "penstock drop shop" in caught.value.hint
     with pytest.raises(UsageError, match="it is dropping"):
         made.home.add_table("shop", "public.orders")
     with pytest.raises(UsageError, match="is dropping"):
@@ -158,7 +158,7 @@ def test_what_cannot_be_dropped_or_retried(shop: Callable[..., Made]) -> None:
             ask(made.catalog, "shops", "public.orders")
     with pytest.raises(UsageError, match=r"no table public\.user") as caught:
         made.home.drop_table("shop", "public.user")
-    assert caught.value.remedy == "Did you mean public.users? Its tables are: public.orders, public.users."
+    assert caught.value.hint == "Did you mean public.users? Its tables are: public.orders, public.users."
 
 
 def test_who_does_not_know_of_a_wish_cannot_undo_it(shop: Callable[..., Made]) -> None:

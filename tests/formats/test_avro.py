@@ -96,7 +96,7 @@ def test_recursive_schemas_are_refused_with_the_name() -> None:
     node = record(("next", ["null", "shop.Node"]), name="shop.Node")
     with pytest.raises(DefiniteError, match=r"shop\.Node holds itself") as caught:
         avro(node)
-    assert "BYTES" in caught.value.remedy
+    assert "BYTES" in caught.value.hint
 
 
 # -- writer and reader ---------------------------------------------------------------------------------------------

@@ -75,4 +75,4 @@ def test_a_stream_with_schema_ids_is_decoded_batch_by_batch(spark: SparkSession)
     stream = spark.readStream.format("rate").load().selectExpr("CAST('x' AS BINARY) AS value")
     with pytest.raises(UsageError, match="looked up") as caught:
         decode(stream, "value", resolved)
-    assert "foreachBatch" in caught.value.remedy
+    assert "foreachBatch" in caught.value.hint

@@ -121,7 +121,7 @@ def test_recursive_messages_and_missing_names_are_refused() -> None:
         resolve(ProtobufFormat(descriptor_set=in_base64(recursive), message="Node"))
     with pytest.raises(DefiniteError, match="no Protobuf message 'Nope'") as caught:
         resolve(ProtobufFormat(descriptor_set=in_base64(ORDER), message="Nope"))
-    assert NAME in caught.value.remedy
+    assert NAME in caught.value.hint
     with pytest.raises(UsageError, match="needs a schema registry, or a descriptor set"):
         ProtobufFormat(message=NAME)
     with pytest.raises(DefiniteError, match="descriptor set cannot be read"):

@@ -80,7 +80,7 @@ def test_a_subject_that_is_not_there_or_of_another_kind(registry: SharedRegistry
     registry.register(subject, json.dumps(FIRST))
     with pytest.raises(UsageError, match="a schema of AVRO, not of JSON") as caught:
         resolve(JsonFormat(registry=address), subject=subject)
-    assert "FORMAT AVRO" in caught.value.remedy
+    assert "FORMAT AVRO" in caught.value.hint
 
 
 # -- a registry behind a door, which is faster to shut than a registry is to stop ----------------------------------
@@ -135,7 +135,7 @@ def test_a_registry_that_is_down_is_waited_for_and_what_is_known_is_read(
     assert rows(resolved, message, registry=Registry(address, tmp_path / "cache")) == [{"id": 1}]
     with pytest.raises(TransientError, match="does not answer") as caught:
         decoded(resolved, message, new, registry=client)
-    assert "Nothing is lost" in caught.value.remedy
+    assert "Nothing is lost" in caught.value.hint
     with serving(door_to(registry.url), port):
         assert rows(resolved, message, new, registry=client) == [{"id": 1}, {"id": 2}]
 
@@ -212,7 +212,7 @@ def test_passwords_are_references_and_are_never_shown(
 def test_addresses_are_checked_and_secrets_in_clear_refused(options: dict[str, str]) -> None:
     with pytest.raises(UsageError) as caught:
         RegistryAddress(**options)
-    assert caught.value.remedy
+    assert caught.value.hint
     assert "clear" not in caught.value.message.replace("in clear", "")
 
 

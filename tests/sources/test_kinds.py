@@ -44,7 +44,7 @@ def test_ours_are_there() -> None:
 def test_a_name_that_is_nearly_one() -> None:
     with pytest.raises(UsageError, match="no kind of source FILES") as caught:
         kind("FILES")
-    assert "FILE" in caught.value.remedy
+    assert "FILE" in caught.value.hint
 
 
 def test_a_kind_of_a_package(packages: Path) -> None:
@@ -67,8 +67,8 @@ def test_a_broken_package_hurts_its_own_sources_alone(packages: Path, text: str,
     assert "FILE" in kinds()
     with pytest.raises(DefiniteError, match="no kind of source ANVIL") as caught:
         kind("ANVIL")
-    assert name in caught.value.remedy
-    assert why in caught.value.remedy
+    assert name in caught.value.hint
+    assert why in caught.value.hint
 
 
 def test_no_package_takes_the_name_of_ours(packages: Path) -> None:

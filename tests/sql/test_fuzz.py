@@ -47,7 +47,7 @@ def read(text: str) -> None:
         lines = text.count("\n") + 1
         assert 1 <= error.line <= lines
         assert error.column >= 1
-        assert error.remedy
+        assert error.hint
         line, caret = error.excerpt.split("\n")
         assert len(line) <= 106
         assert len(caret) <= 106
@@ -98,4 +98,4 @@ def test_queries_of_anything_are_resolved_or_refused(text: str) -> None:
     try:
         resolve(text, {("shop", "orders"): "shop.orders"}, "v")
     except UsageError as error:
-        assert error.remedy
+        assert error.hint

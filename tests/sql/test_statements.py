@@ -148,14 +148,14 @@ def test_queries_are_not_ours(text: str) -> None:
 def test_what_is_half_ours_is_refused_with_the_way_to_write_it(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_statement(text)
-    assert "RETRY TABLE schema.table" in caught.value.remedy
+    assert "RETRY TABLE schema.table" in caught.value.hint
 
 
 @pytest.mark.parametrize("text", ["VERIFY", "VERIFY;", "VERIFY shop.", "VERIFY shop orders", "VERIFY a.b.c.d"])
 def test_verify_wants_a_name(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_statement(text)
-    assert "VERIFY source.table" in caught.value.remedy
+    assert "VERIFY source.table" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -176,4 +176,4 @@ def test_verify_wants_a_name(text: str) -> None:
 def test_repair_says_how_it_is_written(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_statement(text)
-    assert "REPAIR source.table" in caught.value.remedy
+    assert "REPAIR source.table" in caught.value.hint

@@ -25,7 +25,7 @@ def said(statement: str) -> str:
         read = parse(statement, {"KAFKA": KafkaSource})
         assert isinstance(read, CreateSource)
         KafkaSource.from_options(read.name, read.sql_options, read.with_options)
-    assert caught.value.remedy, "each error says what to do"
+    assert caught.value.hint, "each error says what to do"
     assert "s3cret" not in str(caught.value)
     return str(caught.value)
 

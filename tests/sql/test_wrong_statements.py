@@ -29,7 +29,7 @@ def said(statement: str) -> str:
     """Return the error of a statement; that there is one is part of the test."""
     with pytest.raises(SqlError) as caught:
         parse(statement, KINDS)
-    assert caught.value.remedy, "each error says what to do"
+    assert caught.value.hint, "each error says what to do"
     return str(caught.value)
 
 

@@ -19,4 +19,4 @@ def test_what_it_cannot_follow_is_told(database: Database, tmp_path: Path) -> No
     with start_kafka(tmp_path / "kafka") as broker, pytest.raises(DefiniteError, match="gave up") as caught:
         start_debezium(folder, postgres=nowhere, bootstrap=broker.bootstrap, tables=["public.notes"])
     assert "nowhere" in (folder / "debezium.log").read_text(encoding="utf-8")
-    assert "debezium.log" in caught.value.remedy
+    assert "debezium.log" in caught.value.hint

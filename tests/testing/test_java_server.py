@@ -84,7 +84,7 @@ def test_a_server_that_ends_instead_of_answering(tmp_path: Path) -> None:
     server.command, server.ready = "echo no room >&2", False
     with pytest.raises(DefiniteError, match=r"the sleeper in .* gave up") as caught:
         server.start()
-    assert "sleeper.log" in caught.value.remedy
+    assert "sleeper.log" in caught.value.hint
     assert (tmp_path / "sleeper.log").read_text(encoding="utf-8") == "no room\n"
 
 

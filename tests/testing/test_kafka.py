@@ -77,7 +77,7 @@ def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("in the way", encoding="utf-8")
     with pytest.raises(DefiniteError, match="could not be formatted") as caught:
         start_kafka(tmp_path)
-    assert "folder" in caught.value.remedy
+    assert "folder" in caught.value.hint
 
 
 @pytest.mark.deep

@@ -45,14 +45,14 @@ def test_an_unknown_version_is_refused(monkeypatch: pytest.MonkeyPatch, asked: s
     monkeypatch.setenv(VERSION_VARIABLE, asked)
     with pytest.raises(UsageError, match=VERSION_VARIABLE) as caught:
         start_postgres()
-    assert "14, 15" in caught.value.remedy
+    assert "14, 15" in caught.value.hint
 
 
 def test_another_platform_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     with pytest.raises(DefiniteError, match="riscv64") as caught:
         programs(14)
-    assert VERSION_VARIABLE in caught.value.remedy
+    assert VERSION_VARIABLE in caught.value.hint
 
 
 def test_all_tests_start_the_server_that_was_asked_for() -> None:

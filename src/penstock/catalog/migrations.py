@@ -60,10 +60,15 @@ ALTER TABLE base_version ADD COLUMN memory TEXT
 _ERRORS_AHEAD = """
 CREATE TABLE error_ahead (
     source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, local TEXT NOT NULL, lsn INTEGER NOT NULL,
-    error TEXT NOT NULL, remedy TEXT NOT NULL, PRIMARY KEY (source, local))
+    error TEXT NOT NULL, hint TEXT NOT NULL, PRIMARY KEY (source, local))
 """
-_STEPS = (_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _KINDS, _SHARDS, _KEEPING, _MEMORIES, _ERRORS_AHEAD)
-"""What takes a catalog from one version, the place in this list, to the next."""
+_HINTS = """
+ALTER TABLE source RENAME COLUMN remedy TO hint;
+ALTER TABLE source_table RENAME COLUMN remedy TO hint;
+ALTER TABLE repair RENAME COLUMN remedy TO hint
+"""
+_STEPS = (_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _KINDS, _SHARDS, _KEEPING, _MEMORIES, _ERRORS_AHEAD, _HINTS)
+"""The statements that take a catalog from one version, the index in this list, to the next."""
 VERSION = len(_STEPS)
 
 

@@ -18,7 +18,7 @@ __all__ = ["Repair", "RepairState", "Repairs"]
 
 _COLUMNS = (
     "id, source, schema_name, table_name, chosen, asked_by, asked_at, state, low, high, rows_read, rows_changed,"
-    " error, remedy, ended_at"
+    " error, hint, ended_at"
 )
 
 
@@ -50,7 +50,7 @@ class Repair:
     rows_read: int | None = None
     rows_changed: int | None = None
     error: str | None = None
-    remedy: str | None = None
+    hint: str | None = None
     ended_at: str | None = None
 
 
@@ -83,13 +83,13 @@ class Repairs:
         """Note that rows are right now."""
         self._end(repair, RepairState.DONE, low, high, rows_read, rows_changed, None, None)
 
-    def failed(self, repair: Repair, error: str, remedy: str) -> None:
+    def failed(self, repair: Repair, error: str, hint: str) -> None:
         """Note why it cannot be done."""
-        self._end(repair, RepairState.FAILED, None, None, None, None, error, remedy)
+        self._end(repair, RepairState.FAILED, None, None, None, None, error, hint)
 
     def _end(self, repair: Repair, state: RepairState, *values: int | str | None) -> None:
         query = (
-            "UPDATE repair SET state=?, low=?, high=?, rows_read=?, rows_changed=?, error=?, remedy=?,"
+            "UPDATE repair SET state=?, low=?, high=?, rows_read=?, rows_changed=?, error=?, hint=?,"
             " ended_at=CURRENT_TIMESTAMP WHERE id=?"
         )
         with self._catalog.transaction() as db:

@@ -43,7 +43,7 @@ class SourceRecord:
     instance: str
     state: SourceState
     error: str | None = None
-    remedy: str | None = None
+    hint: str | None = None
     log: str | None = None
     """Where its change log is, as a URL; None for the embedded one, in the home."""
     part_of: str | None = None
@@ -70,7 +70,7 @@ class TableRecord:
     local: str
     state: TableState
     error: str | None = None
-    remedy: str | None = None
+    hint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Catalog:
     def sources(self) -> list[SourceRecord]:
         """Return all sources, by name."""
         with self.connected() as db:
-            columns = "name, kind, spec, instance, state, error, remedy, log, part_of, shard, keep_tables, durable"
+            columns = "name, kind, spec, instance, state, error, hint, log, part_of, shard, keep_tables, durable"
             rows = db.execute(f"SELECT {columns} FROM source ORDER BY name")
             return [_source_record(row) for row in rows]
 
@@ -151,7 +151,7 @@ class Catalog:
                     " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                     (r.name, r.kind, r.spec, r.instance, r.state, r.log, r.part_of, r.shard),
                 )
-                rows = [(*_place(t), t.local, t.state, t.error, t.remedy) for t in tables]
+                rows = [(*_place(t), t.local, t.state, t.error, t.hint) for t in tables]
                 db.executemany("INSERT INTO source_table VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def made(self, instances: Mapping[str, str]) -> None:
@@ -162,7 +162,7 @@ class Catalog:
             db.executemany(query, [(ready, instance, name, creating) for name, instance in instances.items()])
 
     def set_source(
-        self, name: str, state: SourceState, *, instance: str | None = None, error: str = "", remedy: str = ""
+        self, name: str, state: SourceState, *, instance: str | None = None, error: str = "", hint: str = ""
     ) -> None:
         """Move a source to a state, unless it is being made or dropped by somebody else.
 
@@ -170,36 +170,36 @@ class Catalog:
         finish one that is being created: that is for `create`, which gives the instance.
         """
         query = (
-            "UPDATE source SET state=?1, error=?2, remedy=?3, instance=coalesce(?4, instance) WHERE name=?5 AND"
+            "UPDATE source SET state=?1, error=?2, hint=?3, instance=coalesce(?4, instance) WHERE name=?5 AND"
             " (state NOT IN (?6, ?7) OR ?1 = ?7 OR (state = ?6 AND (?4 IS NOT NULL OR ?1 = ?6)))"
         )
         guarded = (SourceState.CREATING, SourceState.DROPPING)
         with self.transaction() as db:
-            db.execute(query, (state, error or None, remedy or None, instance, name, *guarded))
+            db.execute(query, (state, error or None, hint or None, instance, name, *guarded))
 
     def dropping(self, names: Sequence[str], *, keep_tables: bool = False) -> None:
         """Note in one step that these sources are to go; their base tables stay where that was ever asked for."""
-        query = "UPDATE source SET state=?, error=NULL, remedy=NULL, keep_tables=max(keep_tables, ?) WHERE name=?"
+        query = "UPDATE source SET state=?, error=NULL, hint=NULL, keep_tables=max(keep_tables, ?) WHERE name=?"
         with self.transaction() as db:
             db.executemany(query, [(SourceState.DROPPING, keep_tables, name) for name in names])
 
     def not_dropping(self, before: SourceRecord) -> None:
         """Take back that a source is to go, as nothing of it could: it is as it was `before`."""
-        query = "UPDATE source SET state=?, error=?, remedy=?, keep_tables=? WHERE name=? AND state=?"
-        was = (before.state, before.error, before.remedy, before.keep_tables, before.name, SourceState.DROPPING)
+        query = "UPDATE source SET state=?, error=?, hint=?, keep_tables=? WHERE name=? AND state=?"
+        was = (before.state, before.error, before.hint, before.keep_tables, before.name, SourceState.DROPPING)
         with self.transaction() as db:
             db.execute(query, was)
 
-    def note_source_error(self, name: str, error: str, remedy: str, state: SourceState | None = None) -> None:
+    def note_source_error(self, name: str, error: str, hint: str, state: SourceState | None = None) -> None:
         """Note what is wrong with a source that runs, and the state that it has by that; else it stays what it is."""
-        query = "UPDATE source SET state=coalesce(?1, state), error=?2, remedy=?3 WHERE name=?4 AND state IN (?5, ?6)"
+        query = "UPDATE source SET state=coalesce(?1, state), error=?2, hint=?3 WHERE name=?4 AND state IN (?5, ?6)"
         with self.transaction() as db:
-            db.execute(query, (state, error, remedy or None, name, SourceState.READY, SourceState.FAILED))
+            db.execute(query, (state, error, hint or None, name, SourceState.READY, SourceState.FAILED))
 
     def forget_source_error(self, name: str, error: str | None = None) -> None:
         """Note that a source that runs is ready, and nothing is wrong with it: no longer this, if one is named."""
         query = (
-            "UPDATE source SET state=?1, error=NULL, remedy=NULL WHERE name=?2 AND state IN (?1, ?3)"
+            "UPDATE source SET state=?1, error=NULL, hint=NULL WHERE name=?2 AND state IN (?1, ?3)"
             " AND (?4 IS NULL OR error = ?4)"
         )
         with self.transaction() as db:
@@ -245,7 +245,7 @@ class Catalog:
     def tables(self, source: str | None = None) -> list[TableRecord]:
         """Return the tables of a source, or of all."""
         query = (
-            "SELECT source, schema_name, table_name, local, state, error, remedy FROM source_table"
+            "SELECT source, schema_name, table_name, local, state, error, hint FROM source_table"
             " WHERE ?1 IS NULL OR source = ?1 ORDER BY source, schema_name, table_name"
         )
         with self.connected() as db:
@@ -253,7 +253,7 @@ class Catalog:
         return [TableRecord(r[0], TableName(r[1], r[2]), r[3], TableState(r[4]), r[5], r[6]) for r in rows]
 
     def set_table(
-        self, source: str, upstream: TableName, state: TableState, *, error: str = "", remedy: str = ""
+        self, source: str, upstream: TableName, state: TableState, *, error: str = "", hint: str = ""
     ) -> None:
         """Move a table to a state, unless somebody wishes something else of it.
 
@@ -261,20 +261,20 @@ class Catalog:
         another one here, and else to `grant` alone.
         """
         query = (
-            "UPDATE source_table SET state=?1, error=?2, remedy=?3 WHERE source=?4 AND schema_name=?5 AND table_name=?6"
+            "UPDATE source_table SET state=?1, error=?2, hint=?3 WHERE source=?4 AND schema_name=?5 AND table_name=?6"
             " AND (state NOT IN (?7, ?8, ?9) OR ?1 IN (?7, ?8, ?9))"
         )
-        told = (state, error or None, remedy or None, source, upstream.schema, upstream.name)
+        told = (state, error or None, hint or None, source, upstream.schema, upstream.name)
         with self.transaction() as db:
             db.execute(query, (*told, *WISHES))
 
-    def note_trouble(self, source: str, upstream: TableName, error: str = "", remedy: str = "") -> None:
+    def note_trouble(self, source: str, upstream: TableName, error: str = "", hint: str = "") -> None:
         """Note what is wrong with a table that is pending or live, and stays so; without an error, that nothing is."""
         query = (
-            "UPDATE source_table SET error=?, remedy=? WHERE source=? AND schema_name=? AND table_name=?"
+            "UPDATE source_table SET error=?, hint=? WHERE source=? AND schema_name=? AND table_name=?"
             " AND state IN (?, ?)"
         )
-        told = (error or None, remedy or None, source, upstream.schema, upstream.name)
+        told = (error or None, hint or None, source, upstream.schema, upstream.name)
         with self.transaction() as db:
             db.execute(query, (*told, TableState.PENDING, TableState.LIVE))
 
@@ -284,7 +284,7 @@ class Catalog:
             for wish in wishes:
                 _note(db, wish)
 
-    def grant(self, table: TableRecord, state: TableState | None, *, error: str = "", remedy: str = "") -> None:
+    def grant(self, table: TableRecord, state: TableState | None, *, error: str = "", hint: str = "") -> None:
         """Move a table on from a wish that was carried out, or could not be; None: forget the table.
 
         Nothing is done where another wish came meanwhile. What its base showed before holds no longer.
@@ -295,9 +295,9 @@ class Catalog:
             if state is None:
                 granted = db.execute(f"DELETE FROM source_table{where}", which).rowcount
             else:
-                told = (state, error or None, remedy or None)
+                told = (state, error or None, hint or None)
                 granted = db.execute(
-                    f"UPDATE source_table SET state=?, error=?, remedy=?{where}", (*told, *which)
+                    f"UPDATE source_table SET state=?, error=?, hint=?{where}", (*told, *which)
                 ).rowcount
             if granted and state in (None, TableState.PENDING):
                 for about in ("base_version", "error_ahead"):
@@ -308,12 +308,12 @@ class Catalog:
         with self.transaction() as db:
             db.execute("DELETE FROM error_ahead WHERE source=? AND local=?", (table.source, table.local))
             if error is not None and db.execute("SELECT 1 FROM source WHERE name=?", (table.source,)).fetchone():
-                noted = (table.source, table.local, int(error.lsn), error.message, error.remedy)
+                noted = (table.source, table.local, int(error.lsn), error.message, error.hint)
                 db.execute("INSERT INTO error_ahead VALUES (?, ?, ?, ?, ?)", noted)
 
     def errors_ahead(self, source: str) -> dict[str, tuple[Lsn, str, str]]:
-        """Return such errors by local name: position, message, remedy. They hold for bases before that position."""
-        query = "SELECT local, lsn, error, remedy FROM error_ahead WHERE source=?"
+        """Return such errors by local name: position, message, hint. They hold for bases before that position."""
+        query = "SELECT local, lsn, error, hint FROM error_ahead WHERE source=?"
         with self.connected() as db:
             return {row[0]: (Lsn(row[1]), row[2], row[3]) for row in db.execute(query, (source,))}
 
@@ -387,8 +387,8 @@ def read_instance(kind_name: str, text: str) -> InstanceConfig:
 
 
 def _source_record(row: Sequence[Any]) -> SourceRecord:
-    name, kind, spec, instance, state, error, remedy, log, part_of, shard, keep_tables, durable = row
-    told = (SourceState(state), error, remedy, log, part_of, shard)
+    name, kind, spec, instance, state, error, hint, log, part_of, shard, keep_tables, durable = row
+    told = (SourceState(state), error, hint, log, part_of, shard)
     return SourceRecord(name, kind, spec, instance, *told, bool(keep_tables), Lsn(durable))
 
 
@@ -400,8 +400,8 @@ def _note(db: sqlite3.Connection, wish: Wish) -> None:
     table = wish.table
     db.execute(
         "INSERT INTO source_table VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (source, schema_name, table_name)"
-        " DO UPDATE SET state=excluded.state, error=excluded.error, remedy=excluded.remedy",
-        (*_place(table), table.local, table.state, table.error, table.remedy),
+        " DO UPDATE SET state=excluded.state, error=excluded.error, hint=excluded.hint",
+        (*_place(table), table.local, table.state, table.error, table.hint),
     )
     if wish.spec is not None:
         _change_spec(db, table.source, wish.spec)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from penstock.changelog.interface import ChangeLogReader, Frontiers
-from penstock.errors import DefiniteError, HistoryGone, PenstockError, TransientError
+from penstock.errors import DefiniteError, HistoryExpiredError, PenstockError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
 
@@ -19,14 +19,14 @@ Asked = Lsn | datetime
 
 
 def position_as_of(source: str, reader: ChangeLogReader, stands: Frontiers, asked: Asked) -> Lsn:
-    """Return the position that is meant, of a log that has come that far; `HistoryGone` where it begins later."""
+    """Return the position to read a log at; raise `HistoryExpiredError` where its history begins later."""
     if isinstance(asked, Lsn):
         if asked < stands.valid:
             raise _begins_later(source, asked, stands)
         return asked
     try:
         return reader.position_at(asked)
-    except HistoryGone as gone:
+    except HistoryExpiredError as gone:
         raise _begins_later(source, asked, reader.frontiers()) from gone
 
 
@@ -41,10 +41,10 @@ def not_yet(behind: Mapping[str, tuple[Frontiers, Asked]]) -> TransientError:
     return TransientError(message, "Wait for it (in Python `wait`), ask for an earlier one, or see `penstock status`.")
 
 
-def _begins_later(source: str, asked: Asked, stands: Frontiers) -> HistoryGone:
+def _begins_later(source: str, asked: Asked, stands: Frontiers) -> HistoryExpiredError:
     begun = f"{stands.valid} ({_told(stands.valid_at)})"
     message = f"source {source} cannot be read as of {_told(asked)}: its history begins at {begun}"
-    return HistoryGone(message, "Ask for that or a later one. To keep more from now on, retain more history.")
+    return HistoryExpiredError(message, "Ask for that or a later one. To keep more from now on, retain more history.")
 
 
 def _told(asked: Asked) -> str:
@@ -77,7 +77,9 @@ def not_copied(table: TableName, first: Lsn | None, at: Lsn) -> PenstockError:
     return DefiniteError(message, f"Ask for {first}, the position of its copy, or a later one.")
 
 
-def history_gone(what: TableName | str, after: Lsn | datetime, valid: Lsn) -> HistoryGone:
+def history_gone(what: TableName | str, after: Lsn | datetime, valid: Lsn) -> HistoryExpiredError:
     """Say that a range begins too early."""
     message = f"the log's history of {what} begins at {valid}: what came after {after} is no longer in it"
-    return HistoryGone(message, "Start from that position or a later one, or anew from a fresh copy (earliest).")
+    return HistoryExpiredError(
+        message, "Start from that position or a later one, or anew from a fresh copy (earliest)."
+    )

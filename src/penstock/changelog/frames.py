@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.changelog.interface import Chunk, ChunkRef, Extent, transaction_schema
-from penstock.errors import DefiniteError, LogCorrupt
+from penstock.errors import DefiniteError, LogCorruptError
 from penstock.model import Image, TableName, image_schema, missing_value
 from penstock.positions import Lsn
 
@@ -59,7 +59,7 @@ class StoredChunk:
         """Refuse bytes that are not those that were written."""
         if checksum(self.transactions, self.images) != expected:
             message = f"the change log is damaged: {where} fails its checksum"
-            raise LogCorrupt(
+            raise LogCorruptError(
                 message,
                 "Restore the home from a backup, or drop the source and capture it afresh.",
             )

@@ -26,7 +26,7 @@ Contract, for every implementation:
 * **Durable.** When `publish` returns, what it published survives a crash, as far as the medium promises. Only then may
   the slot be confirmed up to it.
 * **Replay.** Reading the same range again gives the same rows in the same order, for as long as
-  `valid` is at or below the range's start. Below it `HistoryGone` is raised, never fewer rows.
+  `valid` is at or below the range's start. Below it `HistoryExpiredError` is raised, never fewer rows.
 * **One writer.** Of two writers at once one is refused: the second when it opens, or the first when it next writes.
   Nothing of the refused one is ever seen. Staged parts of a writer that died are dropped when the next one opens the
   log, unless they were prepared: Postgres sends those transactions again.
@@ -38,7 +38,7 @@ Contract, for every implementation:
 * **Moments.** A transaction counts as committed at its commit time; or, where a later time was told before it (the
   commit time of another one, or a clock of the server: `passed`), at that. So a moment that was passed has one
   answer, however often it is asked for.
-* **Whole.** What comes back is what was written: damage is found by checksums and is `LogCorrupt`, never data.
+* **Whole.** What comes back is what was written: damage is found by checksums and is `LogCorruptError`, never data.
 """
 
 from __future__ import annotations
@@ -335,7 +335,7 @@ class ChangeLogReader(ABC):
         """Return the last position at which every transaction had committed at or before `moment`.
 
         What lies after this begins with a transaction that counts as later than `moment`; see the contract. While there
-        is none, that is `durable`, and may move on over nothing. `HistoryGone` where the log no longer knows.
+        is none, that is `durable`, and may move on over nothing. `HistoryExpiredError` where the log no longer knows.
         """
 
     @abstractmethod
@@ -344,7 +344,7 @@ class ChangeLogReader(ABC):
 
     @abstractmethod
     def extent(self, table: TableName, after: Lsn, upto: Lsn) -> Extent:
-        """Describe what is published of a table in (after, upto]. `HistoryGone` where that is no longer whole."""
+        """Describe what is published of a table in (after, upto], or raise `HistoryExpiredError`."""
 
     @abstractmethod
     def read(self, extent: Extent, columns: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
@@ -358,8 +358,8 @@ class ChangeLogReader(ABC):
     def pin(self, reader: str, at: Lsn | None, seconds: float | None = None) -> None:
         """Keep what lies after `at` for this reader: for so many seconds, or until it pins another position.
 
-        A reader has one pin; None takes it away. `HistoryGone` where `at` is below `valid` already. A `retain` that
-        runs at this moment may not have seen the pin: reading then says so.
+        A reader has one pin; None removes it. Raises `HistoryExpiredError` where `at` is below `valid` already. A
+        `retain` that runs at this moment may not have seen the pin: reading then raises it.
         """
 
     @abstractmethod

@@ -165,11 +165,11 @@ def _refuse_what_cannot_be_told(kind: npt.NDArray[np.int8], table: TableName) ->
     if alone.any() or np.isin(kind, (Image.BEFORE_KEY, Image.DELETED_KEY)).any():
         message = f"changes of {table} do not hold the whole old row: as updates, it would have to be told that it went"
         name = f"{_quoted(table.schema)}.{_quoted(table.name)}"
-        remedy = (
+        hint = (
             f"Of a table of Postgres, run upstream: ALTER TABLE {name} REPLICA IDENTITY FULL; then start the query "
             "again from a later position, with a new checkpoint. Or read it with rows=changes."
         )
-        raise DefiniteError(message, remedy)
+        raise DefiniteError(message, hint)
 
 
 def _quoted(name: str) -> str:

@@ -83,4 +83,4 @@ def draw(console: Console, report: CheckReport) -> None:
 
 def _finding(finding: CheckFinding) -> Text:
     text = Text.assemble((f"{finding.level:<8}", _COLORS[finding.level]), f"{finding.object}: {finding.why}")
-    return text.append(f"\n        {finding.remedy}") if finding.remedy else text
+    return text.append(f"\n        hint: {finding.hint}") if finding.hint else text

@@ -84,5 +84,5 @@ def _known(error: Exception) -> PenstockError:
 def _show(error: PenstockError) -> None:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"[bold red]error[/]  {escape(error.message)}")
-    if error.remedy:
-        console.print(f"[bold]to do[/]  {escape(error.remedy)}")
+    if error.hint:
+        console.print(f"[bold]to do[/]  {escape(error.hint)}")

@@ -117,7 +117,7 @@ def _require_sources(console: Console, home: Home, left: list[PenstockError]) ->
         message = "this home has no sources"
         raise UsageError(message, "Name a database: penstock run postgresql://user@host/database")
     for error in left:
-        console.print(f"{error.message}\n{error.remedy}", style="yellow", highlight=False, markup=False)
+        console.print(str(error), style="yellow", highlight=False, markup=False)
 
 
 def _is_file(target: str) -> bool:

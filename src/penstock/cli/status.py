@@ -17,6 +17,7 @@ from rich.text import Text
 from penstock.cli.interrupt import Interrupt
 from penstock.cli.options import DebugOption, HomeOption, JsonOption
 from penstock.engine.status import DebtStatus, HomeStatus, SourceStatus, TableStatus
+from penstock.errors import with_hint
 from penstock.home import open_existing
 
 __all__ = ["render", "status"]
@@ -60,9 +61,9 @@ def render(found: HomeStatus) -> RenderableType:
     for source in found.sources:
         parts += [_headline(source), _tables(source), *_copies(source), *_readers(source)]
         if source.error:
-            parts.append(Text(f"{source.error}\n{source.remedy or ''}".strip(), style="red"))
+            parts.append(Text(with_hint(source.error, source.hint), style="red"))
         parts += [
-            Text(f"{table.upstream}: {table.error}\n{table.remedy or ''}".strip(), style="red")
+            Text(with_hint(f"{table.upstream}: {table.error}", table.hint), style="red")
             for table in source.tables
             if table.error
         ]

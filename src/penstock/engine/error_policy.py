@@ -2,9 +2,9 @@
 
 ::
 
-    TableError, HistoryGone         the table fails; the other tables continue
+    TableError, HistoryExpiredError         the table fails; the other tables continue
     TransientError                  retried, at least every 5 s; shown with the table after 5 tries
-    LogCorrupt, and a Penstock error outside the work for a table
+    LogCorruptError, and a Penstock error outside the work for a table
                                     the source fails and stops; other sources continue
     another Penstock error in the work for one table
                                     shown with the table at once; retried, every minute in the end
@@ -26,7 +26,14 @@ from dataclasses import dataclass
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException, PythonException
 
-from penstock.errors import HistoryGone, InternalError, LogCorrupt, PenstockError, TableError, TransientError
+from penstock.errors import (
+    HistoryExpiredError,
+    InternalError,
+    LogCorruptError,
+    PenstockError,
+    TableError,
+    TransientError,
+)
 from penstock.spark.boundary import brief
 from penstock.spark.loss import dead_spark, lost
 from penstock.unexpected import REPORT, told_by, unexpected
@@ -60,14 +67,14 @@ def recourse(error: BaseException, *, of_table: bool) -> Recourse:
     """Say what to do about an error, where Spark is still there; `of_table`: it came in the work for one table."""
     if isinstance(error, TransientError):
         return Recourse.LIMITED if _of_spark(error.__cause__) else Recourse.RETRY
-    if isinstance(error, TableError | HistoryGone) and of_table:
+    if isinstance(error, TableError | HistoryExpiredError) and of_table:
         return Recourse.END_TABLE
-    if isinstance(error, LogCorrupt) or not isinstance(error, Exception):
+    if isinstance(error, LogCorruptError) or not isinstance(error, Exception):
         return Recourse.END_SOURCE
     return Recourse.END_SOURCE if isinstance(error, PenstockError) and not of_table else Recourse.LIMITED
 
 
-def explained(doing: str, error: BaseException, remedy: str = "") -> PenstockError:
+def explained(doing: str, error: BaseException, hint: str = "") -> PenstockError:
     """Put an error into our words, without values of rows: for the catalog, and so for the status."""
     cause = error.__cause__ if isinstance(error, TransientError) else None
     known = cause if cause is not None and _of_spark(cause) else error
@@ -76,8 +83,8 @@ def explained(doing: str, error: BaseException, remedy: str = "") -> PenstockErr
     worker = told_by(str(known)) if isinstance(known, PythonException) else None
     said = worker or _of_java(known)
     if said is not None:
-        return InternalError(f"{doing} hit an unexpected {said}", f"{REPORT} {remedy}".rstrip())
-    return unexpected(doing, known, remedy)
+        return InternalError(f"{doing} hit an unexpected {said}", f"{REPORT} {hint}".rstrip())
+    return unexpected(doing, known, hint)
 
 
 def is_lost(error: BaseException) -> bool:

@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 from penstock.changelog.interface import ChangeLog
-from penstock.errors import HistoryGone
+from penstock.errors import HistoryExpiredError
 from penstock.positions import Lsn
 
 __all__ = ["Keeper"]
@@ -84,7 +84,7 @@ class Keeper:
         self._thread: threading.Thread | None = None
 
     def hold(self, view: object, needed: Mapping[str, Lsn], logs: Mapping[str, ChangeLog]) -> None:
-        """Keep the logs after these positions for as long as `view` lives; `HistoryGone` where one is gone already."""
+        """Keep the logs after these positions for as long as `view` lives, or raise `HistoryExpiredError`."""
         with self._changing:
             for source, at in needed.items():
                 lease = self._leases.setdefault(source, _Lease(logs[source], self._name))
@@ -96,7 +96,9 @@ class Keeper:
                 lease.renew()
                 if not lease.holds(at):
                     message = f"source {source} no longer has the history after {at}"
-                    raise HistoryGone(message, "Ask for a later position: see `penstock status` for where it begins.")
+                    raise HistoryExpiredError(
+                        message, "Ask for a later position: see `penstock status` for where it begins."
+                    )
             if self._thread is None and needed:
                 self._thread = threading.Thread(target=self._keep, name="penstock-keep", daemon=True)
                 self._thread.start()

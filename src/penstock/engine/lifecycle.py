@@ -36,7 +36,15 @@ from penstock.engine.records import debt_of, instance_of
 from penstock.engine.sealed_secrets import forget_unused
 from penstock.engine.shards import refuse_shard, refuse_taken, refuse_unlike
 from penstock.engine.table_names import local_names
-from penstock.errors import DefiniteError, InUse, NoSource, NotOurs, PenstockError, Taken, TransientError
+from penstock.errors import (
+    AlreadyExistsError,
+    DefiniteError,
+    InUseError,
+    NotOwnedError,
+    PenstockError,
+    SourceNotFoundError,
+    TransientError,
+)
 from penstock.layout import capture_log_path, lake_path, state_path
 from penstock.positions import Lsn
 from penstock.sources.interface import InstanceConfig, Source
@@ -68,7 +76,7 @@ def create_source(home: Path, catalog: Catalog, source: Source) -> None:
         try:
             prepared.append(_prepared(catalog, instance))
         except BaseException as error:
-            begun = prepared if isinstance(error, Taken) else [*prepared, instance]
+            begun = prepared if isinstance(error, AlreadyExistsError) else [*prepared, instance]
             _undo(home, catalog, list(instances.values()), begun)
             raise
     catalog.made({instance.source: instance.model_dump_json() for instance in prepared})
@@ -135,14 +143,14 @@ def drop_source(
     if not records:
         known = ", ".join(dict.fromkeys(source.known_as for source in catalog.sources())) or "none"
         message = f"there is no source {name}"
-        raise NoSource(message, f"The sources of this home: {known}.")
+        raise SourceNotFoundError(message, f"The sources of this home: {known}.")
     refuse_shard(records[0], name)
     catalog.dropping([record.name for record in records], keep_tables=keep_tables)
     left, kept = list[str](), list[PenstockError]()
     for record in records:
         try:
             left += _drop(home, catalog, record.name, _LET_GO_SECONDS, force=force)
-        except NotOurs as error:
+        except NotOwnedError as error:
             if record.state not in HALF:  # nothing of it was touched
                 catalog.not_dropping(record)
             kept.append(error)
@@ -182,8 +190,8 @@ def recover(home: Path, catalog: Catalog) -> list[PenstockError]:
             catalog.dropping([record.name])
             try:
                 _drop(home, catalog, record.name, _LEFT_ALONE_SECONDS)
-            except (TransientError, NotOurs) as error:
-                catalog.set_source(record.name, SourceState.DROPPING, error=error.message, remedy=error.remedy)
+            except (TransientError, NotOwnedError) as error:
+                catalog.set_source(record.name, SourceState.DROPPING, error=error.message, hint=error.hint)
                 waiting.append(error)
     unsettled = [_settle(catalog, debt) for debt in catalog.debts()]
     forget_unused(home, catalog)
@@ -196,7 +204,7 @@ def _settle(catalog: Catalog, debt: Debt) -> PenstockError | None:
     try:
         if not any(instance.same_outside(other) for other in map(instance_of, catalog.sources())):
             instance.settle(debt.durable)
-    except NotOurs:  # then there is nothing left of it
+    except NotOwnedError:  # then there is nothing left of it
         pass
     except PenstockError as error:
         catalog.defer(debt, error.message)
@@ -241,17 +249,17 @@ def _clean_upstream(
     try:
         instance.require_own(durable)
         instance.cleanup()
-    except NotOurs as error:
+    except NotOwnedError as error:
         if force:
             where, *statements = instance.by_hand()
             why = f"-- {error.message}; only where nobody uses it any more:"
             return [where, why, *(f"-- {statement}" for statement in statements)], False
         message = f"source {instance.source} is not dropped: {error.message}"
-        remedy = (
-            f"{error.remedy} To remove the source here alone, and leave all that is outside: penstock drop {known_as}"
+        hint = (
+            f"{error.hint} To remove the source here alone, and leave all that is outside: penstock drop {known_as}"
             " --force. It prints what to run by hand where nobody uses it any more."
         )
-        raise NotOurs(message, remedy) from error
+        raise NotOwnedError(message, hint) from error
     except PenstockError as error:
         if force:
             return instance.by_hand(), True
@@ -260,7 +268,7 @@ def _clean_upstream(
             f" {error.message}"
         )
         again = "Try again when that can be reached"
-        if isinstance(error, InUse):
+        if isinstance(error, InUseError):
             again = (
                 "If another home reads it, a copy of this one or that of which this is a copy, leave it; else try again"
             )

@@ -78,11 +78,11 @@ def describe(record: SourceRecord, wishes: Sequence[TableRecord]) -> Described:
 
 
 def _renamed(source: str, before: TableName, now: TableName) -> Finding:
-    remedy = (
+    hint = (
         f"Give it its name again, then retry; or take it as another table: ALTER SOURCES {source} DROP TABLE {before};"
         f" and ALTER SOURCES {source} ADD TABLE {now};"
     )
-    return error(str(before), f"it is called {now} upstream now", remedy)
+    return error(str(before), f"it is called {now} upstream now", hint)
 
 
 def alter(
@@ -93,8 +93,8 @@ def alter(
     of = _of_a_database if isinstance(instance, PostgresInstanceConfig) else _of_another_kind
     config, published, refused = of(instance, wishes, found, log)
     found = {**found, **refused}
-    told = (record.error or "", record.remedy or "")
-    catalog.set_source(record.name, record.state, instance=config.model_dump_json(), error=told[0], remedy=told[1])
+    told = (record.error or "", record.hint or "")
+    catalog.set_source(record.name, record.state, instance=config.model_dump_json(), error=told[0], hint=told[1])
     _end(catalog.log(record.name), record, [wish for wish in wishes if wish.state is TableState.DROPPING])
     return [_settle(home, catalog, wish, found, published) for wish in wishes]
 
@@ -102,7 +102,7 @@ def alter(
 def give_up(catalog: Catalog, wishes: Sequence[TableRecord], error: PenstockError) -> None:
     """Note a definite error that is in the way: the tables have failed until somebody acts."""
     for wish in wishes:
-        catalog.grant(wish, TableState.FAILED, error=error.message, remedy=error.remedy)
+        catalog.grant(wish, TableState.FAILED, error=error.message, hint=error.hint)
 
 
 def _of_a_database(
@@ -161,7 +161,7 @@ def _altered(
     gone = {wish.upstream for wish in wishes if wish.state is TableState.DROPPING}
     kept = [table for table in instance.tables if table.name not in gone | {table.name for table in new}]
     captured = {table.name for table in (*kept, *new)}
-    refused = {str(name): (why.why, why.remedy) for name, why in found.items() if isinstance(why, Finding)}
+    refused = {str(name): (why.why, why.hint) for name, why in found.items() if isinstance(why, Finding)}
     refused = {**instance.refused, **refused}
     left_out = {name: why for name, why in refused.items() if not _any(name, gone | captured)}
     return with_fields(instance, tables=(*kept, *new), refused=left_out)
@@ -204,7 +204,7 @@ def _settle(home: Path, catalog: Catalog, wish: TableRecord, found: Described, p
         return f"{wish.source}: {wish.upstream} is dropped"
     table = found[wish.upstream]
     if isinstance(table, Finding):
-        catalog.grant(wish, TableState.FAILED, error=table.why, remedy=table.remedy)
+        catalog.grant(wish, TableState.FAILED, error=table.why, hint=table.hint)
         return f"{wish.source}: {wish.upstream} cannot be captured: {table.why}"
     catalog.grant(wish, TableState.PENDING)
     how = "captured anew" if wish.state is TableState.RETRYING else "added"
@@ -236,7 +236,7 @@ def set_options(catalog: Catalog, record: SourceRecord) -> None:
     """Give a source the options that are wished of it. Capture must not run meanwhile: it stores its config, too."""
     if not is_set(record):
         altered = instance_of(record).altered(spec_of(record)).model_dump_json()
-        told = {"error": record.error or "", "remedy": record.remedy or ""}
+        told = {"error": record.error or "", "hint": record.hint or ""}
         catalog.set_source(record.name, record.state, instance=altered, **told)
 
 

@@ -43,7 +43,7 @@ from penstock.engine.records import captured_of, database_instance_of
 from penstock.engine.table import FollowedTable
 from penstock.engine.table_errors import breaking_off
 from penstock.engine.table_names import named_source, named_table
-from penstock.errors import DefiniteError, HistoryGone, TransientError, UsageError
+from penstock.errors import DefiniteError, HistoryExpiredError, TransientError, UsageError
 from penstock.layout import repair_path
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured import CapturedTable
@@ -99,8 +99,8 @@ class Repairing:
         try:
             with breaking_off("the repair", self._instance.connection), self._history_kept(repair):
                 self._repair(repair, table)
-        except (DefiniteError, UsageError, HistoryGone) as error:
-            self._repairs.failed(repair, error.message, error.remedy)
+        except (DefiniteError, UsageError, HistoryExpiredError) as error:
+            self._repairs.failed(repair, error.message, error.hint)
             self._tell(f"the repair of {repair.table} failed: {error.message}")
         finally:
             shutil.rmtree(repair_path(self._home, repair.source, repair.id), ignore_errors=True)
@@ -299,7 +299,7 @@ def wait_for_repair(catalog: Catalog, repair: Repair, is_running: Callable[[], b
         if found.state is RepairState.DONE:
             return found
         if found.state is RepairState.FAILED:
-            raise DefiniteError(found.error or "the repair failed", found.remedy or "")
+            raise DefiniteError(found.error or "the repair failed", found.hint or "")
         if not running:
             message = f"nobody runs this home any more; the repair of {repair.table} waits"
             raise TransientError(message, "It is done when the home runs again: penstock run")

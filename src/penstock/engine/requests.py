@@ -78,7 +78,7 @@ def _addable(record: SourceRecord, choice: TableChoice, known: Sequence[TableRec
     found = spec.look_again([choice.table])[choice.table]
     if isinstance(found, Finding):
         message = f"{choice.table} cannot be added to {record.name}: {found.why}"
-        raise DefiniteError(message, found.remedy)
+        raise DefiniteError(message, found.hint)
     return found
 
 
@@ -88,7 +88,7 @@ def _drop(catalog: Catalog, record: SourceRecord, table: str) -> Wish:
     if all(captured.name in going for captured in database_instance_of(record).tables):
         message = f"{found.upstream} is the last table that source {record.known_as} captures"
         raise UsageError(message, f"Drop the source instead: penstock drop {record.known_as}")
-    wish = replace(found, state=TableState.DROPPING, error=None, remedy=None)
+    wish = replace(found, state=TableState.DROPPING, error=None, hint=None)
     return Wish(wish, (record.spec, _without_table(database_spec_of(record), found.upstream).model_dump_json()))
 
 

@@ -25,7 +25,7 @@ from penstock.catalog.store import Catalog, TableRecord
 from penstock.changelog.interface import ChangeLogReader
 from penstock.engine.lifecycle import TABLES
 from penstock.engine.records import instance_of
-from penstock.errors import HistoryGone
+from penstock.errors import HistoryExpiredError
 from penstock.positions import Lsn
 
 __all__ = ["oldest_base", "release_history"]
@@ -70,7 +70,7 @@ def _ended(catalog: Catalog, source: str, upto: Lsn) -> set[str]:
 def _oldest_wanted(log: ChangeLogReader, since: datetime) -> Lsn | None:
     try:
         return log.position_at(since)
-    except HistoryGone:  # all of it is younger
+    except HistoryExpiredError:  # all of it is younger
         return None
 
 

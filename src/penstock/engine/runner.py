@@ -158,7 +158,7 @@ class Running:
             told = explained(what, error, "It is tried again.")
             self._tell(what, told.message)
             if tries.spent and source is not None:
-                self._catalog.note_source_error(source, told.message, told.remedy)
+                self._catalog.note_source_error(source, told.message, told.hint)
         else:
             if tries.spent and source is not None:
                 self._catalog.forget_source_error(source)

@@ -20,7 +20,7 @@ from typing import Any
 
 from penstock.catalog.store import Catalog, SourceRecord
 from penstock.engine.records import spec_of
-from penstock.errors import DefiniteError, SourceExists, UsageError
+from penstock.errors import DefiniteError, SourceExistsError, UsageError
 from penstock.model import SHARD, TableName, TableSchema
 from penstock.sources.interface import InstanceConfig, Source
 from penstock.sources.postgres.spec import PostgresSource
@@ -34,7 +34,7 @@ def refuse_taken(catalog: Catalog, source: Source, shards: Sequence[Source]) -> 
     for name in (source.name, *(shard.name for shard in shards)):
         if name in taken:
             message = f"there is a source {name} already: it is {taken[name].state}"
-            raise SourceExists(message, f"Drop it first: penstock drop {taken[name].known_as}")
+            raise SourceExistsError(message, f"Drop it first: penstock drop {taken[name].known_as}")
 
 
 def refuse_shard(record: SourceRecord, name: str) -> None:

@@ -139,8 +139,8 @@ class ParallelCopy:
         captured = captured_of(table.captured).as_found(shown.tables.get(table.captured.name))
         if isinstance(captured, str):
             why = f"{table.record.upstream} cannot be copied: {captured}"
-            remedy = f"Capture it anew: ALTER SOURCES {self._source} RETRY TABLE {table.record.upstream};"
-            self._fail(table, TableError(str(table.record.upstream), shown.snapshot.lsn, why, remedy))
+            hint = f"Capture it anew: ALTER SOURCES {self._source} RETRY TABLE {table.record.upstream};"
+            self._fail(table, TableError(str(table.record.upstream), shown.snapshot.lsn, why, hint))
             return False
         self._progress(f"{self._source}: copying {table.record.upstream}")
         told, whole = f"the copy of {table.record.upstream}", False

@@ -55,7 +55,7 @@ class RunningSource:
         """Return what stopped it for good, if something did."""
         record = self._catalog.source(self._name)
         if self._capture.ended and record is not None and record.state is SourceState.FAILED:
-            return DefiniteError(record.error or f"capture of {self._name} stopped", record.remedy or "")
+            return DefiniteError(record.error or f"capture of {self._name} stopped", record.hint or "")
         return self._follower.failure
 
     def show_failure(self) -> None:
@@ -66,7 +66,7 @@ class RunningSource:
         told = explained(f"source {self._name}", failure, "Start again: it goes on where it was.")
         record = self._catalog.source(self._name)
         if record is not None and (record.state is SourceState.READY or record.error is None):
-            self._catalog.note_source_error(self._name, told.message, told.remedy, SourceState.FAILED)
+            self._catalog.note_source_error(self._name, told.message, told.hint, SourceState.FAILED)
             self._progress(f"{self._name}: {told.message}")
 
     def set_options(self) -> None:

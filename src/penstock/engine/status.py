@@ -17,7 +17,7 @@ from penstock.changelog.interface import ChangeLogReader, Frontiers, LoggedTable
 from penstock.engine.lifecycle import HALF
 from penstock.engine.locks import holder
 from penstock.engine.records import debt_of, instance_of
-from penstock.errors import HistoryGone
+from penstock.errors import HistoryExpiredError
 from penstock.layout import state_path
 from penstock.model import TableName
 from penstock.positions import Lsn
@@ -39,7 +39,7 @@ class TableStatus:
     position: str | None
     behind: int
     error: str | None
-    remedy: str | None
+    hint: str | None
     copied_rows: int | None = None
     copied_bytes: int | None = None
     estimated_rows: int | None = None
@@ -74,7 +74,7 @@ class SourceStatus:
     latency_ms: float | None
     lag_bytes: int | None
     error: str | None
-    remedy: str | None
+    hint: str | None
     log: str | None
     tables: list[TableStatus]
     readers: list[ReaderStatus]
@@ -145,7 +145,7 @@ def _source(home: Path, catalog: Catalog, record: SourceRecord, running: int | N
         latency_ms=_latency(frontiers),
         lag_bytes=instance.behind(frontiers.durable) if frontiers else None,
         error=record.error,
-        remedy=record.remedy,
+        hint=record.hint,
         log=record.log,
         tables=tables,
         readers=readers,
@@ -166,7 +166,7 @@ def _tables(
         position = str(base.position) if base else None
         name, upstream = f"{source}.{table.local}", str(table.upstream)
         told = _told(table, logged.get(table.upstream), ahead.get(table.local), base)
-        known = (name, upstream, told.state.value, position, behind, told.error, told.remedy)
+        known = (name, upstream, told.state.value, position, behind, told.error, told.hint)
         found.append(TableStatus(*known, *_copy(copies.get(table.local))))
     return found
 
@@ -184,9 +184,9 @@ def _told(
     if table.state is not TableState.LIVE:
         return table
     if logged is not None and logged.error is not None:
-        return replace(table, state=TableState.FAILED, error=logged.error.message, remedy=logged.error.remedy)
+        return replace(table, state=TableState.FAILED, error=logged.error.message, hint=logged.error.hint)
     if ahead is not None and (base is None or base.position < ahead[0]):
-        return replace(table, state=TableState.FAILED, error=ahead[1], remedy=ahead[2])
+        return replace(table, state=TableState.FAILED, error=ahead[1], hint=ahead[2])
     return table
 
 
@@ -200,7 +200,7 @@ def _behind(log: ChangeLogReader, table: TableName, base: Lsn, durable: Lsn) -> 
     """How many images the base table has not taken in; of a failed one they may be gone."""
     try:
         return log.extent(table, base, durable).rows
-    except HistoryGone:
+    except HistoryExpiredError:
         return 0
 
 

@@ -112,14 +112,14 @@ class CaptureSupervisor:
             told = f"capture of {self._source} ended {self._died} times without getting on: {self._how(code)}"
             path = capture_log_path(self._home, self._source)
             again = "It is started again by itself, once a minute in the end."
-            remedy = f"Mend what {path} says, or report it as a defect in Penstock. {again}"
-            self._show(told, remedy, SourceState.FAILED if failed else SourceState.READY)
+            hint = f"Mend what {path} says, or report it as a defect in Penstock. {again}"
+            self._show(told, hint, SourceState.FAILED if failed else SourceState.READY)
         longest = LONGEST_PAUSE if self._died > 2 * TRIES else _LONGEST_PAUSE
         return min(_FIRST_PAUSE * float(1 << min(self._died - 1, 20)), longest)
 
-    def _show(self, error: str, remedy: str, state: SourceState) -> None:
+    def _show(self, error: str, hint: str, state: SourceState) -> None:
         with suppress(PenstockError):  # whoever else finds that the catalog cannot be written will say so
-            Catalog(catalog_path(self._home)).note_source_error(self._source, error, remedy, state)
+            Catalog(catalog_path(self._home)).note_source_error(self._source, error, hint, state)
 
     def _how(self, code: int) -> str:
         with capture_log_path(self._home, self._source).open("rb") as log:

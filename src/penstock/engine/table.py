@@ -100,7 +100,7 @@ class FollowedTable:
         """Note an error that may pass: it stays what it is."""
         if not self.gone:
             self._troubled = True
-            self.catalog.note_trouble(self.record.source, self.record.upstream, error.message, error.remedy)
+            self.catalog.note_trouble(self.record.source, self.record.upstream, error.message, error.hint)
 
     def works(self) -> None:
         """Note that no such error is left."""
@@ -114,5 +114,5 @@ class FollowedTable:
         if self.gone:
             return
         self.catalog.set_table(
-            self.record.source, self.record.upstream, TableState.FAILED, error=error.message, remedy=error.remedy
+            self.record.source, self.record.upstream, TableState.FAILED, error=error.message, hint=error.hint
         )

@@ -71,8 +71,8 @@ class Troubles:
         self.tell(doing, error, table.tries, what)
         if table.tries.spent or isinstance(error, DefiniteError):
             afresh = f" To copy it afresh: ALTER SOURCES {self._source} RETRY TABLE {table.record.upstream};"
-            remedy = f"It is tried again by itself.{'' if table.at is None else afresh}"
-            table.trouble(explained(doing, error, remedy))
+            hint = f"It is tried again by itself.{'' if table.at is None else afresh}"
+            table.trouble(explained(doing, error, hint))
 
     def tell(self, doing: str, error: BaseException, tries: Tries, what: Recourse) -> None:
         """Count a failure, say so, and write down where it came from."""

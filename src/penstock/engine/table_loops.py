@@ -41,7 +41,7 @@ from penstock.engine.table import FollowedTable, Progress
 from penstock.engine.table_errors import Troubles
 from penstock.engine.topic_apply import TopicApply
 from penstock.engine.turns import Turns
-from penstock.errors import DefiniteError, HistoryGone, PenstockError, UsageError
+from penstock.errors import DefiniteError, HistoryExpiredError, PenstockError, UsageError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.kafka.topic_log import TopicLog
@@ -189,7 +189,7 @@ class Follower:
 
     def _show(self, error: PenstockError) -> None:
         self._shown = error
-        self._catalog.note_source_error(self._source, error.message, error.remedy)
+        self._catalog.note_source_error(self._source, error.message, error.hint)
 
     def _works(self, name: str) -> None:
         """Note that a loop has come round: what was shown of it before holds no longer."""
@@ -262,7 +262,7 @@ class Follower:
             self._troubles.tell(doing, error, tries, Recourse.LIMITED)
             if tries.spent:
                 told = explained(doing, error)
-                repairs.failed(repair, told.message, told.remedy)
+                repairs.failed(repair, told.message, told.hint)
 
     def _repairing(self) -> Repairing:
         instance = database_instance_of(self._record())
@@ -312,7 +312,7 @@ class Follower:
             return False
         if table.applied is None or known.error is not None:
             return True
-        with suppress(HistoryGone):  # only of one that failed, which holds no history
+        with suppress(HistoryExpiredError):  # only of one that failed, which holds no history
             if durable > table.applied and not log.extent(table.record.upstream, table.applied, durable).chunks:
                 table.applied = durable
         return durable > table.applied

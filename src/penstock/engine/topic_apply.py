@@ -86,7 +86,7 @@ class TopicApply:
             found = changes.found
             faults = first_faults(changes)
             if faults and self._stops(found):
-                self._end(at, upto, faults, self._remedy())
+                self._end(at, upto, faults, self._hint())
             if faults:
                 self._add_to_quarantine(at, upto, found)
             if apart := first_breach(changes, rows, self._table.base.schema, self._made):
@@ -119,15 +119,15 @@ class TopicApply:
         if raw is not None:
             self._quarantine.add(raw, found.refused, incarnation, upto)
 
-    def _end(self, at: State, upto: Lsn, faults: list[Fault], remedy: str) -> None:
+    def _end(self, at: State, upto: Lsn, faults: list[Fault], hint: str) -> None:
         """Merge what lies before the first of some faults, and raise the error of the table."""
-        error = ended_by(self._log, self._made, at.position, upto, faults, remedy)
+        error = ended_by(self._log, self._made, at.position, upto, faults, hint)
         before = Lsn(error.lsn - 1)
         if at.position < before and self._take(at, before):
             self._table.look_up()
         raise error
 
-    def _remedy(self) -> str:
+    def _hint(self) -> str:
         if self._log.how.on_error is OnError.QUARANTINE:
             return how_to_raise_the_limit(self._log, self._table.record.local)
         return how_to_go_on(self._log)

@@ -36,7 +36,7 @@ from penstock.changelog.interface import ChangeLog, ChangeLogReader, LoggedTable
 from penstock.changelog.json_rows import json_rows
 from penstock.changelog.transactions import Transaction, transactions
 from penstock.engine.table_names import named_sources, named_table
-from penstock.errors import DefiniteError, HistoryGone, TableError, UsageError
+from penstock.errors import DefiniteError, HistoryExpiredError, TableError, UsageError
 from penstock.model import TableName
 from penstock.positions import Lsn
 
@@ -154,7 +154,7 @@ class _Followed:
             for transaction in transactions(self._reader, names, self._after, upto):
                 yield replace(transaction, shard=self._tailed.shard)
                 self._after = transaction.lsn
-        except HistoryGone:
+        except HistoryExpiredError:
             if self._tailed.chosen or _generations(self._reader.tables()) == _generations(logged):
                 raise
             return  # a table was captured anew just now: the next look knows it
@@ -206,7 +206,7 @@ def _generations(logged: Mapping[TableName, LoggedTable]) -> dict[TableName, int
 
 
 def _on_shard(shard: str, error: TableError) -> TableError:
-    return TableError(error.table, error.lsn, f"on shard {shard}, {error.message}", error.remedy)
+    return TableError(error.table, error.lsn, f"on shard {shard}, {error.message}", error.hint)
 
 
 @contextmanager
@@ -221,7 +221,7 @@ def _refuse_uncaptured(reader: ChangeLogReader, tables: list[TableRecord]) -> No
     for record in tables:
         if record.state is TableState.FAILED and record.upstream not in logged:
             message = f"{record.upstream} is not captured: {record.error}"
-            raise DefiniteError(message, record.remedy or "See what penstock status says of it.")
+            raise DefiniteError(message, record.hint or "See what penstock status says of it.")
 
 
 def _position(reader: ChangeLogReader, start: str | Lsn, chosen: Collection[TableName]) -> Lsn:
@@ -253,7 +253,7 @@ class _Lease:
         self._thread = threading.Thread(target=self._renew, name=self._name, daemon=True)
 
     def take(self) -> None:
-        """Pin the position, and go on doing so; `HistoryGone` where it is too early."""
+        """Pin the position, and go on doing so; `HistoryExpiredError` where it is too early."""
         with closing(self._log.reader()) as reader:
             reader.pin(self._name, self.at, _LEASE_SECONDS)
         self._thread.start()

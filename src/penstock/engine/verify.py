@@ -68,7 +68,7 @@ class Verdict:
     """The columns that its keys have; none for a table without a key, of which whole rows are told."""
     differences: Differences | None = None
     error: str | None = None
-    remedy: str | None = None
+    hint: str | None = None
     source: str = ""
     """The source that it is of; of shards, each has its own."""
     shard: str | None = None
@@ -133,8 +133,8 @@ def verify_source(
     except TransientError as error:
         if source.shard is None:
             raise
-        told = (error.message, error.remedy)
-        verdicts = [Verdict(str(t.upstream), t.local, None, error=told[0], remedy=told[1]) for t in chosen]
+        told = (error.message, error.hint)
+        verdicts = [Verdict(str(t.upstream), t.local, None, error=told[0], hint=told[1]) for t in chosen]
     return [replace(verdict, source=source.name, shard=source.shard) for verdict in verdicts]
 
 
@@ -193,7 +193,7 @@ def _verdict(sides: _Sides, table: TableRecord, limit: int, exact: bool) -> Verd
         captured = _captured(sides, table)
         live = sides.live.table(f"{table.source}.{table.local}")
     except PenstockError as error:
-        return Verdict(name, table.local, position, error=error.message, remedy=error.remedy)
+        return Verdict(name, table.local, position, error=error.message, hint=error.hint)
     captured = with_fields(captured, columns=captured.columns[: len(live.columns)])
     with connect(sides.shown.conninfo) as connection:
         ranges = copy_ranges(connection, captured.name, sides.store.parallelism)
@@ -205,7 +205,7 @@ def _verdict(sides: _Sides, table: TableRecord, limit: int, exact: bool) -> Verd
 def _captured(sides: _Sides, table: TableRecord) -> CapturedTable:
     """Return the table as it is upstream; a column that is new there comes here with the first change after it."""
     if table.state is TableState.FAILED:
-        raise DefiniteError(table.error or f"{table.upstream} has failed", table.remedy or "")
+        raise DefiniteError(table.error or f"{table.upstream} has failed", table.hint or "")
     known = next((t for t in sides.instance.tables if t.name == table.upstream), None)
     if table.state in _WAITING or known is None:
         message = f"{table.upstream} cannot be compared: {_WAITING.get(table.state, 'it is not captured')}"

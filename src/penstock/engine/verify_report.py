@@ -41,7 +41,7 @@ class VerifyTable:
     changed: int | None
     keys: list[VerifyKey]
     error: str | None
-    remedy: str | None
+    hint: str | None
     shard: str | None = None
     position: str | None = None
 
@@ -91,7 +91,7 @@ def _table(verdict: Verdict, limit: int) -> VerifyTable:
     of = (verdict.shard, None if verdict.position is None else str(verdict.position))
     if found is None:
         none = (None, None, None, None, None)
-        return VerifyTable(name, verdict.table, "not compared", *none, [], verdict.error, verdict.remedy, *of)
+        return VerifyTable(name, verdict.table, "not compared", *none, [], verdict.error, verdict.hint, *of)
     told = found.first[:limit] if verdict.key else []
     keys = [VerifyKey(json.loads(each.json, parse_float=str), each.how.value) for each in told]
     result = "equal" if verdict.equal else "different"

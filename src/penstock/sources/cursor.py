@@ -43,7 +43,7 @@ class Cursor(Protocol):
         """Note what could stand here, for completion and for the error if none of it does."""
 
     def usage(self, usage: str) -> str:
-        """Set how what is being read is written, the remedy for what does not fit; return what was set before."""
+        """Set how what is being read is written, the hint for what does not fit; return what was set before."""
 
     def tried(self) -> list[str]:
         """Return the phrases that `takes` was asked for at the next token's place."""
@@ -51,5 +51,5 @@ class Cursor(Protocol):
     def expected(self, what: str) -> UsageError:
         """Return the error for something else at the next token's place."""
 
-    def wrong(self, message: str, remedy: str, place: int | None = None) -> UsageError:
+    def wrong(self, message: str, hint: str, place: int | None = None) -> UsageError:
         """Return the error at a place, the next token's unless another one is given."""

@@ -27,23 +27,23 @@ class Finding:
     level: Level
     object: str
     why: str
-    remedy: str
+    hint: str
     sql: tuple[str, ...] = ()
 
 
-def error(about: str, why: str, remedy: str = "", sql: Iterable[str] = ()) -> Finding:
+def error(about: str, why: str, hint: str = "", sql: Iterable[str] = ()) -> Finding:
     """Something that keeps capture from starting."""
-    return _finding(Level.ERROR, about, why, remedy, tuple(sql))
+    return _finding(Level.ERROR, about, why, hint, tuple(sql))
 
 
-def warning(about: str, why: str, remedy: str = "", sql: Iterable[str] = ()) -> Finding:
+def warning(about: str, why: str, hint: str = "", sql: Iterable[str] = ()) -> Finding:
     """Something that will hurt one day."""
-    return _finding(Level.WARNING, about, why, remedy, tuple(sql))
+    return _finding(Level.WARNING, about, why, hint, tuple(sql))
 
 
-def info(about: str, why: str, remedy: str = "") -> Finding:
+def info(about: str, why: str, hint: str = "") -> Finding:
     """Something worth knowing."""
-    return _finding(Level.INFO, about, why, remedy, ())
+    return _finding(Level.INFO, about, why, hint, ())
 
 
 def errors_among(findings: Iterable[Finding]) -> list[Finding]:
@@ -51,7 +51,7 @@ def errors_among(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.level is Level.ERROR]
 
 
-def _finding(level: Level, about: str, why: str, remedy: str, sql: tuple[str, ...]) -> Finding:
-    """Statements are part of the remedy; a remedy may say more than they do."""
+def _finding(level: Level, about: str, why: str, hint: str, sql: tuple[str, ...]) -> Finding:
+    """Statements are part of the hint; a hint may say more than they do."""
     run = f"Run: {' '.join(sql)}" if sql else ""
-    return Finding(level, about, why, " ".join(part for part in (run, remedy) if part), sql)
+    return Finding(level, about, why, " ".join(part for part in (run, hint) if part), sql)

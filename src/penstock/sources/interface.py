@@ -13,9 +13,9 @@
 A kind of source is these types together (`Kind`), in a module of its own: ours beside `postgres`, those of others in
 packages that say so (see `penstock.sources.kinds`). All the rest of the system knows nothing but what is here.
 
-Whatever these types raise because of the outside is an error of ours: `DefiniteError` for what stays until somebody
-acts, `TransientError` for what may pass, `Taken` for what is there already and somebody else's, `NotOurs` for what
-was to be removed and may be somebody else's by now.
+These types raise Penstock's own errors: `DefiniteError` for what stays until an operator acts, `TransientError` for
+what may pass, `AlreadyExistsError` for an object that exists and is not ours, `NotOwnedError` for an object that was to
+be removed and may not be ours.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class InstanceConfig(BaseModel, ABC):
         return False
 
     def require_own(self, durable: Lsn | None) -> None:
-        """Raise `NotOurs` where what was made outside is, or may be, somebody else's by now: of a copy of the home.
+        """Raise `NotOwnedError` where an external object may no longer be this source's: the home was copied.
 
         The log of this home ends at `durable`; None where it cannot be read, or was never made.
         """
@@ -173,7 +173,7 @@ class InstanceConfig(BaseModel, ABC):
     def settle(self, durable: Lsn) -> list[str]:
         """Clean up long after capture ended, which had confirmed no more than `durable`; return what was removed.
 
-        Raise `NotOurs` as `require_own` does.
+        Raise `NotOwnedError` as `require_own` does.
         """
         self.require_own(durable)
         return self.cleanup()
@@ -320,7 +320,7 @@ class Source(SourceOptions, ABC):
         try:
             found = {table.name: table for made in self.create_instances(1) for table in made.produced()}
         except (DefiniteError, UsageError) as refused:
-            found, gone = {}, error("", refused.message, refused.remedy)
+            found, gone = {}, error("", refused.message, refused.hint)
         return {name: found.get(name, gone) for name in tables}
 
     def check(self, instance: InstanceConfig | None = None, durable: Lsn | None = None) -> Checked:
@@ -328,7 +328,7 @@ class Source(SourceOptions, ABC):
         try:
             schemas = self.describe()
         except PenstockError as refused:
-            return Checked((), (error(self.place(), refused.message, refused.remedy),), ready=False)
+            return Checked((), (error(self.place(), refused.message, refused.hint),), ready=False)
         return Checked(tuple((schema.table, True) for schema in schemas), (), ready=True)
 
     @abstractmethod

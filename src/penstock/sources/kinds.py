@@ -47,10 +47,10 @@ def kind(name: str) -> Kind:
         return found
     broken = [told for point in entry_points(group=_GROUP) if isinstance(told := _load(point), str)]
     message = f"there is no kind of source {name}"
-    remedy = f"{nearest(name, kinds())} There are: {', '.join(sorted(kinds()))}.".strip()
+    hint = f"{nearest(name, kinds())} There are: {', '.join(sorted(kinds()))}.".strip()
     if broken:
-        raise DefiniteError(message, " ".join([remedy, "Could not be loaded:", *broken]))
-    raise UsageError(message, f"{remedy} Is the package that brings it installed?")
+        raise DefiniteError(message, " ".join([hint, "Could not be loaded:", *broken]))
+    raise UsageError(message, f"{hint} Is the package that brings it installed?")
 
 
 @cache

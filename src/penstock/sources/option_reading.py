@@ -130,7 +130,7 @@ def validated(
     try:
         return model.model_validate(values)
     except UsageError as error:
-        raise cursor.wrong(error.message, error.remedy, _blamed(model, given, error, place)) from None
+        raise cursor.wrong(error.message, error.hint, _blamed(model, given, error, place)) from None
     except ValidationError as invalid:
         first = invalid.errors(include_input=False, include_url=False)[0]
         field = str(first["loc"][0]) if first["loc"] else ""

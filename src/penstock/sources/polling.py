@@ -218,7 +218,7 @@ class _Taking:
         """Record an error of all tables, at the next position."""
         upto = Lsn(after + 1)
         self._notes.note(self._generation, upto, {})
-        errors = [TableError(str(table), upto, error.message, error.remedy) for table in self._tables]
+        errors = [TableError(str(table), upto, error.message, error.hint) for table in self._tables]
         self._writer.publish([], upto, committed_at=at, errors=errors)
         self.ended = True
         return upto

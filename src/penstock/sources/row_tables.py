@@ -100,17 +100,17 @@ def _plain_nested(found: pa.DataType, column: str) -> pa.DataType:
 
 def _check_names(table: TableName, columns: pa.Schema, key: tuple[str, ...]) -> None:
     """Names of columns are the same in any case, and none is ours."""
-    remedy = "Name them otherwise where they are made."
+    hint = "Name them otherwise where they are made."
     if not len(columns):
         message = f"{table} would have no columns"
         raise DefiniteError(message, "There has to be at least one.")
     for name, count in Counter(name.lower() for name in columns.names).items():
         if count > 1:
             message = f"{table} has {count} columns {name}, which differ by their case at most"
-            raise DefiniteError(message, remedy)
+            raise DefiniteError(message, hint)
         if name in RESERVED:
             message = f"{table} has a column {name}, which is a name of ours"
-            raise DefiniteError(message, remedy)
+            raise DefiniteError(message, hint)
     for name in key:
         if name not in columns.names:
             message = f"{table} has no column {name}, which is to be in its key"

@@ -52,7 +52,7 @@ class Syntax(ABC):
     @property
     @abstractmethod
     def form(self) -> str:
-        """Return the form as the docs and remedies show it."""
+        """Return the form as the docs and hints show it."""
 
     @abstractmethod
     def read(self, cursor: Cursor) -> Any:
@@ -184,7 +184,7 @@ class Span(Syntax):
         try:
             parse_duration(text)
         except UsageError as error:
-            raise cursor.wrong(error.message, error.remedy, place) from None
+            raise cursor.wrong(error.message, error.hint, place) from None
         return text
 
     def write(self, value: Any) -> str:
@@ -218,7 +218,7 @@ class Size(Syntax):
         try:
             return parse_size(text)
         except UsageError as error:
-            raise cursor.wrong(error.message, error.remedy, place) from None
+            raise cursor.wrong(error.message, error.hint, place) from None
 
     def write(self, value: int) -> str:
         """Write it in its largest unit."""

@@ -199,5 +199,5 @@ def absent_base_row(net: KeyedNet | BagNet) -> TableError:
     """Say that the base does not hold a row that the net needs."""
     schema: TableSchema = net.schema
     message = f"a change of {schema.table} up to {Lsn(net.lsn)} needs a row that its base table does not hold"
-    remedy = "Drop the source and capture it again: its tables are then copied afresh."
-    return TableError(str(schema.table), net.lsn, message, remedy)
+    hint = "Drop the source and capture it again: its tables are then copied afresh."
+    return TableError(str(schema.table), net.lsn, message, hint)

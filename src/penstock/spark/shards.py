@@ -142,4 +142,4 @@ def _on(shard: str) -> Iterator[None]:
     except PenstockError as error:
         kind = TransientError if isinstance(error, TransientError) else DefiniteError
         message = f"on shard {shard}, {error.message}"
-        raise kind(message, error.remedy) from error
+        raise kind(message, error.hint) from error

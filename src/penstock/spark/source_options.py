@@ -101,8 +101,8 @@ class PenstockOptions(BaseModel):
             raise UsageError(message, "See the reference of the Spark source.") from error
         if options.as_of is not None and options.rows is not Rows.LIVE:
             message = f"rows={options.rows} has no option asOf"
-            remedy = "Read the table with rows=live, or a range with startingPosition and endingPosition."
-            raise UsageError(message, remedy)
+            hint = "Read the table with rows=live, or a range with startingPosition and endingPosition."
+            raise UsageError(message, hint)
         return options
 
     @field_validator("starting_position", "ending_position")
@@ -139,8 +139,8 @@ def parse_position(text: str) -> Lsn | datetime | None:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         message = f"{text!r} is not a position"
-        remedy = "Give an LSN like 16/B374D848, a time like 2026-11-15T12:00:00Z, or latest; to begin with: earliest."
-        raise UsageError(message, remedy) from error
+        hint = "Give an LSN like 16/B374D848, a time like 2026-11-15T12:00:00Z, or latest; to begin with: earliest."
+        raise UsageError(message, hint) from error
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 

@@ -48,7 +48,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from penstock.changelog.interface import ChangeLogReader, Extent
-from penstock.errors import DefiniteError, HistoryGone, UsageError
+from penstock.errors import DefiniteError, HistoryExpiredError, UsageError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.spark.pieces import Nothing, Piece, Together, log_pieces, read_piece
@@ -336,7 +336,7 @@ class _Planner:
     def _extent(self, name: TableName, after: Lsn, upto: Lsn) -> Extent:
         try:
             return self._chosen.reader().extent(name, after, upto)
-        except HistoryGone as gone:
+        except HistoryExpiredError as gone:
             raise DefiniteError(gone.message, _TOO_LATE) from gone
 
     def _snapshot(self, offset: Mapping[str, Any]) -> Snapshot:
@@ -384,6 +384,6 @@ class _Pin:
             return
         try:
             self._chosen.reader().pin(self._name, at, None if self._registered else _LEASE_SECONDS)
-        except HistoryGone as gone:
+        except HistoryExpiredError as gone:
             raise DefiniteError(gone.message, _TOO_LATE) from gone
         self._at, self._renew = at, time.monotonic() + _LEASE_SECONDS / 3

@@ -46,10 +46,10 @@ def show_tables(status: HomeStatus, source: str | None = None) -> Answer:
 
 def show_errors(status: HomeStatus) -> Answer:
     """Answer ``SHOW ERRORS``: of sources and of tables, with what to do about each."""
-    of_sources = [(s.name, s.error, s.remedy) for s in status.sources if s.error]
-    of_tables = [(t.name, t.error, t.remedy) for s in status.sources for t in s.tables if t.error]
+    of_sources = [(s.name, s.error, s.hint) for s in status.sources if s.error]
+    of_tables = [(t.name, t.error, t.hint) for s in status.sources for t in s.tables if t.error]
     of_debts = [(d.source, d.error, "\n".join(d.statements)) for d in status.debts if d.error]
-    return Answer(columns=("name", "error", "remedy"), rows=[*of_sources, *of_tables, *of_debts])
+    return Answer(columns=("name", "error", "hint"), rows=[*of_sources, *of_tables, *of_debts])
 
 
 def show_repairs(repairs: Sequence[Repair]) -> Answer:

@@ -105,8 +105,8 @@ class StatementCursor:
         bare = self._is(TokenType.VAR) and self._tokens[self._at].text
         if bare and bare.upper() in RESERVED:
             message = f"expected {_called(of)}, found {bare.upper()}"
-            remedy = f'{bare.upper()} is a word of the statement; to use it as a name, write "{bare}".'
-            raise self.wrong(message, remedy)
+            hint = f'{bare.upper()} is a word of the statement; to use it as a name, write "{bare}".'
+            raise self.wrong(message, hint)
         return self.part(_called(of))
 
     def part(self, what: str = "a name") -> str:
@@ -130,7 +130,7 @@ class StatementCursor:
         return list(dict.fromkeys(self._tried.get(self._at, [])))
 
     def usage(self, usage: str) -> str:
-        """Set how what is being read is written, the remedy for what does not fit; return what was set before."""
+        """Set how what is being read is written, the hint for what does not fit; return what was set before."""
         before, self._usage = self._usage, usage
         return before
 
@@ -138,9 +138,9 @@ class StatementCursor:
         """Return the error for something else at the next token's place."""
         return self.wrong(f"expected {what}, found {self._found()}", f"Write: {self._usage}")
 
-    def wrong(self, message: str, remedy: str, place: int | None = None) -> UsageError:
+    def wrong(self, message: str, hint: str, place: int | None = None) -> UsageError:
         """Return the error at a place, the next token's unless another one is given."""
-        return error_at(self._text, self.place() if place is None else place, message, remedy, self._begins)
+        return error_at(self._text, self.place() if place is None else place, message, hint, self._begins)
 
     # -- what the grammar asks for besides -------------------------------------------------------------------------
 
@@ -225,8 +225,8 @@ def unreadable(text: str, error: TokenError, begins: Beginning | None = None) ->
         what, place = f"the {missing[1]} here has no other one that ends it", min(int(missing[2]), len(text))
         return error_at(text, place, f"this is not SQL: {what}", f"Close it with {missing[1]}.", begins)
     place = max(text.rfind("/*"), 0)
-    what, remedy = "this is not SQL: a comment here has no end", "End it with */; check quotes, too."
-    return error_at(text, place, what, remedy, begins)
+    what, hint = "this is not SQL: a comment here has no end", "End it with */; check quotes, too."
+    return error_at(text, place, what, hint, begins)
 
 
 def leading_words(text: str, most: int = 3) -> tuple[str, ...]:

@@ -32,9 +32,9 @@ class SqlError(UsageError):
     The message holds them, and the place, as well.
     """
 
-    def __init__(self, message: str, remedy: str = "", line: int = 1, column: int = 1, excerpt: str = "") -> None:
-        super().__init__(message, remedy)
-        self.args = (message, remedy, line, column, excerpt)
+    def __init__(self, message: str, hint: str = "", line: int = 1, column: int = 1, excerpt: str = "") -> None:
+        super().__init__(message, hint)
+        self.args = (message, hint, line, column, excerpt)
         self.line = line
         self.column = column
         self.excerpt = excerpt
@@ -52,13 +52,13 @@ class Beginning:
     column: int = 1
 
 
-def error_at(text: str, place: int, what: str, remedy: str, begins: Beginning | None = None) -> SqlError:
+def error_at(text: str, place: int, what: str, hint: str, begins: Beginning | None = None) -> SqlError:
     """Return the error at a place of a statement."""
     begins = begins or Beginning()
     line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
     offset = begins.column - 1 if line == 1 else 0
     line, column, excerpt = begins.line + line - 1, column + offset, _excerpt(text, place)
-    return SqlError(f"line {line}, column {column}: {what}\n{excerpt}", remedy, line, column, excerpt)
+    return SqlError(f"line {line}, column {column}: {what}\n{excerpt}", hint, line, column, excerpt)
 
 
 def _excerpt(text: str, place: int) -> str:

@@ -302,11 +302,11 @@ def clause_at(tokens: Sequence[Token], at: int, query: str) -> Clause | None:
     try:
         found = parse_as_of(value.text)
     except UsageError as error:
-        raise _wrong(query, value, error.message, error.remedy) from error
+        raise _wrong(query, value, error.message, error.hint) from error
     if not isinstance(found, _KINDS[kind]):
         raise _wrong(query, value, f"{value.text!r} is no {'time' if kind == 'TIMESTAMP' else 'LSN'}", _EXAMPLE)
     return Clause(found, at + 3)
 
 
-def _wrong(query: str, token: Token, what: str, remedy: str) -> SqlError:
-    return error_at(query, token.start, what, remedy)
+def _wrong(query: str, token: Token, what: str, hint: str) -> SqlError:
+    return error_at(query, token.start, what, hint)

@@ -38,8 +38,8 @@ def absent_rows_told(schema: TableSchema, position: Lsn) -> Iterator[None]:
         if _MARK not in str(error):
             raise
         message = f"a change of {schema.table} up to {position} needs a row that its base table does not hold"
-        remedy = (
+        hint = (
             f"Read its rows anew: penstock repair SOURCE {schema.table} --all; or capture it anew:"
             f" ALTER SOURCES … RETRY TABLE {schema.table};"
         )
-        raise TableError(str(schema.table), position, message, remedy) from error
+        raise TableError(str(schema.table), position, message, hint) from error

@@ -120,9 +120,7 @@ def first_faults(changes: Changes) -> list[Fault]:
     return [Fault(row["partition"], row["offset"], row["problem"]) for row in first]
 
 
-def ended_by(
-    log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn, faults: Sequence[Fault], remedy: str
-) -> TableError:
+def ended_by(log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn, faults: Sequence[Fault], hint: str) -> TableError:
     """Return the error of a table that ends in (after, upto], at the first of some faults there."""
     places = (
         np.array([fault.partition for fault in faults], np.int32),
@@ -132,7 +130,7 @@ def ended_by(
     which = min(range(len(faults)), key=lambda each: (ticks[each], faults[each].partition))
     first = faults[which]
     place = f"offset {first.offset} of partition {first.partition} of topic {table.topic.name}"
-    return TableError(str(table.name), Lsn(int(ticks[which])), f"the message at {place}: {first.problem}", remedy)
+    return TableError(str(table.name), Lsn(int(ticks[which])), f"the message at {place}: {first.problem}", hint)
 
 
 def how_to_raise_the_limit(log: TopicLog, local: str) -> str:

@@ -53,7 +53,7 @@ def _types(name: str, shards: Mapping[str, DataFrame]) -> dict[str, DataType]:
 
 
 def _unlike(name: str, field: str, one: str, other: str) -> DefiniteError:
-    remedy = "Make the shards alike upstream and retry the table, or read each under the name of its own source."
+    hint = "Make the shards alike upstream and retry the table, or read each under the name of its own source."
     if not one:
-        return DefiniteError(f"{name} has a column {field} on shard {other}, which is the name of one of ours", remedy)
-    return DefiniteError(f"column {field} of {name} is not the same on the shards {one} and {other}", remedy)
+        return DefiniteError(f"{name} has a column {field} on shard {other}, which is the name of one of ours", hint)
+    return DefiniteError(f"column {field} of {name} is not the same on the shards {one} and {other}", hint)

@@ -160,7 +160,7 @@ def broken(capture: Captured) -> TableError:
     error = capture.table("events").error
     assert error is not None
     assert error.lsn == capture.durable()
-    assert "RETRY TABLE events.events" in error.remedy
+    assert "RETRY TABLE events.events" in error.hint
     return error
 
 
@@ -300,5 +300,5 @@ def test_notes_that_are_lost_are_no_beginning(tmp_path: Path, folder: Path) -> N
     (capture.state / "notes.db").unlink()
     with pytest.raises(DefiniteError, match="what was taken in up to 0/1 is not known") as caught:
         capture.run_until(lambda: False)
-    assert "RETRY TABLE" in caught.value.remedy
+    assert "RETRY TABLE" in caught.value.hint
     assert ids(capture) == [0]

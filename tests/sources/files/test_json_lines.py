@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import DefiniteError
 from penstock.sources.files import json_lines
-from penstock.sources.files.json_lines import BadLine, infer, last_line_end, read_lines
+from penstock.sources.files.json_lines import BadLineError, infer, last_line_end, read_lines
 
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -57,7 +57,7 @@ def test_nothing_but_the_beginning_of_a_line(tmp_path: Path) -> None:
 def test_a_line_that_cannot_be_read_is_told_by_its_number(tmp_path: Path, line: bytes, why: str, place: int) -> None:
     lines = [b'{"id": %d, "name": "x"}' % number for number in range(1000)]
     lines[place] = line
-    with pytest.raises(BadLine, match=why) as caught:
+    with pytest.raises(BadLineError, match=why) as caught:
         read(written(tmp_path, b"\n".join(lines) + b"\n"), key=("id",))
     assert caught.value.line == place + 1
     assert "4242" not in caught.value.why
@@ -68,10 +68,10 @@ def test_numbers_of_lines_count_from_the_beginning_of_the_file(tmp_path: Path, m
     path = written(
         tmp_path, b'{"id": 1}\n' * 50 + b'{"id": 1, "name": "%s"}\n' % (b"x" * 300) + b'{"id": 1}\n' * 50 + b"!\n"
     )
-    with pytest.raises(BadLine) as caught:
+    with pytest.raises(BadLineError) as caught:
         read(path)
     assert caught.value.line == 102
-    with pytest.raises(BadLine) as caught:
+    with pytest.raises(BadLineError) as caught:
         read(path, start=len(b'{"id": 1}\n') * 20)
     assert caught.value.line == 102
 
@@ -91,7 +91,7 @@ def test_dates_times_and_decimals_are_read_exactly(tmp_path: Path) -> None:
         *("2026-02-03", "2026-02-03 03:05:06.000007+00:00", "123456789012345678.25", "True"),
     ]
     for bad in (b'{"d": "2026-02-30"}\n', b'{"n": 0.125}\n', b'{"t": "2026-02-03T04:05:06.0000007Z"}\n'):
-        with pytest.raises(BadLine):
+        with pytest.raises(BadLineError):
             read(written(tmp_path, bad), columns=columns)
 
 
@@ -120,5 +120,5 @@ def test_columns_are_told_from_the_lines_that_are_there(tmp_path: Path) -> None:
 def test_columns_that_cannot_be_told(tmp_path: Path, text: bytes, why: str) -> None:
     with pytest.raises(DefiniteError, match=why) as caught:
         infer([written(tmp_path, text)])
-    assert "COLUMNS" in caught.value.remedy
+    assert "COLUMNS" in caught.value.hint
     assert "secret" not in str(caught.value)

@@ -86,7 +86,7 @@ def test_what_keeps_a_folder_from_being_read(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     with pytest.raises(UsageError, match="no whole Parquet file"):
         source.create_instances(1)
-    assert [finding.remedy for finding in source.check().findings] == ["Put one there first."]
+    assert [finding.hint for finding in source.check().findings] == ["Put one there first."]
     (tmp_path / "gone" / "1").write_bytes(b"PAR1....PAR1")
     with pytest.raises(DefiniteError, match="is not a Parquet file"):
         source.create_instances(1)

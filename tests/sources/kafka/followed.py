@@ -124,7 +124,7 @@ class Followed(Captured):
         self.run_until(lambda: self.error(topic) is not None)
         error = self.error(topic)
         assert error is not None
-        assert "ALTER SOURCES clicks RETRY TABLE clicks; Where that is refused: DROP SOURCES clicks;" in error.remedy
+        assert "ALTER SOURCES clicks RETRY TABLE clicks; Where that is refused: DROP SOURCES clicks;" in error.hint
         return error
 
 

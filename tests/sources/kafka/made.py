@@ -46,7 +46,7 @@ def refused(topics: Topics, clauses: str) -> PenstockError:
     """Make a source that cannot be; return what is said of it."""
     with pytest.raises((DefiniteError, UsageError)) as caught:
         created(topics, clauses)
-    assert caught.value.remedy
+    assert caught.value.hint
     return caught.value
 
 

@@ -19,7 +19,7 @@ BOTH = "KEY FORMAT JSON COLUMNS (id bigint) VALUE FORMAT JSON COLUMNS (id bigint
 
 
 def told(checked: Checked) -> list[tuple[str, str]]:
-    assert all(finding.remedy for finding in checked.findings)
+    assert all(finding.hint for finding in checked.findings)
     return [(finding.level.value, finding.why) for finding in checked.findings]
 
 
@@ -51,7 +51,7 @@ def test_settings_that_are_in_the_way(topics: Topics) -> None:
     checked = asked.check()
     assert not checked.ready
     assert [level for level, _ in told(checked)] == ["error", "error"]
-    assert "message.timestamp.type=LogAppendTime" in checked.findings[1].remedy
+    assert "message.timestamp.type=LogAppendTime" in checked.findings[1].hint
 
 
 def test_settings_that_will_hurt_one_day(topics: Topics) -> None:
@@ -59,8 +59,8 @@ def test_settings_that_will_hurt_one_day(topics: Topics) -> None:
     checked = source(topics, f"TOPIC '{ageing}' {UPSERT}").check()
     assert checked.ready
     assert [level for level, _ in told(checked)] == ["warning", "warning"]
-    assert "cleanup.policy=compact" in checked.findings[0].remedy
-    assert "unclean.leader.election.enable=false" in checked.findings[1].remedy
+    assert "cleanup.policy=compact" in checked.findings[0].hint
+    assert "unclean.leader.election.enable=false" in checked.findings[1].hint
 
 
 def test_a_topic_that_was_made_again(topics: Topics) -> None:
@@ -72,7 +72,7 @@ def test_a_topic_that_was_made_again(topics: Topics) -> None:
     checked = asked.check(made)
     assert not checked.ready
     assert "deleted and made again" in checked.findings[0].why
-    assert "ALTER SOURCES c RETRY TABLE c; Where that is refused: DROP SOURCES c;" in checked.findings[0].remedy
+    assert "ALTER SOURCES c RETRY TABLE c; Where that is refused: DROP SOURCES c;" in checked.findings[0].hint
 
 
 def test_one_of_several_topics_that_was_made_again(topics: Topics) -> None:
@@ -83,8 +83,8 @@ def test_one_of_several_topics_that_was_made_again(topics: Topics) -> None:
     topics.delete(name)
     topics.make(1, name)
     (found,) = asked.check(made).findings
-    assert "RETRY TABLE" not in found.remedy
-    assert "DROP SOURCES c;" in found.remedy
+    assert "RETRY TABLE" not in found.hint
+    assert "DROP SOURCES c;" in found.hint
     with pytest.raises(UsageError, match="made together"):
         made.anew([made.produced()[0]])
 

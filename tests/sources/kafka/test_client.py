@@ -75,34 +75,34 @@ def test_a_wrong_password(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> 
     error = refused(guarded.what(), guarded.login(sasl_password="env:KO_WRONG"))
     assert isinstance(error, DefiniteError)
     assert "authentication" in error.message.lower()
-    assert "what sasl_password refers to" in error.remedy
+    assert "what sasl_password refers to" in error.hint
 
 
 def test_a_broker_whose_authority_is_not_trusted(guarded: Guarded) -> None:
     error = refused(guarded.what(), guarded.login(ssl_ca_location=guarded.tls("stranger.crt")))
     assert isinstance(error, DefiniteError)
-    assert "ssl_ca_location" in error.remedy
+    assert "ssl_ca_location" in error.hint
 
 
 def test_a_client_without_a_certificate(guarded: Guarded) -> None:
     how = KafkaWithOptions.given(ssl_ca_location=guarded.tls("ca.crt"))
     error = refused(guarded.what(guarded.ssl_port), how)
     assert isinstance(error, DefiniteError)
-    assert "ssl_certificate_location" in error.remedy
+    assert "ssl_certificate_location" in error.hint
 
 
 def test_a_key_that_is_not_unlocked(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KO_WRONG", "hunter2")
     error = refused(guarded.what(guarded.ssl_port), guarded.locked(ssl_key_password="env:KO_WRONG"))
     assert isinstance(error, DefiniteError)
-    assert "ssl_key" in error.remedy
+    assert "ssl_key" in error.hint
 
 
 def test_kerberos_without_libsasl2(guarded: Guarded) -> None:
     how = KafkaWithOptions.given(sasl_mechanisms="GSSAPI", ssl_ca_location=guarded.tls("ca.crt"))
     error = refused(guarded.what(), how)
     assert isinstance(error, DefiniteError)
-    assert "libsasl2" in error.remedy
+    assert "libsasl2" in error.hint
 
 
 def test_a_topic_that_is_not_there(guarded: Guarded) -> None:

@@ -76,4 +76,4 @@ def test_any_text_is_columns_or_an_error_of_ours(text: str) -> None:
     try:
         read(f"({text})")
     except UsageError as error:
-        assert error.remedy
+        assert error.hint

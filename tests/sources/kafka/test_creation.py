@@ -71,7 +71,7 @@ def test_debezium_wants_every_record(topics: Topics) -> None:
     both = "KEY FORMAT JSON COLUMNS (id bigint) VALUE FORMAT JSON COLUMNS (id bigint)"
     error = refused(topics, f"TOPIC '{name}' {both} ENVELOPE DEBEZIUM")
     assert "is compacted" in error.message
-    assert "DEBEZIUM UPSERT" in error.remedy
+    assert "DEBEZIUM UPSERT" in error.hint
     created(topics, f"TOPIC '{name}' {both} ENVELOPE DEBEZIUM UPSERT")
 
 
@@ -79,7 +79,7 @@ def test_times_by_the_broker(topics: Topics) -> None:
     name = topics.make(1)
     clauses = f"TOPIC '{name}' FORMAT TEXT WITH (timestamp type = broker)"
     error = refused(topics, clauses)
-    assert f"--entity-name {name} --alter --add-config message.timestamp.type=LogAppendTime" in error.remedy
+    assert f"--entity-name {name} --alter --add-config message.timestamp.type=LogAppendTime" in error.hint
     name = topics.make(1, config={"message.timestamp.type": "LogAppendTime"})
     created(topics, f"TOPIC '{name}' FORMAT TEXT WITH (timestamp type = broker)")
 

@@ -33,7 +33,7 @@ def test_certificates_are_found_among_other_things(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said", "remedy"),
+    ("content", "said", "hint"),
     [
         (b"", "holds no private key", "PEM"),
         (block("CERTIFICATE").encode(), "holds no private key", "PEM"),
@@ -45,20 +45,20 @@ def test_certificates_are_found_among_other_things(tmp_path: Path) -> None:
         (None, "cannot be read", "Put it there"),
     ],
 )
-def test_keys_that_java_does_not_read(tmp_path: Path, content: bytes | None, said: str, remedy: str) -> None:
+def test_keys_that_java_does_not_read(tmp_path: Path, content: bytes | None, said: str, hint: str) -> None:
     path = tmp_path / "key"
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(DefiniteError, match=f"ssl_key_location: .*{said}") as caught:
         read_private_key(str(path), "ssl_key_location")
-    assert remedy in caught.value.remedy
+    assert hint in caught.value.hint
 
 
 def test_a_file_without_certificates(tmp_path: Path) -> None:
     (tmp_path / "key").write_text(block("PRIVATE KEY"), encoding="utf-8")
     with pytest.raises(DefiniteError, match=r"ssl_ca_location: .* holds no certificate") as caught:
         read_certificates(str(tmp_path / "key"), "ssl_ca_location")
-    assert "PEM" in caught.value.remedy
+    assert "PEM" in caught.value.hint
 
 
 def mutual(folder: Path, key: str, **options: Any) -> dict[str, str]:
@@ -71,7 +71,7 @@ def mutual(folder: Path, key: str, **options: Any) -> dict[str, str]:
 def test_a_locked_key_needs_its_password(tmp_path: Path) -> None:
     with pytest.raises(DefiniteError, match="locked by a password") as caught:
         mutual(tmp_path, block("ENCRYPTED PRIVATE KEY"))
-    assert "ssl_key_password" in caught.value.remedy
+    assert "ssl_key_password" in caught.value.hint
 
 
 def test_an_open_key_gets_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,5 +85,5 @@ def test_an_open_key_gets_no_password(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_folder_that_cannot_be_pointed_to(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="cannot be pointed to") as caught:
         point_to({"x": "y"}, tmp_path / name / "file")
-    assert caught.value.remedy
+    assert caught.value.hint
     assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,7 @@ KAFKA = "org.apache.kafka.common"
 
 
 @pytest.mark.parametrize(
-    ("causes", "said", "remedy"),
+    ("causes", "said", "hint"),
     [
         ([f"{KAFKA}.errors.SaslAuthenticationException: no"], "SaslAuthenticationException: no", "sasl_password"),
         ([f"{KAFKA}.errors.SslAuthenticationException: SSL handshake failed"], "handshake", "ssl_ca_location"),
@@ -27,7 +27,7 @@ KAFKA = "org.apache.kafka.common"
         ([f"{KAFKA}.errors.UnknownTopicOrPartitionException: none"], "none", "topic's name"),
     ],
 )
-def test_a_cause_is_found_among_others(causes: list[str], said: str, remedy: str) -> None:
+def test_a_cause_is_found_among_others(causes: list[str], said: str, hint: str) -> None:
     lines = ["An error occurred while calling o1.load.", ": java.util.concurrent.ExecutionException: it"]
     for cause in causes:
         lines += ["\tat org.apache.spark.Somewhere(Somewhere.scala:1)", f"Caused by: {cause}"]
@@ -36,7 +36,7 @@ def test_a_cause_is_found_among_others(causes: list[str], said: str, remedy: str
     assert error.message.startswith("the topic clicks at k1:9092 cannot be read: ")
     assert said in error.message
     assert "Caused by" not in error.message
-    assert remedy in error.remedy
+    assert hint in error.hint
 
 
 def test_other_errors_are_not_explained() -> None:

@@ -115,11 +115,11 @@ class TestInferred:
         name = topic_of(topics)
         error = refused(topics, f"TOPIC '{name}' FORMAT JSON")
         assert f"topic {name} has no messages" in error.message
-        assert "JSON COLUMNS (id bigint, …)" in error.remedy
+        assert "JSON COLUMNS (id bigint, …)" in error.hint
 
     def test_no_message_that_tells(self, topics: Topics) -> None:
         name = topic_of(topics, (None, b"\xff"), (None, b"{"))
-        assert "COLUMNS (id bigint, …)" in refused(topics, f"TOPIC '{name}' FORMAT JSON").remedy
+        assert "COLUMNS (id bigint, …)" in refused(topics, f"TOPIC '{name}' FORMAT JSON").hint
 
     def test_what_was_rolled_back_is_not_looked_at(self, topics: Topics) -> None:
         name = topic_of(topics, (None, {"id": 1}))
@@ -166,7 +166,7 @@ class TestInferred:
         name = topic_of(topics, ({"id": 1}, {"id": 1}))
         error = refused(topics, f"TOPIC '{name}' KEY FORMAT JSON VALUE FORMAT JSON ENVELOPE DEBEZIUM")
         assert "no message of the sample is a record of Debezium" in error.message
-        assert "COLUMNS" in error.remedy
+        assert "COLUMNS" in error.hint
 
     def test_some_with_schemas_and_some_without(self, topics: Topics) -> None:
         """Columns are told by what is there; whoever reads finds the messages that are otherwise."""

@@ -48,7 +48,7 @@ def test_a_secret_in_clear_is_refused_and_not_repeated(name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} was given in clear") as caught:
         KafkaWithOptions.given(**NEEDED, **references | {name: CANARY})
     assert CANARY not in str(caught.value)
-    assert "env:NAME" in caught.value.remedy
+    assert "env:NAME" in caught.value.hint
 
 
 def test_a_sealed_one_is_shown_nowhere() -> None:
@@ -99,7 +99,7 @@ def test_references_are_kept_as_they_are() -> None:
 def test_what_is_no_secret(given: str) -> None:
     with pytest.raises(UsageError) as caught:
         Secret(given)
-    assert caught.value.remedy
+    assert caught.value.hint
 
 
 def test_a_secret_is_text() -> None:

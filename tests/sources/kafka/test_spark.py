@@ -103,7 +103,7 @@ def test_a_wrong_password_is_refused(seen: Seen, guarded: Guarded) -> None:
     assert error is not None
     assert "Authentication failed" in error.message
     assert "\n" not in error.message
-    assert "what sasl_password refers to" in error.remedy
+    assert "what sasl_password refers to" in error.hint
 
 
 def test_no_secret_is_to_be_seen(seen: Seen, guarded: Guarded) -> None:

@@ -170,7 +170,7 @@ def test_a_literal_secret_may_come_later() -> None:
 def test_options_of_other_systems(option: str) -> None:
     with pytest.raises(UsageError, match=f"no option {option}") as caught:
         KafkaSource.of("c", broker="k", topic="t", format="text", **{option: True})
-    assert "Leave it out" in caught.value.remedy
+    assert "Leave it out" in caught.value.hint
 
 
 class TestAltered:

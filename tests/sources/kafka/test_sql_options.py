@@ -39,7 +39,7 @@ def test_brokers(broker: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said", "remedy"),
+    ("options", "said", "hint"),
     [
         ({"broker": ""}, "host and port", "k1:9092"),
         ({"broker": "k1:9092,,k2"}, "host and port", "k1:9092"),
@@ -65,10 +65,10 @@ def test_brokers(broker: str) -> None:
         ({"topik": "x"}, "no option topik", "Did you mean topic?"),
     ],
 )
-def test_what_makes_no_sense(options: dict[str, Any], said: str, remedy: str) -> None:
+def test_what_makes_no_sense(options: dict[str, Any], said: str, hint: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         KafkaSqlOptions.given(**CLICKS | options)
-    assert remedy in caught.value.remedy
+    assert hint in caught.value.hint
     assert "s3cret" not in str(caught.value)
 
 
@@ -86,7 +86,7 @@ def test_halves_that_do_not_go_together(before: dict[str, Any], after: dict[str,
     what, how = KafkaSqlOptions.given(**CLICKS | before), KafkaWithOptions.given(**after)
     with pytest.raises(UsageError, match=said) as caught:
         refuse_strangers(what, how)
-    assert caught.value.remedy
+    assert caught.value.hint
 
 
 def test_halves_that_do() -> None:

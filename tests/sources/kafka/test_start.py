@@ -48,4 +48,4 @@ def test_moments(options: dict[str, Any], moment: int) -> None:
 def test_more_offsets_than_partitions() -> None:
     with pytest.raises(DefiniteError, match=r"3 offsets, and the topic t has 2 partitions") as caught:
         Start(offsets=(1, 2, 3)).spark_options("t", 2)
-    assert caught.value.remedy
+    assert caught.value.hint

@@ -35,7 +35,7 @@ def test_what_goes_on(taken: Reached, found: Observed, after: Reached) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "said", "remedy"),
+    ("found", "said", "hint"),
     [
         (None, "the topic t is gone", "describe"),
         (Observed("other", (0, 0), (9, 9)), "deleted and made again", "Begin anew"),
@@ -46,8 +46,8 @@ def test_what_goes_on(taken: Reached, found: Observed, after: Reached) -> None:
     ],
     ids=["gone", "made again", "fewer partitions", "moved back", "gap", "gap in a new one"],
 )
-def test_what_does_not(found: Observed | None, said: str, remedy: str) -> None:
+def test_what_does_not(found: Observed | None, said: str, hint: str) -> None:
     with pytest.raises(DefiniteError, match=said) as caught:
         continued("Begin anew.", "t", REACHED, found)
-    assert remedy in caught.value.remedy
-    assert caught.value.remedy.endswith("Begin anew.")
+    assert hint in caught.value.hint
+    assert caught.value.hint.endswith("Begin anew.")

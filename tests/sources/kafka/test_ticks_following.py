@@ -229,7 +229,7 @@ def test_where_it_cannot_begin(topics: Topics, offset: int) -> None:
     topics.delete_records(name, 0, 1)
     with pytest.raises(DefiniteError, match=f"cannot begin at {offset} in partition 0 of the topic {name}") as caught:
         beginning(options_of(topics.broker, name), KafkaWithOptions.given(), "s", name, Start(offsets=(offset,)))
-    assert "from 1 to 3" in caught.value.remedy
+    assert "from 1 to 3" in caught.value.hint
 
 
 def test_a_refused_login_ends_the_run_and_not_the_tables(tmp_path: Path, guarded: Guarded, topics: Topics) -> None:
@@ -240,7 +240,7 @@ def test_a_refused_login_ends_the_run_and_not_the_tables(tmp_path: Path, guarded
     followed.config = FollowingConfig.of("clicks", guarded.what(), wrong, followed.config.topics)
     with pytest.raises(DefiniteError, match="cannot be read") as caught:
         followed.run_until(lambda: False)
-    assert "sasl_password" in caught.value.remedy
+    assert "sasl_password" in caught.value.hint
     assert "c4nary" not in str(caught.value)
     followed.config = FollowingConfig.of("clicks", guarded.what(), guarded.login(), followed.config.topics)
     topics.fill(name, 1, 1)

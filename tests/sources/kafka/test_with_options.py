@@ -16,7 +16,7 @@ KEY = {"ssl_certificate_location": "/c", "ssl_key_location": "/k"}
 
 
 @pytest.mark.parametrize(
-    ("options", "said", "remedy"),
+    ("options", "said", "hint"),
     [
         ({**SCRAM, "security_protocol": "ssl"}, "no login", "SASL_SSL"),
         ({**SCRAM, "security_protocol": "plaintext"}, "no login", "SASL_SSL"),
@@ -60,10 +60,10 @@ KEY = {"ssl_certificate_location": "/c", "ssl_key_location": "/k"}
         ({"zzz": 1}, "no option zzz", "reference"),
     ],
 )
-def test_what_makes_no_sense(options: dict[str, Any], said: str, remedy: str) -> None:
+def test_what_makes_no_sense(options: dict[str, Any], said: str, hint: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         KafkaWithOptions.given(**options)
-    assert remedy in caught.value.remedy
+    assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize(

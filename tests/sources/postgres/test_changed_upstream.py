@@ -119,7 +119,7 @@ def test_what_ends_a_table_and_no_other(
     until(lambda: error_of(capture, "t") is not None, "an error of the table")
     error = error_of(capture, "t")
     assert error is not None
-    assert "RETRY TABLE public.t" in error.remedy
+    assert "RETRY TABLE public.t" in error.hint
     if what != "inserts only for a while":  # that concerned all of them
         goes_on(database, capture, "u", 3)
         assert error_of(capture, "u") is None
@@ -223,4 +223,4 @@ def test_a_publication_made_anew_ends_the_source(
         failure, capture.failure = capture.failure, None
         assert isinstance(failure, DefiniteError)
         assert "was dropped and created again" in failure.message
-        assert "penstock drop shop" in failure.remedy
+        assert "penstock drop shop" in failure.hint

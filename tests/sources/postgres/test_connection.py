@@ -46,7 +46,7 @@ def test_a_url_becomes_keywords(url: str, where: str) -> None:
 def test_a_password_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(UsageError, match=r"db\.example") as caught:
         parse_url(url)
-    assert "PGPASSWORD" in caught.value.remedy
+    assert "PGPASSWORD" in caught.value.hint
     assert SECRET not in "".join(traceback.format_exception(caught.value)).replace(url, "")
 
 
@@ -67,7 +67,7 @@ def test_a_password_is_refused_and_not_repeated(url: str) -> None:
 def test_what_is_no_connection_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_url(url)
-    assert "postgresql://user@host" in caught.value.remedy
+    assert "postgresql://user@host" in caught.value.hint
     told = "".join(traceback.format_exception(caught.value)).split("connection.py")[-1]
     assert SECRET not in told
 
@@ -78,7 +78,7 @@ def test_nobody_listens() -> None:
         port = probe.getsockname()[1]
     with pytest.raises(TransientError, match=rf"127\.0\.0\.1:{port}/shop") as caught:
         connect(f"postgresql://me@127.0.0.1:{port}/shop")
-    assert caught.value.remedy
+    assert caught.value.hint
 
 
 def test_an_unknown_database(postgres_server: EmbeddedPostgres) -> None:
@@ -126,7 +126,7 @@ def test_a_wrong_password(guarded: EmbeddedPostgres, password: pytest.MonkeyPatc
     password.setenv("PGPASSWORD", "mistaken")
     with pytest.raises(DefiniteError, match="refused the login") as caught:
         connect(guarded.url_for("postgres", "locked"))
-    assert "PGPASSWORD" in caught.value.remedy
+    assert "PGPASSWORD" in caught.value.hint
     assert "mistaken" not in str(caught.value)
 
 
@@ -134,13 +134,13 @@ def test_a_wrong_password(guarded: EmbeddedPostgres, password: pytest.MonkeyPatc
 def test_no_password(guarded: EmbeddedPostgres) -> None:
     with pytest.raises(DefiniteError, match="refused the login") as caught:
         connect(guarded.url_for("postgres", "locked"))
-    assert "PGPASSWORD" in caught.value.remedy
+    assert "PGPASSWORD" in caught.value.hint
 
 
 def test_no_entry(guarded: EmbeddedPostgres) -> None:
     with pytest.raises(DefiniteError, match="refused the connection") as caught:
         connect(guarded.url_for("postgres", "barred"))
-    assert "pg_hba.conf" in caught.value.remedy
+    assert "pg_hba.conf" in caught.value.hint
 
 
 def test_replication_without_the_attribute(database: Any) -> None:
@@ -151,7 +151,7 @@ def test_replication_without_the_attribute(database: Any) -> None:
             connect_replication(database.server.url_for(database.name, role))
     finally:
         database.execute(f"DROP ROLE {role}")
-    assert f'ALTER ROLE "{role}" REPLICATION' in caught.value.remedy
+    assert f'ALTER ROLE "{role}" REPLICATION' in caught.value.hint
 
 
 def test_a_server_that_starts_or_stops_is_worth_another_try() -> None:

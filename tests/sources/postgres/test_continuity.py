@@ -13,7 +13,7 @@ from penstock.errors import DefiniteError, ProtocolError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.continuity import Fork, continued, parse_history
-from penstock.sources.postgres.slot import SlotInUse
+from penstock.sources.postgres.slot import SlotInUseError
 
 SLOT = ("logical", "pgoutput", "shop", None, "reserved", "0/50", "0/40", True, False, False, True, None, None, None)
 CONFIG = PostgresInstanceConfig(
@@ -74,7 +74,7 @@ def test_a_server_whose_wal_ends_before_the_log() -> None:
     assert followed(Server(end="0/50")) == CONFIG
     with pytest.raises(DefiniteError, match="its WAL ends at 0/4F, and the log reaches 0/50") as caught:
         followed(Server(end="0/4F"))
-    assert "penstock drop shop" in caught.value.remedy
+    assert "penstock drop shop" in caught.value.hint
     with pytest.raises(TransientError, match="has replayed up to 0/4F"):
         followed(Server(end="0/4F", standby=True), standby=True)
 
@@ -125,13 +125,13 @@ PROMOTED: dict[str, Any] = {"timeline": 2, "history": "1\t0/70\tx\n"}
 def test_where_a_loss_is_possible_capture_stops(server: Server, known: dict[str, Any], said: str) -> None:
     with pytest.raises(DefiniteError, match=said) as caught:
         followed(server, **known)
-    assert "penstock drop shop" in caught.value.remedy
+    assert "penstock drop shop" in caught.value.hint
 
 
 def test_what_may_pass_is_tried_again() -> None:
     with pytest.raises(TransientError, match="is a standby"):
         followed(Server(standby=True))
-    with pytest.raises(SlotInUse):
+    with pytest.raises(SlotInUseError):
         followed(Server(slot=(*SLOT[:3], 4711, *SLOT[4:])))
     with pytest.raises(psycopg.OperationalError):
         followed(Server(timeline=2, history=psycopg.OperationalError("the connection is lost")))

@@ -112,7 +112,7 @@ def test_a_value_that_cannot_be_kept_is_the_tables_error(database: Any) -> None:
     with export_snapshot(database.url) as snapshot, pytest.raises(TableError, match="column day") as caught:
         copied(database.url, described(database.url), snapshot.name, 1)
     assert (caught.value.table, caught.value.lsn) == ("public.t", 1)
-    assert caught.value.remedy
+    assert caught.value.hint
 
 
 def test_a_snapshot_whose_exporter_is_gone_is_worth_another_try(database: Any) -> None:

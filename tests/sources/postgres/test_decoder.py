@@ -229,7 +229,7 @@ def test_drift_ends_that_table_alone(
         log = feed(pieces, force=force)
         assert [(error.table, error.lsn) for error in log.errors] == [("public.orders", 200)]
         assert said in log.errors[0].message
-        assert log.errors[0].remedy
+        assert log.errors[0].hint
         assert [i[4] for i in log.of("orders") if i[1] < 200] == [(1, "a")]
         assert [i[4] for i in log.of("items")] == [(1, "a"), (2, "b"), (3, "c")]
         assert log.durable == 300
@@ -396,7 +396,7 @@ def test_malformed_messages_fail_closed(force: bool) -> None:
         try:
             log = feed([HEAD + message + commit(100)], force=force)
         except ProtocolError as error:
-            assert error.remedy
+            assert error.hint
         else:
             pytest.fail(f"{name} was accepted: {log}")
 

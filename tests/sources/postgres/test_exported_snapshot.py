@@ -73,7 +73,7 @@ def test_it_gives_up_after_its_wait_and_leaves_no_slot(database: Any, held: Any)
         export_snapshot(database.url, wait=timedelta(seconds=0.2)),
     ):
         pytest.fail("there is no snapshot yet")
-    assert f"pg_terminate_backend({pid})" in caught.value.remedy
+    assert f"pg_terminate_backend({pid})" in caught.value.hint
     until(lambda: slots(database) == 0, "the end of the slot")  # while the transaction is still open
     assert held.info.transaction_status is psycopg.pq.TransactionStatus.INTRANS
 

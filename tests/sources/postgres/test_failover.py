@@ -129,7 +129,7 @@ def refusal(capture: Capture, **changed: Any) -> DefiniteError:
     capture.start()
     with pytest.raises(DefiniteError) as caught:
         capture.stop()
-    assert "penstock drop" in caught.value.remedy
+    assert "penstock drop" in caught.value.hint
     return caught.value
 
 
@@ -201,7 +201,7 @@ def test_a_log_that_is_ahead_of_the_promoted_server(tmp_path: Path, stack: ExitS
     assert cluster.standby.execute("SELECT id FROM accounts") == [(1,)]
     error = refusal(capture)
     assert "ahead of the server after failover" in error.message
-    assert "synchronized_standby_slots" in error.remedy
+    assert "synchronized_standby_slots" in error.hint
 
 
 @from_17
@@ -239,7 +239,7 @@ def test_a_slot_that_was_not_synchronised(tmp_path: Path, stack: ExitStack) -> N
     cluster.standby.promote()
     error = refusal(capture)
     assert f"the slot {capture.config.slot} was not synchronised" in error.message
-    assert "sync_replication_slots" in error.remedy
+    assert "sync_replication_slots" in error.hint
     cluster.standby.execute(f"SELECT pg_create_logical_replication_slot('{capture.config.slot}', 'pgoutput')")
     assert "was not synchronised" in refusal(capture).message
 
@@ -255,7 +255,7 @@ def test_other_servers_of_the_family(tmp_path: Path, stack: ExitStack) -> None:
     with_standby = capture.config.model_copy(update={"connection": cluster.standby.url})
     with pytest.raises(TransientError, match="is a standby") as caught:
         PostgresInstance(with_standby, SqliteLog(capture.log)).run(threading.Event(), lambda: None)
-    assert "target_session_attrs" in caught.value.remedy
+    assert "target_session_attrs" in caught.value.hint
     cluster.fail_over()
     capture.start()
     cluster.standby.execute("INSERT INTO accounts VALUES (1, 1)")
@@ -267,7 +267,7 @@ def test_other_servers_of_the_family(tmp_path: Path, stack: ExitStack) -> None:
     cluster.primary.start()
     error = refusal(capture, **followed.model_dump(include={"forked_at", "timeline"}), connection=cluster.primary.url)
     assert "an earlier state of it (timeline 1; the log follows 2)" in error.message
-    assert "old primary" in error.remedy
+    assert "old primary" in error.hint
 
 
 def test_another_server_at_the_address(tmp_path: Path, stack: ExitStack) -> None:

@@ -21,7 +21,7 @@ from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.decoded import Decoded
 from penstock.sources.postgres.instance import PostgresInstance
 from penstock.sources.postgres.options import Heartbeat
-from penstock.sources.postgres.slot import SlotInUse
+from penstock.sources.postgres.slot import SlotInUseError
 from penstock.testing.postgres import start_postgres
 from penstock.testing.waiting import until
 
@@ -290,7 +290,7 @@ def test_stop_and_start_lose_nothing_and_repeat_nothing(database: Any, capture: 
     running.start()
     running.wait(now())
     assert [c["after"]["id"] for c in running.changes("accounts")] == written
-    assert running.transient == [] or all(isinstance(error, SlotInUse) for error in running.transient)
+    assert running.transient == [] or all(isinstance(error, SlotInUseError) for error in running.transient)
 
 
 def test_the_slot_is_never_confirmed_beyond_the_log(database: Any, capture: Start, now: Now) -> None:
@@ -374,7 +374,7 @@ def test_postgres_restarts_in_the_middle(tmp_path: Path, how: str) -> None:
             assert len(found) == len(set(found))
             assert set(written) <= set(found)
             assert found == [row[0] for row in server.execute("SELECT id FROM accounts ORDER BY id")]
-            assert all(error.remedy for error in running.transient)
+            assert all(error.hint for error in running.transient)
         finally:
             running.stop()
 
@@ -399,7 +399,7 @@ def test_a_slot_that_is_gone(database: Any, capture: Start) -> None:
     database.execute(f"SELECT pg_drop_replication_slot('{running.config.slot}')")
     with pytest.raises(DefiniteError, match=r"slot .* is gone: changes since .* are lost") as caught:
         running.instance.run(threading.Event(), lambda: None)
-    assert "penstock drop" in caught.value.remedy
+    assert "penstock drop" in caught.value.hint
 
 
 def test_a_publication_that_is_gone(database: Any, capture: Start) -> None:
@@ -430,7 +430,7 @@ def test_a_table_that_is_no_longer_published(database: Any, capture: Start, now:
     assert error is not None
     assert error.lsn == before + 1
     assert ("dropped upstream" if "DROP TABLE accounts;" in ddl else "not in the publication") in error.message
-    assert "RETRY TABLE public.accounts" in error.remedy
+    assert "RETRY TABLE public.accounts" in error.hint
     assert running.error("audit") is None
     assert len(running.changes("audit")) == 1
 
@@ -482,10 +482,10 @@ def test_a_slot_that_somebody_else_reads(database: Any, capture: Start, tmp_path
     second = tmp_path / "second.db"
     SqliteLog(second).create(running.durable())
     until(lambda: bool(database.execute("SELECT 1 FROM pg_replication_slots WHERE active")), "an active slot")
-    with pytest.raises(SlotInUse, match=running.config.slot) as caught:
+    with pytest.raises(SlotInUseError, match=running.config.slot) as caught:
         PostgresInstance(running.config, SqliteLog(second)).run(threading.Event(), lambda: None)
     assert isinstance(caught.value, TransientError)
-    assert caught.value.remedy
+    assert caught.value.hint
 
 
 def test_a_slot_that_is_ahead_of_the_log(database: Any, capture: Start, now: Now) -> None:

@@ -12,7 +12,7 @@ from tests.sources.postgres.test_watermark import tokens
 from penstock.positions import Lsn
 from penstock.sources.postgres.heartbeat import Beat
 from penstock.sources.postgres.signals import Guard, Sign, Subject
-from penstock.sources.postgres.watermark import MalformedToken, Mark, Watermark
+from penstock.sources.postgres.watermark import MalformedTokenError, Mark, Watermark
 
 US, OTHERS = "a1" * 16, "c3" * 16
 COPY, REPAIR = "b2" * 16, "d4" * 16
@@ -101,7 +101,7 @@ def test_the_error_says_what_where_and_by_whom(subject: Subject, in_table: bool)
     assert "no token" in error.message
     assert "transaction 4711" in error.message
     assert "1/A0" in error.message
-    assert "shop" in error.remedy
+    assert "shop" in error.hint
     assert secret not in str(error)
 
 
@@ -147,5 +147,5 @@ def test_any_crashes_of_any_copies_pass(data: st.DataObject) -> None:
 
 def test_tokens_of_ours_are_checked_when_they_are_made() -> None:
     for bad in ({"number": 0}, {"identity": ""}, {"window": "XYZ"}):
-        with pytest.raises(MalformedToken):
+        with pytest.raises(MalformedTokenError):
             Watermark(**{"identity": US, "window": COPY, "number": 1, "mark": Mark.LOW, **bad})  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ def test_a_key_is_a_value_a_list_or_an_object() -> None:
 def test_what_is_no_key_is_refused_with_an_example(given: Any) -> None:
     with pytest.raises(UsageError, match="id") as refused:
         key_of(given, ["id"])
-    assert "[1, 2]" in refused.value.remedy
+    assert "[1, 2]" in refused.value.hint
 
 
 @pytest.mark.parametrize(

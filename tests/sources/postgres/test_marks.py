@@ -128,7 +128,7 @@ def test_interference_stops_the_source_and_what_was_before_is_whole(
     error = failed(running)
     assert str(subject.table) in error.message
     assert f"by transaction {xid}, at " in error.message
-    assert error.remedy
+    assert error.hint
     assert (ids(running), running.durable() < now()) == ([1], True)
     running.start()  # it is still in the stream
     assert failed(running).message == error.message

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.sources.postgres.capturing import Capture
 
-from penstock.errors import DefiniteError, NotOurs, Taken
+from penstock.errors import AlreadyExistsError, DefiniteError, NotOwnedError
 from penstock.positions import Lsn
 from penstock.sources.findings import errors_among
 from penstock.sources.postgres.config import PostgresInstanceConfig
@@ -72,7 +72,7 @@ def test_prepare_takes_them_back_when_it_fails(database: Any) -> None:
     database.execute(TABLE)
     instance = source(database).create_instances(1)[0]
     database.execute(f'CREATE PUBLICATION "{instance.publication}" FOR TABLE t')
-    with pytest.raises(Taken):
+    with pytest.raises(AlreadyExistsError):
         instance.prepare()
     assert there(database) == []
 
@@ -163,7 +163,7 @@ def role(database: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("schema", [False, True])
-def test_the_remedies_for_the_role_are_enough(database: Any, role: str, schema: bool) -> None:
+def test_the_hints_for_the_role_are_enough(database: Any, role: str, schema: bool) -> None:
     if schema:
         database.execute(f"GRANT CREATE ON DATABASE {database.name} TO {role}; CREATE SCHEMA dblog_meta")
     url = database.server.url_for(database.name, role)
@@ -225,13 +225,13 @@ def test_what_has_happened_to_them_since(database: Any) -> None:
 def test_a_debt_is_settled_though_the_slot_is_somebody_elses(database: Any) -> None:
     database.execute(TABLE)
     config = prepared(database)
-    with pytest.raises(NotOurs, match="another home reads it"):  # a copy, which has our identity and marks here
+    with pytest.raises(NotOwnedError, match="another home reads it"):  # a copy, which has our identity and marks here
         config.settle(Lsn.ZERO)
     assert there(database) == ["heartbeats", "watermarks"]
     database.execute(f"COMMENT ON PUBLICATION {config.publication} IS 'of another source'")
     removed = config.settle(Lsn.ZERO)
     assert removed == ["table dblog_meta.watermarks", "table dblog_meta.heartbeats", "schema dblog_meta"]
-    with pytest.raises(NotOurs, match="its comment is another one") as caught:
+    with pytest.raises(NotOwnedError, match="its comment is another one") as caught:
         config.cleanup()
-    database.execute(caught.value.remedy.partition("in Postgres: ")[2])
+    database.execute(caught.value.hint.partition("in Postgres: ")[2])
     assert sorted(config.cleanup()) == [f"publication {config.publication}", f"slot {config.slot}"]

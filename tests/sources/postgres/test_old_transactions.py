@@ -92,7 +92,7 @@ def test_a_prepared_transaction_is_named_by_its_gid(server: EmbeddedPostgres, op
                 wait_for_transactions_before(
                     connection, next_transaction(connection), timedelta(0), print, threading.Event()
                 )
-        assert "ROLLBACK PREPARED 'it''s mine'" in caught.value.remedy
+        assert "ROLLBACK PREPARED 'it''s mine'" in caught.value.hint
     finally:
         server.execute("ROLLBACK PREPARED 'it''s mine'", "other")
 
@@ -137,8 +137,8 @@ def test_it_gives_up_and_says_on_whom(server: EmbeddedPostgres, opened: Opened, 
     pid = opened("older", "INSERT INTO t VALUES (424242)").info.backend_pid
     with connect(server.url) as connection, pytest.raises(TransientError, match=f"pid {pid} .*open for") as caught:
         wait_for_transactions_before(connection, next_transaction(connection), timedelta(0), print, threading.Event())
-    assert f"pg_terminate_backend({pid})" in caught.value.remedy
-    assert "snapshot_wait" in caught.value.remedy
+    assert f"pg_terminate_backend({pid})" in caught.value.hint
+    assert "snapshot_wait" in caught.value.hint
     assert "424242" not in str(caught.value)
 
 

@@ -40,7 +40,7 @@ def test_columns_are_read() -> None:
 def test_what_names_no_table(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_table(text)
-    assert caught.value.remedy
+    assert caught.value.hint
     with pytest.raises(UsageError):
         parse_column(text)
 
@@ -72,13 +72,13 @@ def test_the_nearest() -> None:
 def test_options_that_make_no_sense(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         PostgresSource.from_url(URL, **options)
-    assert caught.value.remedy
+    assert caught.value.hint
 
 
 def test_a_misspelt_option_is_answered_with_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         PostgresSource.from_url(URL, exclude_colums=("a.b.c",))
-    assert "exclude_columns" in caught.value.remedy
+    assert "exclude_columns" in caught.value.hint
 
 
 def test_all_of_them_survive_the_catalog() -> None:
@@ -132,7 +132,7 @@ def test_tables_schemas_or_all(shop: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "why", "remedy"),
+    ("options", "why", "hint"),
     [
         ({"tables": ("public.oders",)}, "public.oders: there is no such table", "Did you mean public.orders?"),
         ({"schemas": ("sale",)}, "schema sale: it has no tables", "Did you mean sales?"),
@@ -146,10 +146,10 @@ def test_tables_schemas_or_all(shop: Any) -> None:
         ({"slot_temporary": True}, "a temporary slot ends with its session", "slot_temporary"),
     ],
 )
-def test_what_is_not_there(shop: Any, options: dict[str, Any], why: str, remedy: str) -> None:
+def test_what_is_not_there(shop: Any, options: dict[str, Any], why: str, hint: str) -> None:
     with pytest.raises(DefiniteError, match=why) as caught:
         source(shop, **options).create_instances(1)
-    assert remedy in caught.value.remedy
+    assert hint in caught.value.hint
     assert shop.execute("SELECT 1 FROM pg_publication") == []
 
 

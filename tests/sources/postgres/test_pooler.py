@@ -67,7 +67,7 @@ def test_it_refuses_our_settings(postgres_server: EmbeddedPostgres, folder: Path
         for opened in (connect, connect_replication):
             with pytest.raises(DefiniteError, match="a connection pooler answers, not Postgres") as caught:
                 opened(url)
-            assert "Connect to Postgres itself" in caught.value.remedy
+            assert "Connect to Postgres itself" in caught.value.hint
 
 
 @needs_pgbouncer
@@ -77,7 +77,7 @@ def test_it_lets_them_through(postgres_server: EmbeddedPostgres, folder: Path) -
             connect_replication(url)
         with pytest.raises(DefiniteError, match="a connection pooler") as caught:
             PostgresSource.from_url(url, "x").create_instances(1)
-        assert "Connect to Postgres itself" in caught.value.remedy
+        assert "Connect to Postgres itself" in caught.value.hint
 
 
 def test_postgres_itself_is_none(postgres_server: EmbeddedPostgres) -> None:

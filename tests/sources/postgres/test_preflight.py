@@ -97,8 +97,8 @@ TABLES = [
 ]
 
 
-@pytest.mark.parametrize(("ddl", "why", "remedy"), TABLES)
-def test_a_table_that_cannot_be_captured_keeps_no_other_out(database: Any, ddl: str, why: str, remedy: str) -> None:
+@pytest.mark.parametrize(("ddl", "why", "hint"), TABLES)
+def test_a_table_that_cannot_be_captured_keeps_no_other_out(database: Any, ddl: str, why: str, hint: str) -> None:
     if "VIRTUAL" in ddl:
         database.needs(18, "virtual columns")
     if "FULL" in ddl and "GENERATED" in ddl and database.version() < 18:
@@ -109,10 +109,10 @@ def test_a_table_that_cannot_be_captured_keeps_no_other_out(database: Any, ddl: 
     database.execute("CREATE TABLE other (id int PRIMARY KEY)")
     finding = refused(database.url)
     assert finding.object == "public.t"
-    assert remedy in finding.remedy
+    assert hint in finding.hint
     (instance,) = PostgresSource.from_url(database.url, "x").create_instances(1)
     assert [table.name.name for table in instance.tables] == ["other"]
-    assert instance.refused == {"public.t": (finding.why, finding.remedy)}
+    assert instance.refused == {"public.t": (finding.why, finding.hint)}
     assert nothing_upstream(database)
 
 
@@ -133,13 +133,13 @@ CIRCLES = {
 def test_what_a_finding_advises_is_not_refused_next(database: Any, circle: str, identity: str) -> None:
     """On 18 a generated column that is not published is in the way of FULL, which is in the way of no key."""
     database.needs(18, "check of generated columns in replica identities")
-    ddl, why, remedy = CIRCLES[circle]
+    ddl, why, hint = CIRCLES[circle]
     database.execute(f"{ddl}; ALTER TABLE t REPLICA IDENTITY {identity}; CREATE TABLE other (id int PRIMARY KEY)")
     findings = [finding for finding in examined(database.url).findings() if finding.object == "public.t"]
     (finding,) = errors_among(findings)
     assert why in finding.why
-    assert remedy in finding.remedy
-    assert "REPLICA IDENTITY DEFAULT" not in finding.remedy
+    assert hint in finding.hint
+    assert "REPLICA IDENTITY DEFAULT" not in finding.hint
     assert finding.sql == ()
     database.execute("CREATE PUBLICATION p FOR TABLE t; INSERT INTO t (id) VALUES (1)")
     for tried in (identity, "FULL", "DEFAULT"):  # it is true
@@ -147,8 +147,8 @@ def test_what_a_finding_advises_is_not_refused_next(database: Any, circle: str, 
         with pytest.raises(psycopg.Error, match="cannot update table"):
             database.execute("UPDATE t SET v = 'x'")
     database.execute("DROP PUBLICATION p")
-    if remedy.startswith("publish"):  # it helps
-        database.execute(f"CREATE PUBLICATION p FOR TABLE t WITH ({remedy}); ALTER TABLE t REPLICA IDENTITY FULL")
+    if hint.startswith("publish"):  # it helps
+        database.execute(f"CREATE PUBLICATION p FOR TABLE t WITH ({hint}); ALTER TABLE t REPLICA IDENTITY FULL")
         database.execute("UPDATE t SET v = 'x'")
         yours = PostgresSource.from_url(database.url, "x", publication="p", publication_ownership="user")
         assert errors_among(yours.preflight().findings()) == []
@@ -176,7 +176,7 @@ def test_an_excluded_column_of_a_table_without_a_key(database: Any) -> None:
         found = PostgresSource.from_url(database.url, "x", exclude_columns=("public.t.v",)).preflight()
         (finding,) = errors_among(found.findings())
         assert "no primary key, and has the column v, which is not published" in finding.why
-        assert "do not leave columns out" in finding.remedy
+        assert "do not leave columns out" in finding.hint
 
 
 def test_a_schema_with_a_dot_in_its_name(database: Any) -> None:
@@ -222,16 +222,16 @@ def test_a_role_without_any_right(database: Any, role: str) -> None:
     name = f'"{database.name}_role"'
     assert [finding.object for finding in errors_among(found.server)] == ["role", "role"]
     replication, create = errors_among(found.server)
-    assert f"ALTER ROLE {name} REPLICATION" in replication.remedy
-    assert f'GRANT CREATE ON DATABASE "{database.name}" TO {name}' in create.remedy
+    assert f"ALTER ROLE {name} REPLICATION" in replication.hint
+    assert f'GRANT CREATE ON DATABASE "{database.name}" TO {name}' in create.hint
     assert "may not be read" in refused(role).why
     with pytest.raises(DefiniteError, match="REPLICATION") as caught:
         PostgresSource.from_url(role, "x").create_instances(1)
-    assert "GRANT CREATE" in caught.value.remedy
+    assert "GRANT CREATE" in caught.value.hint
     assert nothing_upstream(database)
 
 
-def test_the_remedies_are_enough(database: Any, role: str) -> None:
+def test_the_hints_are_enough(database: Any, role: str) -> None:
     """Do what preflight says, one after the other, as an administrator: then capture can begin."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     name = f'"{database.name}_role"'
@@ -255,7 +255,7 @@ def test_row_security(database: Any, role: str) -> None:
     database.execute("ALTER TABLE t FORCE ROW LEVEL SECURITY")
     finding = refused(role)
     assert "row-level security" in finding.why
-    assert "BYPASSRLS" in finding.remedy
+    assert "BYPASSRLS" in finding.hint
     assert examined(database.url).refused() == {}
     database.execute(f"ALTER ROLE {name} BYPASSRLS")
     assert examined(role).refused() == {}
@@ -270,7 +270,7 @@ def test_names_that_are_taken(database: Any) -> None:
         PostgresSource.from_url(database.url, name).create_instances(1)
     assert f"a publication penstock_{name} exists already" in caught.value.message
     for statement in (f"pg_drop_replication_slot('penstock_{name}')", f'DROP PUBLICATION "penstock_{name}";', "--name"):
-        assert statement in caught.value.remedy
+        assert statement in caught.value.hint
     assert len(database.execute("SELECT 1 FROM pg_publication")) == 1
 
 
@@ -287,9 +287,9 @@ def test_a_server_that_is_not_set_up(small: EmbeddedPostgres) -> None:
     found = {finding.object: finding for finding in errors_among(examined(small.url).server)}
     assert set(found) == {"wal_level", "max_replication_slots", "max_wal_senders"}
     assert "wal_level is replica" in found["wal_level"].why
-    assert "ALTER SYSTEM SET wal_level = 'logical'" in found["wal_level"].remedy
+    assert "ALTER SYSTEM SET wal_level = 'logical'" in found["wal_level"].hint
     assert "1 left of max_replication_slots" in found["max_replication_slots"].why
-    assert "max_wal_senders" in found["max_wal_senders"].remedy
+    assert "max_wal_senders" in found["max_wal_senders"].hint
     with pytest.raises(DefiniteError, match="wal_level"):
         PostgresSource.from_url(small.url, "x").create_instances(1)
     assert small.execute("SELECT 1 FROM pg_publication") == []
@@ -356,7 +356,7 @@ def test_what_a_cloud_calls_replication(database: Any, role: str, cloud: str) ->
         database.execute(f"DROP ROLE {cloud}")
 
 
-def test_on_rds_the_remedy_is_its_role(database: Any, role: str) -> None:
+def test_on_rds_the_hint_is_its_role(database: Any, role: str) -> None:
     database.execute("CREATE ROLE rds_replication")
     try:
         (finding, _) = errors_among(examined(role).server)

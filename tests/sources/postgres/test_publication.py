@@ -172,7 +172,7 @@ def test_a_table_that_is_not_published(database: Any) -> None:
     assert checked(database, Rules.OPEN, A, B) == []
     database.execute("ALTER PUBLICATION p DROP TABLE b")
     (finding,) = checked(database, Rules.OPEN, A, B, ownership=Ownership.MANAGED)
-    assert "RETRY TABLE public.b" in finding.remedy  # what happened in between is lost
+    assert "RETRY TABLE public.b" in finding.hint  # what happened in between is lost
 
 
 # -- ours ------------------------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def test_a_root_that_is_not_published_as_such(database: Any) -> None:
     for options in ({"tables": ("public.c",)}, {"partitions": "root"}):
         with pytest.raises(DefiniteError) as caught:
             captured(users(database, **options))
-        assert "publish_via_partition_root = true" in caught.value.remedy
+        assert "publish_via_partition_root = true" in caught.value.hint
     database.execute("ALTER PUBLICATION p SET (publish_via_partition_root = true)")
     for options in ({"tables": ("public.c",)}, {"partitions": "root"}):
         assert list(captured(users(database, **options))) == ["c"]
@@ -401,7 +401,7 @@ def test_a_publication_of_yours_that_is_not_there(database: Any) -> None:
     database.execute(TABLES)
     with pytest.raises(DefiniteError, match="there is no publication p") as caught:
         users(database).create_instances(1)
-    database.execute(caught.value.remedy.removeprefix("Run: "))
+    database.execute(caught.value.hint.removeprefix("Run: "))
     assert set(captured(users(database))) == {"a", "b"}
 
 

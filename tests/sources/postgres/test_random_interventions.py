@@ -142,7 +142,7 @@ class History:
             errors = {name.name: table.error for name, table in reader.tables().items()}
         if self.failed():
             assert isinstance(self.capture.failure, DefiniteError), self.capture.failure
-            assert self.capture.failure.remedy
+            assert self.capture.failure.hint
             return
         for table in "tu":
             error = errors[table]
@@ -152,7 +152,7 @@ class History:
                 there = {id_: values for id_, *values in self.database.execute(f"SELECT id, v, s FROM {table}")}
                 assert rows == {id_: tuple(values) for id_, values in there.items()}, table
             else:
-                assert "RETRY TABLE" in error.remedy
+                assert "RETRY TABLE" in error.hint
 
     def failed(self) -> bool:
         return self.capture.failure is not None

@@ -82,7 +82,7 @@ def refused(capture: Capture) -> DefiniteError:
     with pytest.raises(DefiniteError) as caught:
         capture.stop()
     assert "another history" in caught.value.message
-    assert "penstock drop shop" in caught.value.remedy
+    assert "penstock drop shop" in caught.value.hint
     return caught.value
 
 

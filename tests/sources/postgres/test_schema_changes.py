@@ -59,7 +59,7 @@ def test_ddl_ends_that_table_and_no_other(database: Any, capture: Start, now: No
     error = running.error("accounts")
     assert error is not None
     assert said in error.message
-    assert error.remedy
+    assert error.hint
     assert [c["after"]["id"] for c in running.changes("accounts")] == [1]
     assert [c["after"]["what"] for c in running.changes("audit")] == ["one", "two", "three"]
     assert running.error("audit") is None
@@ -203,7 +203,7 @@ def test_an_added_column_whose_older_values_are_not_known_ends_the_table(
     error = running.error("accounts")
     assert error is not None
     assert "column note was added" in error.message
-    assert "RETRY TABLE" in error.remedy
+    assert "RETRY TABLE" in error.hint
     assert [c["after"]["what"] for c in running.changes("audit")] == ["one"]
 
 

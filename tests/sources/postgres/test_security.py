@@ -134,7 +134,7 @@ def test_what_a_reference_refers_to_must_be_there(front: TlsFront, tmp_path: Pat
     ):
         with pytest.raises(DefiniteError, match=said) as caught:
             connect(url(front, "person", password=reference))
-        assert caught.value.remedy
+        assert caught.value.hint
 
 
 def test_a_source_holds_the_reference_and_never_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_a_literal_is_refused_and_not_repeated() -> None:
         with pytest.raises(UsageError) as caught:
             make()
         assert SECRET[:4] not in str(caught.value)
-        assert "env:NAME" in caught.value.remedy
+        assert "env:NAME" in caught.value.hint
 
 
 def test_a_relative_file_is_the_same_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ def test_no_secure_connection_is_definite(
     files: dict[str, Any] = {name: folder / file for name, file in settings.items()}
     with pytest.raises(DefiniteError, match="no secure connection") as caught:
         opened(url(front, "machine", host=host, **files))
-    assert "sslrootcert" in caught.value.remedy
+    assert "sslrootcert" in caught.value.hint
 
 
 def test_a_server_without_tls(postgres_server: EmbeddedPostgres) -> None:
@@ -277,7 +277,7 @@ def test_the_language_of_the_server_does_not_matter(sqlstate: str, kind: type[Pe
 
     error = refusal("h:1/d", "致命的: だめ", sqlstate, "me", replication=True, needs_password=False)
     assert type(error) is kind
-    assert error.remedy
+    assert error.hint
 
 
 def test_the_sqlstate_of_a_refusal(server: EmbeddedPostgres) -> None:

@@ -14,7 +14,7 @@ from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect, connect_replication
 from penstock.sources.postgres.slot import (
     SlotFlags,
-    SlotInUse,
+    SlotInUseError,
     SlotState,
     check_slot,
     create_slot,
@@ -94,7 +94,7 @@ def test_a_slot_that_is_gone_or_ahead(database: Any, replication: psycopg.Connec
     name = database.name
     with pytest.raises(DefiniteError, match="is gone") as caught:
         check_slot(None, name, "shop", FAR)
-    assert "penstock drop shop" in caught.value.remedy
+    assert "penstock drop shop" in caught.value.hint
     start = create_slot(replication, name)
     check_slot(find(database, name), name, "shop", start)
     with pytest.raises(DefiniteError, match="what lies between is lost"):
@@ -105,9 +105,9 @@ def test_who_reads_it_is_named(database: Any, replication: psycopg.Connection[An
     name = database.name
     create_slot(replication, name, temporary=True)
     pid = replication.pgconn.backend_pid
-    with pytest.raises(SlotInUse, match=rf"pid {pid} on the server, application the other penstock, from 127"):
+    with pytest.raises(SlotInUseError, match=rf"pid {pid} on the server, application the other penstock, from 127"):
         check_slot(find(database, name), name, "shop", FAR)
-    with connect(database.url) as connection, pytest.raises(SlotInUse, match="application the other penstock"):
+    with connect(database.url) as connection, pytest.raises(SlotInUseError, match="application the other penstock"):
         drop_slot(connection, name)
 
 

@@ -55,7 +55,7 @@ def test_only_a_publication_of_yours(servers: Servers) -> None:
     needs(servers[1], 16, "logical decoding on standbys")
     with pytest.raises(DefiniteError, match="no publication can be made") as caught:
         source(servers[1]).create_instances(1)
-    assert "on the primary" in caught.value.remedy
+    assert "on the primary" in caught.value.hint
 
 
 def test_an_old_standby(servers: Servers) -> None:
@@ -70,7 +70,7 @@ def test_what_is_told(servers: Servers) -> None:
     found = source(servers[1], publication="p", publication_ownership="user").preflight()
     told = {finding.object: finding for finding in found.server}
     assert told["hot_standby_feedback"].level.value == "warning"
-    assert "pg_log_standby_snapshot" in told["server"].remedy
+    assert "pg_log_standby_snapshot" in told["server"].hint
     found.require()
     needs(servers[1], 17, "failover slots")
     with pytest.raises(DefiniteError, match="failover slot"):

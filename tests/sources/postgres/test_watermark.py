@@ -17,7 +17,7 @@ from penstock.sources.postgres.heartbeat import Beat
 from penstock.sources.postgres.meta_tables import make_meta
 from penstock.sources.postgres.options import Watermarks
 from penstock.sources.postgres.signals import Subject
-from penstock.sources.postgres.watermark import MalformedToken, Mark, Watermark, write_watermark
+from penstock.sources.postgres.watermark import MalformedTokenError, Mark, Watermark, write_watermark
 
 US = "a1" * 16
 LOW = Watermark(US, "b2" * 16, 3, Mark.LOW)
@@ -31,7 +31,7 @@ tokens = st.builds(Watermark, ids, ids, numbers, st.sampled_from(Mark)) | st.bui
 def test_a_token_is_read_as_it_was_written(token: Watermark | Beat) -> None:
     assert type(token).parse(token.token()) == token
     other = Beat if isinstance(token, Watermark) else Watermark
-    with pytest.raises(MalformedToken):
+    with pytest.raises(MalformedTokenError):
         other.parse(token.token())
 
 
@@ -42,14 +42,14 @@ def test_any_other_text_is_refused_or_another_token(token: Watermark | Beat, dat
     garbled = text[:at] + data.draw(st.text(max_size=3)) + text[at + data.draw(st.integers(0, 3)) :]
     try:
         assert type(token).parse(garbled).token() == garbled
-    except MalformedToken:
+    except MalformedTokenError:
         assert garbled != text
 
 
 @given(st.text() | st.recursive(st.none() | st.booleans() | st.text(), lambda v: st.lists(v)).map(json.dumps))
 def test_garbage_is_refused(text: str) -> None:
     for kind in (Watermark, Beat):
-        with pytest.raises(MalformedToken):
+        with pytest.raises(MalformedTokenError):
             kind.parse(text)
 
 
@@ -75,7 +75,7 @@ def test_garbage_is_refused(text: str) -> None:
     ],
 )
 def test_what_is_nearly_a_token_is_refused(text: str) -> None:
-    with pytest.raises(MalformedToken):
+    with pytest.raises(MalformedTokenError):
         Watermark.parse(text)
 
 

@@ -161,7 +161,7 @@ def test_beginning_waits_for_transactions_that_were_running(database: Any, windo
 def test_a_table_without_a_key_is_refused_with_the_alternative(windows: Callable[..., Windows]) -> None:
     with pytest.raises(TableError, match="no key") as refused:
         windows("CREATE TABLE t (id int); ALTER TABLE t REPLICA IDENTITY FULL")
-    assert "parallel" in refused.value.remedy
+    assert "parallel" in refused.value.hint
 
 
 def test_timeouts_of_the_role_do_not_end_a_window(windows: Callable[..., Windows]) -> None:

@@ -35,7 +35,7 @@ from penstock.changelog.kafka.records import (
     to_text,
 )
 from penstock.changelog.kafka.staging import Staging
-from penstock.errors import LogCorrupt, TableError
+from penstock.errors import LogCorruptError, TableError
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 
@@ -89,7 +89,7 @@ class Index:
             return
         if self.serial is not None and record.serial != self.serial + 1:
             message = f"the index of the change log is damaged: record {self.serial + 1} is missing"
-            raise LogCorrupt(message, "Drop the source and capture it afresh.")
+            raise LogCorruptError(message, "Drop the source and capture it afresh.")
         self._take(record, offset)
         self.serial = record.serial
 

@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from penstock.changelog.frames import StoredChunk
 from penstock.changelog.kafka.clients import DEFINITE, Place, consumer, explained
-from penstock.errors import LogCorrupt, TransientError
+from penstock.errors import LogCorruptError, TransientError
 
-__all__ = ["DataGone", "Payloads", "data_lost"]
+__all__ = ["DataExpiredError", "Payloads", "data_lost"]
 
 _PATIENCE = 60.0
 _READ_THROUGH = 8
@@ -30,14 +30,14 @@ _FETCHING = {
 }
 
 
-class DataGone(Exception):
+class DataExpiredError(Exception):
     """The data topic has no message at an offset, any more or at all."""
 
 
-def data_lost(place: Place, what: str) -> LogCorrupt:
+def data_lost(place: Place, what: str) -> LogCorruptError:
     """Say that data is not there that should be."""
     message = f"the change log {place.name} is damaged: {what} has no data"
-    return LogCorrupt(message, "Drop the source and capture it afresh.")
+    return LogCorruptError(message, "Drop the source and capture it afresh.")
 
 
 class Payloads:
@@ -96,7 +96,7 @@ class Payloads:
                 return message
             elif found > wanted:
                 self._at = None
-                raise DataGone
+                raise DataExpiredError
         self._at = None
         message_ = f"the data of the change log {self._place.name} could not be read in time"
         raise TransientError(message_, f"Check that the brokers at {self._place.brokers} are up and reached from here.")
@@ -104,7 +104,7 @@ class Payloads:
     def _check(self, error: KafkaError) -> None:
         if error.code() in _GONE:
             self._at = None
-            raise DataGone
+            raise DataExpiredError
         if error.code() in DEFINITE or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             self._at = None
             raise explained(self._place, "read", error)

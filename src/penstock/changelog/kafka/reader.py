@@ -18,7 +18,7 @@ from penstock.changelog.interface import ChangeLogReader, ChunkRef, Extent, Fron
 from penstock.changelog.kafka.clients import Place
 from penstock.changelog.kafka.leases import PinWriter
 from penstock.changelog.kafka.moments import position_at
-from penstock.changelog.kafka.payloads import DataGone, Payloads, data_lost
+from penstock.changelog.kafka.payloads import DataExpiredError, Payloads, data_lost
 from penstock.changelog.kafka.tail import Tail
 from penstock.model import TableName
 from penstock.positions import Lsn
@@ -50,7 +50,7 @@ class KafkaLogReader(ChangeLogReader):
         """Find the publication in which a later commit time first came up, and in it the transaction."""
         for _ in range(_LOOKS):
             index = self._tail.refresh()
-            with suppress(DataGone):  # `retain` has cut since; the next look shows it
+            with suppress(DataExpiredError):  # `retain` has cut since; the next look shows it
                 found = position_at(index, self._payloads, microseconds(moment))
                 if found is None:
                     raise history_gone(_SOURCE, moment, Lsn(index.valid))
@@ -96,7 +96,7 @@ class KafkaLogReader(ChangeLogReader):
     def _stored(self, chunk: ChunkRef, extent: Extent) -> StoredChunk:
         try:
             return self._payloads.chunk(chunk.place)
-        except DataGone:
+        except DataExpiredError:
             raise self._gone(chunk, extent) from None
 
     def _gone(self, chunk: ChunkRef, extent: Extent) -> Exception:

@@ -15,7 +15,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from penstock.errors import DefiniteError, LogCorrupt
+from penstock.errors import DefiniteError, LogCorruptError
 
 __all__ = [
     "Assembler",
@@ -78,7 +78,7 @@ class Failed(NamedTuple):
     table: str
     lsn: int
     message: str
-    remedy: str
+    hint: str
 
 
 class TableState(NamedTuple):
@@ -248,7 +248,7 @@ def _decode(text: bytes) -> Record | Pinned:
         return _typed(_KINDS[name](*fields))
     except (ValueError, TypeError, KeyError) as error:
         message = "the index of the change log is damaged: it holds a record that cannot be read"
-        raise LogCorrupt(message, "Drop the source and capture it afresh.") from error
+        raise LogCorruptError(message, "Drop the source and capture it afresh.") from error
 
 
 def _typed(record: Record | Pinned) -> Record | Pinned:
@@ -277,4 +277,4 @@ def _foreign(message: bytes) -> DefiniteError:
         said = f"the change log has format {message[0]}; this Penstock knows formats up to {_FORMAT}"
         return DefiniteError(said, "Use the version of Penstock that wrote it, or a newer one.")
     said = "the index of the change log is damaged: it holds a message that is none of Penstock's"
-    return LogCorrupt(said, "Let nobody else write to its topics; drop the source and capture it afresh.")
+    return LogCorruptError(said, "Let nobody else write to its topics; drop the source and capture it afresh.")

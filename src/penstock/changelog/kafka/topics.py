@@ -168,13 +168,13 @@ def _checked_limit(name: str, settings: dict[str, str]) -> int:
     for key, wanted in _KEEPING.items():
         if settings[key] != wanted:
             message = f"the topic {name} has {key}={settings[key]}: the brokers would remove what the log has to keep"
-            remedy = f"kafka-configs.sh --alter --entity-type topics --entity-name {name} --add-config {key}={wanted}"
-            raise DefiniteError(message, f"Set it: {remedy}")
+            hint = f"kafka-configs.sh --alter --entity-type topics --entity-name {name} --add-config {key}={wanted}"
+            raise DefiniteError(message, f"Set it: {hint}")
     limit = int(settings["max.message.bytes"])
     if limit < _SMALLEST_LIMIT:
         message = f"the topic {name} takes messages of {limit} bytes at most"
-        remedy = f"kafka-configs.sh --alter --entity-type topics --entity-name {name} --add-config max.message.bytes="
-        raise DefiniteError(message, f"Set it higher: {remedy}1048588")
+        hint = f"kafka-configs.sh --alter --entity-type topics --entity-name {name} --add-config max.message.bytes="
+        raise DefiniteError(message, f"Set it higher: {hint}1048588")
     return limit
 
 

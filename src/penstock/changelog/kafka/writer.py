@@ -31,7 +31,7 @@ from penstock.changelog.frames import StoredChunk, checksum
 from penstock.changelog.interface import ChangeLogWriter, Chunk, Commit, Discarded, Frontiers, Prepared, StagedCommit
 from penstock.changelog.kafka.clients import DEFINITE, Place, cause_of, explained, is_fenced
 from penstock.changelog.kafka.moments import peak_at
-from penstock.changelog.kafka.payloads import DataGone, Payloads, data_lost
+from penstock.changelog.kafka.payloads import DataExpiredError, Payloads, data_lost
 from penstock.changelog.kafka.records import (
     Defined,
     Described,
@@ -144,7 +144,7 @@ class KafkaLogWriter(ChangeLogWriter):
         try:
             valid = next_valid(index, self._payloads, microseconds(since), now)
             valid_at = peak_at(index, self._payloads, valid)
-        except DataGone:
+        except DataExpiredError:
             raise data_lost(self._place, "a publication that is still kept") from None
         if valid > index.valid or index.publications.upto(valid) > _CLOCKS:
             self._steps.take((), lambda serial, _: self._tail.index.state(serial, valid, valid_at, covered, now))

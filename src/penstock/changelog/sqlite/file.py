@@ -1,6 +1,6 @@
 """The SQLite file of an embedded log: its tables, how it is opened, its errors, and the checksums of its rows.
 
-Each row carries a checksum (seal) over its columns. A row that does not match its checksum raises `LogCorrupt`.
+Each row carries a checksum (seal) over its columns. A row that does not match its checksum raises `LogCorruptError`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import DefiniteError, LogCorrupt, PenstockError, TransientError
+from penstock.errors import DefiniteError, LogCorruptError, PenstockError, TransientError
 
 __all__ = [
     "FILES",
@@ -61,7 +61,7 @@ CREATE TABLE payload (chunk INTEGER PRIMARY KEY, transactions BLOB NOT NULL, ima
 CREATE TABLE pin (reader TEXT PRIMARY KEY, at INTEGER NOT NULL, expires INTEGER, seal INTEGER NOT NULL);
 CREATE TABLE failure (
     schema_name TEXT NOT NULL, table_name TEXT NOT NULL, lsn INTEGER NOT NULL, message TEXT NOT NULL,
-    remedy TEXT NOT NULL, seal INTEGER NOT NULL, PRIMARY KEY (schema_name, table_name));
+    hint TEXT NOT NULL, seal INTEGER NOT NULL, PRIMARY KEY (schema_name, table_name));
 CREATE TABLE restart (
     schema_name TEXT NOT NULL, table_name TEXT NOT NULL, lsn INTEGER NOT NULL, generation INTEGER NOT NULL,
     seal INTEGER NOT NULL, PRIMARY KEY (schema_name, table_name));
@@ -171,8 +171,8 @@ def _has_format(db: sqlite3.Connection, path: Path, *, may_be_empty: bool) -> bo
         raise DefiniteError(message, "Restore the home from a backup, or use another one.")
     if found != _FORMAT:
         message = f"the change log {path} has format {found}; this Penstock knows format {_FORMAT}"
-        remedy = "Use the version of Penstock that wrote it, or drop the source and capture it afresh."
-        raise DefiniteError(message, remedy)
+        hint = "Use the version of Penstock that wrote it, or drop the source and capture it afresh."
+        raise DefiniteError(message, hint)
     return True
 
 
@@ -235,6 +235,6 @@ def _sum(values: tuple[Any, ...]) -> int:
     return zlib.crc32(repr(values).encode())
 
 
-def damaged(path: Path, what: str) -> LogCorrupt:
+def damaged(path: Path, what: str) -> LogCorruptError:
     """Say that the file does not hold what was written to it."""
-    return LogCorrupt(f"the change log {path} is damaged: {what}", RESTORE)
+    return LogCorruptError(f"the change log {path} is damaged: {what}", RESTORE)

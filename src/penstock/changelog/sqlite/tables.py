@@ -23,7 +23,7 @@ __all__ = ["UNREAD", "Relation", "Roster", "load_roster", "store_failure", "stor
 
 _RELATIONS = "SELECT id, table_id, version, columns, since, seal FROM relation ORDER BY version, id"
 _RESTARTS = "SELECT schema_name, table_name, lsn, generation, seal FROM restart"
-_FAILURES = "SELECT schema_name, table_name, lsn, message, remedy, seal FROM failure"
+_FAILURES = "SELECT schema_name, table_name, lsn, message, hint, seal FROM failure"
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def store_restart(db: sqlite3.Connection, path: Path, table: TableName, since: L
 def store_failure(db: sqlite3.Connection, path: Path, error: TableError) -> None:
     """Write down that a table has failed, unless it had before."""
     table = TableName.parse(error.table)
-    values = (table.schema, table.name, error.lsn, error.message, error.remedy)
+    values = (table.schema, table.name, error.lsn, error.message, error.hint)
     with tallied(db, path, "roster"):
         db.execute("INSERT OR IGNORE INTO failure VALUES (?, ?, ?, ?, ?, ?)", (*values, seal(*values)))
 

@@ -27,7 +27,7 @@ from penstock.changelog.interface import ChangeLog
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.files.folder import FoundFile, found_files, print_of
-from penstock.sources.files.json_lines import BadLine, last_line_end, read_lines
+from penstock.sources.files.json_lines import BadLineError, last_line_end, read_lines
 from penstock.sources.files.options import FileFormat, UnknownFields
 from penstock.sources.files.parquet import has_end, read_parquet
 from penstock.sources.files.source import FileConfig
@@ -127,7 +127,7 @@ class FileInstance(SteppingInstance[FileConfig]):
         columns = self._config.tables[0].table_schema().columns
         try:
             yield from read_lines(file.path, taken, upto, columns, self._config.key, self._ignores())
-        except BadLine as bad:
+        except BadLineError as bad:
             message = f"line {bad.line} of the file {file.name} cannot be taken in: {bad.why}"
             raise DefiniteError(message, f"Mend the line, then have all files read anew: {self._retry()}") from None
 

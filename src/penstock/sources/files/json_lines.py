@@ -19,7 +19,7 @@ import pyarrow.json as pj
 from penstock.errors import DefiniteError
 from penstock.sources.row_tables import fitted, plain
 
-__all__ = ["BadLine", "infer", "last_line_end", "read_lines"]
+__all__ = ["BadLineError", "infer", "last_line_end", "read_lines"]
 
 _BLOCK = 8 << 20
 _SAMPLE = 16 << 20
@@ -28,7 +28,7 @@ _BLANKS = np.zeros(256, np.bool_)
 _BLANKS[list(b" \t\r\n")] = True
 
 
-class BadLine(Exception):
+class BadLineError(Exception):
     """A line that cannot be read: its number from 1, and why."""
 
     def __init__(self, line: int, why: str) -> None:
@@ -53,15 +53,15 @@ def last_line_end(path: Path, start: int, size: int) -> int:
 def read_lines(
     path: Path, start: int, upto: int, columns: pa.Schema, key: tuple[str, ...], ignore: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the lines between two of their ends; raise `BadLine` with the number within the file."""
+    """Yield the rows of the lines between two of their ends; raise `BadLineError` with the number within the file."""
     with path.open("rb") as file:
         file.seek(start)
         done = start
         for block in _blocks(file, upto - start):
             try:
                 yield _decoded(block, columns, key, ignore)
-            except BadLine as bad:
-                raise BadLine(bad.line + _lines_before(path, done), bad.why) from None
+            except BadLineError as bad:
+                raise BadLineError(bad.line + _lines_before(path, done), bad.why) from None
             done += len(block)
 
 
@@ -132,7 +132,7 @@ def _decoded(block: bytes, columns: pa.Schema, key: tuple[str, ...], ignore: boo
             good = middle + 1
         except _Bad as bad:
             wrong, why = middle, bad.why
-    raise BadLine(good + 1, why)
+    raise BadLineError(good + 1, why)
 
 
 class _Bad(Exception):

@@ -92,7 +92,7 @@ class FileSource(Source, FileSqlOptions, FileWithOptions):
         try:
             found_files(Path(self.path), self.pattern)
         except PenstockError as refused:
-            return Checked((), (error(self.path, refused.message, refused.remedy),), ready=False)
+            return Checked((), (error(self.path, refused.message, refused.hint),), ready=False)
         return Checked(tuple((table.name, True) for table in instance.produced()), (), ready=True)
 
     def place(self) -> str:

@@ -57,7 +57,7 @@ def way_out(error: KafkaError) -> str | None:
     """Say what mends an error that trying again does not; None where it may."""
     text = error.str()
     if error.code() == KafkaError._INVALID_ARG:
-        found = (remedy for words, remedy in _SETTINGS.items() if words in text)
+        found = (hint for words, hint in _SETTINGS.items() if words in text)
         return next(found, "Check the options of the source.")
     return _TLS if _HANDSHAKE_REFUSED in text else _CODES.get(error.code())
 
@@ -65,8 +65,8 @@ def way_out(error: KafkaError) -> str | None:
 def refusal(brokers: str, topic: str, told: KafkaError, trouble: KafkaError | None) -> PenstockError:
     """Return our error for one of a client's; `trouble` is what it told of its connections before."""
     for error in (told, trouble):
-        if error is not None and (remedy := way_out(error)) is not None:
-            return DefiniteError(f"the topic {topic} at {brokers} cannot be read: {error.str()}", remedy)
+        if error is not None and (hint := way_out(error)) is not None:
+            return DefiniteError(f"the topic {topic} at {brokers} cannot be read: {error.str()}", hint)
     connecting = f" ({trouble.str()})" if trouble is not None else ""
     message = f"the topic {topic} at {brokers} cannot be read: {told.str()}{connecting}"
     return TransientError(message, "Check that the brokers are up and reached from here.")
@@ -74,8 +74,8 @@ def refusal(brokers: str, topic: str, told: KafkaError, trouble: KafkaError | No
 
 def spark_refusal(brokers: str, topic: str, text: str) -> DefiniteError | None:
     """Return our error for the text of one that Spark raised; None where it does not tell a cause that we know."""
-    for cause, remedy in _JAVA.items():
+    for cause, hint in _JAVA.items():
         for line in (line.strip() for line in text.splitlines() if cause in line):
             told = line.removeprefix("Caused by: ")
-            return DefiniteError(f"the topic {topic} at {brokers} cannot be read: {told}", remedy)
+            return DefiniteError(f"the topic {topic} at {brokers} cannot be read: {told}", hint)
     return None

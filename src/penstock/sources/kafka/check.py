@@ -33,7 +33,7 @@ def checked(source: str, what: KafkaSqlOptions, how: KafkaWithOptions, instance:
             own = {topic: _topic(what, how, client, creation, topic, found[topic], instance) for topic in found}
         transactions = _transactions(creation, what.envelope.transaction_metadata_topic)
     except PenstockError as refused:
-        return Checked((), (error(what.broker, refused.message, refused.remedy),), ready=False)
+        return Checked((), (error(what.broker, refused.message, refused.hint),), ready=False)
     tables = tuple((creation.name(topic), not errors_among(findings)) for topic, findings in own.items())
     every = (*(finding for findings in own.values() for finding in findings), *transactions)
     return Checked(tables, every, ready=not errors_among(every))
@@ -66,7 +66,7 @@ def _settings(what: KafkaSqlOptions, how: KafkaWithOptions, client: TopicsClient
         settings = client.settings(topic)
     except PenstockError as refused:
         told = error if needs_settings(what, how) else warning
-        yield told(topic, refused.message, refused.remedy)
+        yield told(topic, refused.message, refused.hint)
         return
     yield from setting_findings(what, how, topic, settings)
 
@@ -75,14 +75,14 @@ def _could_be_made(creation: Creation, topic: str) -> Iterator[Finding]:
     try:
         creation.table(topic)
     except PenstockError as refused:
-        yield error(topic, refused.message, refused.remedy)
+        yield error(topic, refused.message, refused.hint)
 
 
 def _transactions(creation: Creation, topic: str | None) -> list[Finding]:
     try:
         creation.metadata()
     except PenstockError as refused:
-        return [error(str(topic), refused.message, refused.remedy)]
+        return [error(str(topic), refused.message, refused.hint)]
     return []
 
 
@@ -102,7 +102,7 @@ def _growth(what: KafkaSqlOptions, how: KafkaWithOptions, table: TopicTable) -> 
         try:
             growth = evolved(resolved, Registry(address).latest(subject))
         except PenstockError as refused:
-            yield error(subject, refused.message, refused.remedy)
+            yield error(subject, refused.message, refused.hint)
             continue
         for obstacle in growth.obstacles:
             yield warning(subject, f"the latest schema is not read as it is: {obstacle}", "Make a source of it anew.")

@@ -93,4 +93,4 @@ class Creation:
             for topic in self._what.names():
                 found = setting_findings(self._what, self._how, topic, client.settings(topic))
                 for problem in errors_among(found):
-                    raise DefiniteError(problem.why, problem.remedy)
+                    raise DefiniteError(problem.why, problem.hint)

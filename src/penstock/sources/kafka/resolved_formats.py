@@ -192,5 +192,5 @@ def _read(file: Path) -> str:
         return base64.b64encode(file.read_bytes()).decode("ascii")
     except OSError as error:
         message = f"the descriptor set {file} cannot be read: {error.strerror}"
-        remedy = "Make it with: protoc --include_imports --descriptor_set_out=FILE …; readable for this user."
-        raise DefiniteError(message, remedy) from None
+        hint = "Make it with: protoc --include_imports --descriptor_set_out=FILE …; readable for this user."
+        raise DefiniteError(message, hint) from None

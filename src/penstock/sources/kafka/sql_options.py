@@ -163,12 +163,12 @@ def refuse_strangers(what: KafkaSqlOptions, how: KafkaWithOptions) -> None:
         message = f"{tls[0]} was given, and the schema registry's URL is not one of https"
         raise UsageError(message, "Write its URL with https://, or leave the option out.")
     if how.ignore_source_keys:
-        kind, remedy = what.envelope.kind, "Leave it out."
+        kind, hint = what.envelope.kind, "Leave it out."
         why = "its table has no key anyway"
         if kind is not EnvelopeKind.NONE:
-            why, remedy = "it tells rows apart by their keys", "Leave it out; ENVELOPE NONE makes tables without a key."
+            why, hint = "it tells rows apart by their keys", "Leave it out; ENVELOPE NONE makes tables without a key."
         message = f"ignore_source_keys was given, and has no sense with ENVELOPE {kind.value.upper()}: {why}"
-        raise UsageError(message, remedy)
+        raise UsageError(message, hint)
     if isinstance(how.start_offset, tuple) and len(what.names()) > 1:
         message = "start_offset has offsets of partitions, and there are several topics"
         raise UsageError(

@@ -160,7 +160,7 @@ class FollowingInstance(SteppingInstance[FollowingConfig]):
         try:
             return self._client.look(self._names())
         except DefiniteError as refused:
-            raise TransientError(refused.message, refused.remedy) from refused
+            raise TransientError(refused.message, refused.hint) from refused
 
     def _tick(self, name: str, before: Sequence[int], upto: Sequence[int]) -> Changes:
         if len(upto) > len(before):
@@ -230,8 +230,8 @@ def _check_ends(anew: str, topic: str, upto: Sequence[int], found: Observed) -> 
     for partition, (taken, end) in enumerate(zip(upto, found.ends, strict=False)):
         if end < taken:
             message = f"partition {partition} of the topic {topic} ends at {end}, and was taken up to {taken} before"
-            remedy = f"Messages were lost at its end (set unclean.leader.election.enable=false). {anew}"
-            raise DefiniteError(message, remedy)
+            hint = f"Messages were lost at its end (set unclean.leader.election.enable=false). {anew}"
+            raise DefiniteError(message, hint)
 
 
 def check_kept(anew: str, topic: str, needed: Sequence[int], found: Observed) -> None:
@@ -241,5 +241,5 @@ def check_kept(anew: str, topic: str, needed: Sequence[int], found: Observed) ->
     ):
         if start > first:
             message = f"partition {partition} of the topic {topic} begins at {start}, and {first} is still to be read"
-            remedy = f"Let it keep messages for longer (retention.ms, retention.bytes). {anew}"
-            raise DefiniteError(message, remedy)
+            hint = f"Let it keep messages for longer (retention.ms, retention.bytes). {anew}"
+            raise DefiniteError(message, hint)

@@ -145,8 +145,8 @@ class TopicLogReader(ChangeLogReader):
         """Yield ticks; refuse messages."""
         if self._log.table(extent.table) is not None:
             message = f"changes of {extent.table} are messages in Kafka, which are not in the change log"
-            remedy = "Query its live table; or read the topic itself, by Spark's format kafka."
-            raise UsageError(message, remedy)
+            hint = "Query its live table; or read the topic itself, by Spark's format kafka."
+            raise UsageError(message, hint)
         return self._ticks.read(extent, columns)
 
     def pin(self, reader: str, at: Lsn | None, seconds: float | None = None) -> None:

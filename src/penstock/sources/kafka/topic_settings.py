@@ -38,14 +38,14 @@ def setting_findings(
         try:
             refuse_compacted(topic, policy)
         except UsageError as refused:
-            yield error(topic, refused.message, f"{refused.remedy[:1].upper()}{refused.remedy[1:]}.")
+            yield error(topic, refused.message, f"{refused.hint[:1].upper()}{refused.hint[1:]}.")
     if how.timestamp_type is TimestampType.BROKER and settings.get("message.timestamp.type") != _STAMPED:
         why = f"timestamp type is broker, and the topic {topic} keeps the times that producers give"
         yield error(topic, why, f"Run: {_command(what, topic, f'message.timestamp.type={_STAMPED}')}")
     if what.envelope.kind in _BY_KEY and "compact" not in policy and settings.get("retention.ms") != _FOR_EVER:
         why = f"the topic {topic} loses messages by their age, also those that are the newest of their key"
-        remedy = "Whoever reads it anew does not see these rows any more. Run: "
-        yield warning(topic, why, f"{remedy}{_command(what, topic, 'cleanup.policy=compact')}")
+        hint = "Whoever reads it anew does not see these rows any more. Run: "
+        yield warning(topic, why, f"{hint}{_command(what, topic, 'cleanup.policy=compact')}")
     if settings.get("unclean.leader.election.enable") == "true":
         why = f"the topic {topic} may lose messages at its end that were taken already, and is then read anew"
         yield warning(topic, why, f"Run: {_command(what, topic, 'unclean.leader.election.enable=false')}")

@@ -50,9 +50,9 @@ def refuse_missing_secrets(options: KafkaWithOptions) -> None:
 
 
 def _refuse(options: KafkaWithOptions, rules: Iterable[_Rule]) -> None:
-    for broken, what, remedy in rules:
+    for broken, what, hint in rules:
         if broken(options):
-            raise UsageError(what, remedy)
+            raise UsageError(what, hint)
 
 
 def given_of(options: BaseModel, group: type[BaseModel], but: Iterable[type[BaseModel]] = ()) -> list[str]:
@@ -65,11 +65,11 @@ def _refuse_literals(options: KafkaWithOptions) -> None:
     clear = [name for name, secret in options.secrets().items() if secret.is_sealed]
     if clear and not options.allow_literal_secrets:
         message = f"the option {clear[0]} was given in clear"
-        remedy = (
+        hint = (
             "Name where it is instead: env:NAME (an environment variable) or file:PATH. Or set allow_literal_secrets:"
             " then it is kept in a file that none but this user reads."
         )
-        raise UsageError(message, remedy)
+        raise UsageError(message, hint)
 
 
 def _has_login(options: KafkaWithOptions) -> bool:

@@ -24,7 +24,7 @@ import psycopg
 from penstock.model import TableName
 from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
 from penstock.sources.postgres.relations import Relation, RelationColumn
-from penstock.sources.postgres.types import UnsupportedType, find_types
+from penstock.sources.postgres.types import UnsupportedTypeError, find_types
 
 __all__ = ["current_files", "describe_additions"]
 
@@ -100,6 +100,6 @@ def _describe(
 def _checked(column: CapturedColumn) -> CapturedColumn | str:
     try:
         column.field()
-    except UnsupportedType as error:
+    except UnsupportedTypeError as error:
         return f"its type cannot be kept: {error.reason}"
     return column

@@ -17,17 +17,17 @@ from penstock.sources.postgres.control import REPORT
 from penstock.sources.postgres.relations import Shape
 from penstock.sources.postgres.types import BadValue
 
-__all__ = ["Changes", "Unfit", "build"]
+__all__ = ["Changes", "UnfitChangeError", "build"]
 
 _TRANSACTIONS = transaction_schema()
 
 
-class Unfit(Exception):
+class UnfitChangeError(Exception):
     """A change that cannot be kept: its place among the changes given, the reason and what to do."""
 
-    def __init__(self, change: int, why: str, remedy: str = "") -> None:
-        super().__init__(change, why, remedy)
-        self.change, self.why, self.remedy = change, why, remedy
+    def __init__(self, change: int, why: str, hint: str = "") -> None:
+        super().__init__(change, why, hint)
+        self.change, self.why, self.hint = change, why, hint
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,12 @@ class Changes:
 
 
 def build(changes: Changes, shape: Shape) -> Chunk:
-    """Make a chunk; raises `Unfit` for the first change with a value that cannot be kept."""
+    """Make a chunk; raises `UnfitChangeError` for the first change with a value that cannot be kept."""
     if not shape.table.columns:
         why = "it has no columns that could be captured"
-        raise Unfit(0, why, f"Give it a column, then capture it anew: ALTER SOURCES … RETRY TABLE {shape.name};")
+        raise UnfitChangeError(
+            0, why, f"Give it a column, then capture it anew: ALTER SOURCES … RETRY TABLE {shape.name};"
+        )
     columns, most = shape.width, 2 * len(changes.off)
     off, length = np.empty((columns, most), np.int32), np.empty((columns, most), np.int32)
     kinds, owner, tags = np.empty(most, np.int8), np.empty(most, np.int32), np.zeros(columns, np.uint8)
@@ -81,7 +83,7 @@ def _refuse_partial_keys(shape: Shape, length: npt.NDArray[np.int32], owner: npt
         if len(left_out):
             why = f"an UPDATE came without the value of its key column {name}, which is too large for that"
             identity = f"Run: ALTER TABLE {shape.name} REPLICA IDENTITY FULL; then RETRY TABLE {shape.name}."
-            raise Unfit(int(owner[left_out[0]]), why, identity)
+            raise UnfitChangeError(int(owner[left_out[0]]), why, identity)
 
 
 def _column(
@@ -102,7 +104,7 @@ def _column(
         return (codec.text if tags == 1 else codec.binary)(buf, off, length)
     except BadValue as bad:
         found = [(shape.table.columns[place], bad.reason)]
-        raise Unfit(int(owner[bad.row]), told(found), mending(shape.name, found)) from bad
+        raise UnfitChangeError(int(owner[bad.row]), told(found), mending(shape.name, found)) from bad
 
 
 def _unchanged(length: npt.NDArray[np.int32]) -> pa.Array:

@@ -35,7 +35,7 @@ class CapturedColumn:
     """If so, what rows hold in it that are older than the column: the text that Postgres prints; None is null."""
 
     def codec(self) -> ColumnCodec:
-        """Return how its values become Arrow; raises `UnsupportedType` where nothing holds them exactly."""
+        """Return how its values become Arrow; raises `UnsupportedTypeError` where nothing holds them exactly."""
         return TEXT_ONLY if self.as_text else codec_for(self.type)
 
     @property

@@ -39,10 +39,10 @@ def checked_position(instance: PostgresInstanceConfig, durable: Lsn | None) -> l
         except TransientError:  # somebody reads the slot, and looks; or a standby has just started
             return []
         except DefiniteError as lost:
-            return [error("source", lost.message, lost.remedy)]
-    return [error(each.table, each.message, each.remedy) for each in ended]
+            return [error("source", lost.message, lost.hint)]
+    return [error(each.table, each.message, each.hint) for each in ended]
 
 
 def unreachable(refused: DefiniteError) -> Checked:
     """Tell that the database could not be asked at all."""
-    return Checked((), (error("connection", refused.message, refused.remedy),), ready=False)
+    return Checked((), (error("connection", refused.message, refused.hint),), ready=False)

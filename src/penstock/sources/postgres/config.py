@@ -10,7 +10,7 @@ from typing import Any, Self
 import psycopg
 from pydantic import Field
 
-from penstock.errors import DefiniteError, NotOurs, PenstockError, TransientError
+from penstock.errors import DefiniteError, NotOwnedError, PenstockError, TransientError
 from penstock.fields import with_fields
 from penstock.model import TableName
 from penstock.positions import Lsn
@@ -178,7 +178,7 @@ class PostgresInstanceConfig(InstanceConfig):
     def cleanup(self) -> list[str]:
         """Drop slot, publication and tables that are ours; a capture that was just stopped gets a moment to let go.
 
-        A publication of this name that somebody else made is left, and so is all that goes with it: `NotOurs`.
+        A publication of this name that somebody else made is left, and so is all that goes with it: `NotOwnedError`.
         """
         removed = []
         with asking(self.connection), connect(self.connection) as connection:
@@ -218,16 +218,16 @@ class PostgresInstanceConfig(InstanceConfig):
             message = (
                 f"the change log cannot be read, so nobody can tell whether the slot {self.slot} is that of this home"
             )
-            raise NotOurs(message, _COPIED)
+            raise NotOwnedError(message, _COPIED)
         if durable is None and self._owns_publication and publication_comment(connection, self.publication) is None:
             message = f"the slot {self.slot} is there without the publication that is made before it"
-            raise NotOurs(message, _COPIED)
+            raise NotOwnedError(message, _COPIED)
         if durable is not None and state.confirmed > durable:
             message = (
                 f"the slot {self.slot} was confirmed up to {state.confirmed}, and the change log of this home ends at"
                 f" {durable}: another home reads it"
             )
-            raise NotOurs(message, _COPIED)
+            raise NotOwnedError(message, _COPIED)
 
     def _require_own_publication(self, connection: psycopg.Connection[Any]) -> None:
         comment = publication_comment(connection, self.publication) if self._owns_publication else None
@@ -235,7 +235,7 @@ class PostgresInstanceConfig(InstanceConfig):
             return
         message = f"the publication {self.publication} is not the one that this source made: its comment is another one"
         said = f"COMMENT ON PUBLICATION {quoted(self.publication)} IS '{self._mark}';"
-        raise NotOurs(message, f"If it is that one all the same, say so in Postgres: {said}")
+        raise NotOwnedError(message, f"If it is that one all the same, say so in Postgres: {said}")
 
     def by_hand(self) -> list[str]:
         """Return what to run in psql on that database."""

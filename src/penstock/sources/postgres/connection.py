@@ -108,11 +108,11 @@ def _reference(given: str, url: str) -> str:
     """Keep a reference to a password; refuse a password."""
     if not is_reference(given):
         message = f"the connection to {place(url)} holds a password in clear"
-        remedy = (
+        hint = (
             "Leave it out of the URL, and set PGPASSWORD or put it into a password file (~/.pgpass),"
             " or name where it is: password=env:NAME or password=file:PATH."
         )
-        raise UsageError(message, remedy)
+        raise UsageError(message, hint)
     return check_reference(given)
 
 
@@ -304,15 +304,15 @@ def refusal(
     at = f"{where}: {said}"
     code = sqlstate or _guess(said, needs_password)
     if code in ("28P01", "28P00"):
-        remedy = "Set PGPASSWORD, or add a line to ~/.pgpass, with the right password for this user."
-        return DefiniteError(f"Postgres refused the login at {at}", remedy)
+        hint = "Set PGPASSWORD, or add a line to ~/.pgpass, with the right password for this user."
+        return DefiniteError(f"Postgres refused the login at {at}", hint)
     if code == "08P01":
         return DefiniteError(f"a connection pooler answers, not Postgres, at {at}", POOLER_REMEDY)
     if code == "42501":
         return _no_privilege(at, user, replication)
     if code == "TLS":
-        remedy = "Check sslmode, sslrootcert, sslcert and sslkey of the connection, and the server's certificate."
-        return DefiniteError(f"no secure connection to Postgres at {at}", remedy)
+        hint = "Check sslmode, sslrootcert, sslcert and sslkey of the connection, and the server's certificate."
+        return DefiniteError(f"no secure connection to Postgres at {at}", hint)
     if code is None or code.startswith(_PASSING):
         return TransientError(f"cannot reach Postgres at {at}", _NETWORK)
     return DefiniteError(f"Postgres refused the connection at {at}", "Check database, user and pg_hba.conf.")
@@ -321,8 +321,8 @@ def refusal(
 def _no_privilege(at: str, user: str, replication: bool) -> DefiniteError:
     name = '"' + user.replace('"', '""') + '"' if user else "the role"
     if replication:
-        remedy = f"Run: ALTER ROLE {name} REPLICATION; (on Amazon RDS: GRANT rds_replication TO {name};)"
-        return DefiniteError(f"Postgres refused replication at {at}", remedy)
+        hint = f"Run: ALTER ROLE {name} REPLICATION; (on Amazon RDS: GRANT rds_replication TO {name};)"
+        return DefiniteError(f"Postgres refused replication at {at}", hint)
     return DefiniteError(f"Postgres refused the connection at {at}", f"Run: GRANT CONNECT ON DATABASE … TO {name};")
 
 

@@ -149,11 +149,11 @@ def _refuse_standby(connection: psycopg.Connection[Any], config: PostgresInstanc
     row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
     if row is None or (row[0] and not config.standby):
         message = f"the server behind source {config.source} is a standby: it takes no writes, its slots are not read"
-        remedy = (
+        hint = (
             "It will be tried again, until it is promoted. With several hosts in the connection, add"
             " target_session_attrs=read-write: the primary is then found among them."
         )
-        raise TransientError(message, remedy)
+        raise TransientError(message, hint)
 
 
 def _check_known_fork(history: list[Fork], timeline: int, config: PostgresInstanceConfig) -> None:
@@ -169,11 +169,11 @@ def _check_known_fork(history: list[Fork], timeline: int, config: PostgresInstan
 def _check_fork(history: list[Fork], timeline: int, config: PostgresInstanceConfig, durable: Lsn) -> None:
     known = f"timeline {timeline}; the log follows {config.timeline}"
     if timeline < config.timeline:
-        remedy = (
+        hint = (
             "An old primary is back, or a backup was restored. Take it out of the connection so that the server that"
             " was promoted is reached, and start again; if there is none: " + _afresh(config)
         )
-        raise _another(config, f"it is at an earlier state of it ({known})", remedy)
+        raise _another(config, f"it is at an earlier state of it ({known})", hint)
     ended = next((fork.lsn for fork in history if fork.timeline == config.timeline), None)
     if ended is None:
         raise _another(config, f"its history does not go back to it ({known})")
@@ -182,11 +182,11 @@ def _check_fork(history: list[Fork], timeline: int, config: PostgresInstanceConf
             f"the log of source {config.source} is ahead of the server after failover: it reaches {durable}, and what"
             f" the server that was promoted (timeline {timeline}) has of the old one ends at {ended}"
         )
-        remedy = (
+        hint = (
             f"{_afresh(config)} So that it does not happen again, list the slots of the standbys in"
             " synchronized_standby_slots on the primary."
         )
-        raise DefiniteError(message, remedy)
+        raise DefiniteError(message, hint)
 
 
 def _check_synchronised(
@@ -201,16 +201,16 @@ def _check_synchronised(
             f"the server behind source {config.source} was promoted or restored (now timeline {timeline}), and the slot"
             f" {config.slot} was not synchronised to it: changes since {durable} may be lost"
         )
-        remedy = (
+        hint = (
             f"{_afresh(config)} To survive the next failover: Postgres 17 or newer, a slot made with failover, and"
             " sync_replication_slots = on at the standby."
         )
-        raise DefiniteError(message, remedy)
+        raise DefiniteError(message, hint)
 
 
-def _another(config: PostgresInstanceConfig, how: str, remedy: str = "") -> DefiniteError:
+def _another(config: PostgresInstanceConfig, how: str, hint: str = "") -> DefiniteError:
     message = f"the server behind source {config.source} is not the one whose changes the log holds: {how}"
-    return DefiniteError(message, remedy or _afresh(config))
+    return DefiniteError(message, hint or _afresh(config))
 
 
 def _afresh(config: PostgresInstanceConfig) -> str:

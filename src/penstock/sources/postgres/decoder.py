@@ -37,7 +37,7 @@ from penstock.errors import PenstockError, ProtocolError, TableError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres import control, scan
-from penstock.sources.postgres.build import Changes, Unfit, build
+from penstock.sources.postgres.build import Changes, UnfitChangeError, build
 from penstock.sources.postgres.control import REPORT, parse_control
 from penstock.sources.postgres.decoded import Decoded
 from penstock.sources.postgres.open_transaction import Failure, OpenTransaction
@@ -313,7 +313,7 @@ class Decoder:
                     yield self._build(changes, slot)
                     self._advance(slot)
                     break
-                except Unfit as unfit:
+                except UnfitChangeError as unfit:
                     failures.append(self._failure(slot, int(tx[unfit.change]), unfit))
 
     def _touched(self, slots: npt.NDArray[np.int32]) -> list[int]:
@@ -330,21 +330,23 @@ class Decoder:
     def _build(self, changes: Changes, slot: int) -> Chunk:
         shape = self._slots[slot]
         if isinstance(shape, Refused):
-            raise Unfit(0, shape.why)
+            raise UnfitChangeError(0, shape.why)
         truncates = np.flatnonzero(changes.buf[changes.off] == ord("T"))
         if self._truncate_ends and len(truncates):
-            raise Unfit(int(truncates[0]), "it was truncated, which the strict rules do not follow")
+            raise UnfitChangeError(int(truncates[0]), "it was truncated, which the strict rules do not follow")
         try:
             return build(changes, shape)
-        except (Unfit, PenstockError, MemoryError):
+        except (UnfitChangeError, PenstockError, MemoryError):
             raise
         except Exception as error:  # the same changes would meet it again: it ends this table, and no other
-            raise Unfit(0, f"an unexpected {origin(error)}", f"{DEFECT} {_AFRESH.format(table=shape.name)}") from error
+            raise UnfitChangeError(
+                0, f"an unexpected {origin(error)}", f"{DEFECT} {_AFRESH.format(table=shape.name)}"
+            ) from error
 
-    def _failure(self, slot: int, transaction: int, unfit: Unfit) -> Failure:
+    def _failure(self, slot: int, transaction: int, unfit: UnfitChangeError) -> Failure:
         name = self._slots[slot].name
-        remedy = unfit.remedy or _AFRESH.format(table=name)
-        return Failure(name, transaction, f"capture of {name} stopped: {unfit.why}", remedy)
+        hint = unfit.hint or _AFRESH.format(table=name)
+        return Failure(name, transaction, f"capture of {name} stopped: {unfit.why}", hint)
 
     def _end_tables(self, found: Decoded, failures: Sequence[Failure], lsns: npt.NDArray[np.int64]) -> None:
         """Turn failures in committed transactions into errors of their tables."""
@@ -352,7 +354,7 @@ class Decoder:
             lsn = int(lsns[failure.transaction])
             if not self._relations.has_ended(failure.table) and lsn > self._start:
                 self._end_table(failure.table)
-                found.errors.append(TableError(str(failure.table), lsn, failure.message, failure.remedy))
+                found.errors.append(TableError(str(failure.table), lsn, failure.message, failure.hint))
 
     # -- transactions in parts --------------------------------------------------------------------------------------
 
@@ -387,7 +389,7 @@ class Decoder:
                     yield self._build(changes, slot)
                     opened.use(slot, xids, tx, changes.ordinal)
                     break
-                except Unfit as unfit:
+                except UnfitChangeError as unfit:
                     subtransaction = int(xids[tx[unfit.change]])
                     opened.failures.append(self._failure(slot, subtransaction, unfit))
                     entries = entries[self._m_sub[entries] != subtransaction]
@@ -494,7 +496,7 @@ class Decoder:
             if not (isinstance(narrow, Shape) and isinstance(wide, Shape) and narrow.name == wide.name):
                 continue
             if len(narrow.codecs) < len(wide.codecs) and opened.comes_after(slot, other):
-                yield self._failure(slot, 0, Unfit(0, "a column that was added upstream was dropped again"))
+                yield self._failure(slot, 0, UnfitChangeError(0, "a column that was added upstream was dropped again"))
 
     def _require_outside(self) -> None:
         if self._state[scan.IN_TRANSACTION]:

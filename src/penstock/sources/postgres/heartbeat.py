@@ -38,7 +38,7 @@ from penstock.errors import DefiniteError
 from penstock.positions import Lsn
 from penstock.sources.postgres.options import Heartbeat
 from penstock.sources.postgres.wal import written
-from penstock.sources.postgres.watermark import MalformedToken, check_fields, read_token, write_token
+from penstock.sources.postgres.watermark import MalformedTokenError, check_fields, read_token, write_token
 
 __all__ = ["Beat", "Pulse", "ServerClock", "SignOfLife", "silent_since"]
 
@@ -65,12 +65,12 @@ class Beat:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a token; a text that `token` would not have written raises `MalformedToken`."""
+        """Read a token; a text that `token` would not have written raises `MalformedTokenError`."""
         identity, number = read_token(text, "source", "beat")
         try:
             return cls(identity, number)
         except (ValueError, TypeError) as error:
-            raise MalformedToken from error
+            raise MalformedTokenError from error
 
 
 class Pulse:

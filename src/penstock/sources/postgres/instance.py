@@ -44,7 +44,7 @@ from penstock.sources.postgres.options import Heartbeat, Rules, Watermarks
 from penstock.sources.postgres.overlap import Overlap
 from penstock.sources.postgres.relations import Refused, Shape, Undescribed
 from penstock.sources.postgres.signals import Guard
-from penstock.sources.postgres.stream import Page, ReplicationStream, StreamEnded, StreamOptions
+from penstock.sources.postgres.stream import Page, ReplicationStream, StreamEndedError, StreamOptions
 from penstock.sources.postgres.visibility import wait_until_visible
 from penstock.sources.postgres.watch import PublicationWatch
 
@@ -112,7 +112,7 @@ class PostgresInstance(Instance):
             try:
                 with self._connecting():
                     self._capture(stream, decoder, writer, stop, connected)
-            except StreamEnded:
+            except StreamEndedError:
                 self._in_progress = False  # Postgres fails at some transactions with DDL only while they run
                 raise
             finally:

@@ -26,7 +26,7 @@ from penstock.positions import Lsn
 from penstock.sources.postgres.options import Heartbeat, Watermarks
 from penstock.sources.postgres.signals import Subject
 from penstock.sources.postgres.wal import written
-from penstock.sources.postgres.watermark import MalformedToken, read_token, write_token
+from penstock.sources.postgres.watermark import MalformedTokenError, read_token, write_token
 
 __all__ = [
     "META_TABLES",
@@ -90,7 +90,7 @@ class MetaTable:
             return None
         try:
             return _claimed_by(self.token)
-        except MalformedToken:
+        except MalformedTokenError:
             return "?"
 
 
@@ -194,9 +194,9 @@ def _claimed_by(token: str) -> str:
     for names in (("source",), ("source", "window", "number", "mark"), ("source", "beat")):
         try:
             return str(read_token(token, *names)[0])
-        except MalformedToken:
+        except MalformedTokenError:
             continue
-    raise MalformedToken
+    raise MalformedTokenError
 
 
 def _named(table: TableName) -> sql.Identifier:

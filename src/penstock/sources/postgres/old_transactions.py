@@ -85,7 +85,7 @@ class OldTransaction:
                 return f"{seconds // unit} {name}"
         return f"{seconds} seconds"
 
-    def remedy(self, connection: psycopg.Connection[Any]) -> str:
+    def hint(self, connection: psycopg.Connection[Any]) -> str:
         """Say what ends it."""
         if self.pid is not None:
             return f"End it, for example by SELECT pg_terminate_backend({self.pid});, {_LONGER}."
@@ -144,7 +144,7 @@ class Patience:
 
     def _gave_up(self, connection: psycopg.Connection[Any], found: OldTransaction | None) -> TransientError:
         message = f"waited {self._wait} in vain for {found or _UNSEEN}"
-        return TransientError(message, found.remedy(connection) if found else f"End them, {_LONGER}.")
+        return TransientError(message, found.hint(connection) if found else f"End them, {_LONGER}.")
 
 
 def wait_for_transactions_before(

@@ -25,7 +25,7 @@ class Failure:
     table: TableName
     transaction: int
     message: str
-    remedy: str
+    hint: str
 
 
 @dataclass(frozen=True)

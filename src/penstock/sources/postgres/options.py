@@ -299,9 +299,9 @@ _CONFLICTS = {
 
 def _refuse_conflicts(options: BaseModel) -> None:
     """Refuse what contradicts itself; each half of the options knows some of the conflicts."""
-    for conflict, (what, remedy) in _CONFLICTS.items():
+    for conflict, (what, hint) in _CONFLICTS.items():
         if getattr(options, conflict, False):
-            raise UsageError(what, remedy)
+            raise UsageError(what, hint)
 
 
 def _each_once(what: str, names: list[str]) -> None:

@@ -93,8 +93,8 @@ def restored(source: str, how: str) -> DefiniteError:
         f"the server behind source {source} has another history than the log, under the same system identifier and"
         f" timeline: {how}. An older data directory or storage snapshot was put back there"
     )
-    remedy = (
+    hint = (
         "If the other server comes back, start again. Otherwise drop the source with"
         f" `penstock drop {source}` and capture it again: its tables are then copied afresh."
     )
-    return DefiniteError(message, remedy)
+    return DefiniteError(message, hint)

@@ -181,8 +181,8 @@ def _check_strict(publication: Publication, tables: Sequence[TableName]) -> list
     broad = "FOR ALL TABLES" if publication.all_tables else "FOR TABLES IN SCHEMA" if publication.schemas else ""
     if broad:
         listed = ", ".join(quoted_table(table) for table in tables) or "…"
-        remedy = f"Make another one: CREATE PUBLICATION … FOR TABLE {listed}; or use the open rules."
-        return [error(about, f"it is {broad}; the strict rules want exactly the captured tables", remedy)]
+        hint = f"Make another one: CREATE PUBLICATION … FOR TABLE {listed}; or use the open rules."
+        return [error(about, f"it is {broad}; the strict rules want exactly the captured tables", hint)]
     found = []
     if publication.via_root:
         mend = f"ALTER PUBLICATION {name} SET (publish_via_partition_root = false);"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import psycopg
 
-from penstock.errors import DefiniteError, Taken
+from penstock.errors import AlreadyExistsError, DefiniteError
 from penstock.sources.postgres.connection import connection_error
 
 __all__ = ["asking", "preparing"]
@@ -32,5 +32,5 @@ def preparing(source: str, conninfo: str) -> Iterator[None]:
         if error.sqlstate is None or error.sqlstate.startswith(("08", "57")):
             raise connection_error(error, conninfo) from error
         message = f"Postgres refused to prepare source {source}: {said}"
-        refused = Taken if isinstance(error, psycopg.errors.DuplicateObject) else DefiniteError
+        refused = AlreadyExistsError if isinstance(error, psycopg.errors.DuplicateObject) else DefiniteError
         raise refused(message, "Mend that upstream, then try again.") from error

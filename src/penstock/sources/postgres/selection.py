@@ -24,7 +24,7 @@ from penstock.sources.postgres.meta_tables import META_TABLES
 from penstock.sources.postgres.names import ColumnName
 from penstock.sources.postgres.options import Ownership, Partitions, PostgresOptions, Rules
 from penstock.sources.postgres.publication import Publication, PublishedTable
-from penstock.sources.postgres.types import UnsupportedType
+from penstock.sources.postgres.types import UnsupportedTypeError
 
 __all__ = ["ChosenTable", "Selection", "choose"]
 
@@ -107,7 +107,7 @@ class ChosenTable:
         for column, captured in zip(self.taken, self.captured().columns, strict=True):
             try:
                 captured.codec()
-            except UnsupportedType as unsupported:
+            except UnsupportedTypeError as unsupported:
                 refused.append((column, f"{column.type_name}: {unsupported.reason}"))
         return refused
 
@@ -158,8 +158,8 @@ def _named(found: Sequence[UpstreamTable], options: PostgresOptions, chosen: Sel
         table = known.get(choice.table)
         if table is None:
             names = (str(name) for name, table in known.items() if table.kind in "rp")
-            remedy = nearest(str(choice.table), names) or "See \\dt in psql for the tables that are there."
-            chosen.findings.append(error(str(choice.table), "there is no such table", remedy))
+            hint = nearest(str(choice.table), names) or "See \\dt in psql for the tables that are there."
+            chosen.findings.append(error(str(choice.table), "there is no such table", hint))
         elif table.name in META_TABLES:
             why = "it is where watermarks and heartbeats are written, and no table of yours"
             chosen.findings.append(error(str(choice.table), why, "Leave it out."))
@@ -177,8 +177,8 @@ def _covered(found: Sequence[UpstreamTable], options: PostgresOptions, chosen: S
     schemas = {table.name.schema for table in found}
     for schema in options.schemas:
         if schema not in schemas:
-            remedy = nearest(schema, schemas) or "See \\dn in psql for the schemas that are there."
-            chosen.findings.append(error(f"schema {schema}", "it has no tables, or is not there", remedy))
+            hint = nearest(schema, schemas) or "See \\dn in psql for the schemas that are there."
+            chosen.findings.append(error(f"schema {schema}", "it has no tables, or is not there", hint))
     inside = [table for table in found if not options.schemas or table.name.schema in options.schemas]
     inside = [table for table in inside if table.name not in META_TABLES]
     for table in inside:
@@ -247,11 +247,9 @@ def _unknown_columns(tables: Sequence[ChosenTable], options: PostgresOptions) ->
     found = []
     for column in (*options.excluded(), *options.as_text()):
         if column not in known:
-            remedy = (
-                nearest(str(column), map(str, known)) or "Name a column of a captured table, as schema.table.column."
-            )
-            found.append(error(str(column), "there is no such column among the captured tables", remedy))
+            hint = nearest(str(column), map(str, known)) or "Name a column of a captured table, as schema.table.column."
+            found.append(error(str(column), "there is no such column among the captured tables", hint))
         elif column in keys and column in options.excluded():
-            remedy = "Keep it; the key is how a row is found again."
-            found.append(error(str(column), "it is part of the primary key, and cannot be left out", remedy))
+            hint = "Keep it; the key is how a row is found again."
+            found.append(error(str(column), "it is part of the primary key, and cannot be left out", hint))
     return found

@@ -65,7 +65,7 @@ from penstock.sources.postgres.control import REPORT
 from penstock.sources.postgres.heartbeat import Beat
 from penstock.sources.postgres.relations import Relation
 from penstock.sources.postgres.scan import WATCHED
-from penstock.sources.postgres.watermark import MalformedToken, Mark, Watermark
+from penstock.sources.postgres.watermark import MalformedTokenError, Mark, Watermark
 
 __all__ = ["Guard", "Heard", "Hearing", "Sign", "Subject", "read_change", "read_message"]
 
@@ -318,7 +318,7 @@ class Guard:
     def _judge_token(self, sign: Sign) -> str:
         try:
             token = (Watermark if sign.subject is Subject.WATERMARK else Beat).parse(sign.token)
-        except MalformedToken:
+        except MalformedTokenError:
             return _MALFORMED
         if token.identity != self._identity:
             return _FOREIGN if sign.in_table else ""

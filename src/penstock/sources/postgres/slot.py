@@ -20,7 +20,7 @@ import psycopg
 from psycopg import pq, sql
 from psycopg.errors import error_from_result
 
-from penstock.errors import DefiniteError, InUse, TransientError
+from penstock.errors import DefiniteError, InUseError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect, connect_replication, forget_timeouts
 from penstock.sources.postgres.old_transactions import Patience
@@ -28,7 +28,7 @@ from penstock.sources.postgres.old_transactions import Patience
 __all__ = [
     "ExportedSnapshot",
     "SlotFlags",
-    "SlotInUse",
+    "SlotInUseError",
     "SlotState",
     "check_slot",
     "create_slot",
@@ -59,7 +59,7 @@ _READ_ELSEWHERE = (
 )
 
 
-class SlotInUse(InUse):
+class SlotInUseError(InUseError):
     """Another session reads the slot: one that is about to end, or another Penstock."""
 
 
@@ -284,8 +284,8 @@ def check_slot(
         raise DefiniteError(message, _READ_ELSEWHERE.format(source=source))
     if state.active_pid is not None:
         message = f"the replication slot {name} is in use by another session ({state.reader()})"
-        remedy = "Stop the other Penstock that reads this slot, or give this source another name."
-        raise SlotInUse(message, remedy)
+        hint = "Stop the other Penstock that reads this slot, or give this source another name."
+        raise SlotInUseError(message, hint)
     return state
 
 
@@ -296,7 +296,7 @@ def drop_slot(connection: psycopg.Connection[Any], name: str) -> bool:
         return False
     if state.active_pid is not None:
         message = f"the replication slot {name} is in use ({state.reader()})"
-        raise SlotInUse(
+        raise SlotInUseError(
             message,
             f"Stop its reader, then run: SELECT pg_drop_replication_slot('{name}');",
         )

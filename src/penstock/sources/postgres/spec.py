@@ -195,7 +195,7 @@ class PostgresSource(Source, PostgresOptions):
             with connect_replication(self.conninfo()) as replication:
                 identify(replication)
         except DefiniteError as refused:
-            finding = error("replication", refused.message, refused.remedy)
+            finding = error("replication", refused.message, refused.hint)
             return Preflight((finding, *found.server), found.tables, found.named)
         return found
 
@@ -254,7 +254,7 @@ class PostgresSource(Source, PostgresOptions):
                 publication=self.publication,
                 slot=self.slot,
                 tables=tuple(table.captured() for table in found.capturable()),
-                refused={str(name): (f.why, f.remedy) for name, f in found.refused().items()},
+                refused={str(name): (f.why, f.hint) for name, f in found.refused().items()},
                 publication_ownership=self.publication_ownership,
                 slot_ownership=self.slot_ownership,
                 rules=self.rules,

@@ -37,9 +37,9 @@ from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import ANSWER_SECONDS
 from penstock.sources.postgres.pump import Drained, Pump
-from penstock.sources.postgres.slot import SlotInUse
+from penstock.sources.postgres.slot import SlotInUseError
 
-__all__ = ["Page", "ReplicationStream", "StreamEnded", "StreamOptions"]
+__all__ = ["Page", "ReplicationStream", "StreamEndedError", "StreamOptions"]
 
 _EPOCH = 946_684_800
 _PAGE = 8 << 20
@@ -52,7 +52,7 @@ _UNBOUNDED_SILENCE_SECONDS = 300.0
 """Of a server without `wal_sender_timeout`, which sends no sign of life by itself."""
 
 
-class StreamEnded(TransientError):
+class StreamEndedError(TransientError):
     """Postgres could not go on with the stream, for a reason that it told."""
 
 
@@ -213,7 +213,7 @@ class ReplicationStream:
             self.heard = time.monotonic()
         if drained is Drained.ENDED:
             message = f"Postgres ended the stream: {self._last_words()}"
-            raise StreamEnded(message, "It will be opened again.")
+            raise StreamEndedError(message, "It will be opened again.")
         if drained is Drained.FULL and page.fill == 0:
             page.buffer = np.empty(self._pump.needed() + _PAGE, np.uint8)
             return False
@@ -273,7 +273,7 @@ def _start_error(result: Any, slot: str) -> PenstockError:
     said = " ".join(result.error_message.decode(errors="replace").split())
     code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
     if code == "55006":
-        return SlotInUse(
+        return SlotInUseError(
             f"the replication slot {slot} is in use: {said}",
             "Stop the other Penstock that reads this slot, or give this source another name.",
         )

@@ -180,15 +180,13 @@ class PublicationWatch:
         for table in self._config.meta_tables():
             if publication.table(table) is None:
                 message = f"{table} is gone, or not in the publication {publication.name} any more"
-                remedy = f"Drop the source with `penstock drop {self._config.source}` and capture it again."
-                raise DefiniteError(message, remedy)
+                hint = f"Drop the source with `penstock drop {self._config.source}` and capture it again."
+                raise DefiniteError(message, hint)
 
     def _error(self, table: CapturedTable, why: str) -> TableError:
-        remedy = (
-            f"Mend that, then capture the table anew: ALTER SOURCES {self._config.source} RETRY TABLE {table.name};"
-        )
+        hint = f"Mend that, then capture the table anew: ALTER SOURCES {self._config.source} RETRY TABLE {table.name};"
         return TableError(
-            str(table.name), self._proven[table.name] + 1, f"capture of {table.name} stopped: {why}", remedy
+            str(table.name), self._proven[table.name] + 1, f"capture of {table.name} stopped: {why}", hint
         )
 
 

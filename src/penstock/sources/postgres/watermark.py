@@ -26,7 +26,7 @@ from penstock.positions import Lsn
 from penstock.sources.postgres.options import Watermarks
 from penstock.sources.postgres.wal import written
 
-__all__ = ["MalformedToken", "Mark", "Watermark", "check_fields", "read_token", "write_token", "write_watermark"]
+__all__ = ["MalformedTokenError", "Mark", "Watermark", "check_fields", "read_token", "write_token", "write_watermark"]
 
 _LOCK_SECONDS = 10
 _MESSAGE = "SELECT pg_logical_emit_message(true, 'penstock.watermark', %s::text)"
@@ -66,12 +66,12 @@ class Watermark:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a token; a text that `token` would not have written raises `MalformedToken`."""
+        """Read a token; a text that `token` would not have written raises `MalformedTokenError`."""
         identity, window, number, mark = read_token(text, "source", "window", "number", "mark")
         try:
             return cls(identity, window, number, Mark(mark))
         except (ValueError, TypeError) as error:
-            raise MalformedToken from error
+            raise MalformedTokenError from error
 
 
 def write_watermark(connection: psycopg.Connection[Any], kind: Watermarks, watermark: Watermark) -> Lsn:
@@ -104,16 +104,16 @@ _VERSION = 1
 _HEX = re.compile(r"[0-9a-f]{8,64}")
 
 
-class MalformedToken(ValueError):
+class MalformedTokenError(ValueError):
     """A text that no token of ours is."""
 
 
 def check_fields(number: int, *ids: str) -> None:
     """Hold the fields of a token to sense: a number from 1 on, ids in hexadecimal."""
     if type(number) is not int or not 1 <= number < 1 << 63:  # JSON has true and 1.0 as well
-        raise MalformedToken
+        raise MalformedTokenError
     if not all(_HEX.fullmatch(text) for text in ids):
-        raise MalformedToken
+        raise MalformedTokenError
 
 
 def write_token(fields: dict[str, Any]) -> str:
@@ -128,7 +128,7 @@ def read_token(text: str, *names: str) -> list[Any]:
         values = [read[name] for name in names]
         again = write_token(dict(zip(names, values, strict=True)))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise MalformedToken from error
+        raise MalformedTokenError from error
     if again != text:
-        raise MalformedToken
+        raise MalformedTokenError
     return values

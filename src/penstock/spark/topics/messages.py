@@ -71,8 +71,8 @@ def raw_messages(spark: SparkSession, log: TopicLog, table: TopicTable, after: L
 def messages_of(spark: SparkSession, log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn) -> DataFrame | None:
     """Return the messages of (after, upto] with keys and values as rows; what cannot be decoded has its ``problem``.
 
-    None where there are none; `HistoryGone` where Kafka no longer has them. What schema ids mean is asked of the
-    registry before this returns. A frame that `isLocal` is at hand.
+    None where there are none; raises `HistoryExpiredError` where Kafka no longer has them. Schema ids are looked up
+    in the registry before this returns. A frame that `isLocal` is at hand.
     """
     ranges = log.ranges(table, after, upto)
     if not ranges:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.errors import HistoryGone
+from penstock.errors import HistoryExpiredError
 from penstock.sources.kafka.ticks import OffsetRange
 from penstock.sources.kafka.topic_client import TopicClient
 from penstock.sources.kafka.topic_log import TopicLog
@@ -16,7 +16,7 @@ _REMEDY = "Ask for a later moment. To go back further from now on, let the topic
 
 
 def check_still_there(log: TopicLog, read: Sequence[OffsetRange]) -> None:
-    """Raise `HistoryGone` where messages of these ranges, which are of one topic, were removed by age."""
+    """Raise `HistoryExpiredError` where messages of these ranges, which are of one topic, were removed by age."""
     topic = read[0].topic
     with TopicClient(log.what, log.how, log.source, topic) as client:
         starts = client.settled(Start())
@@ -26,4 +26,4 @@ def check_still_there(log: TopicLog, read: Sequence[OffsetRange]) -> None:
                 f"partition {part.partition} of the topic {topic} begins at {starts[part.partition]} by now: the "
                 f"messages from {part.first} on, which this moment of source {log.source} is made of, are gone"
             )
-            raise HistoryGone(message, _REMEDY)
+            raise HistoryExpiredError(message, _REMEDY)

@@ -226,4 +226,4 @@ def test_what_ends_the_source(tmp_path: Path, topics: Topics, spoil: Callable[[B
     error = followed.error(name)
     assert error is not None
     assert said in error.message
-    assert error.remedy
+    assert error.hint

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.sources.postgres import types
-from penstock.sources.postgres.types import BadValue, PostgresType, TypeKind, UnsupportedType, codec_for, warm
+from penstock.sources.postgres.types import BadValue, PostgresType, TypeKind, UnsupportedTypeError, codec_for, warm
 from penstock.sources.postgres.types.known import BY_OID
 
 Decode = Callable[..., Any]
@@ -152,16 +152,16 @@ def test_any_bytes_decode_or_are_refused(kind: PostgresType, values: Any) -> Non
 
 @pytest.mark.parametrize("oid", [0, 2249, 2275, 2276, 3642, 4711, 2**32 - 1])
 def test_other_types_are_refused(oid: int) -> None:
-    with pytest.raises(UnsupportedType, match="text columns") as caught:
+    with pytest.raises(UnsupportedTypeError, match="text columns") as caught:
         codec_for(PostgresType(oid, -1))
     assert caught.value.oid == oid
-    with pytest.raises(UnsupportedType, match="text columns"):
+    with pytest.raises(UnsupportedTypeError, match="text columns"):
         codec_for(of(TypeKind.ARRAY, PostgresType(oid, -1, "strange")))
 
 
 def test_types_made_of_nothing_are_refused() -> None:
     for kind in (TypeKind.ARRAY, TypeKind.RANGE, TypeKind.MULTIRANGE, TypeKind.DOMAIN, TypeKind.COMPOSITE):
-        with pytest.raises(UnsupportedType, match="text columns"):
+        with pytest.raises(UnsupportedTypeError, match="text columns"):
             codec_for(PostgresType(20000, kind=kind))
 
 
@@ -184,7 +184,7 @@ def test_writable_and_read_only_buffers_share_a_kernel() -> None:
 
 
 def test_errors_pickle() -> None:
-    for error in (BadValue(3, "why"), UnsupportedType(5, -1, "why")):
+    for error in (BadValue(3, "why"), UnsupportedTypeError(5, -1, "why")):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 

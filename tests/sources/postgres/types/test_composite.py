@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sources.postgres.types import BadValue, PostgresType, TypeKind, UnsupportedType, codec_for
+from penstock.sources.postgres.types import BadValue, PostgresType, TypeKind, UnsupportedTypeError, codec_for
 
 Decode = Callable[..., Any]
 
@@ -96,5 +96,5 @@ def test_the_first_bad_row_is_blamed_whichever_field_it_is(text: Decode) -> None
 
 def test_names_that_differ_by_case_alone() -> None:
     fields = (("Name", PostgresType(25)), ("name", PostgresType(25)))
-    with pytest.raises(UnsupportedType, match=r"name differ by case alone.*`text columns`"):
+    with pytest.raises(UnsupportedTypeError, match=r"name differ by case alone.*`text columns`"):
         codec_for(PostgresType(20004, -1, "twice", TypeKind.COMPOSITE, fields=fields))

@@ -76,5 +76,5 @@ def test_a_value_that_cannot_be_kept_ends_its_table_with_the_way_out(database: A
     error = running.error("t")
     assert error is not None
     assert "no list holds" in error.message
-    assert "`text columns` = public.t.v" in error.remedy
+    assert "`text columns` = public.t.v" in error.hint
     assert running.changes("t") == []

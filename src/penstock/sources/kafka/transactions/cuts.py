@@ -304,11 +304,11 @@ class Cutting:
         lost = self._flight.without_end(completed)
         if lost is not None and self._founding is None:
             message = f"the topic {self._metadata_topic} has no END of transaction {lost}, but some of later ones"
-            remedy = (
+            hint = (
                 "Messages were removed from it, or Debezium ran for a time without provide.transaction.metadata. "
                 "Begin anew: drop the source and create it again."
             )
-            raise DefiniteError(message, remedy)
+            raise DefiniteError(message, hint)
 
     def _update(self, **told: object) -> None:
         ahead = self._flight.first_offset()

@@ -205,7 +205,7 @@ class TransactionsInstance(FollowingInstance):
         try:
             return self._client.look(names)
         except DefiniteError as refused:
-            raise TransientError(refused.message, refused.remedy) from refused
+            raise TransientError(refused.message, refused.hint) from refused
 
     # -- for people -------------------------------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class TopicsReader:
     def _explained(self, topic: str, told: KafkaError) -> PenstockError:
         """What is wrong with a topic is looked at before each reading, and is definite there; here it may pass."""
         known = refusal(self._broker, topic, told, self._trouble)
-        return TransientError(known.message, known.remedy)
+        return TransientError(known.message, known.hint)
 
     def _note(self, error: KafkaError) -> None:
         self._trouble = error

@@ -46,8 +46,8 @@ def _check_root(found: Publication, options: PostgresOptions) -> list[Finding]:
 
 def _publication_taken(name: str) -> Finding:
     drop = f"DROP PUBLICATION {quoted(name)};"
-    remedy = f"If another Penstock uses it, give this source another name (--name); if nobody does, run: {drop}"
-    return error("publication", f"a publication {name} exists already in this database", remedy)
+    hint = f"If another Penstock uses it, give this source another name (--name); if nobody does, run: {drop}"
+    return error("publication", f"a publication {name} exists already in this database", hint)
 
 
 def _no_publication(name: str, tables: Sequence[TableName], managed: bool) -> Finding:
@@ -71,8 +71,8 @@ def check_slot_of(
         return [_no_slot(name, managed)]
     problem = slot_problem(state, SlotFlags(options.slot_temporary, options.two_phase, options.failover))
     if problem is not None:
-        remedy = "Drop the source and capture it again." if captured else "Name another slot, or make this one anew."
-        return [error("slot", problem, remedy)]
+        hint = "Drop the source and capture it again." if captured else "Name another slot, or make this one anew."
+        return [error("slot", problem, hint)]
     if state.active_pid is not None and not captured:
         why = f"the replication slot {name} is in use by another session ({state.reader()})"
         return [error("slot", why, "Stop what reads it, or name another slot.")]
@@ -82,8 +82,8 @@ def check_slot_of(
 def _slot_taken(state: SlotState) -> Finding:
     user = f", in use by {state.reader()}" if state.active_pid else ""
     drop = f"SELECT pg_drop_replication_slot('{state.name}');"
-    remedy = f"If another Penstock reads it, give this source another name (--name); if nobody does, run: {drop}"
-    return error("slot", f"a replication slot {state.name} exists already{user}", remedy)
+    hint = f"If another Penstock reads it, give this source another name (--name); if nobody does, run: {drop}"
+    return error("slot", f"a replication slot {state.name} exists already{user}", hint)
 
 
 def _no_slot(name: str, managed: bool) -> Finding:

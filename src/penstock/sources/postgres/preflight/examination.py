@@ -61,7 +61,7 @@ class Preflight:
         blocking = self.blocking()
         if blocking:
             said = "\n".join(dict.fromkeys(f"{finding.object}: {finding.why}" for finding in blocking))
-            raise DefiniteError(said, "\n".join(dict.fromkeys(finding.remedy for finding in blocking)))
+            raise DefiniteError(said, "\n".join(dict.fromkeys(finding.hint for finding in blocking)))
         if not self.tables:
             message = "there is no table to capture in this database"
             raise DefiniteError(message, "Create one, or name another database.")
@@ -135,8 +135,8 @@ def _keep_captured(
     there = {table.name for table in selection.tables}
     for name in sorted(set(captured) - there):
         why = "it is captured, and is not there any more, or not published"
-        remedy = f"Mend that, then: ALTER SOURCES … RETRY TABLE {name}; or leave it: ALTER SOURCES … DROP TABLE {name};"
-        selection.findings.append(error(str(name), why, remedy))
+        hint = f"Mend that, then: ALTER SOURCES … RETRY TABLE {name}; or leave it: ALTER SOURCES … DROP TABLE {name};"
+        selection.findings.append(error(str(name), why, hint))
     for name in sorted(there - set(captured) - set(refused)):
         why = "it is newer than the source, or was dropped from it, and is not captured"
         selection.findings.append(info(str(name), why, f"To capture it: ALTER SOURCES … ADD TABLE {name};"))

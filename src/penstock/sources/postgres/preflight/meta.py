@@ -103,8 +103,8 @@ def _check_present(
         return [error(str(table), "only its owner may publish it", sql=[mend])]
     if there.user() is not None and not captured:
         why = "its row is in use: another source marks there, or one that was dropped by force left it"
-        remedy = f"Use logical messages instead; or, if nobody uses it, run: DROP TABLE {table};"
-        return [error(str(table), why, remedy)]
+        hint = f"Use logical messages instead; or, if nobody uses it, run: DROP TABLE {table};"
+        return [error(str(table), why, hint)]
     return []
 
 

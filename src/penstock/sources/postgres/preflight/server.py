@@ -59,8 +59,8 @@ def _check_room(connection: psycopg.Connection[Any], slots_needed: int) -> list[
     for setting, (free, wanted) in needed.items():
         if free < wanted:
             why = f"{free} left of {setting}; capture needs one, and another one during the first copy"
-            remedy = f"Raise {setting} (ALTER SYSTEM SET {setting} = …) and restart Postgres, or drop what is not used."
-            found.append(error(setting, why, remedy))
+            hint = f"Raise {setting} (ALTER SYSTEM SET {setting} = …) and restart Postgres, or drop what is not used."
+            found.append(error(setting, why, hint))
     return found
 
 
@@ -89,10 +89,10 @@ def _check_standby(connection: psycopg.Connection[Any], options: PostgresOptions
     found = []
     if options.publication_ownership is Ownership.MANAGED:
         why = "it is a standby, on which no publication can be made"
-        remedy = (
+        hint = (
             "Make one on the primary (CREATE PUBLICATION … FOR TABLE …;), and give its name as a publication of yours."
         )
-        found.append(error("publication", why, remedy))
+        found.append(error("publication", why, hint))
     if options.failover:
         found.append(error("slot", "it is a standby, on which no failover slot can be made", "Leave out failover."))
     if row[1] != "on":

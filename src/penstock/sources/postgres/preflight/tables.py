@@ -56,8 +56,8 @@ def _check_rights(table: ChosenTable, role: Role, options: PostgresOptions) -> l
         found.append(error(str(table.name), why, sql=[f"GRANT SELECT ON {name} TO {grantee};"]))
     if options.publication_ownership is Ownership.MANAGED and not (upstream.owned or role.superuser):
         mend = f"GRANT {quoted(upstream.owner)} TO {grantee};"
-        remedy = "Or have an administrator make the publication, and give it as one of yours."
-        found.append(error(str(table.name), "only its owner may publish it", remedy, [mend]))
+        hint = "Or have an administrator make the publication, and give it as one of yours."
+        found.append(error(str(table.name), "only its owner may publish it", hint, [mend]))
     return found
 
 
@@ -130,8 +130,8 @@ def _check_published_key(table: ChosenTable, part: UpstreamTable) -> list[Findin
     for column in (c for c in part.columns if c.name in part.key and c.name not in published):
         what = "replica identity" if part.replica_identity == "i" else "primary key"
         why = f"{_its(table, part)} {what} has the {_kind(column)} {column.name}, which is not published"
-        remedy = f"Drop the key, then run: ALTER TABLE {quoted_table(part.name)} ADD PRIMARY KEY (…);"
-        found.append(error(str(table.name), why, remedy))
+        hint = f"Drop the key, then run: ALTER TABLE {quoted_table(part.name)} ADD PRIMARY KEY (…);"
+        found.append(error(str(table.name), why, hint))
     return found
 
 
@@ -179,10 +179,10 @@ def _check_columns(table: ChosenTable) -> list[Finding]:
     found = []
     for column, why in table.refused_columns():
         place = f"{table.name}.{column.name}"
-        remedy = (
+        hint = (
             f"This type is not supported yet: keep its text (text_columns = {place}) or leave it out (exclude_columns)."
         )
-        found.append(error(str(table.name), f"column {column.name}: {why}", remedy))
+        found.append(error(str(table.name), f"column {column.name}: {why}", hint))
     return found
 
 
@@ -190,9 +190,9 @@ def _check_key(table: ChosenTable) -> list[Finding]:
     """Rows are found by their key: Spark cannot compare maps."""
     fields = [column for column in table.captured().columns if column.name in table.key]
     why = "column {} of its key is an hstore, which cannot be compared here"
-    remedy = "Keep its text: text_columns = {}.{}"
+    hint = "Keep its text: text_columns = {}.{}"
     return [
-        error(str(table.name), why.format(column.name), remedy.format(table.name, column.name))
+        error(str(table.name), why.format(column.name), hint.format(table.name, column.name))
         for column in fields
         if pa.types.is_map(column.codec().arrow)
     ]

@@ -12,7 +12,7 @@
     array  between (ranges)  composite  hstore                                                   types made of others
 
     known    which codec a type has                       builtin  find   what a type is
-    codec    what a codec is, BadValue, UnsupportedType   nested          what types made of others share
+    codec    what a codec is, BadValue, UnsupportedTypeError   nested          what types made of others share
     kernel   compiled functions and their cache           column          numpy memory → Arrow
     printing  shortest                                    binary values → the text that Postgres prints
 
@@ -23,7 +23,7 @@ option `text columns` keeps such a column as its text.
 from __future__ import annotations
 
 from penstock.sources.postgres.types.builtin import builtin
-from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValue, ColumnCodec, UnsupportedType
+from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValue, ColumnCodec, UnsupportedTypeError
 from penstock.sources.postgres.types.find import find_types
 from penstock.sources.postgres.types.kernel import compile_all
 from penstock.sources.postgres.types.known import codec_for
@@ -39,7 +39,7 @@ __all__ = [
     "ColumnCodec",
     "PostgresType",
     "TypeKind",
-    "UnsupportedType",
+    "UnsupportedTypeError",
     "builtin",
     "codec_for",
     "find_types",

@@ -31,7 +31,7 @@ __all__ = [
     "ColumnCodec",
     "Decode",
     "Ints",
-    "UnsupportedType",
+    "UnsupportedTypeError",
 ]
 
 NULL = -1
@@ -79,7 +79,7 @@ class BadValue(Exception):
             raise cls(int(verdict) >> REASON_BITS, reasons[verdict & ((1 << REASON_BITS) - 1)])
 
 
-class UnsupportedType(Exception):
+class UnsupportedTypeError(Exception):
     """No Arrow type holds every value of this Postgres type exactly; `reason` says why and what to do."""
 
     def __init__(self, oid: int, typmod: int, reason: str) -> None:

@@ -11,7 +11,7 @@ from penstock.sources.postgres.types.bit_string import BIT_STRING
 from penstock.sources.postgres.types.boolean import BOOLEAN
 from penstock.sources.postgres.types.builtin import builtin
 from penstock.sources.postgres.types.bytea import BYTEA
-from penstock.sources.postgres.types.codec import KEEP_TEXT, ColumnCodec, UnsupportedType
+from penstock.sources.postgres.types.codec import KEEP_TEXT, ColumnCodec, UnsupportedTypeError
 from penstock.sources.postgres.types.composite import composite
 from penstock.sources.postgres.types.floating import DOUBLE, REAL
 from penstock.sources.postgres.types.hstore import HSTORE
@@ -112,7 +112,7 @@ _BOX_OID = 603
 
 @lru_cache(maxsize=4096)
 def codec_for(kind: PostgresType) -> ColumnCodec:
-    """The codec of a column of this type; raises `UnsupportedType` if no Arrow type holds it exactly."""
+    """The codec of a column of this type; raises `UnsupportedTypeError` if no Arrow type holds it exactly."""
     if kind.kind is TypeKind.COMPOSITE:
         return _composite(kind)
     if kind.kind is TypeKind.ENUM:
@@ -159,6 +159,6 @@ def _delimiter(element: PostgresType) -> str:
     return ";" if element.oid == _BOX_OID else ","
 
 
-def _unsupported(kind: PostgresType, why: str) -> UnsupportedType:
+def _unsupported(kind: PostgresType, why: str) -> UnsupportedTypeError:
     name = f"type {kind.name}" if kind.name else f"type with OID {kind.oid}"
-    return UnsupportedType(kind.oid, kind.typmod, f"{name}: {why}{KEEP_TEXT}")
+    return UnsupportedTypeError(kind.oid, kind.typmod, f"{name}: {why}{KEEP_TEXT}")
