@@ -1,6 +1,6 @@
-"""Benchmarks, all alike: ``python -m bench NAME [--quick]``.
+"""Benchmarks: ``python -m bench NAME [--quick]``.
 
-Each sets up all that it needs, runs its subject and its reference in turns over several rounds, and ends with the line
-``ratio NAME x.xx``: the figure in which its goal is stated. Machines differ and are shared, so only ratios of one run
-are comparable.
+Each benchmark sets up its environment, alternates between its subject and its reference for several rounds, and prints
+``ratio NAME x.xx`` last: the figure of its goal. Machines differ and are shared, so only ratios within one run are
+comparable.
 """

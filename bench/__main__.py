@@ -1,4 +1,4 @@
-"""``python -m bench NAME [--quick]``; without a name, the list of benchmarks."""
+"""``python -m bench NAME [--quick]`` runs a benchmark; without a name, it lists all benchmarks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from penstock.errors import PenstockError, UsageError
 
 
 def main(arguments: list[str]) -> int:
-    """Run one benchmark; the last line is its figure: a ratio, unless the benchmark names another unit."""
+    """Run one benchmark; the last line is its figure: a ratio, unless the benchmark has another unit."""
     parser = argparse.ArgumentParser("python -m bench", description="Run one benchmark.")
-    parser.add_argument("name", nargs="?", help="one of those that `python -m bench` lists")
-    parser.add_argument("--quick", action="store_true", help="about a minute, and a rougher figure")
+    parser.add_argument("name", nargs="?", help="a benchmark; `python -m bench` lists all")
+    parser.add_argument("--quick", action="store_true", help="run for about a minute, with a less precise figure")
     given = parser.parse_args(arguments)
     try:
         return _run(given.name, given.quick)
@@ -27,17 +27,17 @@ def main(arguments: list[str]) -> int:
 def _run(name: str | None, quick: bool) -> int:
     known = benches()
     if name is None:
-        print("\n".join(f"{known_name:12} {what}" for known_name, what in known.items()))
+        print("\n".join(f"{known_name:12} {summary}" for known_name, summary in known.items()))
         return 0
     if name not in known:
-        raise UsageError(f"there is no benchmark {name!r}", f"Use one of: {', '.join(known)}.")
+        raise UsageError(f"unknown benchmark {name!r}", f"Use one of: {', '.join(known)}.")
     bench = importlib.import_module(f"bench.{name}")
     print(f"{getattr(bench, 'UNIT', 'ratio')} {name} {bench.run(quick):.2f}")
     return 0
 
 
 def benches() -> dict[str, str]:
-    """Return the benchmarks, which are the modules here with a function `run`, and what each measures."""
+    """Return the benchmarks (the modules with a function `run`) and their summaries."""
     found = {}
     for path in sorted(Path(__file__).parent.glob("*.py")):
         tree = ast.parse(path.read_text())

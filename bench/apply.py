@@ -1,14 +1,14 @@
-"""What applying a fixed batch costs, to a table of one size and of ten times that, against a MERGE by hand.
+"""Cost of applying a batch to a table of one size and of ten times that size, compared with a hand-written MERGE.
 
 A batch has 10,000 changes: 70 % updates, 15 % inserts, 15 % deletes. It is written into a change log in SQLite, as
-capture writes it, and applied as `penstock run` does it: read, folded, merged, and the table asked where it stands. The
-reference is what one writes by hand in `foreachBatch`: the newest change of each key by `row_number`, then MERGE on the
-key, into a plain Delta table of the same rows. It gets the same images of the same log.
+capture does, and applied as by `penstock run`: read, folded, merged, and the position of the table read back. The
+reference is a hand-written `foreachBatch`: the newest change of each key by `row_number`, then MERGE on the key, into a
+plain Delta table with the same rows. It reads the same images from the same log.
 
-Keys are *recent*, the newest 5 % of the table, or *random*, from all of it. Subject and
-reference take turns, and so do the two sizes; the first round is not counted.
+Keys are *recent*, the newest 5 % of the table, or *random*, from the whole table. Subject and reference alternate, and
+so do the two sizes; the first round is not counted.
 
-Goals, with recent keys: ten times the rows cost at most 1.3 times as much; at most 0.8 of the reference.
+Goals, with recent keys: ten times the rows cost at most 1.3 times as much; at most 0.8 times the cost of the reference.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from bench.growing import first_key, grown
 from bench.orders import COLUMNS
 from bench.rounds import Sample, size, timed
-from penstock.changelog.frames import stored_schema
+from bench.scaling import first_key, growth_ratio
+from penstock.changelog.chunk_codec import stored_schema
 from penstock.changelog.interface import ChangeLog, Chunk, Extent, transaction_schema
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn
-from penstock.spark.ranges import images
+from penstock.spark.images import images
 from penstock.spark.session import session
 from penstock.tables.base import DeltaBaseTable
-from penstock.tables.tail import read_tail
+from penstock.tables.log_tail import read_tail
 
 __all__ = ["run"]
 
@@ -50,13 +50,13 @@ _FILE_ROWS = 500_000
 
 
 def run(quick: bool) -> float:
-    """Measure, print, and return what ten times the rows cost with recent keys."""
+    """Measure, print, and return the cost ratio for ten times the rows with recent keys."""
     rows, rounds = size(100_000 if quick else 1_000_000, 3 if quick else 7)
     sizes = (rows, 10 * rows)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         spark = session("bench", master="local[2]")
-        tables = [_Table.made(spark, Path(folder) / str(n), n, min(_BATCH, rows // 100)) for n in sizes]
-        ratio = grown(tables, rounds, "changes")
+        tables = [_Table.created(spark, Path(folder) / str(n), n, min(_BATCH, rows // 100)) for n in sizes]
+        ratio = growth_ratio(tables, rounds, "changes")
         spark.stop()
     return ratio
 
@@ -72,15 +72,15 @@ class _Table:
     base: DeltaBaseTable
     plain: str
     positions: list[Lsn]
-    """Where each batch ends, from the beginning on."""
+    """The end position of each batch, after the start position."""
     batch: int
-    """How many changes a batch has."""
+    """The number of changes of a batch."""
     gone: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     """Keys that batches deleted."""
 
     @classmethod
-    def made(cls, spark: SparkSession, folder: Path, rows: int, batch: int) -> _Table:
-        """Make both tables of so many rows, and an empty log."""
+    def created(cls, spark: SparkSession, folder: Path, rows: int, batch: int) -> _Table:
+        """Create both tables with `rows` rows, and an empty log."""
         schema = TableSchema(TableName("public", "orders"), COLUMNS, ("id",))
         folder.mkdir()
         log = SqliteLog(folder / "log.db")
@@ -90,7 +90,7 @@ class _Table:
         _rows(spark, rows).write.format("delta").save(str(folder / "plain"))
         return cls(rows, spark, log, schema, base, str(folder / "plain"), [Lsn(1)], batch)
 
-    def applied(self, keys: str) -> Iterator[Sample]:
+    def apply_batches(self, keys: str) -> Iterator[Sample]:
         """Apply one batch after the other to the base table."""
         for number in count(len(self.positions) - 1):
             after, upto = self._range(number, keys)
@@ -102,7 +102,7 @@ class _Table:
         self.base.merge(tail.net, upto, tail.contents)
         self.base.state()
 
-    def by_hand(self, keys: str) -> Iterator[Sample]:
+    def merge_by_hand(self, keys: str) -> Iterator[Sample]:
         """Merge the same batches into the plain table."""
         for number in count(len(self.positions) - 1):
             after, upto = self._range(number, keys)
@@ -139,7 +139,7 @@ class _Table:
 
 
 def _rows(spark: SparkSession, rows: int) -> DataFrame:
-    """Return rows in the order of their key, in files of half a million."""
+    """Return rows in key order, in files of half a million rows."""
     n = F.col("id")
     return spark.range(0, rows, 1, max(2, rows // _FILE_ROWS)).select(
         n,

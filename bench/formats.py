@@ -1,17 +1,17 @@
-"""Messages per second of Avro, JSON and Protobuf into Arrow, against decoding them record by record.
+"""Messages per second decoded from Avro, JSON and Protobuf to Arrow, compared with decoding record by record.
 
-A message is an order of ten columns; one of Debezium has five, four of them of Connect's logical types. The subject is
-`decode_batch` with 10,000 messages at a time, as Spark gives them.
+A message is an order with ten columns; a Debezium message has five, four of them with logical types of Kafka Connect.
+The subject is `decode_batch` with 10,000 messages per call, as in Spark.
 References, each with the same messages in the same run:
 
-- *records*: what a function per message does at its best, with fastavro, `json` and Google's Protobuf, all of which are
-  compiled: a tuple of Python values per message, and no Arrow;
-- *records to Arrow*: the same, and Arrow arrays made of it;
-- for JSON also *pyarrow.json*, which is C++ and takes messages as lines of one text: it checks less, and knows no
-  problem of a single message.
+- *records*: the fastest function per message, with fastavro, `json` and Google's Protobuf, all of them compiled: a
+  tuple of Python values per message, without Arrow;
+- *records to Arrow*: the same, converted to Arrow arrays;
+- for JSON also *pyarrow.json*, which is written in C++ and reads messages as lines of one text: it checks less, and
+  cannot report the error of a single message.
 
-All times are CPU time. The figure is the least ratio of the formats to their *records*. Goals: 3; Avro 1,000,000,
-JSON 300,000, Protobuf 500,000 messages a second on a quiet core.
+All times are CPU time. The figure is the lowest ratio of a format to its *records*. Goals: 3; Avro 1,000,000, JSON
+300,000, Protobuf 500,000 messages per second on an idle core.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ _STATUS = ("new", "paid", "shipped", "returned")
 
 
 @dataclass
-class _Contest:
-    """One format: its messages, in batches, and who decodes them."""
+class _Case:
+    """One format: its messages in batches, and its decoders."""
 
     resolved: ResolvedFormat
     batches: list[pa.Array]
     records: Callable[[bytes], tuple[Any, ...]]
     by_whole: Callable[[pa.Array], object] | None = None
 
-    def contestants(self) -> dict[str, Callable[[pa.Array], object]]:
-        """Return who takes part, by name; the first is ours."""
-        found: dict[str, Callable[[pa.Array], object]] = {"ours": partial(decode_batch, resolved=self.resolved)}
+    def decoders(self) -> dict[str, Callable[[pa.Array], object]]:
+        """Return the decoders by name; the first is Penstock."""
+        found: dict[str, Callable[[pa.Array], object]] = {"penstock": partial(decode_batch, resolved=self.resolved)}
         found["records"] = lambda batch: [self.records(message) for message in batch.to_pylist()]
         found["records to Arrow"] = self._to_arrow
         if self.by_whole:
@@ -73,33 +73,33 @@ class _Contest:
 
 
 def run(quick: bool) -> float:
-    """Measure, print, and return the least ratio to decoding record by record."""
+    """Measure, print, and return the lowest ratio to decoding record by record."""
     count, rounds = size(20_000 if quick else 200_000, 3 if quick else 7)
     ratios, shown = [], []
-    contests = {"Avro": _avro, "JSON": _json, "JSON of Debezium": _connect, "Protobuf": _protobuf}
-    for name, made in contests.items():
-        contest = made(count)
-        samples = _measured(contest, rounds)
-        ratios.append(median_ratio(samples["records"], samples["ours"]).median)
-        for who, taken in samples.items():
+    cases = {"Avro": _avro, "JSON": _json, "Debezium JSON": _connect, "Protobuf": _protobuf}
+    for name, create in cases.items():
+        case = create(count)
+        samples = _measured(case, rounds)
+        ratios.append(median_ratio(samples["records"], samples["penstock"]).median)
+        for decoder, taken in samples.items():
             speed = Spread.of([count / sample.cpu_seconds for sample in taken]).show(",.0f")
-            ratio = "" if who == "ours" else median_ratio(taken, samples["ours"]).show(".1f")
-            shown.append([name, who, speed, ratio])
-    header = ("format", "decoded by", "messages per second of CPU", "ours is faster by")
-    print_table(f"{count:,} messages, {rounds} rounds: least / median / most", header, shown)
+            ratio = "" if decoder == "penstock" else median_ratio(taken, samples["penstock"]).show(".1f")
+            shown.append([name, decoder, speed, ratio])
+    header = ("format", "decoded by", "messages per CPU second", "penstock is faster by")
+    print_table(f"{count:,} messages, {rounds} rounds: min / median / max", header, shown)
     return min(ratios)
 
 
-def _measured(contest: _Contest, rounds: int) -> dict[str, list[Sample]]:
-    contestants = contest.contestants()
-    for one in contestants.values():
-        one(contest.batches[0])
-    return alternate({name: partial(_taken, one, contest.batches) for name, one in contestants.items()}, rounds)
+def _measured(case: _Case, rounds: int) -> dict[str, list[Sample]]:
+    decoders = case.decoders()
+    for decode in decoders.values():
+        decode(case.batches[0])
+    return alternate({name: partial(_sample, decode, case.batches) for name, decode in decoders.items()}, rounds)
 
 
-def _taken(one: Callable[[pa.Array], object], batches: Sequence[pa.Array], _: int) -> Sample:
-    taken = timed(lambda: [one(batch) for batch in batches])
-    return Sample(taken.cpu_seconds, taken.cpu_seconds)  # none of them waits for anything: this is what is compared
+def _sample(decode: Callable[[pa.Array], object], batches: Sequence[pa.Array], _: int) -> Sample:
+    taken = timed(lambda: [decode(batch) for batch in batches])
+    return Sample(taken.cpu_seconds, taken.cpu_seconds)  # decoders never wait, so CPU time is compared
 
 
 def _orders(count: int) -> Iterator[tuple[Any, ...]]:
@@ -124,10 +124,10 @@ def _batches(messages: Sequence[bytes]) -> list[pa.Array]:
     return [pa.array(messages[at : at + _BATCH], pa.binary()) for at in range(0, len(messages), _BATCH)]
 
 
-def _avro(count: int) -> _Contest:
+def _avro(count: int) -> _Case:
     fields = [{"name": n, "type": _LOGICAL.get(n, kind)} for n, kind in zip(_NAMES, _AVRO, strict=True)]
     schema = {"type": "record", "name": "Order", "fields": fields}
-    # The reference gets numbers where we make times and dates: fastavro's own would cost it more.
+    # The reference returns numbers instead of timestamps and dates, which would cost fastavro more.
     plain = [{"name": n, "type": kind} for n, kind in zip(_NAMES, _AVRO, strict=True)]
     parsed = fastavro.parse_schema({"type": "record", "name": "Order", "fields": plain})
 
@@ -141,11 +141,11 @@ def _avro(count: int) -> _Contest:
         return tuple(found.values())
 
     resolved = resolve(AvroFormat(reader_schema=json.dumps(schema)))
-    return _Contest(resolved, _batches([written(order) for order in _orders(count)]), record)
+    return _Case(resolved, _batches([written(order) for order in _orders(count)]), record)
 
 
-def _connect(count: int) -> _Contest:
-    """Return JSON of Debezium: decimals are bytes in base64, times numbers, and each message has its schema."""
+def _connect(count: int) -> _Case:
+    """Return Debezium JSON: decimals are bytes in base64, times are numbers, and each message has its schema."""
     digits = {"scale": "3", "connect.decimal.precision": "12"}
     decimal = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": digits}
     parts = [{"type": "int32", "field": "scale"}, {"type": "bytes", "field": "value"}]
@@ -172,10 +172,10 @@ def _connect(count: int) -> _Contest:
         return found["id"], amount, str(rate.scaleb(-found["rate"]["scale"])), _EPOCH + at, _EPOCH.date() + day
 
     messages = [written(order) for order in _orders(count)]
-    return _Contest(resolve(JsonFormat(), sample=messages[:1]), _batches(messages), record)
+    return _Case(resolve(JsonFormat(), sample=messages[:1]), _batches(messages), record)
 
 
-def _json(count: int) -> _Contest:
+def _json(count: int) -> _Case:
     def written(order: tuple[Any, ...]) -> bytes:
         at = (
             f"2023-11-14T22:{order[8] // 60_000_000 % 60:02}:{order[8] // 1_000_000 % 60:02}.{order[8] % 1_000_000:06}Z"
@@ -191,10 +191,10 @@ def _json(count: int) -> _Contest:
         return pyarrow.json.read_json(io.BytesIO(b"\n".join(batch.to_pylist())))
 
     resolved = resolve(JsonFormat(columns=_COLUMNS))
-    return _Contest(resolved, _batches([written(order) for order in _orders(count)]), record, whole)
+    return _Case(resolved, _batches([written(order) for order in _orders(count)]), record, whole)
 
 
-def _protobuf(count: int) -> _Contest:
+def _protobuf(count: int) -> _Case:
     file = descriptor_pb2.FileDescriptorProto(name="order.proto", syntax="proto3")
     message = file.message_type.add(name="Order")
     for number, (name, kind) in enumerate(zip(_NAMES, _KINDS, strict=True), start=1):
@@ -223,4 +223,4 @@ def _protobuf(count: int) -> _Contest:
 
     files = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
     described = ProtobufFormat(descriptor_set=base64.b64encode(files).decode(), message="Order")
-    return _Contest(resolve(described), _batches([written(order) for order in _orders(count)]), record)
+    return _Case(resolve(described), _batches([written(order) for order in _orders(count)]), record)

@@ -1,17 +1,17 @@
-"""From a commit in Postgres to a user's `foreachBatch`, at 50 transactions per second, beside the same at the log.
+"""Latency from a commit in Postgres to `foreachBatch` and to `home.tail()`, at 50 transactions per second.
 
-A writer commits one row at a time, at a steady rate. Capture runs as it does in ``penstock run``, in a process of its
-own. Spark has two local cores, and a streaming query whose `foreachBatch` collects its rows. Latency is from the commit
-time that Postgres gives to the call of that function, by when the rows are in Spark; beside it, to the end of its
-collect. Then, without Spark, the same load is followed by another process through `home.tail()`.
+A writer commits one row at a time, at a constant rate. Capture runs in a separate process, as in ``penstock run``.
+Spark has two local cores, and a streaming query whose `foreachBatch` collects its rows. Latency is measured from the
+commit time reported by Postgres to the call of that function, and also to the end of its `collect`. Then, without
+Spark, another process reads the same load through `home.tail()`.
 
-Both clocks are this machine's. Postgres takes the commit time before it flushes its WAL: that is in the figure.
+Both clocks are those of this machine. Postgres takes the commit time before it flushes its WAL: the flush is included.
 
-The reference, in the same run and session, is the same `foreachBatch` over Spark's own `rate` source, which reads
-nothing: how long one micro-batch takes in Spark itself. A commit waits for half of one on average, then for its own.
+The reference, in the same run and session, is the same `foreachBatch` over Spark's `rate` source, which reads nothing:
+the duration of a micro-batch in Spark itself. On average a commit waits for half a micro-batch, then for its own.
 
-Spark runs as `penstock.session` starts it, with one setting more, which is printed: see "For the lowest latency" in
-the guide to reading changes.
+Spark runs as started by `penstock.session`, with one additional setting, which is printed: see "For the lowest latency"
+in the guide to reading changes.
 
 Goal: p50 below 100 ms and p99 below 250 ms in Spark, p50 below 10 ms in `tail`.
 """
@@ -48,7 +48,7 @@ __all__ = ["UNIT", "run"]
 UNIT = "p50_ms"
 _RATE = 50.0
 _QUICK_CHECKPOINTS = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}
-"""Without checksum files beside local ones: Hadoop starts a process (chmod) for each file that it makes."""
+"""Disables checksum files for local files: Hadoop starts a process (chmod) for each file that it creates."""
 _WARM_SECONDS = 15.0
 _PATIENCE = 120.0
 _TABLE = "CREATE TABLE event (id bigint PRIMARY KEY, name text NOT NULL, amount numeric(12,2), at timestamptz)"
@@ -56,7 +56,7 @@ _TABLE = "CREATE TABLE event (id bigint PRIMARY KEY, name text NOT NULL, amount 
 
 @dataclass
 class _Seen:
-    """Commit time of each row, and when it was seen."""
+    """The commit time of each row, and when it was seen."""
 
     called: list[tuple[float, float]] = field(default_factory=list)
     collected: list[tuple[float, float]] = field(default_factory=list)
@@ -80,11 +80,11 @@ def run(quick: bool) -> float:
     shown = [
         _row("foreachBatch is called (Spark, 2 cores)", called),
         _row("foreachBatch has collected the rows", collected),
-        _row("home.tail() has them", in_tail),
+        _row("home.tail() has returned the rows", in_tail),
     ]
-    print_table(f"{_RATE:.0f} tx/s for {seconds:.0f} s", ("commit to", "seen", "p50 ms", "p95", "p99", "most"), shown)
+    print_table(f"{_RATE:.0f} tx/s for {seconds:.0f} s", ("commit to", "seen", "p50 ms", "p95", "p99", "max"), shown)
     own, floor = map(np.median, batches)
-    print(f"a micro-batch: {own:.0f} ms, {own / floor:.2f} of one over Spark's own rate source ({floor:.0f} ms)")
+    print(f"a micro-batch: {own:.0f} ms, {own / floor:.2f} times that of Spark's rate source ({floor:.0f} ms)")
     return float(np.median(called))
 
 
@@ -93,10 +93,10 @@ def _row(name: str, found: list[float]) -> list[str]:
 
 
 def _measure(home: Home, url: str, folder: Path, warm: float, seconds: float) -> tuple[list[float], ...]:
-    """Write at a steady rate; return the latencies of what was committed after the warm-up, and what batches took.
+    """Write at a constant rate; return the latencies after the warm-up, and the durations of micro-batches.
 
-    All in milliseconds: until `foreachBatch` is called, until it has the rows in hand, and, without Spark, until
-    `tail` has them; then the micro-batches of ours and of the reference.
+    All in milliseconds: until `foreachBatch` is called, until it has collected the rows, and, without Spark, until
+    `tail` returns them; then the micro-batches of Penstock and of the reference.
     """
     spark = session("bench", master="local[2]", config=_QUICK_CHECKPOINTS)
     seen = _Seen()
@@ -112,9 +112,9 @@ def _measure(home: Home, url: str, folder: Path, warm: float, seconds: float) ->
 
 
 def _tailed(home: Home, url: str, output: Path, seconds: float) -> list[float]:
-    """Let another process follow the log, under the same load."""
-    with output.open("wb") as told:
-        tail = subprocess.Popen([sys.executable, "-m", "bench.latency", str(home.path)], stdout=told)
+    """Let another process tail the log, under the same load."""
+    with output.open("wb") as lines:
+        tail = subprocess.Popen([sys.executable, "-m", "bench.latency", str(home.path)], stdout=lines)
 
     def seen() -> list[tuple[float, float]]:
         whole, _, _ = output.read_text().rpartition("\n")
@@ -128,7 +128,7 @@ def _tailed(home: Home, url: str, output: Path, seconds: float) -> list[float]:
 
 
 def _timed(seen: Callable[[], list[tuple[float, float]]], warm: float, seconds: float) -> tuple[float, float]:
-    """Wait until rows are seen at all, warm up, let the time pass, and wait until all of it was seen."""
+    """Wait for the first rows, warm up, measure for `seconds`, and wait until all rows were seen."""
     _wait_for(seen, time.time())
     time.sleep(warm)
     began = time.time()
@@ -139,11 +139,11 @@ def _timed(seen: Callable[[], list[tuple[float, float]]], warm: float, seconds: 
 
 
 def _wait_for(seen: Callable[[], list[tuple[float, float]]], moment: float) -> None:
-    """Until a row is seen that was committed at that moment or later."""
+    """Wait for a row that was committed at `moment` or later."""
     until = time.monotonic() + _PATIENCE
     while not any(committed >= moment for committed, _ in seen()[-1000:]):
         if time.monotonic() > until:
-            raise TimeoutError(f"nothing of the last {_PATIENCE:.0f} s was seen: is capture running?")
+            raise TimeoutError(f"no committed row was seen for {_PATIENCE:.0f} s: is capture running?")
         time.sleep(0.2)
 
 
@@ -160,12 +160,12 @@ def _writing(url: str, first: int) -> Iterator[None]:
 
 
 def _started(rows: DataFrame, checkpoint: Path, seen: _Seen) -> StreamingQuery:
-    stream = rows.writeStream.foreachBatch(lambda batch, _: _remember(batch, seen))
+    stream = rows.writeStream.foreachBatch(lambda batch, _: _record(batch, seen))
     return stream.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds").start()
 
 
 def _reference(spark: SparkSession, checkpoint: Path) -> list[float]:
-    """Let Spark's own source run for a while."""
+    """Run Spark's rate source for a while; return the durations of its micro-batches."""
     rows = spark.readStream.format("rate").option("rowsPerSecond", "1000").load()
     query = _started(rows.selectExpr("timestamp AS _committed_at", "value"), checkpoint, _Seen())
     time.sleep(10.0)
@@ -173,7 +173,7 @@ def _reference(spark: SparkSession, checkpoint: Path) -> list[float]:
 
 
 def _batches(query: StreamingQuery) -> list[float]:
-    """Stop a query; return how long its last micro-batches with rows took."""
+    """Stop a query; return the durations of its last micro-batches with rows."""
     query.stop()
     found = [p["durationMs"]["triggerExecution"] for p in query.recentProgress if p["numInputRows"]]
     return found[-50:]
@@ -183,7 +183,7 @@ def _latencies(seen: list[tuple[float, float]], began: float, ended: float) -> l
     return [(now - committed) * 1000 for committed, now in seen if began <= committed < ended]
 
 
-def _remember(batch: Any, seen: _Seen) -> None:
+def _record(batch: Any, seen: _Seen) -> None:
     called = time.time()
     found = batch.collect()
     now = time.time()
@@ -194,7 +194,7 @@ def _remember(batch: Any, seen: _Seen) -> None:
 
 
 def _write(url: str, first: int, stop: threading.Event) -> None:
-    """Commit a row, wait for the next beat."""
+    """Commit rows at the constant rate."""
     with psycopg.connect(url, autocommit=True) as connection:
         began, number = time.monotonic(), 0
         while not stop.is_set():
@@ -204,7 +204,7 @@ def _write(url: str, first: int, stop: threading.Event) -> None:
 
 
 def _tail(home: Path) -> None:
-    """Print commit time and the time at which it was seen here, for each transaction."""
+    """Print the commit time of each transaction, and the time at which it was seen here."""
     for transaction in Home(home).tail("bench"):
         now = datetime.now(UTC).timestamp()
         sys.stdout.write(json.dumps([transaction.committed_at.timestamp(), now]) + "\n")

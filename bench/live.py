@@ -1,11 +1,11 @@
-"""A live table with 10,000 changes that are not merged yet, beside the bare Delta table; and commit to live view.
+"""Queries on a live table with 10,000 unmerged changes, compared with the plain Delta table; and commit to live view.
 
 A table of eight columns has a base in Delta and a change log with 10,000 changes after it: updates, inserts and
-deletes, in transactions of ten. Each query runs on the live table, made anew for it as a user does, and on the Delta
-table alone, in turns. Making the live table (reading and folding the tail) is in the figure.
+deletes, in transactions of ten. Each query runs alternately on a new live table and on the plain Delta table. The time
+to create the live table (to read and fold the tail) is included.
 
-Then an embedded Postgres is captured as in ``penstock run``, and rows are committed one by one. The time is from the
-return of a commit until `home.live` gives a view at or beyond it: no query is counted.
+Then an embedded Postgres is captured as in ``penstock run``, and rows are committed one by one. The time is measured
+from the return of a commit until `home.live` returns a view at or after it, without a query.
 
 Goal: the aggregate on the live table takes at most 1.3 times that on the Delta table; commit to live view p50 below
 20 ms.
@@ -29,7 +29,7 @@ from pyspark.sql import functions as F
 
 from bench.orders import COLUMNS
 from bench.rounds import Sample, Spread, alternate, median_ratio, print_environment, print_table, size, timed
-from penstock.changelog.frames import stored_schema
+from penstock.changelog.chunk_codec import stored_schema
 from penstock.changelog.interface import Chunk, transaction_schema
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.embedded.postgres import start_postgres
@@ -40,7 +40,7 @@ from penstock.positions import Lsn
 from penstock.spark.session import session
 from penstock.tables.base import DeltaBaseTable
 from penstock.tables.base_state import State
-from penstock.tables.live import live_table
+from penstock.tables.live_table import live_table
 
 __all__ = ["run"]
 
@@ -57,7 +57,7 @@ _Query = Callable[[DataFrame, DataFrame], DataFrame]
 
 
 def run(quick: bool) -> float:
-    """Measure, print, and return how long the aggregate takes on a live table: in times of that on the Delta table."""
+    """Measure, print, and return the time ratio of the aggregate on the live table to that on the Delta table."""
     rows, rounds = size(1_000_000 if quick else 4_000_000, 5 if quick else 9)
     spark = session("bench", master="local[2]")
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
@@ -72,7 +72,7 @@ def run(quick: bool) -> float:
         ]
         for name, samples in found.items()
     ]
-    header = ("query", "Delta, s: least / median / most", "live, s", "live : Delta")
+    header = ("query", "Delta, s: min / median / max", "live, s", "live : Delta")
     print_table(f"{rows:,} rows, 8 columns, {_CHANGES:,} changes in the tail", header, shown)
     _show_visible(spark, _COMMITS // 4 if quick else _COMMITS)
     spark.stop()
@@ -80,7 +80,7 @@ def run(quick: bool) -> float:
 
 
 def _queries(rows: int) -> dict[str, _Query]:
-    """Queries over two tables of the same columns; most use one."""
+    """Return queries over two tables with the same columns; most use one."""
     numbers = (F.sum("amount"), F.max("weight"), F.count("note"))
     return {
         "aggregate": lambda orders, _: orders.groupBy("status").agg(*numbers),
@@ -92,13 +92,13 @@ def _queries(rows: int) -> dict[str, _Query]:
 
 
 def _measured(query: _Query, orders: _Table, others: _Table, rounds: int) -> dict[str, list[Sample]]:
-    """Run a query over the tables, bare and live, each made anew for it; once before that, to load classes."""
-    contestants = {
-        "Delta": lambda _: timed(lambda: query(orders.bare(), others.bare()).collect()),
+    """Run a query alternately over plain and new live tables, after a warm-up run."""
+    candidates = {
+        "Delta": lambda _: timed(lambda: query(orders.plain(), others.plain()).collect()),
         "live": lambda _: timed(lambda: query(orders.live(), others.live()).collect()),
     }
-    alternate(contestants, 1)
-    return alternate(contestants, rounds)
+    alternate(candidates, 1)
+    return alternate(candidates, rounds)
 
 
 # -- the tables -----------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class _Table:
 
     @classmethod
     def filled(cls, spark: SparkSession, folder: Path, name: str, rows: int) -> _Table:
-        """Make the base of so many rows, and a log of changes to a part of them."""
+        """Create the base with `rows` rows, and a log of changes."""
         schema = TableSchema(TableName("public", name), COLUMNS, ("id",))
         log = SqliteLog(folder / f"{name}.db")
         log.create(_START)
@@ -129,12 +129,12 @@ class _Table:
         DeltaBaseTable(spark, str(folder / name), schema).create(spark.range(rows).selectExpr(*_VALUES), _START)
         return cls(spark, folder / name, log, schema, upto)
 
-    def bare(self) -> DataFrame:
-        """The Delta table, as any reader sees it."""
+    def plain(self) -> DataFrame:
+        """Return the plain Delta table."""
         return self.spark.read.format("delta").load(str(self.path))
 
     def live(self) -> DataFrame:
-        """The table at the end of the log, as `home.live` makes it."""
+        """Return the table at the end of the log, as created by `home.live`."""
         state = State(0, _START, self.schema)
         return live_table(self.spark, self.log, self.path, state, self.schema, self.upto)
 
@@ -152,7 +152,7 @@ _VALUES = (
 
 
 def _chunk(schema: TableSchema, first: int, rows: int) -> Chunk:
-    """Make changes: of ten, seven updates all over the table, two inserts and a delete."""
+    """Return changes: out of ten, seven updates across the table, two inserts and a delete."""
     n = np.arange(first, first + _CHUNK)
     kinds = np.choose(n % 10, [Image.DELETED_KEY, Image.INSERTED, Image.INSERTED, *[Image.UPDATED] * 7]).astype(np.int8)
     ids = np.where(kinds == Image.INSERTED, rows + n, n * (rows // _CHANGES or 1))
@@ -206,7 +206,7 @@ def _show_visible(spark: SparkSession, commits: int) -> None:
 
 
 def _milliseconds_until_visible(home: Home, spark: SparkSession, url: str, commits: int) -> list[float]:
-    """Commit, and make live views until one is at or beyond the commit; the first few are not counted."""
+    """Commit, and open live views until one is at or after the commit; the first few are not counted."""
     taken = []
     with psycopg.connect(url, autocommit=True) as connection:
         for number in range(_WARM + commits):
@@ -215,7 +215,7 @@ def _milliseconds_until_visible(home: Home, spark: SparkSession, url: str, commi
             (end,) = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone() or ("0/0",)
             while home.live(spark).position < Lsn.parse(end):
                 if time.perf_counter() > committed + _PATIENCE:
-                    raise TimeoutError(f"a commit was not seen for {_PATIENCE:.0f} s: is capture running?")
+                    raise TimeoutError(f"a commit was not visible for {_PATIENCE:.0f} s: is capture running?")
             taken.append((time.perf_counter() - committed) * 1000)
             time.sleep(_PAUSE)
     return taken[_WARM:]

@@ -1,9 +1,9 @@
-"""Resident memory of capture at one huge transaction, against the same capture at a small one.
+"""Resident memory of capture for a huge transaction, compared with a small transaction.
 
-Two shapes of a transaction, each with more rows than memory would hold: an UPDATE of all rows; and a load of which each
-second subtransaction is rolled back (it comes in blocks while it runs, and half of it must leave no trace). Each is
-captured by a process of its own into a fresh log. Shown are the highest resident memory of that process, and how many
-rows the log then holds.
+Two kinds of transactions, each with more rows than fit in memory: an UPDATE of all rows; and inserts of which every
+second subtransaction is rolled back (the transaction is streamed in progress, and the log must not contain the rolled
+back half). A separate process captures each into a new log. The table shows the peak resident memory of that process,
+and the number of images in the log.
 
 Goal: less than 600 MB at 10 million rows.
 """
@@ -57,7 +57,7 @@ _SMALL = "UPDATE big SET amount = amount + 1 WHERE id <= 100"
 
 
 def run(quick: bool) -> float:
-    """Measure, print, and return the highest memory of all over that of a small transaction."""
+    """Measure, print, and return the ratio of the peak memory to that of a small transaction."""
     rows, _ = size(1_000_000 if quick else 10_000_000, 1)
     with start_postgres(fsync=False, settings={"autovacuum": "off", "max_wal_size": "8GB"}) as server:
         print_environment(server)
@@ -67,14 +67,16 @@ def run(quick: bool) -> float:
         found = {name: _peak(server, name.split()[0], load) for name, load in loads.items()}
     for name, (_, images) in found.items():
         if images != expected[name]:
-            raise DefiniteError(f"{name}: {images} images instead of {expected[name]}", "This is a defect: report it.")
+            raise DefiniteError(
+                f"{name}: {images} images instead of {expected[name]}", "This is a bug: please report it."
+            )
     shown = [[name, f"{images:,}", f"{peak / 1e6:.0f}"] for name, (peak, images) in found.items()]
-    print_table(f"{rows:,} rows", ("transaction", "images in the log", "highest resident MB"), shown)
+    print_table(f"{rows:,} rows", ("transaction", "images in the log", "peak resident MB"), shown)
     return max(peak for peak, _ in found.values()) / found["small"][0]
 
 
 def _peak(server: EmbeddedPostgres, name: str, load: str) -> tuple[int, int]:
-    """Capture one transaction; return the highest resident memory in bytes, and the images that are in the log."""
+    """Capture one transaction; return the peak resident memory in bytes, and the number of images in the log."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         config = PostgresSource.from_url(server.url, name).create_instances(1)[0].prepare()
         log = Path(folder) / "log.db"
@@ -88,7 +90,7 @@ def _peak(server: EmbeddedPostgres, name: str, load: str) -> tuple[int, int]:
         )
         out, _ = process.communicate(given)
         if process.returncode:
-            raise DefiniteError(f"the capture ended with {process.returncode}", "See what it wrote above.")
+            raise DefiniteError(f"capture exited with status {process.returncode}", "See its output above.")
         with closing(SqliteLogReader(log)) as reader:
             images = reader.extent(TableName("public", "big"), reader.frontiers().valid, end).rows
         config.cleanup()
@@ -96,7 +98,7 @@ def _peak(server: EmbeddedPostgres, name: str, load: str) -> tuple[int, int]:
 
 
 def _capture(log: Path, end: Lsn) -> None:
-    """Be the capture, and print the highest resident memory."""
+    """Run capture in this process, and print the peak resident memory."""
     config = PostgresInstanceConfig.model_validate_json(sys.stdin.read())
     warm()
     instance, stop = PostgresInstance(config, SqliteLog(log)), threading.Event()

@@ -1,4 +1,4 @@
-"""The table that benchmarks of logs and tables use: eight columns of common types."""
+"""The table used by benchmarks of logs and tables: eight columns of common types."""
 
 from __future__ import annotations
 

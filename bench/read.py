@@ -1,8 +1,8 @@
-"""From the change log into Spark: `format("penstock")` into the noop sink, on two local cores, beside Arrow alone.
+"""From the change log into Spark: `format("penstock")` into the noop sink, on two local cores, compared with Arrow.
 
-A log is filled with inserts into a table of eight columns, as capture would write them: chunks of some thousand rows.
-Then a batch query and a stream read all of it into the noop sink. The reference is the same log read through the
-interface, in one thread and without Spark, into the same shape.
+A log is filled with inserts into a table of eight columns, as capture writes them: chunks of several thousand rows.
+Then a batch query and a stream read the whole log into the noop sink. The reference reads the same log through its
+interface, in one thread and without Spark, with the same columns.
 
 Goal: 500,000 rows per second.
 """
@@ -22,7 +22,7 @@ from bench.orders import COLUMNS
 from bench.rounds import Spread, alternate, print_table, size, timed
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog, SourceRecord
-from penstock.changelog.frames import stored_schema
+from penstock.changelog.chunk_codec import stored_schema
 from penstock.changelog.interface import ChangeLog, Chunk, transaction_schema
 from penstock.changelog.user_rows import changes
 from penstock.layout import catalog_path
@@ -38,13 +38,13 @@ _CHUNK_ROWS = 8190
 
 
 def run(quick: bool) -> float:
-    """Measure, print, and return how many rows a second the batch query reads."""
+    """Measure, print, and return the rows per second of the batch query."""
     rows, rounds = size(1_000_000 if quick else 5_000_000, 3)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         home = Path(folder) / "home"
         log = _filled(home, rows)
         spark = session("bench", master="local[2]")
-        _batch(spark, home)  # once, so that classes are loaded and workers run
+        _batch(spark, home)  # warm-up: load classes, start workers
         numbered = iter(range(1000))
         found = alternate(
             {
@@ -57,12 +57,12 @@ def run(quick: bool) -> float:
         spark.stop()
     speeds = {name: Spread.of([rows / sample.seconds for sample in samples]) for name, samples in found.items()}
     shown = [[name, speed.show(",.0f")] for name, speed in speeds.items()]
-    print_table(f"{rows:,} inserts, 8 columns", ("reader", "rows/s: least / median / most"), shown)
+    print_table(f"{rows:,} inserts, 8 columns", ("reader", "rows/s: min / median / max"), shown)
     return speeds["batch"].median
 
 
 def _filled(home: Path, rows: int) -> ChangeLog:
-    """Make a home with a source whose log holds so many inserts, ten to a transaction."""
+    """Create a home with a source whose log has `rows` inserts, ten per transaction."""
     catalog = Catalog(catalog_path(home))
     catalog.add_sources([(SourceRecord("bench", "POSTGRES", "{}", "{}", SourceState.READY), [])])
     log = catalog.log("bench")

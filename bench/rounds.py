@@ -1,4 +1,4 @@
-"""Subject and reference in turns, and how far their times spread."""
+"""Alternate between subject and reference, and summarize their times."""
 
 from __future__ import annotations
 
@@ -23,62 +23,62 @@ _SETTINGS = ("server_version", "synchronous_commit", "fsync", "wal_sender_timeou
 
 @dataclass(frozen=True)
 class Sample:
-    """What one contestant took in one round."""
+    """The time of one candidate in one round."""
 
     seconds: float
     cpu_seconds: float
-    """Of the contestant's own process, without the server's."""
+    """CPU time of the client process, without the server."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How far a figure differs between rounds."""
+    """The spread of a figure between rounds."""
 
-    least: float
+    lowest: float
     median: float
-    most: float
+    highest: float
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Describe some figures."""
+        """Return the spread of some figures."""
         return cls(min(values), statistics.median(values), max(values))
 
     def show(self, form: str) -> str:
-        """Write it as least, median and most."""
-        return " / ".join(format(value, form) for value in (self.least, self.median, self.most))
+        """Format as minimum, median and maximum."""
+        return " / ".join(format(value, form) for value in (self.lowest, self.median, self.highest))
 
 
 def size(rows: int, rounds: int) -> tuple[int, int]:
-    """Return how many rows and rounds to use: these, unless a test asks for a glimpse by the environment."""
+    """Return the number of rows and rounds: the given ones, unless PENSTOCK_BENCH_ROWS is set (by a test)."""
     wanted = os.environ.get(_SIZE)
     return (int(wanted), 1) if wanted else (rows, rounds)
 
 
 def timed(work: Callable[[], object]) -> Sample:
-    """Do it, and take the time and this process's CPU time."""
+    """Run `work`; return its time and the CPU time of this process."""
     before, cpu = time.perf_counter(), time.process_time()
     work()
     return Sample(time.perf_counter() - before, time.process_time() - cpu)
 
 
-def alternate(contestants: Mapping[str, Callable[[int], Sample]], rounds: int) -> dict[str, list[Sample]]:
-    """Run every contestant once a round, numbered from 1, each round beginning with another one."""
-    names = list(contestants)
+def alternate(candidates: Mapping[str, Callable[[int], Sample]], rounds: int) -> dict[str, list[Sample]]:
+    """Run every candidate once per round, numbered from 1, with another candidate first in each round."""
+    names = list(candidates)
     samples: dict[str, list[Sample]] = {name: [] for name in names}
     for number in range(1, rounds + 1):
         first = number % len(names)
         for name in names[first:] + names[:first]:
-            samples[name].append(contestants[name](number))
+            samples[name].append(candidates[name](number))
     return samples
 
 
 def median_ratio(reference: Sequence[Sample], subject: Sequence[Sample]) -> Spread:
-    """Return reference time over subject time of the same round: above 1 where the subject is faster."""
+    """Return the ratio of reference time to subject time in each round: above 1 if the subject is faster."""
     return Spread.of([r.seconds / s.seconds for r, s in zip(reference, subject, strict=True)])
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print figures; the first column names them."""
+    """Print a table of figures; the first column is left-aligned."""
     table = Table(title=title, title_justify="left")
     for place, name in enumerate(header):
         table.add_column(name, justify="right" if place else "left", no_wrap=True)
@@ -88,7 +88,7 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def print_environment(server: EmbeddedPostgres) -> None:
-    """Print what the figures depend on."""
+    """Print the environment that the figures depend on."""
     settings = {name: server.execute(f"SHOW {name}")[0][0] for name in _SETTINGS}
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}")
     print("Postgres", ", ".join(f"{name}={value}" for name, value in settings.items()))

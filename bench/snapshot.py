@@ -1,17 +1,17 @@
-"""From a table to Arrow, and to Delta in Spark, against `psql` that copies it to nowhere.
+"""From a table to Arrow, and to Delta in Spark, compared with `psql` that copies to /dev/null.
 
 The reference is `psql -c "COPY (SELECT * FROM orders) TO STDOUT (FORMAT binary)"` to /dev/null: it receives every byte
-and decodes none. The subjects copy the same table at an exported snapshot, as a source's first copy does:
+and decodes none. The subjects copy the same table at an exported snapshot, as the initial snapshot of a source does:
 
-- **Arrow**: one process, one session, one range of pages; every column decoded to typed Arrow, then let go.
+- **Arrow**: one process, one session, one range of pages; every column is decoded to typed Arrow, then discarded.
 - **Arrow, two ranges**: two processes, half of the pages each.
-- **Delta**: Spark on two local cores, ranges as `ParallelCopy` makes them, into a Delta table, committed.
+- **Delta**: Spark on two local cores, with the ranges of `InitialSnapshot`, into a Delta table, committed.
 
-All pages are in the operating system's cache, read once by a round that is not timed. Times of the subjects begin when
-their processes are ready (kernels loaded, Spark's JVM and workers warm); the reference pays for its start, some
-milliseconds. CPU time is that of the clients: Postgres has the same to do for all of them. Memory is the peak of the
-resident size, of Spark that of the JVM and its workers together. Half of the table is copied as well, by Arrow and by
-Spark: what is bounded does not grow with the table.
+All pages are in the cache of the operating system, after an untimed round. The time of the subjects starts when their
+processes are ready (kernels loaded, Spark's JVM and workers warm); that of the reference includes its start, some
+milliseconds. CPU time is that of the clients: the work of Postgres is the same for all. Memory is the peak resident
+size; for Spark, that of the JVM and its workers together. Arrow and Spark copy half of the table as well, to show that
+memory does not grow with the table.
 
 Goals: Arrow at least 0.85, Delta at least 0.5 of the reference, on a table of 2 GB or more.
 """
@@ -40,7 +40,7 @@ from bench.rounds import Sample, Spread, alternate, median_ratio, print_environm
 from penstock.embedded.postgres import EmbeddedPostgres, binaries, start_postgres
 from penstock.errors import DefiniteError
 from penstock.positions import Lsn
-from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.copy import PageRange, copy_range, copy_ranges
 from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot
@@ -76,18 +76,18 @@ INSERT INTO orders SELECT n, n % 50000, n % 100, (ARRAY['new', 'paid', 'sent', '
 
 @dataclass
 class Upstream:
-    """The table, a snapshot of it that is held, and how much memory each contestant took at most."""
+    """The table, an open snapshot of it, and the peak memory of each candidate."""
 
     server: EmbeddedPostgres
     table: CapturedTable
     snapshot: ExportedSnapshot
     pages: int
     volume: int
-    """How many bytes the reference receives."""
+    """The number of bytes that the reference receives."""
     memory: dict[str, int] = field(default_factory=dict)
 
-    def took(self, name: str, peak: int) -> None:
-        """Note a peak of memory, in bytes."""
+    def record_peak(self, name: str, peak: int) -> None:
+        """Record a peak of memory, in bytes."""
         self.memory[name] = max(peak, self.memory.get(name, 0))
 
 
@@ -102,9 +102,9 @@ def run(quick: bool) -> float:
         delta = partial(_delta, upstream, spark, Path(folder))
         half = upstream.pages // 2
         few = max(1, half // 16)
-        delta(_DELTA_HALF, [PageRange(0, few), PageRange(few, 2 * few)], 0)  # so that classes are loaded, workers run
+        delta(_DELTA_HALF, [PageRange(0, few), PageRange(few, 2 * few)], 0)  # warm-up
         upstream.memory.clear()
-        contestants: dict[str, Callable[[int], Sample]] = {
+        candidates: dict[str, Callable[[int], Sample]] = {
             _REFERENCE: lambda _: _reference(upstream),
             _ARROW: lambda _: _arrow(upstream, _ARROW, [PageRange(0, _ALL_PAGES)]),
             _TWO: lambda _: _arrow(upstream, _TWO, [PageRange(0, half), PageRange(half, _ALL_PAGES)]),
@@ -112,7 +112,7 @@ def run(quick: bool) -> float:
         }
         _arrow(upstream, _ARROW_HALF, [PageRange(0, half)])
         delta(_DELTA_HALF, _ranges(upstream, half), 0)
-        samples = alternate(contestants, rounds)
+        samples = alternate(candidates, rounds)
         spark.stop()
     return _shown(upstream, samples)
 
@@ -121,7 +121,7 @@ def _shown(upstream: Upstream, samples: dict[str, list[Sample]]) -> float:
     ratios = {name: median_ratio(samples[_REFERENCE], taken) for name, taken in samples.items()}
     rows = []
     for name, taken in samples.items():
-        seconds, cpu = (Spread.of([getattr(s, what) for s in taken]) for what in ("seconds", "cpu_seconds"))
+        seconds, cpu = (Spread.of([getattr(s, measure) for s in taken]) for measure in ("seconds", "cpu_seconds"))
         rate = f"{upstream.volume / seconds.median / 1e6:.0f}"
         peak = f"{upstream.memory[name] / 1e6:.0f}" if name in upstream.memory else ""
         shown = [f"{upstream.volume / 1e6:.0f}", seconds.show(".2f"), rate, cpu.show(".2f"), peak]
@@ -129,13 +129,13 @@ def _shown(upstream: Upstream, samples: dict[str, list[Sample]]) -> float:
     for name in (_ARROW_HALF, _DELTA_HALF):
         rows.append([name, f"{upstream.volume / 2e6:.0f}", "", "", "", f"{upstream.memory[name] / 1e6:.0f}", ""])
     rounds = len(samples[_REFERENCE])
-    print_table(f"{rounds} rounds; least / median / most", _HEADER, rows)
+    print_table(f"{rounds} rounds; min / median / max", _HEADER, rows)
     return ratios[_DELTA].median
 
 
 @contextmanager
 def prepared(rows: int) -> Iterator[Upstream]:
-    """Make a server with a table of so many rows, read once, and a snapshot of it."""
+    """Start a server with a table of `rows` rows in its cache, and export a snapshot."""
     with start_postgres(fsync=False, settings=_SETTINGS) as server:
         server.execute(_TABLE)
         _fill(server, rows)
@@ -156,12 +156,12 @@ def _fill(server: EmbeddedPostgres, rows: int) -> None:
 
 
 def _volume(server: EmbeddedPostgres) -> int:
-    """Count what the reference receives; this reads all pages into the cache as well."""
+    """Return the number of bytes that the reference receives; this also reads all pages into the cache."""
     with connect(server.url) as connection, connection.cursor() as cursor, cursor.copy(_QUERY) as copy:
         return sum(len(block) for block in copy)
 
 
-# -- the contestants ---------------------------------------------------------------------------------------------------
+# -- the candidates ----------------------------------------------------------------------------------------------------
 
 
 def _reference(upstream: Upstream) -> Sample:
@@ -170,23 +170,23 @@ def _reference(upstream: Upstream) -> Sample:
         process = subprocess.Popen([binaries() / "psql", upstream.server.url, "-Xqc", _QUERY], stdout=nowhere)
         _, status, usage = os.wait4(process.pid, 0)
     if status:
-        raise DefiniteError(f"psql ended with status {status}", "See what it wrote above.")
+        raise DefiniteError(f"psql exited with status {status}", "See its output above.")
     return Sample(time.perf_counter() - before, usage.ru_utime + usage.ru_stime)
 
 
 def _arrow(upstream: Upstream, name: str, ranges: Sequence[PageRange]) -> Sample:
-    """Let a process per range copy, all at once, when all of them are ready."""
+    """Copy with one process per range, concurrently, after all of them are ready."""
     processes = [_started(upstream, pages) for pages in ranges]
     for process in processes:
         assert process.stdout
         process.stdout.readline()
     before = time.perf_counter()
-    said = [json.loads(process.communicate("go\n")[0]) for process in processes]
+    results = [json.loads(process.communicate("go\n")[0]) for process in processes]
     seconds = time.perf_counter() - before
     if any(process.returncode for process in processes):
-        raise DefiniteError("a copy to Arrow failed", "See what it wrote above.")
-    upstream.took(name, sum(peak for _, peak, _ in said))
-    return Sample(seconds, sum(cpu for cpu, _, _ in said))
+        raise DefiniteError("a copy to Arrow failed", "See its output above.")
+    upstream.record_peak(name, sum(peak for _, peak, _ in results))
+    return Sample(seconds, sum(cpu for cpu, _, _ in results))
 
 
 def _started(upstream: Upstream, pages: PageRange) -> subprocess.Popen[str]:
@@ -201,7 +201,7 @@ def _started(upstream: Upstream, pages: PageRange) -> subprocess.Popen[str]:
 
 
 def _copy_to_arrow(url: str, snapshot: str, table: str, first: int, last: int) -> None:
-    """Be a subject: copy when told to; print CPU time, peak of memory and rows."""
+    """Copy in this process after a line on standard input; print CPU time, peak memory and rows."""
     captured, pages = CapturedTable.model_validate_json(table), PageRange(first, last)
     warm()
     print("ready", flush=True)
@@ -212,7 +212,7 @@ def _copy_to_arrow(url: str, snapshot: str, table: str, first: int, last: int) -
 
 
 def _ranges(upstream: Upstream, last: int) -> list[PageRange]:
-    """The ranges that two cores would copy, up to a page."""
+    """Return the ranges for two cores, up to a page."""
     with connect(upstream.server.url) as connection:
         found = copy_ranges(connection, upstream.table.name, 2)
     return [replace(pages, last=min(pages.last, last)) for pages in found if pages.first < last]
@@ -225,30 +225,30 @@ def _delta(
     with _watched() as watched:
         before = time.perf_counter()
         files = files_of_ranges(spark, upstream.server.url, upstream.snapshot, upstream.table, ranges, target)
-        DeltaBaseTable(spark, str(target), schema).create_of_files(files, upstream.snapshot.lsn)
+        DeltaBaseTable(spark, str(target), schema).create_from_files(files, upstream.snapshot.lsn)
         seconds = time.perf_counter() - before
-    upstream.took(name, watched.peak)
+    upstream.record_peak(name, watched.peak)
     shutil.rmtree(target)
     return Sample(seconds, watched.cpu)
 
 
-# -- what Spark takes --------------------------------------------------------------------------------------------------
+# -- memory and CPU time of Spark --------------------------------------------------------------------------------------
 
 
 class _Watched:
-    """Memory and CPU time of what this process has started, Postgres apart."""
+    """Memory and CPU time of the child processes, without Postgres."""
 
     def __init__(self) -> None:
         self.peak = 0
         self.cpu = 0.0
         self._seen: dict[int, float] = {}
-        self._at_first = {pid: _cpu(pid) for pid in _descendants()}
+        self._initial_cpu = {pid: _cpu(pid) for pid in _descendants()}
 
-    def look(self) -> None:
+    def sample(self) -> None:
         pids = _descendants()
         self.peak = max(self.peak, sum(_status(pid, "VmRSS") for pid in pids))
         self._seen |= {pid: _cpu(pid) for pid in pids}
-        self.cpu = sum(seconds - self._at_first.get(pid, 0.0) for pid, seconds in self._seen.items())
+        self.cpu = sum(seconds - self._initial_cpu.get(pid, 0.0) for pid, seconds in self._seen.items())
 
 
 @contextmanager
@@ -257,7 +257,7 @@ def _watched() -> Iterator[_Watched]:
 
     def watch() -> None:
         while not done.wait(0.1):
-            watched.look()
+            watched.sample()
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -266,11 +266,11 @@ def _watched() -> Iterator[_Watched]:
     finally:
         done.set()
         thread.join()
-        watched.look()
+        watched.sample()
 
 
 def _descendants() -> list[int]:
-    """The pids of the JVM and of Spark's workers, at any depth."""
+    """Return the pids of the JVM and of Spark's workers, at any depth."""
     parents = {pid: parent for pid, (name, parent, _) in _processes().items() if not name.startswith("postgres")}
     found = {os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
@@ -296,13 +296,13 @@ def _cpu(pid: int) -> float:
     return _processes().get(pid, ("", 0, 0.0))[2]
 
 
-def _status(pid: int, what: str) -> int:
-    """A size in bytes from the status of a process; 0 of one that is gone."""
+def _status(pid: int, field_name: str) -> int:
+    """Return a size in bytes from the status of a process; 0 if it has exited."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{what}:")), 0)
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field_name}:")), 0)
 
 
 if __name__ == "__main__":

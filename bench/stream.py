@@ -1,17 +1,17 @@
-"""From commit to durable change log, against `pg_recvlogical` that throws everything away.
+"""From commit to durable change log, compared with `pg_recvlogical` that discards its output.
 
-The subject is the capture of Penstock in a process of its own: receive, decode to typed Arrow, write to the change log
-with fsync, confirm. It is done when the log's durable frontier covers the last transaction. The reference is
-`pg_recvlogical` with the same plugin and publication, as text, to /dev/null: it decodes and keeps nothing.
+The subject is Penstock's capture in a separate process: receive, decode to typed Arrow, write to the change log with
+fsync, confirm. It ends when the durable frontier of the log reaches the last transaction. The reference is
+`pg_recvlogical` with the same plugin and publication, as text, to /dev/null: it decodes and stores nothing.
 
 ::
 
-    slots, one per contestant and round ─▶ load, once ─▶ rounds: each drains the same WAL from its own slot
+    slots, one per candidate and round ─▶ load, once ─▶ rounds: each drains the same WAL from its own slot
 
-Both are timed from START_REPLICATION, as the server logs it, so that neither pays for its start: imports and loading of
-compiled kernels here, the connection there. The reference ends with its process; the subject's process says when it saw
-the durable frontier there. Both ends lie behind a small transaction that follows the load. CPU time is that of the
-client process (the reference's includes its start, some milliseconds).
+Both are timed from START_REPLICATION, as logged by the server, so that startup is excluded: imports and loading of
+compiled kernels for the subject, the connection for the reference. The reference ends with its process; the process of
+the subject prints when the durable frontier reached the end. A small transaction follows the load, and both end after
+it. CPU time is that of the client process (for the reference, it includes its start, some milliseconds).
 
 Goal: at least 1.0 with transactions of 1,000 rows.
 """
@@ -50,7 +50,7 @@ _SETTINGS = {
     "max_replication_slots": "40",
     "autovacuum": "off",
 }
-_HEADER = ("", "rows a transaction", "rows", "seconds", "client CPU s", "rows/s", "MB/s", "ratio")
+_HEADER = ("", "rows per transaction", "rows", "seconds", "client CPU s", "rows/s", "MB/s", "ratio")
 _TABLE = """
 CREATE TABLE orders (
     id bigint PRIMARY KEY, customer integer NOT NULL, quantity smallint NOT NULL, status text NOT NULL, note text,
@@ -79,7 +79,7 @@ END $$;
 
 @dataclass(frozen=True)
 class Load:
-    """Changes that wait in the WAL, the slots before them and the position behind them."""
+    """Changes in the WAL, the slots before them and the position after them."""
 
     server: EmbeddedPostgres
     config: PostgresInstanceConfig
@@ -92,7 +92,9 @@ class Load:
         wanted = f'received replication command: START_REPLICATION SLOT "{slot}"'
         found = [line for line in self.server.log.read_text(errors="replace").splitlines() if wanted in line]
         if not found:
-            raise DefiniteError(f"the server's log does not mention the start of slot {slot}", "Report it.")
+            raise DefiniteError(
+                f"the server log has no START_REPLICATION for slot {slot}", "This is a bug: please report it."
+            )
         return float(found[-1].split()[0])
 
 
@@ -108,12 +110,12 @@ def run(quick: bool) -> float:
                 print_environment(load.server)
             measured, ratios[transaction] = _measure(load, rounds)
             rows += [[name, f"{transaction:,}", *figures] for name, figures in measured.items()]
-    print_table(f"{rounds} rounds; least / median / most", _HEADER, rows)
+    print_table(f"{rounds} rounds; min / median / max", _HEADER, rows)
     return ratios[1000].median
 
 
 def _measure(load: Load, rounds: int) -> tuple[dict[str, list[str]], Spread]:
-    """Let both drain the load, after a round that only warms up; return rows of the table and the ratio."""
+    """Drain the load with both, after a warm-up round; return rows of the table and the ratio."""
     volume = _volume(load)
     subject(load, 0)
     samples = alternate({_REFERENCE: partial(_reference, load), _PENSTOCK: partial(subject, load)}, rounds)
@@ -124,7 +126,7 @@ def _measure(load: Load, rounds: int) -> tuple[dict[str, list[str]], Spread]:
 
 @contextmanager
 def prepared_load(changes: int, transaction: int, rounds: int) -> Iterator[Load]:
-    """Make a server with changes in its WAL, and pairs of slots for the rounds from 0 on."""
+    """Start a server with changes in its WAL, and a pair of slots for each round, starting with 0."""
     with start_postgres(settings=_SETTINGS) as server, tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         server.execute(_TABLE)
         config = PostgresSource.from_url(server.url, "bench").create_instances(1)[0].prepare()
@@ -139,7 +141,7 @@ def prepared_load(changes: int, transaction: int, rounds: int) -> Iterator[Load]
 
 
 def subject(load: Load, number: int) -> Sample:
-    """Capture from a slot into a fresh log, until all is durable."""
+    """Capture from a slot into a new log, until all changes are durable."""
     config = load.config.model_copy(update={"slot": f"{_PENSTOCK}_{number}"})
     log = load.folder / f"{number}.log"
     SqliteLog(log).create(config.start())
@@ -166,12 +168,12 @@ def _reference(load: Load, number: int, output: str = os.devnull) -> Sample:
     _, status, usage = os.wait4(process.pid, 0)
     ended = time.time()
     if status:
-        raise DefiniteError(f"pg_recvlogical ended with status {status}", "See what it wrote above.")
+        raise DefiniteError(f"pg_recvlogical exited with status {status}", "See its output above.")
     return Sample(ended - load.began(slot), usage.ru_utime + usage.ru_stime)
 
 
 def _volume(load: Load) -> int:
-    """Return how many bytes the reference receives, from a round that is not timed."""
+    """Return the number of bytes that the reference receives, from an untimed round."""
     path = load.folder / "volume"
     _reference(load, 0, str(path))
     volume = path.stat().st_size
@@ -187,7 +189,7 @@ def _figures(changes: int, volume: int, taken: list[Sample]) -> list[str]:
 
 
 def _capture(log: Path, end: Lsn) -> None:
-    """Be the subject: capture as the configuration on standard input says, and print when all was durable."""
+    """Capture in this process, with the configuration from standard input; print the time at which all was durable."""
     config = PostgresInstanceConfig.model_validate_json(sys.stdin.read())
     warm()
     instance, stop, began = PostgresInstance(config, SqliteLog(log)), threading.Event(), []

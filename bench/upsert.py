@@ -1,15 +1,15 @@
-"""What a batch of a topic costs with ENVELOPE UPSERT, for a table of one size and of ten times that, against by hand.
+"""Cost of a topic batch with ENVELOPE UPSERT, for a table of one size and of ten times that, vs. hand-written code.
 
-A batch has 10,000 messages of JSON, keyed by id: 85 % rows, 15 % tombstones. It lies in a real broker, and is applied
-as `penstock run` does it: read, decoded, judged, folded, merged, and the table asked where it stands. The reference is
-what one writes by hand in `foreachBatch`: the same offsets by Spark's Kafka reader, `from_json`, the newest message of
-each key by `row_number`, then MERGE on the key, into a plain Delta table of the same rows; it takes corrupt messages
-for rows of nulls.
+A batch has 10,000 JSON messages, keyed by id: 85 % rows, 15 % tombstones. It is in a real broker, and is applied as by
+`penstock run`: read, decoded, validated, folded, merged, and the position of the table read back. The reference is a
+hand-written `foreachBatch`: the same offsets with Spark's Kafka reader, `from_json`, the newest message of each key by
+`row_number`, then MERGE on the key, into a plain Delta table with the same rows; it treats corrupt messages as rows of
+nulls.
 
-Keys are *recent*, the newest 5 % of the table, or *random*, from all of it. Subject and reference take turns, and so
-do the two sizes; the first round is not counted.
+Keys are *recent*, the newest 5 % of the table, or *random*, from the whole table. Subject and reference alternate, and
+so do the two sizes; the first round is not counted.
 
-Goals, with recent keys: ten times the rows cost at most 1.3 times as much; at most 0.8 of the reference.
+Goals, with recent keys: ten times the rows cost at most 1.3 times as much; at most 0.8 times the cost of the reference.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from bench.growing import first_key, grown
 from bench.rounds import Sample, size, timed
+from bench.scaling import first_key, growth_ratio
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.changelog.sqlite.log import SqliteLog
-from penstock.engine.table import FollowedTable
-from penstock.engine.topic_apply import TopicApply
+from penstock.engine.table import RunningTable
 from penstock.formats import JsonFormat, resolve
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.kafka.apply.merge import TopicApply
 from penstock.sources.kafka.client_settings import spark_options
 from penstock.sources.kafka.config import KafkaConfig
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions
-from penstock.sources.kafka.ticks import OffsetRange, assigned, tick_row, tick_table
+from penstock.sources.kafka.ticks import OffsetRange, assignment_options, tick_row, tick_table
 from penstock.sources.kafka.topic_log import TopicLog
-from penstock.sources.kafka.topic_table import FollowedTopic, TopicTable
+from penstock.sources.kafka.topic_table import SourceTopic, TopicTable
 from penstock.sources.kafka.with_options import KafkaWithOptions
 from penstock.sources.polling_steps import Numbering, inserted
 from penstock.spark.session import session
@@ -64,13 +64,13 @@ _VALUE = "customer BIGINT, status STRING, note STRING, amount BIGINT, weight DOU
 
 
 def run(quick: bool) -> float:
-    """Measure, print, and return what ten times the rows cost with recent keys."""
+    """Measure, print, and return the cost ratio for ten times the rows with recent keys."""
     rows, rounds = size(100_000 if quick else 1_000_000, 3 if quick else 7)
     sizes = (rows, 10 * rows)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, start_kafka(Path(folder) / "kafka") as broker:
         spark = session("bench", master="local[2]")
-        tables = [_Table.made(spark, broker, Path(folder) / str(n), n, min(_BATCH, rows // 100)) for n in sizes]
-        ratio = grown(tables, rounds, "messages")
+        tables = [_Table.created(spark, broker, Path(folder) / str(n), n, min(_BATCH, rows // 100)) for n in sizes]
+        ratio = growth_ratio(tables, rounds, "messages")
         spark.stop()
     return ratio
 
@@ -84,36 +84,36 @@ class _Table:
     broker: KafkaBroker
     log: TopicLog
     made_by: TopicTable
-    table: FollowedTable
+    table: RunningTable
     plain: str
     offsets: list[int]
-    """Where each batch ends, from the beginning on."""
+    """The end offset of each batch, after the start offset."""
     batch: int
-    """How many messages a batch has."""
+    """The number of messages of a batch."""
 
     @classmethod
-    def made(cls, spark: SparkSession, broker: KafkaBroker, folder: Path, rows: int, batch: int) -> _Table:
-        """Make both tables of so many rows, and an empty topic."""
+    def created(cls, spark: SparkSession, broker: KafkaBroker, folder: Path, rows: int, batch: int) -> _Table:
+        """Create both tables with `rows` rows, and an empty topic."""
         name = f"orders{rows}"
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
-        topic = FollowedTopic(name=name, id=None, offsets=(0,))
+        topic = SourceTopic(name=name, id=None, offsets=(0,))
         formats = resolve(JsonFormat(columns=_KEY)), resolve(JsonFormat(columns=_VALUE))
-        captured = TopicTable.made(TableName("topic", name), None, topic, *formats, EnvelopeKind.UPSERT)
+        captured = TopicTable.create(TableName("topic", name), None, topic, *formats, EnvelopeKind.UPSERT)
         given = {"broker": broker.bootstrap, "topic": name, "key_format": "json", "value_format": "json"}
         what = KafkaSqlOptions.given(**given, envelope={"kind": "upsert"})
-        config = KafkaConfig.made(name, what, KafkaWithOptions(), [captured])
+        config = KafkaConfig.create(name, what, KafkaWithOptions(), [captured])
         (folder / "state").mkdir(parents=True)
         log = config.reading(SqliteLog(folder / "log.db"), folder / "state")
         assert isinstance(log, TopicLog)
         log.create(Lsn(1))
         table = _followed(folder, spark, config, captured)
         table.base.create(_rows(spark, rows), Lsn(1))
-        table.look_up()
+        table.load_state()
         _rows(spark, rows).write.format("delta").save(str(folder / "plain"))
         return cls(rows, spark, broker, log, captured, table, str(folder / "plain"), [0], batch)
 
-    def applied(self, keys: str) -> Iterator[Sample]:
+    def apply_batches(self, keys: str) -> Iterator[Sample]:
         """Apply one batch after the other to the base table."""
         for number in count(len(self.offsets) - 1):
             self._written(number, keys)
@@ -124,7 +124,7 @@ class _Table:
         TopicApply(self.spark, self.log, self.table).merge(self.table.at, upto)
         assert self.table.at.position == upto
 
-    def by_hand(self, keys: str) -> Iterator[Sample]:
+    def merge_by_hand(self, keys: str) -> Iterator[Sample]:
         """Merge the same batches into the plain table."""
         for number in count(len(self.offsets) - 1):
             self._written(number, keys)
@@ -132,11 +132,13 @@ class _Table:
 
     def _merge_by_hand(self, first: int, last: int) -> None:
         ranges = [OffsetRange(self.made_by.topic.name, 0, first, last)]
-        options = assigned(spark_options(self.log.what, self.log.how, self.log.source, self.log.state), ranges)
+        options = assignment_options(
+            spark_options(self.log.what, self.log.how, self.log.source, self.log.state), ranges
+        )
         _merge_by_hand(self.spark, self.spark.read.format("kafka").options(**options).load(), self.plain)
 
     def _written(self, number: int, keys: str) -> None:
-        """Write a batch into the topic, and its tick into the log, unless that was done."""
+        """Write a batch into the topic, and its tick into the log, unless already written."""
         if number + 1 < len(self.offsets):
             return
         producer = Producer({"bootstrap.servers": self.broker.bootstrap, "linger.ms": 20, "log_level": 0})
@@ -161,16 +163,16 @@ class _Table:
             writer.publish([chunk], Lsn(number + 2), committed_at=now)
 
 
-def _followed(folder: Path, spark: SparkSession, config: KafkaConfig, captured: TopicTable) -> FollowedTable:
+def _followed(folder: Path, spark: SparkSession, config: KafkaConfig, captured: TopicTable) -> RunningTable:
     catalog = Catalog(folder / "penstock.db")
     source = SourceRecord(config.source, "KAFKA", "{}", config.model_dump_json(), SourceState.READY)
     record = TableRecord(config.source, captured.name, "orders", TableState.LIVE)
     catalog.add_sources([(source, [record])])
-    return FollowedTable(folder, catalog, record, captured, SparkTables(spark))
+    return RunningTable(folder, catalog, record, captured, SparkTables(spark))
 
 
 def _rows(spark: SparkSession, rows: int) -> DataFrame:
-    """Return rows in the order of their key, in files of half a million."""
+    """Return rows in key order, in files of half a million rows."""
     n = F.col("id")
     status = F.element_at(F.array(*map(F.lit, ("new", "paid", "shipped", "returned"))), (n % 4 + 1).cast("int"))
     return spark.range(0, rows, 1, max(2, rows // _FILE_ROWS)).select(

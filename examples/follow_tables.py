@@ -1,12 +1,12 @@
-"""Follow tables of a home with Spark, wherever Spark runs: on this machine, or on a cluster.
+"""Follow tables of a home with Spark, on this machine or on a cluster.
 
     python examples/follow_tables.py HOME SOURCE public.account,public.transfer CHECKPOINT OUTPUT
 
-The first run begins with the tables as they are, later ones go on from the checkpoint. Each micro-batch ends between
-two transactions, and becomes one file of JSON lines in OUTPUT, named after the batch: a batch that Spark repeats
-overwrites its file with the same rows. At the end it prints how many rows each table has now.
+The first run starts with a snapshot of the tables; later runs resume from the checkpoint. Each micro-batch ends at a
+transaction boundary and is written to one file of JSON lines in OUTPUT, named after the batch: a batch that Spark
+repeats overwrites its file with the same rows. At the end the program prints the number of rows of each table.
 
-Where Spark runs is for Spark's own settings to say: `spark.master` in spark-defaults.conf, for example, or
+Spark's own settings determine where it runs: `spark.master` in spark-defaults.conf, for example, or
 `PYSPARK_SUBMIT_ARGS="--master spark://host:7077 pyspark-shell"`.
 """
 
@@ -21,7 +21,7 @@ import penstock
 
 
 def main(home: str, source: str, tables: str, checkpoint: str, output: str) -> None:
-    """Read what is there, then stop."""
+    """Read all available changes, then stop."""
     spark = penstock.configure(SparkSession.builder.appName("follow tables")).getOrCreate()
 
     def write(batch: DataFrame, number: int) -> None:

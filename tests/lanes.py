@@ -1,18 +1,18 @@
-"""How tests are divided among workers: one lane for all that needs Spark, and a lane for each other file.
+"""Divide tests among workers: one lane for all tests that need Spark, and one lane for each other file.
 
 ::
 
     spark   every test with the fixture `spark` ──▶ one worker, one session, one JVM
-    a file  all other tests of a file, together ──▶ whichever worker is free
+    a file  all other tests of a file, together ──▶ any idle worker
 
-A session of Spark takes ten seconds to start and warms up over minutes, and two of them are slower on two cores than
-one. The lane of Spark is therefore handed out first, and the other files keep the other workers busy meanwhile; files
-in `LONGEST` come first among them, since a long file that is begun last keeps one worker busy while the others wait.
+A Spark session takes ten seconds to start and minutes to warm up, and on two cores two sessions are slower than one.
+The Spark lane is therefore scheduled first, while the other workers run the other files. Files in `LONGEST` come first
+among them: a long file that starts last would keep one worker busy while the others are idle.
 
-Only workers know which fixtures a test has, and the controller hands out tests by their names: a worker writes the
-names of the lane of Spark into a file, which the controller has named to it, before it reports what it has collected.
+Only workers know the fixtures of a test, and the controller schedules tests by name. Before a worker reports its
+collection, it writes the names of the Spark lane into a file whose path it got from the controller.
 
-Runs with ``--dist loadfile`` are divided so (`make test`). A run in one process keeps the order of the folders.
+This applies to runs with ``--dist loadfile`` (`make test`). A run in one process keeps the order of the folders.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ __all__ = ["LANE", "LONGEST", "SPARK", "LaneNames", "Lanes", "divide"]
 SPARK = "spark"
 """The fixture that puts a test into the lane of the same name."""
 LANE = pytest.mark.lane(SPARK)
-"""The marker of a test that asks for the fixture when it runs."""
+"""The marker of a test that requests the fixture at run time."""
 
 LONGEST: tuple[str, ...] = (
     "tests/cli/test_bad_input.py",
     "tests/embedded/test_postgres.py",
-    "tests/sources/kafka/transactions/test_following.py",
+    "tests/sources/kafka/transactions/test_instance.py",
 )
-"""Files without Spark that take longer than a minute, the longest first: see the end of a run of `make test`."""
+"""Files without Spark that take longer than a minute, longest first; `make test` prints the slowest files last."""
 
 
 class LaneNames:
-    """The names of the tests that need Spark, as workers tell them to the controller; a plugin of the controller."""
+    """Controller plugin: the names of the tests that need Spark, as reported by the workers."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-lanes-")
@@ -49,7 +49,7 @@ class LaneNames:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Name the file to a worker of xdist, before it starts."""
+        """Pass the path of the file to an xdist worker before it starts."""
         node.workerinput["lanes"] = str(self.file)
 
     def pytest_unconfigure(self) -> None:
@@ -57,12 +57,12 @@ class LaneNames:
         self._folder.cleanup()
 
     def read(self) -> frozenset[str]:
-        """Return the names; all workers have written the same ones by the time that tests are handed out."""
+        """Return the names. Every worker writes the same names before scheduling begins."""
         return frozenset(json.loads(self.file.read_text(encoding="utf-8")))
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]
-    """Hands out lanes, not tests."""
+    """Schedules whole lanes instead of single tests."""
 
     def __init__(self, config: pytest.Config, log: Any, names: LaneNames) -> None:
         super().__init__(config, log)
@@ -76,7 +76,7 @@ class Lanes(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def divide(items: list[pytest.Item], file: Path) -> None:
-    """Bring tests into the order in which lanes are handed out, in place; write the names of the lane of Spark."""
+    """Sort tests in place by the order in which lanes are scheduled; write the names of the Spark lane."""
     rank = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: (not _needs_spark(item), rank.get(item.nodeid.partition("::")[0], len(rank))))
     written = file.with_suffix(f".{id(items)}")

@@ -1,8 +1,8 @@
-"""The tests that talk to Postgres, on one version after the other: ``python -m tests.matrix 14 15 16 17 18``.
+"""Run the tests that need Postgres on one version after the other: ``python -m tests.matrix 14 15 16 17 18``.
 
-With ``--source``, those of the Postgres source alone, as `make test-deep` runs them. Tests that need no server are
-left out: their result does not depend on its version. Arguments after the versions (``-x``, ``-k …``) go to pytest. At
-the end a table says what passed where, and the exit code is 1 if anything failed anywhere.
+With ``--source``, run only the tests of the Postgres source, as `make test-deep` does. Tests that need no server are
+deselected: their result does not depend on its version. Arguments after the versions (``-x``, ``-k …``) are passed to
+pytest. A table at the end shows the result for each version; the exit code is 1 if any test failed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.testing.postgres import VERSION_VARIABLE, programs, versions
-from tests.facing_postgres import FACING_POSTGRES
+from tests.postgres_only import POSTGRES_ONLY
 
 SOURCE = ("tests/sources/postgres",)
 ALL = (*SOURCE, "tests/engine", "tests/cli", "tests/demo")
@@ -25,7 +25,7 @@ ALL = (*SOURCE, "tests/engine", "tests/cli", "tests/demo")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a version did: pytest's exit code and last line."""
+    """The result for one version: pytest's exit code and last line."""
 
     version: int
     code: int
@@ -33,16 +33,16 @@ class Outcome:
     seconds: float
 
     def row(self) -> str:
-        """One line of the table."""
+        """Return one line of the table."""
         return (
             f"{self.version:>8}  {'passed' if self.code == 0 else 'FAILED':<6}  {self.seconds:5.0f} s  {self.summary}"
         )
 
 
 def run(version: int, folders: Sequence[str], options: list[str]) -> Outcome:
-    """Run the tests on one version, showing what pytest shows."""
+    """Run the tests on one version, and print the output of pytest."""
     programs(version)
-    command = [sys.executable, "-m", "pytest", *folders, "-q", "-m", "not deep", FACING_POSTGRES]
+    command = [sys.executable, "-m", "pytest", *folders, "-q", "-m", "not deep", POSTGRES_ONLY]
     environment = {**os.environ, VERSION_VARIABLE: str(version)}
     began, last = time.monotonic(), ""
     print(f"\nPostgres {version}", flush=True)
@@ -55,16 +55,18 @@ def run(version: int, folders: Sequence[str], options: list[str]) -> Outcome:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the versions that were named, or all."""
+    """Run the tests on the given versions, or on all."""
     folders = SOURCE if "--source" in arguments[:1] else ALL
     arguments = arguments[1:] if folders == SOURCE else arguments
-    asked = [int(argument) for argument in itertools.takewhile(str.isdigit, arguments)]
-    unknown = set(asked) - set(versions())
+    requested = [int(argument) for argument in itertools.takewhile(str.isdigit, arguments)]
+    unknown = set(requested) - set(versions())
     if unknown:
-        print(f"there is no Postgres {sorted(unknown)} to test on; name some of {list(versions())}", file=sys.stderr)
+        print(
+            f"unsupported Postgres versions: {sorted(unknown)}; supported versions: {list(versions())}", file=sys.stderr
+        )
         return 2
-    options = arguments[len(asked) :]
-    outcomes = [run(version, folders, options) for version in asked or versions()]
+    options = arguments[len(requested) :]
+    outcomes = [run(version, folders, options) for version in requested or versions()]
     print("\nPostgres  result     time  tests", *(outcome.row() for outcome in outcomes), sep="\n")
     return int(any(outcome.code != 0 for outcome in outcomes))
 

@@ -1,8 +1,8 @@
-"""The seed of tests that draw their input: the same in every run, unless PENSTOCK_TEST_SEED says otherwise.
+"""The seed of tests with random input: the same in every run, unless PENSTOCK_TEST_SEED is set.
 
-A run of the suite is a statement about a change, so two runs on the same tree draw the same input. To explore, set
-``PENSTOCK_TEST_SEED=random`` (or a number, to repeat a run): Hypothesis and the tests below then draw other input. A
-test that fails prints its seed.
+A run of the suite tests a change, so two runs on the same tree use the same input. To explore, set
+``PENSTOCK_TEST_SEED=random`` (or a number, to repeat a run): Hypothesis and the tests that call `seed` then use other
+input. A test that fails prints its seed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The servers that all tests of a run share: one Kafka broker and one schema registry, started when a test needs them.
+"""The servers shared by all tests of a run: one Kafka broker and one schema registry, started on demand.
 
 ::
 
@@ -7,12 +7,12 @@
     xdist worker:    ServerClient ── handle("broker", folder) ──▶ SharedBroker, a picklable handle
 
 The process that runs pytest owns the servers: the xdist controller, or the only process of a run without xdist. It
-stops them at the end of the run; if it dies, their watches kill them. Each request is answered by a thread of its own,
-so that a server that is starting delays only the tests that wait for it. A server that fails to start fails for every
-test that needs it, and is not tried again.
+stops them at the end of the run; if it dies, their watch processes kill them. A separate thread answers each request,
+so that a starting server delays only the tests that wait for it. If a server fails to start, every test that needs it
+gets the error; the start is not retried.
 
-Tests cannot stop or restart a shared server, and keep to topics and subjects of their own: `unique` names them. A test
-that needs to stop a server starts one of its own.
+Tests cannot stop or restart a shared server, and use topics and subjects with names from `unique`. A test that needs to
+stop a server starts a private one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import pytest
 
 from penstock.testing.java_server import JavaServer
 from penstock.testing.kafka import start_kafka
-from penstock.testing.kafka_security import GuardedDoors
+from penstock.testing.kafka_security import SecureListeners
 from penstock.testing.registry import register_schema, start_registry
 from penstock.testing.tls import has_openssl
 
@@ -42,29 +42,29 @@ PLUGIN = "penstock-servers"
 
 
 class HasBootstrap(Protocol):
-    """A broker to connect to: the shared one, or a test's own."""
+    """A broker to connect to: shared, or private to a test."""
 
     @property
     def bootstrap(self) -> str:
-        """Where clients connect: host and port."""
+        """Return the address for clients: host and port."""
 
 
 @dataclass(frozen=True)
 class SharedBroker:
-    """The broker of the run. It has guarded doors where openssl is installed."""
+    """The broker of the run. It has secure listeners if openssl is installed."""
 
     bootstrap: str
-    guarded: GuardedDoors | None
+    guarded: SecureListeners | None
 
     @property
-    def doors(self) -> GuardedDoors:
-        """The doors with logins and TLS; tests that need them skip where openssl is missing."""
+    def doors(self) -> SecureListeners:
+        """Return the listeners with SASL and TLS; skip the test if openssl is missing."""
         if self.guarded is None:
             pytest.skip("openssl is not installed")
         return self.guarded
 
     def add_user(self, name: str, password: str) -> None:
-        """Add a user who can log in at the guarded door."""
+        """Add a user for the SASL listener."""
         self.doors.add_user(self.bootstrap, name, password)
 
 
@@ -91,9 +91,9 @@ Start = Callable[[Path], tuple[JavaServer, object]]
 
 
 def start_shared_broker(folder: Path) -> tuple[JavaServer, SharedBroker]:
-    """Start a broker with all doors that this machine can have."""
+    """Start a broker, with secure listeners if openssl is installed."""
     guarded = has_openssl()
-    broker = start_kafka(folder, guarded=guarded, session_seconds=60)  # it is never killed, and workers keep it waiting
+    broker = start_kafka(folder, guarded=guarded, session_seconds=60)  # never killed; busy workers delay it
     return broker, SharedBroker(broker.bootstrap, broker.doors if guarded else None)
 
 
@@ -107,7 +107,7 @@ SERVERS: Mapping[str, Start] = {"broker": start_shared_broker, "registry": start
 
 
 class StartedOnce:
-    """A server that the first request starts, and that later ones find."""
+    """A server that is started by the first request and reused by later ones."""
 
     def __init__(self, start: Start) -> None:
         self._start, self._lock = start, threading.Lock()
@@ -115,7 +115,7 @@ class StartedOnce:
         self._error: Exception | None = None
 
     def handle(self, folder: Path) -> object:
-        """Return the handle, after the start in `folder` if there was none; raise the error of a start that failed."""
+        """Return the handle; start the server in `folder` first if needed. Raise the error of a failed start."""
         with self._lock:
             if self._error is not None:
                 raise self._error
@@ -128,7 +128,7 @@ class StartedOnce:
             return self._started[1]
 
     def stop(self) -> None:
-        """Stop the server. One that is just starting is left to its watch: the run was interrupted."""
+        """Stop the server. If it is still starting, the run was interrupted, and its watch process stops it."""
         if not self._lock.acquire(blocking=False):
             return
         started, self._started = self._started, None
@@ -139,7 +139,7 @@ class StartedOnce:
 
 
 class ServerOwner:
-    """The servers, in the process that runs pytest; as a pytest plugin it tells xdist workers where to ask for them."""
+    """The servers, in the process that runs pytest; a pytest plugin that passes its address to the xdist workers."""
 
     def __init__(self, servers: Mapping[str, Start] = SERVERS) -> None:
         self._servers = {name: StartedOnce(start) for name, start in servers.items()}
@@ -163,16 +163,16 @@ class ServerOwner:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker of xdist, before it starts."""
+        """Pass the address to an xdist worker before it starts."""
         node.workerinput["servers"] = self.address()
 
     @pytest.hookimpl
     def pytest_unconfigure(self) -> None:
-        """Stop what was started."""
+        """Stop the servers."""
         self.stop()
 
     def stop(self) -> None:
-        """Answer no more requests, and stop the servers."""
+        """Stop answering requests, and stop the servers."""
         self._stopped = True
         if self._listener is not None and self._accepting is not None:
             with suppress(OSError, EOFError):
@@ -198,7 +198,7 @@ class ServerOwner:
 
 @dataclass(frozen=True)
 class ServerClient:
-    """The servers of the run, for a worker of xdist."""
+    """The servers of the run, for an xdist worker."""
 
     host: str
     port: int
@@ -216,8 +216,8 @@ class ServerClient:
 
 def servers_of(config: pytest.Config) -> ServerOwner | ServerClient:
     """Return the plugin for this process."""
-    told = getattr(config, "workerinput", None)
-    return ServerOwner() if told is None else ServerClient(*told["servers"])
+    workerinput = getattr(config, "workerinput", None)
+    return ServerOwner() if workerinput is None else ServerClient(*workerinput["servers"])
 
 
 def _picklable(error: Exception) -> Exception:

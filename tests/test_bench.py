@@ -1,6 +1,6 @@
-"""The benchmarks run and end in their figure; what the figure is, is no matter of a test.
+"""Each benchmark runs and prints its figure last; the value of the figure is not tested.
 
-Those that need Spark run one after the other in one process: its JVM is started and warmed up once.
+Benchmarks that need Spark run in one process, one after the other: its JVM starts and warms up once.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 ROWS_IN_SPARK = {"apply": 2000, "latency": 2000, "live": 20_000, "read": 20_000, "snapshot": 20_000, "upsert": 2000}
-ONE_AFTER_THE_OTHER = """
+RUN_ALL = """
 import contextlib, io, json, os, sys, traceback
 from bench.__main__ import main
 
 found = {}
 for name, rows in json.loads(sys.argv[1]).items():
     os.environ["PENSTOCK_BENCH_ROWS"] = str(rows)
-    with contextlib.redirect_stdout(io.StringIO()) as told:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
         try:
             code = main([name, "--quick"])
         except Exception:
             traceback.print_exc()
             code = 1
-    found[name] = [code, told.getvalue()]
+    found[name] = [code, output.getvalue()]
 print(json.dumps(found))
 """
-"""Prints, for each benchmark, its exit code and what it printed."""
+"""Prints the exit code and the output of each benchmark."""
 
 
 def started(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
@@ -47,13 +47,13 @@ def bench(*arguments: str, rows: int = 2000) -> subprocess.CompletedProcess[str]
 
 @pytest.fixture(scope="module")
 def in_spark() -> dict[str, str]:
-    """What each benchmark that needs Spark has printed; all of them ended well."""
-    command = [sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps(ROWS_IN_SPARK)]
+    """Return the output of each benchmark that needs Spark, after checking that all of them succeeded."""
+    command = [sys.executable, "-c", RUN_ALL, json.dumps(ROWS_IN_SPARK)]
     done = started(command, PENSTOCK_BENCH_SECONDS="5")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert {name: code for name, (code, _) in found.items()} == dict.fromkeys(ROWS_IN_SPARK, 0), done.stderr
-    return {name: told for name, (_, told) in found.items()}
+    return {name: output for name, (_, output) in found.items()}
 
 
 @pytest.mark.deep
@@ -76,14 +76,14 @@ def test_formats_ends_with_its_ratio() -> None:
     done = bench("formats", "--quick", rows=500)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"ratio formats \d+\.\d\d", done.stdout.splitlines()[-1])
-    for contestant in ("Avro", "JSON", "Protobuf", "records to Arrow", "pyarrow.json"):
-        assert contestant in done.stdout
+    for candidate in ("Avro", "JSON", "Protobuf", "records to Arrow", "pyarrow.json"):
+        assert candidate in done.stdout
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("name", "figure", "told"),
+    ("name", "figure", "expected"),
     [
         ("apply", "ratio", ["recent keys: ", "random keys: "]),
         ("latency", "p50_ms", ["synchronous_commit=on"]),
@@ -97,10 +97,12 @@ def test_formats_ends_with_its_ratio() -> None:
         ("upsert", "ratio", ["recent keys: ", "random keys: ", "messages/s"]),
     ],
 )
-def test_in_spark_it_ends_with_its_figure(in_spark: dict[str, str], name: str, figure: str, told: list[str]) -> None:
+def test_spark_benchmark_ends_with_its_figure(
+    in_spark: dict[str, str], name: str, figure: str, expected: list[str]
+) -> None:
     printed = in_spark[name]
     assert re.fullmatch(rf"{figure} {name} \d+\.\d\d", printed.splitlines()[-1])
-    assert [part for part in told if part not in printed] == []
+    assert [part for part in expected if part not in printed] == []
 
 
 def test_without_a_name_the_benchmarks_are_listed() -> None:
@@ -109,7 +111,7 @@ def test_without_a_name_the_benchmarks_are_listed() -> None:
     assert any(line.startswith("stream ") for line in done.stdout.splitlines())
 
 
-def test_an_unknown_benchmark_is_refused() -> None:
+def test_unknown_benchmark_is_rejected() -> None:
     done = bench("steam")
     assert done.returncode == 2
     assert "steam" in done.stderr

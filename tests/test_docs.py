@@ -1,4 +1,4 @@
-"""Docs cannot rot: the reference is what the code says, and what pages show can be typed."""
+"""Docs stay correct: the reference matches the code, and the commands and statements on the pages are valid."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.cli.main import app
 from penstock.errors import UsageError
 from penstock.executor import described_source, parsed
 from penstock.spark.jars import locked_jars
-from penstock.sql.script import divided
+from penstock.sql.script import split_statements
 from penstock.sql.statements import CreateSource
 from tests.test_layers import MAY_IMPORT
 
@@ -54,7 +54,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def section(command: str) -> str:
-    """Return what the reference says of one command."""
+    """Return the section of the reference about one command."""
     text = (FOLDER / "cli.md").read_text(encoding="utf-8")
     return text.partition(f"## penstock {command}\n")[2].partition("\n## ")[0]
 
@@ -65,7 +65,7 @@ def option_names(command: Any) -> set[str]:
 
 
 def typed_commands(path: Path) -> Iterator[list[str]]:
-    """Yield the words of each ``penstock`` command that a page shows to be typed."""
+    """Yield the words of each ``penstock`` command in the shell blocks of a page."""
     for block in blocks(path, "sh"):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
@@ -74,7 +74,7 @@ def typed_commands(path: Path) -> Iterator[list[str]]:
 
 
 def unknown_words(words: list[str]) -> list[str]:
-    """Return what of a command the command line would refuse."""
+    """Return the words of a command that the command line would reject."""
     if words[0] in ("--help", "--version"):
         return []
     if words[0] not in COMMANDS:
@@ -103,12 +103,12 @@ def test_the_reference_is_current(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("page", ["reference/tail.md", "reference/spark-source.md", "design.md"])
-def test_nothing_says_that_ordinals_have_no_gaps(page: str) -> None:
-    """They are given before it is known what is rolled back; see `test_ordinals_rise_with_gaps`."""
+def test_pages_document_gaps_in_ordinals(page: str) -> None:
+    """Ordinals are assigned before it is known which changes are rolled back; see `test_ordinals_rise_with_gaps`."""
     parts = re.split(r"\n(?=[-|])", (DOCS / page).read_text("utf-8"))
-    said = [part for part in parts if re.search(r"\| `_?ordinal`|\*ordinal\*", part)]
-    assert said
-    assert [part for part in said if not {"rises", "gaps"} <= set(re.findall(r"\w+", part))] == []
+    passages = [part for part in parts if re.search(r"\| `_?ordinal`|\*ordinal\*", part)]
+    assert passages
+    assert [part for part in passages if not {"rises", "gaps"} <= set(re.findall(r"\w+", part))] == []
 
 
 SOURCES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")}
@@ -117,10 +117,10 @@ SOURCES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "src").rgl
 @pytest.mark.parametrize(
     "line", [line for lines in DETECTED.values() for line in lines], ids=lambda line: line.what[:50]
 )
-def test_what_is_detected_is_said_by_the_code_and_shown_by_a_test(line: Detected) -> None:
+def test_each_documented_detection_has_a_message_and_a_test(line: Detected) -> None:
     if line.says:
         joined = (re.sub(r'"\s*\n\s*f?"', "", text) for text in SOURCES.values())
-        assert any(line.says in text for text in joined), "no message has these words"
+        assert any(line.says in text for text in joined), "no message in src contains this text"
     path, _, name = line.test.partition("::")
     text = (ROOT / path).read_text(encoding="utf-8")
     name, _, case = name.partition("[")
@@ -128,7 +128,7 @@ def test_what_is_detected_is_said_by_the_code_and_shown_by_a_test(line: Detected
     assert case.rstrip("]").partition("-")[2] in text
 
 
-def test_every_page_of_the_reference_is_made() -> None:
+def test_every_page_of_the_reference_is_generated() -> None:
     assert {path.name for path in FOLDER.iterdir()} == set(pages())
 
 
@@ -157,7 +157,7 @@ def test_the_design_names_every_layer() -> None:
     assert {layer for layer in layers if f"`{layer}`" not in text} == set()
 
 
-def test_the_coordinates_of_packages_are_the_locked_ones() -> None:
+def test_documented_package_coordinates_match_the_lock() -> None:
     text = (DOCS / "how-to" / "run-on-your-own-spark.md").read_text(encoding="utf-8")
     named = [jar for jar in locked_jars() if jar.artifact.startswith(("delta-spark", "spark-sql-kafka"))]
     assert len(named) == 2
@@ -165,24 +165,24 @@ def test_the_coordinates_of_packages_are_the_locked_ones() -> None:
     assert f"--packages {listed} " in text
 
 
-# -- what pages show ---------------------------------------------------------------------------------------------------
+# -- examples on pages -------------------------------------------------------------------------------------------------
 
 
 @every_page
-def test_python_is_python_and_uses_names_that_exist(path: Path) -> None:
+def test_python_examples_parse_and_use_existing_names(path: Path) -> None:
     for block in blocks(path, "python"):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                known = {"penstock": set(penstock.__all__), "home": vars(penstock.Home), "live": vars(penstock.Live)}
+                known = {"penstock": set(penstock.__all__), "home": dir(penstock.Home), "live": dir(penstock.Live)}
                 names = known.get(node.value.id)
                 extra = {"position", "positions", "timestamp"} if node.value.id == "live" else set()
                 assert names is None or node.attr in {*names, *extra}, ast.unparse(node)
 
 
 @every_page
-def test_commands_can_be_typed(path: Path) -> None:
-    refused = {" ".join(words): unknown_words(words) for words in typed_commands(path) if words}
-    assert {line: words for line, words in refused.items() if words} == {}
+def test_commands_are_valid(path: Path) -> None:
+    unknown = {" ".join(words): unknown_words(words) for words in typed_commands(path) if words}
+    assert {line: words for line, words in unknown.items() if words} == {}
 
 
 @every_page
@@ -193,15 +193,15 @@ def test_make_targets_exist(path: Path) -> None:
 
 
 @every_page
-def test_statements_can_be_typed(path: Path) -> None:
+def test_statements_are_valid(path: Path) -> None:
     for block in blocks(path, "sql"):
-        for piece in divided(block):
+        for piece in split_statements(block):
             statement = parsed(piece.text, piece.begins)
             if isinstance(statement, CreateSource):
                 described_source(statement)
 
 
-def test_the_wrong_statement_of_the_guide_is_told_like_that() -> None:
+def test_error_example_of_the_guide_matches_the_message() -> None:
     (shown,) = blocks(DOCS / "how-to" / "write-statements.md", "text")
     with pytest.raises(UsageError) as caught:
         parsed(
@@ -210,17 +210,17 @@ def test_the_wrong_statement_of_the_guide_is_told_like_that() -> None:
     assert f"{caught.value}\n" == shown
 
 
-def test_a_command_that_does_not_exist_is_seen() -> None:
-    assert unknown_words(["mend", "shop"]) == ["mend"]
+def test_unknown_words_of_a_command_are_found() -> None:
+    assert unknown_words(["fix", "shop"]) == ["fix"]
     assert unknown_words(["sql", "SELECT 1", "--as-if", "x"]) == ["--as-if", "x"]
     assert unknown_words(["run", "postgresql://u@h/d", "--name", "shop"]) == []
 
 
-# -- links and places --------------------------------------------------------------------------------------------------
+# -- links and paths ---------------------------------------------------------------------------------------------------
 
 
 @every_page
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links_resolve(path: Path) -> None:
     for target in LINK.findall(prose(path)):
         if target.startswith(("https://", "http://")):
             continue
@@ -238,7 +238,7 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_place_of_one_machine_is_named(path: Path) -> None:
+def test_no_local_path_is_mentioned(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert re.findall(r"(?<![\w.])/(?:work|root|home|Users|tmp)/\S*", text) == []
     assert str(ROOT) not in text

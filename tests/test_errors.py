@@ -1,4 +1,4 @@
-"""Every error crosses process borders: it pickles, and comes back with all that it knew."""
+"""Every error survives pickling with all its attributes, so it can cross process boundaries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def descendants(root: type[PenstockError]) -> Iterator[type[PenstockError]]:
 
 
 def everywhere() -> list[type[PenstockError]]:
-    """All errors, those that other modules add included."""
+    """Return all errors, including those defined in other modules."""
     for package in ("sources", "changelog", "catalog", "engine", "sql"):
         for module in pkgutil.walk_packages([*penstock.__path__], "penstock."):
             if module.name.startswith(f"penstock.{package}"):
@@ -31,13 +31,11 @@ def everywhere() -> list[type[PenstockError]]:
 
 def test_every_error_pickles() -> None:
     for kind in everywhere():
-        made = (
-            kind("public.t", 7, "it broke", "mend it") if issubclass(kind, TableError) else kind("it broke", "mend it")
-        )
+        made = kind("public.t", 7, "it broke", "fix it") if issubclass(kind, TableError) else kind("it broke", "fix it")
         back = pickle.loads(pickle.dumps(made))
         assert type(back) is kind
-        assert (back.message, back.hint, back.exit_code) == ("it broke", "mend it", kind.exit_code)
-        assert str(back) == "it broke\nhint: mend it"
+        assert (back.message, back.hint, back.exit_code) == ("it broke", "fix it", kind.exit_code)
+        assert str(back) == "it broke\nhint: fix it"
         assert vars(back) == vars(made)
 
 

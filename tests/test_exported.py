@@ -1,4 +1,4 @@
-"""The public surface is what ``__all__`` says, in every module: nothing more by accident, nothing less."""
+"""In every module, ``__all__`` lists exactly the public names."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ REEXPORTING = {
     "__init__.py",
     "__main__.py",
     "pyspark_penstock.py",
-}  # the latter is where Spark looks for the data source
+}  # the latter is imported by Spark to find the data source
 
 
 def exported(tree: ast.Module) -> list[str] | None:
-    """Return the value of ``__all__``, or None where there is none."""
+    """Return the value of ``__all__``, or None if the module has none."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
             value = ast.literal_eval(node.value)
@@ -30,7 +30,7 @@ def exported(tree: ast.Module) -> list[str] | None:
 
 
 def defined(body: list[ast.stmt]) -> Iterator[str]:
-    """Yield the names that a module's own statements make, also under ``if``, ``try`` and ``with``."""
+    """Yield the names that the statements of a module define, also under ``if``, ``try`` and ``with``."""
     for node in body:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -45,24 +45,24 @@ def defined(body: list[ast.stmt]) -> Iterator[str]:
 
 
 def bound(target: ast.expr) -> Iterator[str]:
-    """Yield the plain names that a target of an assignment binds; an attribute is not one."""
+    """Yield the plain names, but no attributes, that the target of an assignment binds."""
     stored = (node for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     yield from (name.id for name in stored)
 
 
 def imported(tree: ast.Module) -> set[str]:
-    """Return the names that imports bind, also those for type checking alone, which are loaded later."""
+    """Return the names that imports bind, including those under TYPE_CHECKING, which are loaded lazily."""
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
     return {alias.asname or alias.name.partition(".")[0] for node in imports for alias in node.names}
 
 
 def public(names: Iterator[str]) -> set[str]:
-    """Leave out what begins with an underscore."""
+    """Filter out names that begin with an underscore."""
     return {name for name in names if not name.startswith("_")}
 
 
 def is_empty(tree: ast.Module) -> bool:
-    """Whether there is nothing but a docstring and imports of the future."""
+    """Return whether a module has only a docstring and ``__future__`` imports."""
     return all(
         (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
         or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
@@ -71,21 +71,21 @@ def is_empty(tree: ast.Module) -> bool:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SRC)))
-def test_all_is_what_is_public(path: Path) -> None:
+def test_all_lists_the_public_names(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names = exported(tree)
     if names is None:
         assert path.name == "__init__.py", "__all__ is missing"
         assert is_empty(tree), "__all__ is missing"
         return
-    assert len(names) == len(set(names)), "__all__ names each name once"
+    assert len(names) == len(set(names)), "__all__ has duplicate names"
     own = public(defined(tree.body))
     reexported = imported(tree) if path.name in REEXPORTING else set()
     assert own <= set(names), f"public, but not in __all__: {sorted(own - set(names))}"
     assert set(names) <= own | reexported, f"in __all__, but not defined here: {sorted(set(names) - own - reexported)}"
 
 
-def test_every_promised_name_is_there() -> None:
-    """Penstock loads what needs Spark when it is first asked for; all of it must be found then."""
+def test_every_exported_name_can_be_imported() -> None:
+    """Penstock imports names that need Spark lazily; every one of them must resolve."""
     missing = [name for name in penstock.__all__ if not hasattr(penstock, name)]
     assert missing == []

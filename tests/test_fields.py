@@ -1,4 +1,4 @@
-"""Copies of models have the fields that they are told, or there is no copy."""
+"""A copy of a model has the given field values; unknown fields are rejected."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class Point(BaseModel):
     y: int = 0
 
 
-def test_a_copy_has_what_it_is_told() -> None:
+def test_copy_has_the_given_values() -> None:
     point = Point(x=1)
     assert with_fields(point, y=2) == Point(x=1, y=2)
     assert point == Point(x=1)
 
 
-def test_no_other_field() -> None:
+def test_unknown_fields_are_rejected() -> None:
     with pytest.raises(TypeError, match="Point has no fields a, z"):
         with_fields(Point(x=1), y=2, z=3, a=4)
 
 
-def test_nothing_else_makes_copies_with_other_fields() -> None:
-    """`model_copy(update=…)` would take a name that is none of the model's fields."""
-    assert [path for path in sorted(SRC.rglob("*.py")) if _makes_copies(path)] == [SRC / "fields.py"]
+def test_no_other_code_copies_models_with_changed_fields() -> None:
+    """`model_copy(update=…)` would accept a name that is not a field of the model."""
+    assert [path for path in sorted(SRC.rglob("*.py")) if _calls_model_copy(path)] == [SRC / "fields.py"]
 
 
-def _makes_copies(path: Path) -> bool:
+def _calls_model_copy(path: Path) -> bool:
     called = (node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call))
     return any(
         isinstance(node.func, ast.Attribute) and node.func.attr == "model_copy" and (node.args or node.keywords)
@@ -47,8 +47,8 @@ def _makes_copies(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("name", kinds())
-def test_options_that_can_be_changed_are_fields_of_the_config(name: str) -> None:
+def test_alterable_options_are_fields_of_the_config(name: str) -> None:
     found = kind(name)
-    if issubclass(found.config, KafkaConfig):  # which has them in `how`, and says so itself
+    if issubclass(found.config, KafkaConfig):  # keeps its options in `how`, and checks them itself
         return
     assert found.config.model_fields.keys() >= found.source.ALTERABLE

@@ -1,4 +1,4 @@
-"""Tests that need Spark go to one worker, the others in whole files to whichever is free."""
+"""Tests that need Spark run on one worker; other files run on any idle worker."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from tests import lanes
-from tests.facing_postgres import faces_postgres
 from tests.lanes import LANE, LONGEST, LaneNames, Lanes, divide
+from tests.postgres_only import needs_postgres
 
 ROOT = Path(__file__).parent.parent
 
 
 class Item:
-    """As much of a test as lanes look at."""
+    """The attributes of a test item that `tests.lanes` reads."""
 
     def __init__(self, nodeid: str, *fixtures: str, lane: bool = False) -> None:
         self.nodeid, self.fixturenames, self.lane = nodeid, fixtures, lane
@@ -25,7 +25,7 @@ class Item:
         return name if self.lane and name == LANE.name else None
 
 
-def test_spark_comes_first_then_long_files_then_the_rest_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_is_spark_then_long_files_then_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "LONGEST", ("tests/long.py",))
     names = LaneNames()
     items: list[Any] = [
@@ -47,15 +47,15 @@ def test_spark_comes_first_then_long_files_then_the_rest_as_it_was(monkeypatch: 
     assert not names.file.parent.exists()
 
 
-def test_long_files_are_there() -> None:
+def test_long_files_exist() -> None:
     assert [file for file in LONGEST if not (ROOT / file).is_file()] == []
 
 
-def test_only_what_talks_to_a_server_is_run_on_other_versions() -> None:
+def test_only_tests_with_a_server_run_on_other_versions() -> None:
     def item(module: object, *fixtures: str) -> Any:
         return SimpleNamespace(module=module, fixturenames=fixtures)
 
-    starts = SimpleNamespace(start_postgres=lambda: None)
-    assert faces_postgres(item(None, "database", "postgres_server"))
-    assert faces_postgres(item(starts))
-    assert not faces_postgres(item(SimpleNamespace(), "spark"))
+    starting = SimpleNamespace(start_postgres=lambda: None)
+    assert needs_postgres(item(None, "database", "postgres_server"))
+    assert needs_postgres(item(starting))
+    assert not needs_postgres(item(SimpleNamespace(), "spark"))

@@ -1,4 +1,4 @@
-"""The shared words: names, schemas to bytes and back, images."""
+"""The shared model: table names, schema serialization, images."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def test_a_name_is_split_at_the_first_dot() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "orders", ".orders", "public.", "."])
-def test_a_name_without_both_parts_is_refused(text: str) -> None:
+def test_name_without_both_parts_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"schema\.table"):
         TableName.parse(text)
 
 
 @pytest.mark.parametrize("key", [(), ("id",), ("na.me", "id")])
-def test_a_schema_survives_its_bytes(key: tuple[str, ...]) -> None:
+def test_schema_round_trips_through_bytes(key: tuple[str, ...]) -> None:
     schema = TableSchema(TableName("Ünder score", 'q"uote'), COLUMNS, key)
     back = TableSchema.from_bytes(schema.to_bytes())
     assert back == schema
@@ -37,7 +37,7 @@ def test_a_schema_survives_its_bytes(key: tuple[str, ...]) -> None:
     assert not back.columns.metadata
 
 
-def test_images_that_assert_are_the_new_rows() -> None:
+def test_new_row_images_are_assertions() -> None:
     assert [image for image in Image if image.asserts] == [Image.UPDATED, Image.INSERTED, Image.COPIED]
     assert list(Image) == sorted(Image)
 

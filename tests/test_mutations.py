@@ -1,4 +1,4 @@
-"""The mutations of `tests.mutations` stay alive: each still applies, and the tests that it names exist."""
+"""Every mutation of `tests.mutations` still applies, and the tests that it names exist."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ EACH = pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutat
 
 
 @EACH
-def test_it_applies_exactly_once_and_leaves_valid_python(mutation: Mutation) -> None:
+def test_mutation_applies_exactly_once_and_leaves_valid_python(mutation: Mutation) -> None:
     text = (ROOT / mutation.file).read_text(encoding="utf-8")
     mutated = mutation.applied(text)
-    assert ast.dump(ast.parse(mutated)) != ast.dump(ast.parse(text)), "it changes nothing but the text"
+    assert ast.dump(ast.parse(mutated)) != ast.dump(ast.parse(text)), "the mutation does not change the code"
 
 
 @EACH
-def test_the_tests_that_catch_it_exist(mutation: Mutation) -> None:
+def test_tests_that_catch_the_mutation_exist(mutation: Mutation) -> None:
     assert mutation.tests
     for test in mutation.tests:
         file, _, name = test.partition("::")
@@ -37,7 +37,7 @@ def test_names_are_distinct() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "old old"])
-def test_one_that_no_longer_applies_is_named_with_its_file(text: str) -> None:
+def test_error_for_a_stale_mutation_names_its_file(text: str) -> None:
     mutation = Mutation("some", "nothing", "src/a.py", "old", "new", ())
     assert mutation.applied("an old one") == "an new one"
     with pytest.raises(MutationError, match=r"^mutation some no longer applies to src/a\.py$"):

@@ -44,7 +44,7 @@ def test_parse(text: str, value: int) -> None:
         "１/1",
     ],
 )
-def test_garbage_is_refused(text: str) -> None:
+def test_garbage_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="LSN"):
         Lsn.parse(text)
 
@@ -55,7 +55,7 @@ def test_out_of_range(value: int) -> None:
         Lsn(value)
 
 
-def test_shown_like_postgres_shows_it() -> None:
+def test_printed_like_postgres() -> None:
     lsn = Lsn(0x16B374D848)
     assert (str(lsn), f"{lsn}", f"{lsn:>12}", repr(lsn)) == (
         "16/B374D848",

@@ -1,4 +1,4 @@
-"""The servers that tests share: started once, for all workers, and gone with the run."""
+"""Shared servers: started once for all workers, and stopped at the end of the run."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.servers import PLUGIN, ServerClient, ServerOwner
 from tests.test_servers import start_sleeper
 
 def pytest_configure(config):
-    told = getattr(config, "workerinput", None)
-    plugin = ServerOwner({"sleeper": start_sleeper}) if told is None else ServerClient(*told["servers"])
+    workerinput = getattr(config, "workerinput", None)
+    plugin = ServerOwner({"sleeper": start_sleeper}) if workerinput is None else ServerClient(*workerinput["servers"])
     config.pluginmanager.register(plugin, PLUGIN)
 """
 WORKER_TEST = """
@@ -47,14 +47,14 @@ def start_sleeper(folder: Path) -> tuple[JavaServer, int | None]:
 
 @contextmanager
 def owner(**servers: Start) -> Iterator[ServerOwner]:
-    made = ServerOwner(servers)
+    created = ServerOwner(servers)
     try:
-        yield made
+        yield created
     finally:
-        made.stop()
+        created.stop()
 
 
-def test_all_workers_get_the_server_that_the_first_request_started(tmp_path: Path) -> None:
+def test_all_workers_share_the_server_started_by_the_first_request(tmp_path: Path) -> None:
     with owner(sleeper=start_sleeper) as owning, ThreadPoolExecutor(4) as workers:
         clients = [ServerClient(*owning.address()) for _ in range(4)]
         folders = [tmp_path / str(number) for number in range(4)]
@@ -62,11 +62,11 @@ def test_all_workers_get_the_server_that_the_first_request_started(tmp_path: Pat
         assert len(set(pids)) == 1
         assert not is_gone(pids[0])
         assert owning.handle("sleeper", tmp_path) == pids[0]
-        assert len(list(tmp_path.iterdir())) == 1, "one folder was used"
+        assert len(list(tmp_path.iterdir())) == 1, "only one folder was used"
     assert is_gone(pids[0])
 
 
-def test_a_server_that_cannot_be_started_is_an_error_of_every_request(tmp_path: Path) -> None:
+def test_failed_start_is_reported_to_every_request_without_a_retry(tmp_path: Path) -> None:
     tried = []
 
     def start(folder: Path) -> tuple[JavaServer, object]:
@@ -92,12 +92,12 @@ def test_a_server_that_cannot_be_started_is_an_error_of_every_request(tmp_path: 
     assert len(tried) == 1
 
 
-def test_a_server_that_is_starting_delays_no_other(tmp_path: Path) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+def test_starting_server_does_not_delay_another_server(tmp_path: Path) -> None:
+    begun, released = threading.Event(), threading.Event()
 
     def start_slowly(folder: Path) -> tuple[JavaServer, int | None]:
         begun.set()
-        assert go_on.wait(60)
+        assert released.wait(60)
         return start_sleeper(folder)
 
     with owner(slow=start_slowly, quick=start_sleeper) as owning, ThreadPoolExecutor(1) as waiting:
@@ -106,12 +106,12 @@ def test_a_server_that_is_starting_delays_no_other(tmp_path: Path) -> None:
         assert begun.wait(60)
         assert client.handle("quick", tmp_path / "quick") is not None
         assert not slow.done()
-        go_on.set()
+        released.set()
         assert slow.result(60) is not None
 
 
 @pytest.mark.deep
-def test_workers_of_a_run_share_a_server_that_ends_with_the_run(tmp_path: Path) -> None:
+def test_workers_share_a_server_that_stops_with_the_run(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
     for number in range(2):
         (tmp_path / f"test_{number}.py").write_text(WORKER_TEST, encoding="utf-8")
@@ -126,6 +126,6 @@ def test_workers_of_a_run_share_a_server_that_ends_with_the_run(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["stop", "kill", "restart", "start"])
-def test_tests_cannot_stop_what_is_shared(name: str) -> None:
+def test_shared_servers_have_no_methods_to_stop_them(name: str) -> None:
     assert not hasattr(SharedBroker, name)
     assert not hasattr(SharedRegistry, name)

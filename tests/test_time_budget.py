@@ -1,4 +1,4 @@
-"""The end of a run names what it spent its time on."""
+"""A run ends with a list of the slowest files and tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_phases_of_a_test_and_tests_of_a_file_are_summed() -> None:
     ]
 
 
-def test_a_long_test_is_deep_or_has_its_reason() -> None:
+def test_long_test_without_deep_or_slow_marker_is_listed() -> None:
     long = LIMIT + 1
     lines = lines_of(
         report("tests/a.py::slow", long, "slow"),
@@ -45,12 +45,12 @@ def test_a_long_test_is_deep_or_has_its_reason() -> None:
     assert lines[over + 1 :] == ["21.0 s tests/a.py::neither"]
 
 
-def test_a_run_of_a_moment_says_nothing() -> None:
+def test_short_run_prints_nothing() -> None:
     assert lines_of(report("tests/a.py::one", 1.0)) == []
 
 
 @pytest.mark.parametrize(("deadline", "skips"), [("", False), ("99999999999", False), ("1", True)])
-def test_after_the_deadline_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, deadline: str, skips: bool) -> None:
+def test_tests_after_the_deadline_are_skipped(monkeypatch: pytest.MonkeyPatch, deadline: str, skips: bool) -> None:
     monkeypatch.setenv("PENSTOCK_TEST_DEADLINE", deadline)
     with pytest.raises(pytest.skip.Exception) if skips else nullcontext():
         skip_after_deadline()

@@ -1,4 +1,4 @@
-"""What is said of an exception: type and place, never a value."""
+"""Reports of unexpected exceptions: type and code location, never a value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PythonException
 
-from penstock.engine.error_policy import Recourse, explained, recourse
+from penstock.engine.error_policy import ErrorAction, error_action, explained
 from penstock.errors import (
     DefiniteError,
     HistoryExpiredError,
@@ -15,7 +15,7 @@ from penstock.errors import (
     TableError,
     TransientError,
 )
-from penstock.unexpected import origin, told_by, trace, unexpected
+from penstock.unexpected import exception_in_output, origin, trace, unexpected
 from penstock.units import parse_size
 
 WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
@@ -35,56 +35,56 @@ def raised(value: object) -> BaseException:
     raise AssertionError
 
 
-def test_type_and_place_and_no_value() -> None:
+def test_report_has_type_and_location_but_no_value() -> None:
     error = raised(4711)
     assert origin(error).startswith(f"{type(error).__name__} at penstock.units:")
-    told = unexpected("reading", error, "Then do this.")
-    assert isinstance(told, InternalError)
-    assert told.message.startswith("reading hit an unexpected ")
-    assert "please report it" in told.hint and told.hint.endswith("Then do this.")
+    reported = unexpected("reading", error, "Then do this.")
+    assert isinstance(reported, InternalError)
+    assert reported.message.startswith("reading hit an unexpected ")
+    assert "please report it" in reported.hint and reported.hint.endswith("Then do this.")
     assert "in parse_size" in trace(error)
-    assert "4711" not in told.message + told.hint + trace(error)
+    assert "4711" not in reported.message + reported.hint + trace(error)
 
 
-def test_those_behind_it_are_in_the_trace() -> None:
+def test_causes_are_in_the_trace() -> None:
     try:
         try:
             raise ValueError("a secret")
         except ValueError as inner:
             raise KeyError("another") from inner
     except KeyError as error:
-        told = trace(error)
-    assert "KeyError" in told and "caused by ValueError" in told
-    assert "secret" not in told and "another" not in told
+        text = trace(error)
+    assert "KeyError" in text and "caused by ValueError" in text
+    assert "secret" not in text and "another" not in text
 
 
-def test_what_never_was_raised_has_no_place() -> None:
+def test_exception_that_was_never_raised_has_no_location() -> None:
     assert origin(ValueError("x")) == "ValueError"
 
 
-def test_what_a_worker_of_spark_printed() -> None:
-    assert told_by(WORKER) == "OverflowError at penstock.tables.parquet_files:135"
-    assert told_by("nothing of the kind") is None
-    broke_off = TransientError("the copy broke off: 42")
-    broke_off.__cause__ = PythonException(WORKER)
-    told = explained("copying public.t", broke_off)
-    assert told.message == "copying public.t hit an unexpected OverflowError at penstock.tables.parquet_files:135"
+def test_exception_is_found_in_the_output_of_a_spark_worker() -> None:
+    assert exception_in_output(WORKER) == "OverflowError at penstock.tables.parquet_files:135"
+    assert exception_in_output("nothing of the kind") is None
+    interrupted = TransientError("the copy broke off: 42")
+    interrupted.__cause__ = PythonException(WORKER)
+    found = explained("copying public.t", interrupted)
+    assert found.message == "copying public.t hit an unexpected OverflowError at penstock.tables.parquet_files:135"
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("text", "shown"),
     [
         ("java.io.IOException: No space left on device", "java.io.IOException: No space left on device"),
         ("java.lang.IllegalArgumentException: the value 42", "java.lang.IllegalArgumentException"),
     ],
 )
-def test_errors_of_java(monkeypatch: pytest.MonkeyPatch, said: str, shown: str) -> None:
+def test_java_errors(monkeypatch: pytest.MonkeyPatch, text: str, shown: str) -> None:
     error = Py4JJavaError.__new__(Py4JJavaError)
-    monkeypatch.setattr("penstock.engine.error_policy.brief", lambda _: said)
+    monkeypatch.setattr("penstock.engine.error_policy.brief", lambda _: text)
     assert explained("applying t", error).message == f"applying t hit an unexpected {shown}"
 
 
-def spark_broke() -> TransientError:
+def spark_failure() -> TransientError:
     error = TransientError("applying broke off")
     error.__cause__ = PySparkException("x")
     return error
@@ -93,17 +93,17 @@ def spark_broke() -> TransientError:
 @pytest.mark.parametrize(
     ("error", "of_table", "outside"),
     [
-        (TableError("public.t", 7, "x"), Recourse.END_TABLE, Recourse.END_SOURCE),
-        (HistoryExpiredError("x"), Recourse.END_TABLE, Recourse.END_SOURCE),
-        (LogCorruptError("x"), Recourse.END_SOURCE, Recourse.END_SOURCE),
-        (DefiniteError("x"), Recourse.LIMITED, Recourse.END_SOURCE),
-        (TransientError("x"), Recourse.RETRY, Recourse.RETRY),
-        (spark_broke(), Recourse.LIMITED, Recourse.LIMITED),
-        (PySparkException("x"), Recourse.LIMITED, Recourse.LIMITED),
-        (ValueError("x"), Recourse.LIMITED, Recourse.LIMITED),
-        (SystemExit(), Recourse.END_SOURCE, Recourse.END_SOURCE),
+        (TableError("public.t", 7, "x"), ErrorAction.END_TABLE, ErrorAction.END_SOURCE),
+        (HistoryExpiredError("x"), ErrorAction.END_TABLE, ErrorAction.END_SOURCE),
+        (LogCorruptError("x"), ErrorAction.END_SOURCE, ErrorAction.END_SOURCE),
+        (DefiniteError("x"), ErrorAction.LIMITED, ErrorAction.END_SOURCE),
+        (TransientError("x"), ErrorAction.RETRY, ErrorAction.RETRY),
+        (spark_failure(), ErrorAction.LIMITED, ErrorAction.LIMITED),
+        (PySparkException("x"), ErrorAction.LIMITED, ErrorAction.LIMITED),
+        (ValueError("x"), ErrorAction.LIMITED, ErrorAction.LIMITED),
+        (SystemExit(), ErrorAction.END_SOURCE, ErrorAction.END_SOURCE),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_becomes_of_errors(error: BaseException, of_table: Recourse, outside: Recourse) -> None:
-    assert (recourse(error, of_table=True), recourse(error, of_table=False)) == (of_table, outside)
+def test_error_actions(error: BaseException, of_table: ErrorAction, outside: ErrorAction) -> None:
+    assert (error_action(error, of_table=True), error_action(error, of_table=False)) == (of_table, outside)

@@ -1,12 +1,12 @@
-"""What a run of tests spent its time on: its last lines name the slowest files and tests.
+"""Report the slowest files and tests at the end of a test run.
 
-A test of the fast tier that takes more than `LIMIT` seconds belongs into the deep tier (``@pytest.mark.deep``) or
-carries its reason: ``@pytest.mark.slow("why it cannot be faster")``. Those that do neither are listed. That is all: a
-slow machine fails no test.
+A test of the fast tier that takes more than `LIMIT` seconds belongs in the deep tier (``@pytest.mark.deep``) or needs a
+reason: ``@pytest.mark.slow("why it cannot be faster")``. Tests with neither marker are listed, but do not fail: a slow
+machine must not fail a test.
 
-CI has a limit of its own, and on a bad day a machine of two cores has a fifth of them. ``PENSTOCK_TEST_DEADLINE``
-(seconds since 1970) is when to begin no further test of the deep tier: those that are left are skipped, and the end of
-the run says how many were not run.
+CI has a time limit, and a shared machine with two cores sometimes provides only a fifth of them. After
+``PENSTOCK_TEST_DEADLINE`` (seconds since 1970) no further deep test starts: the remaining ones are skipped, and the end
+of the run prints how many were not run.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ __all__ = ["LIMIT", "TimeBudget", "skip_after_deadline"]
 
 LIMIT = 20.0
 _FILES, _TESTS = 12, 15
-_NOT_RUN = "not run: the time of this run is over"
+_NOT_RUN = "not run: the deadline of this run has passed"
 
 
 def skip_after_deadline() -> None:
-    """Skip a test that would begin after the deadline of the run, if it has one."""
+    """Skip the test if the deadline of the run, if any, has passed."""
     deadline = os.environ.get("PENSTOCK_TEST_DEADLINE")
     if deadline and time.time() > float(deadline):
         pytest.skip(_NOT_RUN)
 
 
 class TimeBudget:
-    """Collects how long tests took, with what was set up and torn down for them; a plugin of pytest."""
+    """A pytest plugin that collects the durations of tests, including setup and teardown."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
@@ -40,7 +40,7 @@ class TimeBudget:
         self._not_run = 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add one phase of a test; reports of workers come here, too."""
+        """Add the duration of one phase of a test; xdist forwards the reports of its workers."""
         self._seconds[report.nodeid] += report.duration
         if {"slow", "deep"} & report.keywords.keys():
             self._excused.add(report.nodeid)
@@ -51,10 +51,12 @@ class TimeBudget:
         for line in self.lines():
             terminalreporter.write_line(line)
         if self._not_run:
-            terminalreporter.write_line(f"NOT RUN: {self._not_run} tests, as the time of this run was over", red=True)
+            terminalreporter.write_line(
+                f"NOT RUN: {self._not_run} tests, because the deadline of this run had passed", red=True
+            )
 
     def lines(self) -> list[str]:
-        """Return what is printed; nothing for a run of a moment."""
+        """Return the lines to print; none for a short run."""
         if sum(self._seconds.values()) < LIMIT:
             return []
         files: defaultdict[str, float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""What stands below the attributes of a class."""
+"""The docstrings of class attributes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["attribute_docs"]
 
 
 def attribute_docs(kind: type) -> dict[str, str]:
-    """Read the strings that stand below the attributes of a class."""
+    """Return the string literals that follow the attributes of a class, by attribute."""
     tree = ast.parse(inspect.getsource(kind)).body[0]
     if not isinstance(tree, ast.ClassDef):
         raise TypeError(kind)

@@ -1,4 +1,4 @@
-"""check.md, from `CheckReport`; a word on each field stands here."""
+"""check.md, from `CheckReport` and the descriptions of its fields below."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["page"]
 
 _FIELDS: dict[type, dict[str, str]] = {
     CheckReport: {
-        "version": "Version of this shape: 1. It changes when a field changes its meaning or goes.",
-        "at": "Host, port and database; of shards, those of all of them.",
-        "source": "The source's name; null where a database was checked.",
-        "ready": "Whether capture could start, or go on.",
-        "tables": "The tables that were asked for.",
-        "findings": "Everything that was found, what holds for the server first.",
+        "version": "Version of this format: 1. It changes if a field is removed or redefined.",
+        "at": "Host, port and database; for a sharded source, those of all shards.",
+        "source": "The name of the source; null if a database was checked.",
+        "ready": "Whether capture can start or resume.",
+        "tables": "The tables that were checked.",
+        "findings": "All findings, those about the server first.",
     },
     CheckTable: {
         "name": "The name in Postgres, `schema.table`.",
@@ -28,10 +28,11 @@ _FIELDS: dict[type, dict[str, str]] = {
     },
     CheckFinding: {
         "level": "`error`, `warning` or `info`.",
-        "object": "What it is about: a setting, the role, the slot, a table; of several shards, with the shard first.",
-        "why": "What was found, and what follows from it.",
-        "hint": "What to do about it; empty where nothing needs to be done.",
-        "sql": "The statements of the hint, where they can be run as they are.",
+        "object": "The object that it concerns: a setting, the role, the slot or a table; in a sharded source, with "
+        "the shard first.",
+        "why": "The problem and its consequence.",
+        "hint": "What to do; empty if no action is needed.",
+        "sql": "The statements in the hint that can be run as they are.",
     },
 }
 
@@ -47,7 +48,7 @@ def page() -> str:
             CheckFinding(
                 "error",
                 "public.visits",
-                "its replica identity is NOTHING: once it is published, UPDATE and DELETE on it fail",
+                "its replica identity is NOTHING: UPDATE and DELETE fail once the table is published",
                 'Run: ALTER TABLE "public"."visits" REPLICA IDENTITY DEFAULT;',
                 ['ALTER TABLE "public"."visits" REPLICA IDENTITY DEFAULT;'],
             )
@@ -56,13 +57,14 @@ def page() -> str:
     return "\n\n".join(
         [
             "# penstock check --json",
-            "One document. The command ends with exit code 1 when `ready` is false.",
+            "The command prints one JSON document. Its exit code is 1 if `ready` is false.",
             f"```json\n{json.dumps(example.as_json(), indent=2)}\n```",
             shape("The report", CheckReport, _FIELDS[CheckReport]),
             shape("A table", CheckTable, _FIELDS[CheckTable]),
             shape("A finding", CheckFinding, _FIELDS[CheckFinding]),
             "## Levels",
             table(["level", "meaning"], [[code(level), attribute_docs(Level)[level.name]] for level in Level]),
-            "What is looked at, and what mends it, is in [prepare Postgres](../how-to/prepare-postgres.md).",
+            "[Prepare Postgres](../how-to/prepare-postgres.md) describes the requirements that are checked, and how to "
+            "meet them.",
         ]
     )

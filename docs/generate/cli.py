@@ -23,8 +23,8 @@ def page() -> str:
         group.help,
         "```sh\n" + "\n".join(["penstock --help", "penstock --version"]) + "\n```",
         _options(group),
-        "Errors go to stderr: what happened, where, and what to do. "
-        "[Exit codes](errors.md#exit-codes) say how a command ended.",
+        "Errors are printed to stderr, with a hint if there is something to do. See also the "
+        "[exit codes](errors.md#exit-codes).",
     ]
     parts += [_command(name, command) for name, command in group.commands.items()]
     return "\n\n".join(part for part in parts if part)
@@ -32,12 +32,13 @@ def page() -> str:
 
 def _command(name: str, command: Any) -> str:
     text = inspect.cleandoc(command.help or "")
-    prose, _, example = text.partition("Example:")
+    prose, *examples = text.split("Example:")
     arguments = [p for p in command.params if isinstance(p, TyperArgument)]
     usage = " ".join(["penstock", name, "[OPTIONS]", *(_argument_usage(p) for p in arguments)])
     parts = [f"## penstock {name}", prose.strip(), f"```text\n{usage}\n```"]
-    if example:
-        parts.append(f"```sh\n{' '.join(example.split())}\n```")
+    if examples:
+        lines = "\n".join(" ".join(example.split()) for example in examples)
+        parts.append(f"```sh\n{lines}\n```")
     if arguments:
         rows = [[code(p.name.upper()), p.help or ""] for p in arguments]
         parts.append(table(["argument", "meaning"], rows))
@@ -65,7 +66,7 @@ _COMPLETION = {"install_completion", "show_completion"}
 def _value(parameter: Any) -> str:
     kind = parameter.type_descriptor.annotation
     if kind == list[str]:
-        return "text, several times"
+        return "text, repeatable"
     if issubclass(kind, enum.Enum):
         return ", ".join(code(str(choice.value)) for choice in kind)
     return {int: "number", str: "text", Path: "path"}[kind]
@@ -83,4 +84,4 @@ def _help(parameter: Any) -> str:
     text = parameter.help or ""
     if parameter.min is not None:
         text += f" At least {parameter.min}."
-    return f"{text} Also from {code(str(variable))}." if variable else text
+    return f"{text} Environment variable: {code(str(variable))}." if variable else text

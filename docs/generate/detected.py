@@ -1,4 +1,4 @@
-"""detected.md: what is detected, and how. Each line names what the code says then, and the test that shows it."""
+"""detected.md: what is detected, and how. Each entry quotes a message of the code and names a test that shows it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from docs.generate.markdown import table
 
 __all__ = ["DETECTED", "Detected", "page"]
 
-BOTH, START, RUNNING = "running and at start", "at start", "running"
+BOTH, START, RUNNING = "at start and while running", "at start", "while running"
 _RETRY = "`RETRY TABLE`"
-_AFRESH = "drop the source, capture it again"
+_RECREATE = "drop the source and capture it again"
 _POSTGRES = "tests/sources/postgres/"
-_CHANGED = _POSTGRES + "test_changed_upstream.py::test_what_ends_a_table_and_no_other"
-_CONTINUITY = _POSTGRES + "test_continuity.py::test_where_a_loss_is_possible_capture_stops"
+_CHANGED = _POSTGRES + "test_publication_watch.py::test_change_stops_that_table_only"
+_CONTINUITY = _POSTGRES + "test_continuity.py::test_possible_loss_is_a_permanent_error"
 
 
 @dataclass(frozen=True)
 class Detected:
-    """A way in which continuity can break."""
+    """A way in which changes can be lost, and how it is detected."""
 
     what: str
     proof: str
     noticed: str
     says: str
-    """Words of the message, as they stand in the code; empty where nothing needs to be said."""
+    """A part of the message, literally as in the code; empty if there is no message."""
     on: str
     test: str
 
@@ -32,361 +32,363 @@ class Detected:
 DETECTED: dict[str, list[Detected]] = {
     "The server": [
         Detected(
-            "An older data directory or storage snapshot was put back; its WAL ends before the log",
+            "An older data directory or storage snapshot was restored, and its WAL ends before the log",
             "The end of the WAL is compared with the end of the log",
             START,
             "its WAL ends at",
-            _AFRESH,
-            _POSTGRES + "test_restored.py::test_the_wal_ends_before_the_log",
+            _RECREATE,
+            _POSTGRES + "test_restored_data_directory.py::test_restored_wal_ends_before_the_log",
         ),
         Detected(
-            "The same, and its WAL has grown past the log since",
-            "The server sends again what lies behind the slot's confirmed position. The last transaction of the log"
-            " must be among it (position, id, commit time), and no other change behind that one. Nothing is confirmed"
-            " before",
+            "The same, and its WAL has grown past the end of the log since",
+            "The server resends the transactions after the slot's confirmed position. They must contain the last"
+            " transaction of the log (same position, xid and commit time), and no change after it up to the end of the"
+            " log. Until this is verified, nothing is confirmed",
             START,
             "has another history than the log",
-            _AFRESH,
-            _POSTGRES + "test_restored.py::test_the_wal_has_grown_past_the_log",
+            _RECREATE,
+            _POSTGRES + "test_restored_data_directory.py::test_restored_wal_has_grown_past_the_log",
         ),
         Detected(
-            "It crashed and forgot how far its slot was",
-            "The same: what is sent again is what the log has",
+            "The server crashed and lost the confirmed position of its slot",
+            "The same check: the transactions sent again are those in the log",
             START,
             "",
-            "goes on by itself",
-            _POSTGRES + "test_restored.py::test_a_crash_that_lost_how_far_the_slot_was",
+            "resumes automatically",
+            _POSTGRES + "test_restored_data_directory.py::test_capture_resumes_after_a_crash_of_the_server",
         ),
         Detected(
-            "Another server answers at the address",
+            "Another server is at the address",
             "System identifier",
             BOTH,
             "its system identifier is",
-            "let the address lead to the old one, or " + _AFRESH,
-            _POSTGRES + "test_failover.py::test_another_server_at_the_address",
+            "make the address reach the previous server, or " + _RECREATE,
+            _POSTGRES + "test_failover.py::test_another_server_at_the_address_is_rejected",
         ),
         Detected(
-            "A standby was promoted that had not all of the log",
-            "The new timeline's history: where it forked, against the end of the log",
+            "A standby was promoted that had not received all WAL that the log contains",
+            "The fork position in the history of the new timeline is before the end of the log",
             BOTH,
             "is ahead of the server after failover",
-            _AFRESH,
-            _POSTGRES + "test_failover.py::test_a_log_that_is_ahead_of_the_promoted_server",
+            _RECREATE,
+            _POSTGRES + "test_failover.py::test_log_ahead_of_the_promoted_server_is_rejected",
         ),
         Detected(
-            "A standby was promoted, or a backup restored to a point in time, without the slot",
-            "The slot is not marked as synchronised",
+            "A standby was promoted, or a backup was restored to a point in time, without a synchronised slot",
+            "The slot is not marked `synced`",
             BOTH,
             "was not synchronised to it",
-            _AFRESH,
-            _POSTGRES + "test_failover.py::test_a_slot_that_was_not_synchronised",
+            _RECREATE,
+            _POSTGRES + "test_failover.py::test_slot_that_was_not_synchronised_is_rejected",
         ),
         Detected(
-            "The old primary is back",
-            "Its timeline is an earlier one, or began elsewhere",
+            "The old primary was started again after a failover",
+            "Its timeline is an earlier one, or has the same number and began at another position",
             BOTH,
-            "it is at an earlier state of it",
-            "take it out of the connection",
+            "it is on an earlier timeline",
+            "remove it from the connection string",
             _CONTINUITY,
         ),
         Detected(
-            "It keeps the connection open and says nothing, or something before it does",
-            "It is asked for an answer every second; 30 s without one, or 5 s more than half of `wal_sender_timeout`,"
-            " are too many",
+            "The server, or a proxy, keeps the connection open but sends nothing",
+            "Each feedback message, one per second, requests a reply. The limit is 30 s without one, or half of"
+            " `wal_sender_timeout` plus 5 s if that is longer (300 s if the timeout is off)",
             BOTH,
             "has not answered for",
-            "goes on by itself; `penstock status` says since when there is no answer",
-            _POSTGRES + "test_silent_peer.py::test_capture_notices_and_goes_on",
+            "resumes automatically; `penstock status` shows the time of the last answer",
+            _POSTGRES + "test_silent_peer.py::test_capture_detects_a_silent_server_and_resumes",
         ),
     ],
     "The slot": [
         Detected(
             "Dropped",
-            "It is looked up",
+            "The slot does not exist",
             BOTH,
-            "is gone: changes since",
-            _AFRESH,
-            _POSTGRES + "test_instance.py::test_a_slot_that_is_gone",
+            "no longer exists: changes since",
+            _RECREATE,
+            _POSTGRES + "test_instance.py::test_dropped_slot_is_a_permanent_error",
         ),
         Detected(
             "Dropped and created again, or advanced",
-            "It is confirmed beyond the end of the log",
+            "Its confirmed position is after the end of the log",
             START,
-            "was confirmed up to",
-            _AFRESH,
-            _POSTGRES + "test_instance.py::test_a_slot_that_is_ahead_of_the_log",
+            "is confirmed up to",
+            _RECREATE,
+            _POSTGRES + "test_instance.py::test_slot_ahead_of_the_log_is_a_permanent_error",
         ),
         Detected(
-            "Invalidated: WAL was removed, or rows of the catalog were",
-            "`pg_replication_slots` says so",
+            "Invalidated: required WAL or catalog rows were removed",
+            "`pg_replication_slots` reports it",
             BOTH,
-            "Postgres has invalidated the slot",
-            _AFRESH,
-            _POSTGRES + "test_slot.py::test_an_invalidated_slot",
+            "Postgres invalidated replication slot",
+            _RECREATE,
+            _POSTGRES + "test_slot.py::test_invalidated_slot_is_rejected",
         ),
         Detected(
-            "Read by another process",
-            "Postgres lets one read it",
+            "In use by another process",
+            "Postgres allows one reader, and reports its pid",
             START,
             "is in use by another session",
-            "stop the other one",
-            _POSTGRES + "test_slot.py::test_a_second_deployment_fails_closed",
+            "stop the other process",
+            _POSTGRES + "test_slot.py::test_second_deployment_is_rejected",
         ),
     ],
     "The publication": [
         Detected(
             "Dropped",
-            "It is looked up, every 2 s",
+            "The publication does not exist",
             BOTH,
-            "is gone",
-            _AFRESH,
-            _POSTGRES + "test_instance.py::test_a_publication_that_is_gone",
+            "no longer exists: changes since",
+            _RECREATE,
+            _POSTGRES + "test_instance.py::test_dropped_publication_is_a_permanent_error",
         ),
         Detected(
             "Dropped and created again",
-            "Its OID",
+            "Its OID changed",
             BOTH,
             "was dropped and created again",
-            _AFRESH,
-            _POSTGRES + "test_changed_upstream.py::test_a_publication_made_anew_ends_the_source",
+            _RECREATE,
+            _POSTGRES + "test_publication_watch.py::test_recreated_publication_stops_the_source",
         ),
         Detected(
-            "Altered, also when altered back: `publish = 'insert'` for a while, another owner",
-            "The version (`xmin`) of its row in the catalog",
+            "Altered, even if it was altered back since: `publish = 'insert'` for a while, another owner",
+            "The `xmin` of its row in `pg_publication` changed",
             BOTH,
-            "was altered upstream, and that it published all changes meanwhile",
+            "was altered upstream, and may not have published all changes",
             _RETRY,
-            _CHANGED + "[running-inserts only for a while]",
+            _CHANGED + "[running-temporarily only inserts]",
         ),
         Detected(
-            "A table was taken out, also when put back; its schema was",
-            "OID and version of the row that makes it a member",
+            "A table, or its schema, was removed, even if it was added again since",
+            "OID and `xmin` of the catalog row of its membership changed",
             BOTH,
-            "it was taken out of the publication",
+            "the table was removed from publication",
             _RETRY,
-            _CHANGED + "[running-out and in]",
+            _CHANGED + "[running-removed and added]",
         ),
         Detected(
-            "A row filter or column list came or went, also when it went again",
-            "The same",
+            "A row filter or column list was added or removed, even if that was reverted since",
+            "The same check",
             BOTH,
-            "or is published otherwise there",
+            "differently: changes may be missing",
             _RETRY,
-            _CHANGED + "[stopped-row filter for a while]",
+            _CHANGED + "[stopped-temporary row filter]",
         ),
     ],
     "A table": [
         Detected(
-            "Values were rewritten: `ALTER COLUMN … TYPE … USING`",
-            "It lies in another file, and the row of the column in the catalog has another version",
+            "Its values were rewritten: `ALTER COLUMN … TYPE … USING`",
+            "It has a new filenode, and the `xmin` of the column's catalog row changed",
             BOTH,
-            "it was rewritten upstream, and columns were altered",
+            "the table was rewritten upstream, and columns were altered",
             _RETRY,
             _CHANGED + "[stopped-values rewritten]",
         ),
         Detected(
-            "Rewritten in another way: unlogged for a while, `pg_repack`",
-            "It lies in another file, no row is older than the last look, and no TRUNCATE came in the stream",
+            "Rewritten otherwise: unlogged for a while, `pg_repack`",
+            "It has a new filenode, no row is older than the last check, and the stream contains no TRUNCATE",
             BOTH,
-            "was changed by that cannot be proven",
+            "and the rewrite may have changed rows",
             _RETRY,
-            _CHANGED + "[running-unlogged for a while]",
+            _CHANGED + "[running-unlogged temporarily]",
         ),
         Detected(
-            "`VACUUM FULL`, `CLUSTER`, `TRUNCATE`, defaults, rights, indexes",
-            "Rows keep their transaction (`xmin`); TRUNCATE is in the stream",
+            "Harmless: `VACUUM FULL`, `CLUSTER`, `TRUNCATE`, changed defaults, privileges or indexes",
+            "Rows keep their `xmin`; TRUNCATE is in the stream",
             BOTH,
             "",
-            "goes on by itself",
-            _POSTGRES + "test_changed_upstream.py::test_what_is_harmless",
+            "resumes automatically",
+            _POSTGRES + "test_publication_watch.py::test_harmless_change_does_not_stop_the_table",
         ),
         Detected(
             "A column was dropped and added again",
-            "Its number in the catalog",
+            "Its column number (`attnum`) changed",
             BOTH,
             "columns were dropped upstream and added again",
             _RETRY,
             _CHANGED + "[stopped-column dropped and added]",
         ),
         Detected(
-            "Columns were dropped, renamed, or changed in type",
+            "Columns were dropped or renamed, or changed their type",
             "The stream describes the table before its next change",
             BOTH,
             "its columns changed upstream",
             _RETRY,
-            _POSTGRES + "test_schema_changes.py::test_ddl_ends_that_table_and_no_other",
+            _POSTGRES + "test_schema_changes.py::test_ddl_stops_that_table_only",
         ),
         Detected(
             "Renamed, or moved to another schema",
-            "Its name, by its OID",
+            "Its OID has another name",
             BOTH,
-            "it was renamed to",
-            _RETRY + " when it has its name again; or drop it and add the other",
+            "was renamed to",
+            _RETRY + " after it has its old name again; or `DROP TABLE` and `ADD TABLE` with the new name",
             _CHANGED + "[stopped-renamed]",
         ),
         Detected(
-            "Dropped; or dropped and created again, or swapped with another",
-            "Its OID",
+            "Dropped, dropped and created again, or swapped with another table",
+            "Its OID changed",
             BOTH,
-            "it was dropped upstream",
+            "was dropped upstream",
             _RETRY,
             _CHANGED + "[stopped-swapped]",
         ),
         Detected(
             "Its key or replica identity changed",
-            "The stream describes the table before its next change; without an identity, Postgres refuses changes",
+            "The stream describes the table before its next change; without a replica identity, Postgres rejects UPDATE"
+            " and DELETE",
             BOTH,
             "its replica identity is now NOTHING",
             _RETRY,
-            _POSTGRES + "test_schema_changes.py::test_ddl_ends_that_table_and_no_other",
+            _POSTGRES + "test_schema_changes.py::test_ddl_stops_that_table_only",
         ),
         Detected(
-            "A partition was detached, also when attached again; a table with rows was attached",
-            "The version of its place among the partitions",
+            "A partition was detached, even if it was attached again since; a table with rows was attached",
+            "The `xmin` of its row in `pg_inherits` changed",
             BOTH,
             "a partition was detached or dropped upstream",
             _RETRY,
-            _POSTGRES + "test_changed_upstream.py::test_a_partition_that_was_away",
+            _POSTGRES + "test_publication_watch.py::test_reattached_partition_stops_the_table",
         ),
         Detected(
-            "Emptied, under the strict rules",
-            "TRUNCATE comes in the stream",
+            "Truncated, with `rules = 'strict'`",
+            "TRUNCATE is in the stream",
             BOTH,
             "it was truncated, which the strict rules do not follow",
             _RETRY,
-            _POSTGRES + "test_instance.py::test_truncate_ends_a_table_under_strict_rules",
+            _POSTGRES + "test_instance.py::test_truncate_stops_a_table_with_strict_rules",
         ),
         Detected(
-            "Row-level security was enabled, or a right taken away",
-            "The stream carries all rows all the same; copies, `verify` and `repair` ask first",
-            "when it is copied",
-            "row-level security would hide rows from the copy",
-            "as `penstock check` says",
+            "Row-level security was enabled, or a privilege was revoked",
+            "The stream still contains all rows; snapshots, `verify` and `repair` check it before they read",
+            "before rows are read",
+            "row-level security hides rows from the snapshot",
+            "run the SQL that `penstock check` prints",
             _POSTGRES + "test_preflight.py::test_row_security",
         ),
         Detected(
-            "A value came that cannot be kept exactly",
-            "It is decoded",
+            "A value cannot be stored exactly",
+            "It is checked when it is decoded",
             RUNNING,
             "capture of {name} stopped",
-            "as the message says, then " + _RETRY,
-            _POSTGRES + "test_instance.py::test_a_value_that_cannot_be_kept_ends_that_table",
+            "follow the hint of the error, then " + _RETRY,
+            _POSTGRES + "test_instance.py::test_unsupported_value_stops_that_table",
         ),
     ],
     "A topic": [
         Detected(
-            "Deleted, or deleted and made again",
-            "The topic's id",
+            "Deleted, or deleted and created again",
+            "Its topic id changed",
             BOTH,
-            "was deleted and made again",
-            _RETRY + " where the source can do it, or " + _AFRESH,
-            "tests/sources/kafka/test_ticks_continuity.py::test_what_does_not",
+            "was deleted and recreated",
+            _RETRY + " if the source supports it, or " + _RECREATE,
+            "tests/sources/kafka/test_tick_continuity.py::test_capture_cannot_resume",
         ),
         Detected(
-            "Messages were lost at its end",
-            "It ends before what was taken of it",
+            "Messages at its end were lost",
+            "It ends before the offset that was read",
             BOTH,
-            "and was taken up to",
-            _RETRY + " where the source can do it, or " + _AFRESH,
-            "tests/sources/kafka/test_ticks_continuity.py::test_what_does_not",
+            "but was already read up to",
+            _RETRY + " if the source supports it, or " + _RECREATE,
+            "tests/sources/kafka/test_tick_continuity.py::test_capture_cannot_resume",
         ),
         Detected(
-            "Messages that are still needed were removed: retention, deleted records",
-            "It begins behind what is still to be read",
+            "Messages were removed before they were read: retention, deleted records",
+            "It begins after the offset to be read next",
             BOTH,
-            "is still to be read",
-            _RETRY + " where the source can do it, or " + _AFRESH,
-            "tests/sources/kafka/test_ticks_trouble.py",
+            "was not read yet",
+            _RETRY + " if the source supports it, or " + _RECREATE,
+            "tests/sources/kafka/test_tick_errors.py",
         ),
         Detected(
-            "A broker does not tell its offsets",
-            "An offset below 0 is none",
+            "A broker returns no offset",
+            "The returned offset is negative",
             BOTH,
-            "the broker told no offset",
-            "goes on by itself",
+            "the broker returned no offset",
+            "resumes automatically",
             "tests/sources/kafka/test_offsets.py",
         ),
     ],
     "A file": [
         Detected(
-            "It shrank, or was overwritten",
-            "Its beginning, as far as it was read, is compared",
+            "Truncated or overwritten",
+            "It is shorter than the part that was read, or the checksum over the first and last 4 kB of that part"
+            " differs",
             BOTH,
-            "is not what was read of it any more",
-            "give new contents a new name; " + _RETRY,
-            "tests/sources/files/test_capture.py::test_a_file_that_is_not_what_was_read_any_more_ends_the_table",
+            "was truncated or rewritten after it was read",
+            "write new contents to a new file; " + _RETRY,
+            "tests/sources/files/test_capture.py::test_rewritten_file_fails_the_table",
         ),
     ],
     "The home": [
         Detected(
-            "It is a copy, or an older one put back, of a home that went on",
-            "The slot is confirmed beyond the end of its log",
+            "It is a copy, or a restored backup, of a home that was used since",
+            "The confirmed position of the slot is after the end of its log",
             START,
-            "was confirmed up to",
-            "use the home that went on; or " + _AFRESH,
-            "tests/engine/test_copied_home.py::test_the_copy_of_a_home_neither_runs_nor_drops",
+            "is confirmed up to",
+            "use the newer home, or " + _RECREATE,
+            "tests/engine/test_copied_home.py::test_copied_home_neither_captures_nor_drops",
         ),
         Detected(
-            "It is run twice",
-            "A lock",
+            "Two processes run it",
+            "A lock file",
             START,
             "is using the home",
-            "stop the other one",
-            "tests/engine/test_lock.py::test_a_second_one_is_refused_and_told_who_has_it",
+            "stop the other process",
+            "tests/engine/test_locks.py::test_second_process_is_rejected_and_the_error_names_the_holder",
         ),
         Detected(
-            "Its log was damaged on disk",
-            "Checksums, and a chain over all chunks of a table",
+            "Its change log is damaged on disk",
+            "Checksums, and a chain of all chunks of a table",
             "when it is read",
             "the change log {path} is damaged",
-            _AFRESH,
-            "tests/changelog/test_sqlite.py::test_damaged_pages_are_found",
+            _RECREATE,
+            "tests/changelog/test_sqlite.py::test_damaged_pages_are_detected",
         ),
     ],
 }
 
 _INTRO = """# What is detected, and how
 
-Penstock copies a table once and then follows its changes. That is right for as long as nothing is missing between the
-two, and between one change and the next. This page lists the ways in which that can break upstream, what proves it,
-and what happens then. Each line is shown by a test.
+Penstock takes a snapshot of a table once and then applies its changes. The result is correct as long as no change is
+missing, between the snapshot and the stream or within the stream. This page lists the events upstream that can break
+this, how Penstock detects each of them, and how to continue. A test shows each entry.
 
-What is meant by *noticed*: at start is at every connect, also after a lost connection. While capture runs, the
-catalogs of Postgres are looked at every 2 s, and at once when the stream describes a table again.
+*At start* means at every connect, also after a lost connection. *While running*, Penstock checks the catalogs of
+Postgres every 2 s, and at once when the stream describes a table again.
 
-A table that stops keeps what was right: it can be read up to the position of its error, and the others go on."""
+A table that stops stays readable up to the position of its error. The other tables continue."""
 
 _OUTRO = """## What is not detected
 
-- **Between two looks**, for 2 s at most, readers see a table that should have stopped. Its error then stands before
-  that.
-- **An older data directory, and a slot of the same name made by hand in it**: the slot then begins behind the log's
-  last transaction, and nothing is sent again that could be compared. Let Penstock make the slot, or drop the source
-  after such a restore.
-- **A file of a table that was changed behind Postgres's back**, or WAL that was lost with `fsync = off` or on a disk
-  that lies.
-- **Rows of a Debezium snapshot that reach Kafka more than two seconds after its last row**, for a partition that gets
-  no later change: Debezium does not count them. They follow with the next transaction that is whole.
-- **The copy of a home that was made a moment ago**, while nothing has happened upstream since: neither of the two has
-  a reason to doubt. The one that is started first goes on; the other one is refused from then on.
+- **Between two checks**, for at most 2 s, readers see a table that should have stopped. The position of its error is
+  before that.
+- **An older data directory in which a slot of the same name was created by hand**: that slot begins after the last
+  transaction of the log, so the server resends nothing that could be compared. Let Penstock create the slot, or drop
+  the source after such a restore.
+- **Table files that were changed by another program than Postgres**, and WAL that was lost because of `fsync = off` or
+  a disk that reports writes as durable when they are not.
+- **Rows of a Debezium snapshot that reach Kafka more than two seconds after its last row**, in a partition that
+  receives no later change: Debezium does not count them. They become visible with the next complete transaction.
+- **A copy of a home that was made a moment ago**, while nothing has changed upstream since: both homes are consistent
+  with the server. The one that starts first continues; from then on the other one is rejected.
 
 ## What stops a table although nothing is missing
 
-- `VACUUM FULL` or `CLUSTER` of a table **all of whose rows are younger than the last look**: that its rows were not
-  changed cannot be seen. The same holds for `pg_repack` and its kin, which write every row anew.
-- A publication that was given **another owner or name**: its options may have been others for a moment.
+- `VACUUM FULL` or `CLUSTER` of a table **whose rows are all younger than the last check**: it cannot be proven that
+  its rows are unchanged. The same applies to `pg_repack` and similar tools, which write every row as a new one.
+- A publication whose **owner or name** was changed: its options may have been different for a moment.
 
-`RETRY TABLE` brings such a table back by a fresh copy."""
+`RETRY TABLE` takes a new snapshot of such a table."""
 
 
 def page() -> str:
     parts = [_INTRO]
     for title, lines in DETECTED.items():
-        rows = [[d.what, d.proof, d.noticed, _said(d.says), d.on] for d in lines]
-        header = ["what happened", "what proves it", "noticed", "what you see", "how to continue"]
+        rows = [[d.what, d.proof, d.noticed, _quoted(d.says), d.on] for d in lines]
+        header = ["event", "how it is detected", "when", "message", "how to continue"]
         parts += [f"## {title}", table(header, rows)]
     return "\n\n".join([*parts, _OUTRO])
 
 
-def _said(says: str) -> str:
-    return f"“… {says.replace('{name}', 'TABLE').replace('{path}', 'FILE')} …”" if says else "nothing"
+def _quoted(says: str) -> str:
+    return f"“… {says.replace('{name}', 'TABLE').replace('{path}', 'FILE')} …”" if says else "none"

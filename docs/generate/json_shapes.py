@@ -1,4 +1,4 @@
-"""The fields of a JSON document: types from the code, a word on each from its page."""
+"""The fields of a JSON document: types from the code, descriptions from the page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["shape"]
 
 
 def shape(title: str, kind: Any, words: dict[str, str]) -> str:
-    """Describe one object of a JSON document, each field by a word of ours."""
+    """Return a section that describes one object of a JSON document, field by field."""
     known = [field.name for field in dataclasses.fields(kind)]
     if known != list(words):
         raise KeyError(kind, known)

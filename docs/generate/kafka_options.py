@@ -1,4 +1,4 @@
-"""kafka-options.md, from `KafkaWithOptions` and what it is translated to."""
+"""kafka-options.md, from `KafkaWithOptions` and its translation to client settings."""
 
 from __future__ import annotations
 
@@ -11,42 +11,43 @@ from docs.generate.option_tables import choices, option_table
 
 from penstock.sources.kafka.client_settings import TRANSLATIONS
 from penstock.sources.kafka.message_formats import FormatOptions
+from penstock.sources.kafka.option_reader import UNSUPPORTED
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions, Metadata
 from penstock.sources.kafka.tls import KerberosOptions, Mechanism, SaslOptions, SecurityProtocol, SslOptions
-from penstock.sources.kafka.validation import REFUSED
 from penstock.sources.kafka.with_options import (
-    Beginning,
     IsolationLevel,
     KafkaWithOptions,
     OnError,
     RegistryOptions,
+    StartPoint,
     TimestampType,
 )
 
 __all__ = ["page"]
 
 _OF_CLIENTS = (
-    "Penstock looks at topics with librdkafka, and Spark reads them with Kafka's Java client. This is what an "
-    "option is called there; what begins with `kafka.` is a setting of the Java client."
+    "Penstock inspects topics with librdkafka; Spark reads them with Kafka's Java client. This table lists the name of "
+    "each option in both. In Spark, names with the prefix `kafka.` are settings of the Java client."
 )
 _ON_SECRETS = (
     "A password is a reference: `env:NAME` is an environment variable, `file:PATH` the first line of a file. It is "
-    "read when a client is made. In clear it is refused, unless `allow_literal_secrets` is set: then it is put into"
-    " a file of mode 600, and the option becomes a reference to that. Neither errors nor `repr` show it.",
-    "Spark prints the options of a reader, in the plan of a stream for one, and hides those whose name or value "
-    "looks like a secret to it (`spark.redaction.regex`). A private key does not. So Spark is given none of it: "
-    "passwords, the private key and certificates are in a file of mode 600, and the options point to it "
-    "(`${file:PATH:NAME}`, by Kafka's `FileConfigProvider`, which may read this file alone). On a cluster, "
-    "executors need it at the same path. A test plants passwords and looks for them in plans, the UI, the event "
-    "log, the checkpoint and logs.",
+    "read when a client is created. A literal password is rejected unless `allow_literal_secrets` is set; then it is "
+    "stored in a file of mode 600, and the option becomes a reference to that file. Neither errors nor `repr` contain "
+    "the password.",
+    "Spark prints the options of a reader, for example in the plan of a stream, and redacts only those whose name or "
+    "value looks like a secret (`spark.redaction.regex`). A private key does not. So no secrets are passed as Spark "
+    "options: passwords, the private key and certificates are in a file of mode 600, and the options refer to it "
+    "(`${file:PATH:NAME}`, resolved by Kafka's `FileConfigProvider`, which may read this file only). On a cluster, "
+    "executors need the file at the same path. A test searches plans, the UI, the event log, the checkpoint and logs "
+    "for the passwords that it uses.",
 )
 _ON_KEYS = (
-    "Certificates and keys are PEM files, for both clients. Brokers are always held to their names. The Java client"
-    " wants the private key in PKCS#8; `openssl pkcs8 -topk8` makes one of an older kind. Java 17 cannot unlock a "
-    "key that was locked in openssl's present way (PBES2), and says `PBES2 SecretKeyFactory not available`; Java 25"
-    " can. Lock it with `openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES` there, or use a newer Java.",
-    "`GSSAPI` needs a librdkafka that is built with libsasl2, which the wheel of `confluent-kafka` is not; an error"
-    " says so. It has not been tried with a Kerberos server. `OAUTHBEARER` is refused.",
+    "Certificates and keys are PEM files, for both clients. The host names of brokers are always verified. The Java "
+    "client requires the private key in PKCS#8; `openssl pkcs8 -topk8` converts older formats. Java 17 cannot decrypt "
+    "a key that is encrypted with PBES2, OpenSSL's default, and reports `PBES2 SecretKeyFactory not available`; Java "
+    "25 can. With Java 17, encrypt the key with `openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES`.",
+    "`GSSAPI` requires a librdkafka built with libsasl2. The wheel of `confluent-kafka` is built without it, which an "
+    "error reports. It has not been tested with a Kerberos server. `OAUTHBEARER` is rejected.",
 )
 
 
@@ -64,23 +65,23 @@ def page() -> str:
     ]
     parts = [
         "# Options of a Kafka source",
-        "These are the options, how they are checked, and what they mean to Kafka's clients. In SQL a name is written "
-        "with spaces: `ssl ca location`. [How to read topics](../how-to/read-topics.md) shows them at work.",
-        "## Before WITH",
+        "The options of a Kafka source, and the settings of Kafka's clients that they correspond to. In SQL, write "
+        "names with spaces: `ssl ca location`. [Read Kafka topics](../how-to/read-topics.md) has examples.",
+        "## Clauses before WITH",
         option_table(KafkaSqlOptions),
     ]
     for title, names in sections:
         parts += [f"## {title}", option_table(KafkaWithOptions, names)]
     parts += ["## Secrets", *_ON_SECRETS, "## Certificates, keys and Kerberos", *_ON_KEYS]
-    parts += ["## Names to clients", _OF_CLIENTS, table(["option", "librdkafka", "Spark", ""], _translated())]
+    parts += ["## Client settings", _OF_CLIENTS, table(["option", "librdkafka", "Spark", "note"], _translated())]
     parts += [
-        "## Refused",
-        table(["option", "why"], [[code(o), f"{why[0].upper()}{why[1:]}."] for o, (why, _) in REFUSED.items()]),
+        "## Unsupported options",
+        table(["option", "reason"], [[code(o), _reason(why)] for o, (why, _) in UNSUPPORTED.items()]),
     ]
     parts += [
         *choices("Protocols", SecurityProtocol),
         *choices("Mechanisms", Mechanism),
-        *choices("Beginnings", Beginning),
+        *choices("Start offsets", StartPoint),
         *choices("Isolation levels", IsolationLevel),
         *choices("Timestamp types", TimestampType),
         *choices("On error", OnError),
@@ -92,11 +93,19 @@ def page() -> str:
 
 
 def _formats() -> list[str]:
-    parts = ["## Formats", "Behind `KEY FORMAT`, `VALUE FORMAT` or `FORMAT`: its name, then its options, as keywords."]
+    intro = (
+        "After `KEY FORMAT`, `VALUE FORMAT` or `FORMAT`, write the name of the format, then its options as keywords."
+    )
+    parts = ["## Formats", intro]
     for each in get_args(FormatOptions):
         parts += [f"### {each.NAME}", inspect.getdoc(each) or ""]
         parts += [option_table(each)] if each.model_fields else []
     return parts
+
+
+def _reason(message: str) -> str:
+    why = message.partition(": ")[2] or message
+    return f"{why[0].upper()}{why[1:]}."
 
 
 def _translated() -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""Tables and code, as Markdown writes them."""
+"""Tables and code spans in Markdown."""
 
 from __future__ import annotations
 

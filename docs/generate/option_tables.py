@@ -1,4 +1,4 @@
-"""The options of a source, as their model describes them."""
+"""Tables of the options of a source, from their model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["choices", "option_table"]
 
 
 def option_table(model: type[BaseModel], names: Iterable[str] = ()) -> str:
-    """Return the table of a model's options, or of those that are named."""
+    """Return a table of the options of a model, or of some of them."""
     rows = []
     for name in names or model.model_fields:
         field = model.model_fields[name]
@@ -29,16 +29,16 @@ def option_table(model: type[BaseModel], names: Iterable[str] = ()) -> str:
 
 
 def _named(kind: str) -> str:
-    """Say what values of a type are, where they are not a choice."""
+    """Describe the values of a type that is not an enum."""
     if "FormatOptions" in kind or "AvroOptions" in kind:
         return "a [format](#formats) and its options"
     if "GivenColumn" in kind:
-        return "list of columns, each as name type" + (", or a number" if "int" in kind else "")
+        return "list of columns, each a name and a type" + (", or their number" if "int" in kind else "")
     return _OPTION_TYPES[kind.replace("<class '", "").replace("'>", "")]
 
 
 def choices(title: str, kind: type[enum.StrEnum]) -> list[str]:
-    """Return a section for the values of an option."""
+    """Return a section that lists the values of an option."""
     docs = attribute_docs(kind)
     return [f"## {title}", table(["value", "meaning"], [[code(k.value), docs[k.name]] for k in kind])]
 

@@ -1,4 +1,4 @@
-"""other-sources.md, from the options of kinds that are no database."""
+"""other-sources.md, from the options of sources that are not databases."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["page"]
 def page() -> str:
     parts = [
         "# Other sources",
-        "Sources that are no database. What is written in keywords stands in the first table of each, what is written "
-        "in `WITH (…)` in the second; an option `poll_interval` is written `poll interval`. [How to read "
-        "files](../how-to/read-files.md) shows them at work, and [how to add a kind of source](../how-to/"
-        "add-a-kind-of-source.md) tells how packages bring more.",
+        "Sources that are not databases. For each, the first table lists the clauses, which are keywords, and the "
+        "second one the options in `WITH (…)`. In SQL, write names with spaces: `poll interval`. See also [read "
+        "files](../how-to/read-files.md), and [add a kind of source](../how-to/add-a-kind-of-source.md) for kinds in "
+        "other packages.",
         "## FILE",
-        "A folder of files, as one table that has the name of the source.",
+        "Reads a folder of files as one table, which has the name of the source.",
         option_table(FileSqlOptions),
         option_table(FileWithOptions),
     ]
@@ -28,10 +28,10 @@ def page() -> str:
         docs = attribute_docs(kinds)
         parts.append(table([title, "meaning"], [[code(k.value), docs[k.name]] for k in kinds]))
     parts += [
-        "Types of columns are `boolean`, `tinyint`, `smallint`, `int`, `bigint`, `float`, `double`, `decimal(p, s)`, "
+        "The column types are `boolean`, `tinyint`, `smallint`, `int`, `bigint`, `float`, `double`, `decimal(p, s)`, "
         "`string`, `date` and `timestamp`. `poll interval` and `retain history` can be changed later.",
         "## LOAD GENERATOR",
-        "Tables under a load that is drawn from a seed.",
+        "Generates tables with a random load, which the seed determines.",
         option_table(LoadSqlOptions),
         option_table(LoadWithOptions),
         "`rate` and `retain history` can be changed later.",

@@ -22,13 +22,16 @@ __all__ = ["page"]
 def page() -> str:
     parts = [
         "# Options of a Postgres source",
-        'In Python they are arguments of `home.create("postgresql://…", "shop", schemas=("sales",))`; the '
-        "[command line](cli.md#penstock-run) has the common ones.",
+        'In Python, options are arguments: `home.create("postgresql://…", "shop", schemas=("sales",))`. [`CREATE '
+        "SOURCES`](sql.md#create-sources) has the same options, the [command line](cli.md#penstock-run) the common "
+        "ones.",
         option_table(PostgresOptions),
-        "`publication` and `slot` name the two objects in Postgres, `penstock_` and the source's name by default. "
-        'Names of tables and columns are taken as they are; a part with a dot or a space is quoted: `public."a.b"`.',
-        "An unknown option, table or column is an error that suggests the nearest. `slot_temporary` is refused by "
-        "preflight: a slot that ends with its session cannot be resumed.",
+        "The options `publication` and `slot` set the names of these two objects in Postgres; the default is "
+        "`penstock_` and the name of the source. Names of tables and columns are case-sensitive; quote a part that "
+        'contains a dot or a space: `public."a.b"`.',
+        "An unknown option, table or column is an error, which suggests the most similar name. `slot_temporary` is "
+        "rejected by the preflight checks: Postgres drops a temporary slot at the end of its session, so capture could "
+        "not resume.",
     ]
     for title, kinds in (
         ("Ownership", Ownership),

@@ -1,4 +1,4 @@
-"""spark-source.md, from `PenstockOptions` and the shapes of rows."""
+"""spark-source.md, from `PenstockOptions` and the row schemas."""
 
 from __future__ import annotations
 
@@ -32,42 +32,45 @@ changes = (
     return "\n\n".join(
         [
             '# Spark source: format("penstock")',
-            "Captured tables and what happens to them, as a stream (`spark.readStream`) or as a batch (`spark.read`). "
-            "Spark finds it by itself where the package `penstock` is installed.",
+            "Reads captured tables and their changes, as a stream (`spark.readStream`) or as a batch (`spark.read`). "
+            "Spark finds the data source automatically if the package `penstock` is installed.",
             f"```python{example}```",
             "## Options",
-            "Names are read in any case. An unknown one is an error that suggests the nearest.",
+            "Option names are case-insensitive. An unknown name is an error, which suggests the most similar one.",
             table(["option", "default", "meaning"], rows),
-            "A position is an LSN as Postgres prints it, like `16/B374D848`, or a time. Changes *after* the starting "
-            "position are read. `home.frontiers(source).valid` in Python, or `valid` in `penstock status --json`, is "
-            "the earliest one: from there on the log holds every change. A range that begins before it is an error.",
+            "A position is an LSN as Postgres prints it, like `16/B374D848`, or a time. A query reads the changes "
+            "*after* the starting position. The earliest starting position is `valid`, in `penstock status --json` or "
+            "from `home.frontiers(source)` in Python: the log contains every change after it. A range that begins "
+            "earlier is an error.",
             "## Rows: changes",
             "One row per change. For a table with the columns `id` and `status`:",
             table(["column", "Spark type", "meaning"], shape),
-            "Of several tables, `before` and `after` are JSON, and the first column is `_table`, the upstream name.",
+            "If the query reads several tables, `before` and `after` are JSON text, and the first column is `_table`, "
+            "the name of the table upstream.",
             "## Rows: updates",
-            "The columns of the table, then these. An update is two rows, the old one (-1) and the new one (+1).",
+            "The columns of the table, followed by these. An update is two rows: the old one (-1) and the new one "
+            "(+1).",
             table(["column", "Spark type", "meaning"], added),
             "## Rows: live",
-            "The columns of the table, and nothing else: as they are now, or were `asOf`. Batch only.",
+            "Only the columns of the table: its current rows, or those as of `asOf`. Batch only.",
             "## Offsets and progress",
             "An offset is the commit end LSN of a transaction. A micro-batch ends between two transactions, never "
-            "inside one, and a batch that Spark runs again has the same rows. `latestOffset` in the query's progress "
-            "is how far the log goes.",
+            "inside one, and a batch that Spark repeats has the same rows. `latestOffset` in the query progress is the "
+            "end of the log.",
         ]
     )
 
 
 _CHANGE = {
-    "_op": "`insert`, `update`, `delete` or `truncate`; `snapshot` for a row of the table as it is at `_lsn`.",
-    "_diff": "+1 for a row that came, -1 for one that went.",
+    "_op": "`insert`, `update`, `delete` or `truncate`; `snapshot` for a row of the table as of `_lsn`.",
+    "_diff": "+1 for a new row, -1 for an old one.",
     "_lsn": "Commit end LSN of the transaction.",
-    "_ordinal": "Place of the change in its transaction, over all its tables. It rises, with gaps: parts of the "
-    "transaction that were rolled back, and changes of tables that are not captured, have places, too.",
-    "_xid": "Transaction id.",
-    "_committed_at": "Commit time at the source.",
-    "_unchanged": "Columns of `after` that Postgres did not send because they did not change (TOAST); null there.",
-    "before": "The old row, as far as the replica identity gives it: all of it (FULL), the key of a deleted row or of "
-    "one whose key changed (DEFAULT), else null.",
-    "after": "The new row; null for a delete and a truncate.",
+    "_ordinal": "Number of the change within its transaction, across all tables. It rises with gaps, because changes "
+    "that were rolled back and changes of tables that are not captured are also numbered.",
+    "_xid": "Transaction id (xid).",
+    "_committed_at": "Commit time, by the clock of the upstream server.",
+    "_unchanged": "Columns that Postgres did not send because they did not change (TOAST); they are null in `after`.",
+    "before": "The old row, as far as the replica identity provides it: the whole row (FULL), the key if the row was "
+    "deleted or its key changed (DEFAULT), otherwise null.",
+    "after": "The new row; null for `delete` and `truncate`.",
 }

@@ -1,11 +1,11 @@
-"""What Spark calls a type."""
+"""Names of types in Spark."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 from docs.generate.markdown import code
 
-from penstock.spark.ranges import spark_schema
+from penstock.spark.images import spark_schema
 
 __all__ = ["spark_type"]
 

@@ -6,7 +6,7 @@ import inspect
 
 from docs.generate.markdown import code, table
 
-from penstock.sources.option_reading import Option
+from penstock.sources.option_parser import Option
 from penstock.sources.option_syntax import options_of
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.sources.syntax import Flag
@@ -27,13 +27,13 @@ _CREATE_EXAMPLE = """CREATE SOURCES shop FROM POSTGRES
   );"""
 
 _VALUES = {
-    "text": ("`'it''s'`", "In single quotes; a quote in it is doubled. A backslash is a character like any other."),
+    "string": ("`'it''s'`", "In single quotes. Double a quote within the text. A backslash has no special meaning."),
     "number": ("`20000`, `0.5`", ""),
-    "true or false": ("`true`, `false`, `on`, `off`", "The name of the option alone means true."),
-    "one of some": ("`'chunked'`, `chunked`", "In quotes or not, in any case."),
-    "span of time": ("`'1 day'`, `'1 hour 30 minutes'`", "Units are ms, s, min, h, d and w, and their names."),
-    "amount of bytes": ("`'16 MB'`", "Units are B, kB, MB, GB and TB; as in Postgres, a kB is 1024 bytes."),
-    "name": ('`orders`, `"my orders"`', "Bare, in double quotes or in backticks. Its case is kept."),
+    "boolean": ("`true`, `false`, `on`, `off`", "An option name without a value means true."),
+    "keyword": ("`'chunked'`, `chunked`", "With or without quotes; case-insensitive."),
+    "duration": ("`'1 day'`, `'1 hour 30 minutes'`", "The units are ms, s, min, h, d and w, and their full names."),
+    "size": ("`'16 MB'`", "The units are B, kB, MB, GB and TB. As in Postgres, 1 kB is 1024 bytes."),
+    "name": ('`orders`, `"my orders"`', "Without quotes, in double quotes or in backticks. Its case is preserved."),
     "list": ("`(a, b)`, `('x', 'y')`", "In parentheses."),
     "mapping": ("`('a' = 'b')`", "Pairs in parentheses."),
 }
@@ -49,42 +49,44 @@ def page() -> str:
     return "\n\n".join(
         [
             "# SQL",
-            "These statements are Penstock's own. Everything else is a query: Spark SQL over live tables, which are "
-            "named `source.table`. `SOURCE` and `SOURCES` are the same word, and so are words in small and in capital "
-            "letters. Comments are `-- …` and `/* … */`.",
+            "Penstock executes the statements on this page. Any other statement is a query, which Spark SQL executes "
+            "over live tables, named `source.table`. Keywords are case-insensitive; `SOURCE` and `SOURCES` are "
+            "synonyms. Comments are `-- …` and `/* … */`.",
             "## Statements",
             table(["statement", "meaning"], _statements()),
-            "The condition behind `REPAIR … WHERE` is for Postgres to read. Keys are values, or lists of values in "
-            "parentheses.",
+            "Postgres and Spark both evaluate the condition of `REPAIR … WHERE`, so it must be valid SQL in both. A "
+            "key is a value, or a list of values in parentheses.",
             "## CREATE SOURCES",
             f"```sql\n{_CREATE_EXAMPLE}\n```",
-            "Clauses come before `WITH`, in any order:",
-            table(["clause", "meaning"], [*clauses, ["`FOR ALL TABLES`", "Also where none of the `FOR` is given."]]),
-            "Options stand in `WITH`, in any order, with spaces or underscores in their names:",
+            "These clauses precede `WITH`, in any order:",
+            table(["clause", "meaning"], [*clauses, ["`FOR ALL TABLES`", "All tables; the default without `FOR`."]]),
+            "`WITH` lists options in any order, with spaces or underscores in their names:",
             table(["option", "value", "default", "meaning"], settings),
-            "What the choices mean is said at the [options of a source](source-options.md). `SHOW CREATE SOURCES` "
-            "gives back a statement that makes the same source, with what differs from the defaults.",
+            "The [options of a Postgres source](source-options.md) describe the keywords. `SHOW CREATE SOURCES` "
+            "returns a statement that creates the same source, with the options that differ from their defaults. Other "
+            "kinds have other clauses and options: see [Kafka](kafka-options.md) and [other "
+            "sources](other-sources.md).",
             "## Values",
-            table(["value", "like", "rules"], [[name, *words] for name, words in _VALUES.items()]),
+            table(["value", "example", "syntax"], [[name, *words] for name, words in _VALUES.items()]),
             "## Secrets",
-            "A password is named, not given: `'env:NAME'` is an environment variable, `'file:PATH'` the first line of "
-            "a file. A password in clear is refused, unless the statement says `WITH (allow literal secrets = true)`. "
-            "No error, statement or log shows it.",
+            "A password is given as a reference: `'env:NAME'` is an environment variable, `'file:PATH'` the first line "
+            "of a file. A literal password is rejected unless the statement has `WITH (allow literal secrets = true)`. "
+            "It never appears in an error, in `SHOW CREATE SOURCES` or in a log.",
             "## Queries",
-            "All live tables of a query are at one moment. Names are found where tables stand, also in subqueries, "
-            "`MERGE … USING`, `EXPLAIN`, `DESCRIBE` and `SHOW COLUMNS`; nothing else of the text is changed. "
-            "`AS OF TIMESTAMP '…'` or `AS OF LSN '…'` behind a name asks for that table "
-            "[as it was](../how-to/read-the-past.md).",
+            "A query reads all live tables at one position of each source. Their names are resolved in table position, "
+            "also in subqueries, `MERGE … USING`, `EXPLAIN`, `DESCRIBE` and `SHOW COLUMNS`; the rest of the query is "
+            "passed to Spark unchanged. `AS OF TIMESTAMP '…'` or `AS OF LSN '…'` after a table name reads "
+            "[an earlier state](../how-to/read-the-past.md) of that table.",
             f"```sql\n{query}\n```",
             "## Errors",
-            "An error tells line and column, shows the line with a caret under the place, and says what to do:",
+            "A syntax error reports line and column, shows the line with a caret at the position, and gives a hint:",
             f"```text\n{_error_example()}\n```",
         ]
     )
 
 
 def _statements() -> list[list[str]]:
-    """Take form and meaning from the first line of each statement's docstring."""
+    """Return syntax and meaning of each statement, from the first line of its docstring."""
     rows = []
     for name in statements.__all__:
         if inspect.isclass(getattr(statements, name)):

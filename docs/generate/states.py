@@ -16,14 +16,14 @@ __all__ = ["page"]
 def page() -> str:
     parts = [
         "# States",
-        "States are durable: they are in the catalog of the home, and a restart finds them. The words are the same in"
-        " `penstock status`, in `SHOW SOURCES` and `SHOW TABLES`, on the status page and in the metrics"
-        " (`penstock_source_state`, and the label `state` of `penstock_table_behind`).",
+        "States are stored in the catalog of the home, so they survive a restart. `penstock status`, `SHOW SOURCES`,"
+        " `SHOW TABLES` and the metrics (`penstock_source_state`, and the label `state` of `penstock_table_behind`) use"
+        " the same names.",
     ]
     for title, states in (("Sources", SourceState), ("Tables", TableState)):
         docs = attribute_docs(states)
         rows = [[code(state.value), docs[state.name]] for state in states]
         drawing = inspect.cleandoc(states.__doc__ or "").partition("::\n\n")[2]
         parts += [f"## {title}", f"```text\n{textwrap.dedent(drawing).rstrip()}\n```"]
-        parts += [table(["state", "who sets it, and what it means"], rows)]
+        parts += [table(["state", "meaning"], rows)]
     return "\n\n".join(parts)

@@ -1,4 +1,4 @@
-"""status.md, from `HomeStatus`; a word on each field stands here."""
+"""status.md, from `HomeStatus` and the descriptions of its fields below."""
 
 from __future__ import annotations
 
@@ -13,60 +13,63 @@ __all__ = ["page"]
 
 _FIELDS: dict[type, dict[str, str]] = {
     HomeStatus: {
-        "version": "Version of this shape: 1. It changes when a field changes its meaning or goes.",
-        "home": "The folder.",
-        "running": "Pid of the process that runs the home, or null.",
+        "version": "Version of this format: 1. It changes if a field is removed or redefined.",
+        "home": "The path of the home.",
+        "running": "The pid of the process that runs the home, or null.",
         "sources": "One object per source.",
-        "debts": "What sources dropped by force left upstream; tried again at each start, gone when done.",
+        "debts": "Upstream objects that could not be removed when a source was dropped with FORCE. Each start tries "
+        "again to remove them.",
     },
     DebtStatus: {
         "source": "The source that was dropped.",
         "at": "Host, port and database.",
-        "since": "When it was dropped.",
-        "statements": "What to run there by hand, if the server is not coming back to where we find it.",
-        "error": "Why the last try failed; null before the first.",
+        "since": "Time of the drop.",
+        "statements": "The SQL that removes the objects by hand, in case the server does not return to this address.",
+        "error": "Why the last attempt failed; null before the first one.",
     },
     SourceStatus: {
-        "name": "The source's name.",
-        "kind": "`POSTGRES`.",
-        "at": "Host, port and database.",
+        "name": "The name of the source.",
+        "kind": "The kind of source: `POSTGRES`, `KAFKA`, `FILE`, `LOAD GENERATOR`, or one of another package.",
+        "at": "The upstream: for Postgres, host, port and database.",
         "state": "See [states](states.md).",
-        "valid": "The position after which the log holds every change.",
-        "durable": "Every transaction up to this position is in the log, on disk.",
+        "valid": "The log contains every change after this position.",
+        "durable": "The log contains every transaction up to this position, on disk.",
         "committed_at": "Commit time of the last transaction in the log.",
-        "latency_ms": "From the commit of that transaction to its being readable here, in milliseconds. Two clocks: "
-        "that of Postgres and ours.",
-        "lag_bytes": "Bytes of WAL that Postgres has flushed beyond `durable`; null where it could not be asked.",
-        "error": "What happened, if something did. With the state `ready` it is transient and is being retried.",
-        "hint": "What to do about it.",
-        "log": "Where the change log is; null where it is a file in the home.",
-        "tables": "One object per table, the ones that are not captured included.",
-        "readers": "Who still needs history, and from where on.",
-        "part_of": "Of a [shard](../how-to/capture-shards.md), the name that you gave to all of them; else null.",
-        "shard": "Of a shard, what its rows have in `penstock_shard`; else null.",
-        "waiting": "While the home runs: what the source waits for, like an answer of Postgres (with the time of the "
-        "last one) or the rest of a transaction, and why that may be; else null.",
-        "valid_from": "From which moment on its tables are valid, where reading began in the middle of transactions; "
-        "else null.",
+        "latency_ms": "Time from the commit of that transaction until it was readable, in milliseconds. It compares "
+        "two clocks: that of Postgres and that of this machine.",
+        "lag_bytes": "WAL that Postgres has flushed after `durable`, in bytes; null if Postgres could not be queried.",
+        "error": "The error, if there is one. In the state `ready` it is transient and is being retried.",
+        "hint": "What to do.",
+        "log": "Location of the change log; null if it is a file in the home.",
+        "tables": "One object per table, including tables that could not be captured.",
+        "readers": "The readers that retain history.",
+        "part_of": "For a [shard](../how-to/capture-shards.md), the name of the sharded source; otherwise null.",
+        "shard": "For a shard, the value of `penstock_shard` in its rows; otherwise null.",
+        "waiting": "While the home runs: what the source waits for, such as an answer of Postgres (with the time of "
+        "the last one) or the rest of a transaction, and the possible reason; otherwise null.",
+        "valid_from": "The time from which its tables are consistent, if capture began in the middle of a transaction; "
+        "otherwise null.",
     },
     ReaderStatus: {
-        "name": "`tables` for the base tables, `reader NAME` for a stream that is registered; others have leases.",
-        "position": "History after this position is kept for it.",
-        "expires": "When its lease ends, unless it is renewed; null for a registered reader, which stays.",
+        "name": "`tables` for the base tables, `reader NAME` for a registered reader; others are leases.",
+        "position": "History after this position is retained for it.",
+        "expires": "When its lease expires unless it is renewed; null for a registered reader, which does not expire.",
     },
     TableStatus: {
         "name": "The name in queries, `source.table`.",
         "upstream": "The name in Postgres, `schema.table`.",
         "state": "See [states](states.md).",
-        "position": "The position of its base table; null before its first copy.",
-        "behind": "Images in the log beyond the base table (an update with an old row has two). Live views have them.",
-        "error": "What happened, if something did.",
-        "hint": "What to do about it.",
-        "copied_rows": "Rows that its copy has taken so far; null when it is not being copied.",
-        "copied_bytes": "The same in bytes, as Postgres sent them.",
-        "estimated_rows": "About how many rows there are, by Postgres's estimate or what has come, if that is more.",
-        "estimated_bytes": "About how many bytes, by the size of the table upstream or what has come.",
-        "waiting": "What its copy waits for: the transaction that holds up a snapshot, with its pid and age.",
+        "position": "The position of its base table; null before its initial snapshot.",
+        "behind": "Row images in the log after the position of the base table (an update with an old row has two). "
+        "Live views include them.",
+        "error": "The error, if there is one.",
+        "hint": "What to do.",
+        "copied_rows": "Rows that its snapshot has copied so far; null if no snapshot is running.",
+        "copied_bytes": "The same in bytes, as sent by Postgres.",
+        "estimated_rows": "Estimated number of rows: the estimate of Postgres, or `copied_rows` if that is higher.",
+        "estimated_bytes": "Estimated number of bytes: the size of the table upstream, or `copied_bytes` if that is "
+        "higher.",
+        "waiting": "What its snapshot waits for: the transaction that delays it, with its pid and age.",
     },
 }
 
@@ -74,7 +77,7 @@ _FIELDS: dict[type, dict[str, str]] = {
 def page() -> str:
     parts = [
         "# penstock status --json",
-        "One document. Positions are LSNs as text, times are ISO 8601 in UTC.",
+        "The command prints one JSON document. Positions are LSNs as text; times are ISO 8601 in UTC.",
         f"```json\n{json.dumps(_example().as_json(), indent=2)}\n```",
     ]
     kinds = (("The home", HomeStatus), ("A source", SourceStatus), ("A table", TableStatus))
@@ -91,7 +94,7 @@ def _example() -> HomeStatus:
             TableState.FAILED.value,
             None,
             0,
-            "it has no primary key",
+            "table has no primary key: UPDATE and DELETE fail once the table is published",
             'Run: ALTER TABLE "public"."visits" ADD PRIMARY KEY (…);',
         ),
     ]

@@ -1,4 +1,4 @@
-"""tail.md, from `transaction_json`; a word on each field stands here."""
+"""tail.md, from `transaction_json` and the descriptions of its fields below."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from penstock.positions import Lsn
 __all__ = ["page"]
 
 _TAIL = {
-    "version": ("integer", f"Version of this shape: {VERSION}. It changes when a field changes its meaning or goes."),
-    "source": ("string", "The source's name."),
-    "shard": ("string or null", "Of a source that is made of shards, the one in which it committed; else null."),
+    "version": ("integer", f"Version of this format: {VERSION}. It changes if a field is removed or redefined."),
+    "source": ("string", "The name of the source."),
+    "shard": ("string or null", "For a sharded source, the shard in which it committed; otherwise null."),
     "lsn": ("string", "The position: the end of the commit record, as Postgres prints it."),
     "xid": ("integer", "The transaction's id in Postgres."),
-    "committed_at": ("string", "When it committed, by the clock of Postgres: ISO 8601, UTC, in microseconds."),
-    "tables": ("object", "For each table that it changed, `schema.table`, the list of changes, in order."),
+    "committed_at": ("string", "Commit time by the clock of Postgres: ISO 8601, UTC, with microseconds."),
+    "tables": ("object", "The changes of each table, by `schema.table`, in order."),
 }
 _TAIL_CHANGE = {
     "op": ("string", "`insert`, `update`, `delete` or `truncate`."),
     "ordinal": (
         "integer",
-        "Its place among all changes of the transaction, over all tables of the source. It rises, with gaps: parts of "
-        "the transaction that were rolled back, and changes of tables that are not captured, have places, too.",
+        "Number of the change within its transaction, across all tables of the source. It rises with gaps, because "
+        "changes that were rolled back and changes of tables that are not captured are also numbered.",
     ),
     "unchanged": (
         "list of strings",
-        "Columns of `after` that were not sent as they did not change (TOAST): null there.",
+        "Columns that Postgres did not send because they did not change (TOAST); they are null in `after`.",
     ),
-    "before": ("object or null", "What the replica identity gives: the old row, its key, or nothing."),
+    "before": ("object or null", "The old row, if the replica identity provides it: the whole row, its key, or null."),
     "after": ("object or null", "The new row; null for `delete` and `truncate`."),
 }
 
@@ -49,26 +49,26 @@ def page() -> str:
     row = {"_op": "update", "_ordinal": 0, **shared, "before": {**new, "paid_at": None}, "after": new}
     changes = pa.Table.from_pylist([row], changes_schema(columns))
     line = transaction_json("shop", Transaction(Lsn.parse("0/28F14C0"), 743, at, {"public.orders": changes}))
-    told = json.loads(line)
-    change = told["tables"]["public.orders"][0]
-    if [list(told), list(change)] != [list(_TAIL), list(_TAIL_CHANGE)]:
+    transaction = json.loads(line)
+    change = transaction["tables"]["public.orders"][0]
+    if [list(transaction), list(change)] != [list(_TAIL), list(_TAIL_CHANGE)]:
         raise KeyError(line)
     return "\n\n".join(
         [
             "# penstock tail --format json",
-            "One line per transaction, in commit order; of several shards, in that of each. A table that fails is left "
-            "out from there on, and stderr tells it, once: `left out`, the table, from which position on, the reason; "
-            "then `to do`. A table that is named, or the last one that is left, ends the tail with its error, exit "
-            "code 3.",
+            "The command prints one line per transaction, in commit order; for a sharded source, in the commit order "
+            "of each shard. A table that fails is skipped from that position on, and reported once on stderr: "
+            "`skipped:` with the table, the position and the reason, then `hint:`. If the table was named on the "
+            "command line, or no other table is left, the command ends with its error, exit code 3.",
             f"```json\n{line}\n```",
             "## A transaction",
             table(["field", "type", "meaning"], [[code(name), *words] for name, words in _TAIL.items()]),
             "## A change",
             table(["field", "type", "meaning"], [[code(name), *words] for name, words in _TAIL_CHANGE.items()]),
             "## Values",
-            "Nothing is rounded. Integers and decimals are numbers with all their digits: parse them as such (in "
-            "Python with `json.loads(line, parse_float=decimal.Decimal)`). Floats that are no numbers are the texts "
-            "`NaN`, `Infinity` and `-Infinity`. Timestamps are ISO 8601, with `Z` where they have a time zone; dates "
-            "are `2026-01-01`; binary values are base64. Arrays are lists, composite values and ranges are objects.",
+            "Values are not rounded. Integers and decimals are JSON numbers with all their digits; parse them without "
+            "loss (in Python with `json.loads(line, parse_float=decimal.Decimal)`). The special floats are the strings "
+            "`NaN`, `Infinity` and `-Infinity`. Timestamps are ISO 8601, with `Z` if they have a time zone; dates are "
+            "`2026-01-01`; binary values are base64. Arrays are lists, composite values and ranges are objects.",
         ]
     )

@@ -1,4 +1,4 @@
-"""types.md, from the codecs; what a type holds and what it cannot hold, stands here."""
+"""types.md, from the codecs, with notes on the values of each type below."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from docs.generate.markdown import code, table
 from docs.generate.spark_types import spark_type
 
 from penstock.sources.postgres import types
-from penstock.sources.postgres.types.known import BY_OID
+from penstock.sources.postgres.types.codec_lookup import BY_OID
 
 __all__ = ["page"]
 
 _DATES = "Years outside 0001 to 9999, BC, infinities."
 _AS_PRINTED = "Exactly the text that Postgres prints."
-_SERVER_PRINTS = "Exactly the text that Postgres prints; sent as text."
+_SERVER_PRINTS = "Exactly the text that Postgres prints. *Sent as text*."
 
 _NOTES: dict[str, tuple[str, str]] = {
     "bool": ("", ""),
     "bytea": ("", ""),
-    "char": ("Bytes from 0x80 on as a backslash and three octal digits.", ""),
+    "char": ("Bytes 0x80 and above are a backslash and three octal digits.", ""),
     "name": ("", ""),
     "int8": ("", ""),
     "int2": ("", ""),
     "int2vector": ("", ""),
     "int4": ("", ""),
     "text": ("", ""),
-    "oid": ("Unsigned upstream.", ""),
-    "xid": ("Unsigned upstream.", ""),
-    "cid": ("Unsigned upstream.", ""),
-    "xid8": ("Unsigned upstream.", ""),
+    "oid": ("Unsigned in Postgres.", ""),
+    "xid": ("Unsigned in Postgres.", ""),
+    "cid": ("Unsigned in Postgres.", ""),
+    "xid8": ("Unsigned in Postgres.", ""),
     "oidvector": ("", ""),
-    "json": ("The text as Postgres keeps it.", ""),
+    "json": ("The text as Postgres stores it.", ""),
     "jsonb": (_AS_PRINTED, ""),
     "jsonpath": (_AS_PRINTED, ""),
-    "xml": ("The text as Postgres keeps it.", ""),
-    "float4": ("Bit by bit, NaN and infinities too.", ""),
-    "float8": ("Bit by bit, NaN and infinities too.", ""),
-    "bpchar": ("With its padding.", ""),
+    "xml": ("The text as Postgres stores it.", ""),
+    "float4": ("Bit-exact, including NaN and infinities.", ""),
+    "float8": ("Bit-exact, including NaN and infinities.", ""),
+    "bpchar": ("Includes the padding.", ""),
     "varchar": ("", ""),
     "date": ("", _DATES),
     "timestamp": ("", _DATES),
     "timestamptz": ("", _DATES),
-    "time": ("`HH:MM:SS[.ffffff]`, also `24:00:00`.", ""),
+    "time": ("`HH:MM:SS[.ffffff]`, including `24:00:00`.", ""),
     "timetz": ("`HH:MM:SS[.ffffff]` and the offset.", ""),
-    "interval": ("The three counts that Postgres keeps.", "Infinities (Postgres 17)."),
+    "interval": ("The three numbers that Postgres stores.", "Infinities (Postgres 17)."),
     "uuid": ("36 characters, lower case.", ""),
     "bit": ("Zeros and ones.", ""),
     "varbit": ("Zeros and ones.", ""),
@@ -60,25 +60,25 @@ _NOTES: dict[str, tuple[str, str]] = {
     "pg_node_tree": (_AS_PRINTED, ""),
 }
 
-_MADE_OF_OTHERS = (
+_DERIVED = (
     ("`numeric(p,s)`, 0 ≤ s ≤ p ≤ 38", "`decimal(p,s)`", "", "`NaN`."),
-    ("any other `numeric`", "`string`", "Exactly the text that Postgres prints, `NaN` and infinities too.", ""),
+    ("any other `numeric`", "`string`", "Exactly the text that Postgres prints, including `NaN` and infinities.", ""),
     ("an enum", "`string`", "", ""),
-    ("a domain", "as the type that it is of", "", "As that type."),
+    ("a domain", "that of its base type", "", "As its base type."),
     (
         "an array of T",
         "`array<T>`",
         "Null elements are kept; an empty array is not null.",
-        "Several dimensions; a lower bound other than 1.",
+        "More than one dimension; a lower bound other than 1.",
     ),
     (
         "a range of T",
         "`struct<lower:T, upper:T, lower_inclusive:boolean, upper_inclusive:boolean, empty:boolean>`",
-        "A bound that is null has no end.",
-        "Bounds that T cannot hold.",
+        "A null bound is infinite.",
+        "As T.",
     ),
-    ("a multirange of T", "`array` of such structs", "", "As the range."),
-    ("a composite type", "`struct` of its fields", "", "What its fields cannot hold."),
+    ("a multirange of T", "`array` of these structs", "", "As the range."),
+    ("a composite type", "`struct` of its fields", "", "As its fields."),
     ("`hstore`", "`map<string,string>`", "", ""),
     ("`citext`", "`string`", "", ""),
 )
@@ -95,31 +95,31 @@ def page() -> str:
     return "\n\n".join(
         [
             "# Types",
-            "A column has one Spark type, the same from the first copy and from the stream. A value is kept exactly or "
-            "not at all.",
+            "A column has one Spark type, in the snapshot and in the stream. A value is stored exactly, or the table "
+            "stops with an error.",
             "## Built-in types",
-            table(["Postgres", "Spark", "what it holds", "what it cannot hold"], rows),
-            "## Numerics, types of extensions, and types made of others",
-            table(
-                ["Postgres", "Spark", "what it holds", "what it cannot hold"], [list(row) for row in _MADE_OF_OTHERS]
-            ),
-            "They nest: an array of a composite type with a range in it is an array of structs with a struct in it.",
-            "*Sent as text*: only the server can print such a value. One such column, also inside of another type, "
-            "makes the stream of its source use the text form for all columns, which takes longer to decode.",
-            "## What a type cannot hold",
-            "A value that its Spark type cannot hold ends its table with a definite error at that transaction; the "
-            "other tables go on. The way out is the option `text columns`: a column listed there is a `string` with "
-            "exactly the text that Postgres prints, whatever its type. See "
-            "[recover a failed table](../how-to/recover-a-failed-table.md).",
-            "If a composite type is altered upstream, values no longer look as they did when capture began. That, too, "
-            "is a definite error of the table; `ALTER SOURCES … RETRY TABLE` copies it anew.",
-            "## Types that are not here",
-            "A table with a column of any other type (those of other extensions) is left out of the capture: it is "
-            "`failed`, with the column in the message, and the other tables are captured. So is one with a composite "
-            "type whose fields differ by case alone, as Spark does not tell them apart. `text columns` helps here too.",
-            "Generated columns are not published by Postgres and are not captured; their table is.",
-            "The option [`text_columns`](source-options.md) keeps a column as the text that Postgres prints, "
-            "`exclude_columns` leaves it out.",
+            table(["Postgres", "Spark", "notes", "unsupported values"], rows),
+            "## Numeric, extension and derived types",
+            table(["Postgres", "Spark", "notes", "unsupported values"], [list(row) for row in _DERIVED]),
+            "These types nest: an array of a composite type with a range field is an array of structs that contain a "
+            "struct.",
+            "*Sent as text*: only the server can print values of this type. If a source has one such column, also "
+            "nested in another type, Postgres sends all columns of the source as text, which takes longer to decode.",
+            "## Unsupported values",
+            "A value that its Spark type cannot represent stops its table at that transaction with a permanent error; "
+            "the other tables continue. To capture the column, list it in the option [`text "
+            "columns`](source-options.md): it is then a `string` with exactly the text that Postgres prints, whatever "
+            "its type. `exclude columns` omits a column. See [recover a failed "
+            "table](../how-to/recover-a-failed-table.md).",
+            "If a composite type is altered upstream, its values no longer match the type as captured. That is a "
+            "permanent error of the table as well; `ALTER SOURCES … RETRY TABLE` takes a new snapshot.",
+            "## Unsupported types",
+            "A table with a column of any other type, such as that of another extension, is not captured: it is "
+            "`failed`, and the error names the column. The same applies to a composite type whose fields differ only "
+            "in case, because Spark does not distinguish them. The other tables are captured. `text columns` helps "
+            "here, too.",
+            "Generated columns are not captured, unless a publication of your own includes them (Postgres 18). The "
+            "other columns of the table are.",
         ]
     )
 

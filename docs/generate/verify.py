@@ -1,4 +1,4 @@
-"""verify.md, from `VerifyReport`; a word on each field stands here."""
+"""verify.md, from `VerifyReport` and the descriptions of its fields below."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ __all__ = ["page"]
 
 _FIELDS: dict[type, dict[str, str]] = {
     VerifyReport: {
-        "version": "Version of this shape: 1. It changes when a field changes its meaning or goes.",
-        "source": "The source's name.",
-        "position": "The position at which all tables were compared; null where there was none, or one per shard.",
-        "equal": "Whether every table was compared, and not one row differs.",
+        "version": "Version of this format: 1. It changes if a field is removed or redefined.",
+        "source": "The name of the source.",
+        "position": "The position at which all tables were compared; null if there was none, or one per shard.",
+        "equal": "Whether all tables were compared and no row differs.",
         "tables": "One object per table.",
-        "repairs": "What `--repair` did; `tables` are then as they were compared again after it.",
-        "before": "With `--repair`, the report of what was found at first, of this same shape; else null.",
+        "repairs": "The repairs of `--repair`; `tables` is then the result of the comparison after them.",
+        "before": "With `--repair`, the report before the repair, in the same format; otherwise null.",
     },
     VerifyTable: {
         "name": "The name in queries, `source.table`.",
         "upstream": "The name in Postgres, `schema.table`.",
         "result": "`equal`, `different` or `not compared`.",
-        "rows": "How many rows it has in Postgres; null where it was not compared, as are the numbers below.",
-        "differing": "At how many keys it differs; of a table without a key, in how many distinct rows.",
-        "missing": "Of these, how many are in Postgres only.",
-        "unexpected": "How many are here only.",
-        "changed": "How many are on both sides, with other values.",
-        "keys": "The first 20 of them; none for a table without a key.",
-        "error": "Why it was not compared.",
-        "hint": "What to do about it.",
-        "shard": "Of a source that is made of shards, the one of which this is; else null.",
-        "position": "The position at which it was compared; null where a shard could not be reached.",
+        "rows": "Number of rows in Postgres; like the numbers below, null if the table was not compared.",
+        "differing": "Number of keys with a difference; for a keyless table, of distinct rows.",
+        "missing": "Of these, the number that only Postgres has.",
+        "unexpected": "The number that only the live table has.",
+        "changed": "The number that both have, with different values.",
+        "keys": "The first 20 of them; empty for a keyless table.",
+        "error": "Why the table was not compared.",
+        "hint": "What to do.",
+        "shard": "For a sharded source, the shard of this table; otherwise null.",
+        "position": "The position at which it was compared; null if a shard could not be reached.",
     },
     VerifyKey: {
-        "key": "The key's columns and their values. Integers are numbers; decimals and floats are text, so that no "
-        "digit is lost; all else is as in [tail](tail.md#values).",
+        "key": "The key columns and their values. Integers are numbers; decimals and floats are strings, so that no "
+        "digit is lost; other types are as in [tail](tail.md#values).",
         "how": "`missing`, `unexpected` or `changed`.",
     },
     VerifyRepair: {
         "name": "The name in queries, `source.table`.",
-        "rows_changed": "How many rows were put right.",
-        "low": "The position before which the rows were read.",
-        "high": "The position from which on the table holds them.",
+        "rows_changed": "Number of rows that were repaired.",
+        "low": "A position recorded before the rows were read.",
+        "high": "The position from which the table contains the repaired rows.",
     },
 }
 
@@ -61,8 +61,8 @@ def page() -> str:
     return "\n\n".join(
         [
             "# penstock verify --json",
-            "One document. The command ends with exit code 1 when a table is `different`, and with 3 when none is but "
-            "one was `not compared`. No values of rows are in it but those of keys.",
+            "The command prints one JSON document. Its exit code is 1 if a table is `different`, and 3 if none is but "
+            "a table was `not compared`. The document contains no row values except keys.",
             f"```json\n{json.dumps(example.as_json(), indent=2)}\n```",
             shape("The report", VerifyReport, _FIELDS[VerifyReport]),
             shape("A table", VerifyTable, _FIELDS[VerifyTable]),

@@ -40,7 +40,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs Spark when it is first asked for: Spark's workers and the capture process never do."""
+    """Import names that need Spark on first access, so that Spark workers and the capture process never load it."""
     if name not in _LATER:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)

@@ -11,8 +11,8 @@
     │   ├── HistoryExpiredError   a range begins before `valid`: that history was removed
     │   ├── SourceNotFoundError   no source of this name; IF EXISTS accepts it
     │   ├── SourceExistsError     a source of this name exists; IF NOT EXISTS accepts it
-    │   ├── AlreadyExistsError    an object to be created upstream exists and is not ours
-    │   ├── NotOwnedError         an object to be removed upstream is, or may be, not ours
+    │   ├── AlreadyExistsError    an object to be created upstream exists and was created by another owner
+    │   ├── NotOwnedError         an object to be removed upstream has, or may have, another owner
     │   └── InternalError         an unexpected exception, by its type and place: a defect in Penstock
     └── TransientError            retried with backoff; never shown as data                  exit 4
         └── InUseError            another session reads the same slot or topic; it may be about to end

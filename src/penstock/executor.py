@@ -1,10 +1,10 @@
 """The executor of Penstock's SQL statements: each is one call of the home.
 
-Files of statements (``penstock run FILE.sql``, `make_missing`) describe what a home contains; sources that are missing
-are created, so the file can be given at each start. Statements that change or remove something are rejected there; use
+A file of statements (``penstock run FILE.sql``, `create_missing`) describes the contents of a home: missing sources are
+created, so the file can be given at each start. Statements that change or remove objects are rejected there; use
 ``penstock sql``.
 
-`explain` is ``EXPLAIN SOURCES``: what a statement would create, upstream and here, without creating it.
+`explain` is ``EXPLAIN SOURCES``: it lists the objects that a statement would create, upstream and here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.changelog.place import log_at
+from penstock.changelog.log_url import log_at
 from penstock.engine.sealed_secrets import references
 from penstock.engine.status import leftovers
 from penstock.engine.table_names import local_names
@@ -24,17 +24,17 @@ from penstock.sources.interface import InstanceConfig, Source
 from penstock.sources.kinds import kind, kinds
 from penstock.sql.answer import (
     Answer,
-    repaired,
+    repair_summary,
     show_errors,
     show_repairs,
     show_sources,
     show_tables,
     verify_answer,
 )
-from penstock.sql.completion import Known, candidates
-from penstock.sql.errors import Beginning, error_at
+from penstock.sql.completion import KnownNames, candidates
+from penstock.sql.errors import StartPosition, error_at
 from penstock.sql.grammar import parse
-from penstock.sql.script import Piece, divided
+from penstock.sql.script import Piece, split_statements
 from penstock.sql.statements import (
     AcceptInterference,
     AddTable,
@@ -43,7 +43,7 @@ from penstock.sql.statements import (
     DropSources,
     DropTable,
     Explain,
-    Repairing,
+    RepairRows,
     RetryTable,
     ShowCreate,
     ShowErrors,
@@ -60,110 +60,112 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.engine.as_of import AsOf
-    from penstock.home import Home
+    from penstock.home_operations import HomeOperations
 
 
 __all__ = [
     "completions",
+    "create_described_source",
+    "create_missing",
     "creates",
     "described_source",
+    "execute",
+    "execute_all",
     "explain",
-    "make_missing",
-    "make_source",
-    "obey",
-    "obey_all",
     "parsed",
     "statement_of",
 ]
 
 
-def parsed(text: str, begins: Beginning | None = None) -> Statement | None:
-    """Read a statement of ours, with the kinds that there are; None for a query."""
+def parsed(text: str, begins: StartPosition | None = None) -> Statement | None:
+    """Parse a Penstock statement, with the installed kinds of sources; return None for a Spark SQL query."""
     return parse(text, {name: each.source for name, each in kinds().items()}, begins)
 
 
-def obey_all(
-    home: Home, script: str, spark: Callable[[], SparkSession], as_of: AsOf | None = None
+def execute_all(
+    home: HomeOperations, script: str, spark: Callable[[], SparkSession], as_of: AsOf | None = None
 ) -> Iterator[Answer | DataFrame]:
-    """Carry out the statements of a script one after the other; queries see live tables, each at its moment."""
-    pieces = list(divided(script))
+    """Execute the statements of a script in order; each query reads a new live view, or one `as_of` a position."""
+    pieces = list(split_statements(script))
     if not pieces:
-        message = "there is no statement"
-        raise UsageError(message, "For example: SELECT 1; or SHOW SOURCES;")
+        message = "the script contains no statement"
+        raise UsageError(message, "Write, for example: SELECT 1; or SHOW SOURCES;")
     for piece in pieces:
         statement = parsed(piece.text, piece.begins)
         if statement is None:
             yield home.live(spark(), as_of).sql(piece.text)
         else:
-            yield obey(home, statement, spark)
+            yield execute(home, statement, spark)
 
 
-def obey(home: Home, statement: Statement, spark: Callable[[], SparkSession]) -> Answer:
-    """Carry a statement out; `spark` gives the session where it needs one."""
+def execute(home: HomeOperations, statement: Statement, spark: Callable[[], SparkSession]) -> Answer:
+    """Execute a statement; `spark` returns the session if the statement needs one."""
     match statement:
         case CreateSource():
             return _create(home, statement)
         case Explain(described):
-            return home.explain(described_source(described))
+            return explain(home.path, [described_source(described)])
         case AlterSet(source, options, secrets):
             if secrets:
-                message = "a secret in clear cannot be set later"
-                raise UsageError(message, "Name where it is: 'env:NAME' or 'file:PATH'.")
+                message = "ALTER SOURCES does not accept a plaintext secret"
+                raise UsageError(message, "Write a reference to it: 'env:NAME' or 'file:PATH'.")
             home.alter(source, **options)
-            return _noted(home, f"{', '.join(option.replace('_', ' ') for option in options)} of {source} is set")
+            return _requested(home, f"set {', '.join(option.replace('_', ' ') for option in options)} of {source}")
         case DropSources():
             return _drop(home, statement)
         case ShowSources():
             return show_sources(home.status())
         case ShowTables(source):
             if source is not None:
-                home.tables(source)  # which is refused where there is none
+                home.tables(source)  # raises if there is no such source
             return show_tables(home.status(), source)
         case ShowErrors():
             return show_errors(home.status())
         case ShowRepairs():
             return show_repairs(home.repairs())
         case ShowCreate(source):
-            return Answer(columns=("statement",), rows=[(home.statement(source),)])
+            return Answer(columns=("statement",), rows=[(statement_of(home.spec(source)),)])
         case ShowSinks():
             return Answer(columns=("name", "source", "state"))
         case AddTable(source, table):
             home.add_table(source, table)
-            return _noted(home, f"{table} is added to {source} and copied")
+            return _requested(home, f"add {table} to {source}, with an initial snapshot")
         case DropTable(source, table):
             home.drop_table(source, table)
-            return _noted(home, f"{table} is dropped from {source}")
+            return _requested(home, f"drop {table} from {source}")
         case RetryTable(source, table):
             home.retry(source, table)
-            return _noted(home, f"{table} is captured anew and copied afresh")
+            return _requested(home, f"resnapshot {table}")
         case AcceptInterference(source):
             home.accept_interference(source)
-            return Answer(f"{source} goes on at the next penstock run, behind what others wrote there")
-        case Repairing() as asked:
-            return _repair(home, asked, spark)
+            return Answer(
+                f'interference accepted; "{source}" resumes after the foreign writes at the next `penstock run`'
+            )
+        case RepairRows() as statement:
+            return _repair(home, statement, spark)
         case Verify(source, wanted):
             home.require_database(source)  # before Spark is started
             return _verify(home, source, home.tables(source, [wanted] if wanted else ()), spark())
 
 
 def creates(script: str) -> bool:
-    """Say whether a statement of a script makes a source."""
-    return any(isinstance(parsed(piece.text, piece.begins), CreateSource) for piece in divided(script))
+    """Return whether a script contains a CREATE SOURCES statement."""
+    return any(isinstance(parsed(piece.text, piece.begins), CreateSource) for piece in split_statements(script))
 
 
 def statement_of(source: Source) -> str:
-    """Write the statement that makes a source like this one."""
+    """Return the CREATE SOURCES statement that describes a source."""
     return written_source(source.name, source.NAME, source.sql_options(), source.with_options())
 
 
-def completions(home: Home, text: str) -> list[str]:
-    """Return what the word at the end of a text could become."""
-    known = Known({name: home.local_names(name) for name in home.names()})
+def completions(home: HomeOperations, text: str) -> list[str]:
+    """Return the completions of the last word of a text."""
+    known = KnownNames({name: home.local_names(name) for name in home.names()})
     return candidates(text, {name: each.source for name, each in kinds().items()}, known)
 
 
-def make_source(home: Home, statement: CreateSource) -> str:
-    """Make the source that a statement describes; secrets in clear are kept where a reference names them."""
+def create_described_source(home: HomeOperations, statement: CreateSource) -> str:
+    """Create the source that a statement describes; plaintext secrets are stored, and replaced by references."""
     source = described_source(statement)
     if statement.secrets:
         named = references(home.path, statement.name, statement.secrets)
@@ -172,43 +174,50 @@ def make_source(home: Home, statement: CreateSource) -> str:
 
 
 def described_source(statement: CreateSource) -> Source:
-    """Return the source that a statement describes, without the secrets that it has in clear."""
+    """Return the source that a statement describes, without its plaintext secrets."""
     return kind(statement.kind).source.from_options(statement.name, statement.sql_options, statement.with_options)
 
 
-def _create(home: Home, statement: CreateSource) -> Answer:
+def _create(home: HomeOperations, statement: CreateSource) -> Answer:
     if statement.if_not_exists and statement.name in home.names():
-        return Answer(f"source {statement.name} is there already")
-    made = make_source(home, statement)
-    return Answer(f"created source {made}: DROP SOURCES {made}; removes it again, also outside")
+        return Answer(f"source {statement.name} already exists, skipping")
+    made = create_described_source(home, statement)
+    return Answer(f"created source {made}; to remove it, here and upstream: DROP SOURCES {made};")
 
 
-def _drop(home: Home, asked: DropSources) -> Answer:
-    if asked.if_exists and asked.name not in home.names():
-        return Answer(f"there is no source {asked.name}")
-    kept = home.kept(asked.name)
-    left = home.drop(asked.name, force=asked.force, keep_tables=asked.keep_tables)
-    told = [f"dropped {asked.name}", *(f"left there, because it is yours: {thing}" for thing in kept)]
-    told += leftovers(home.status(), left)
-    return Answer("\n".join(told))
+def _drop(home: HomeOperations, statement: DropSources) -> Answer:
+    if statement.if_exists and statement.name not in home.names():
+        return Answer(f"source {statement.name} does not exist, skipping")
+    kept = home.kept(statement.name)
+    left = home.drop(statement.name, force=statement.force, keep_tables=statement.keep_tables)
+    lines = [f"dropped {statement.name}", *(f"kept, because Penstock did not create it: {thing}" for thing in kept)]
+    lines += leftovers(home.status(), left)
+    return Answer("\n".join(lines))
 
 
-def _noted(home: Home, what: str) -> Answer:
-    """Say when a wish is carried out."""
+def _requested(home: HomeOperations, what: str) -> Answer:
+    """Return the answer to a recorded request: which process executes it, and when."""
     pid = home.runner()
-    return Answer(f"{what}: {f'now, by the Penstock that runs (pid {pid})' if pid else 'at the next penstock run'}")
-
-
-def _repair(home: Home, asked: Repairing, spark: Callable[[], SparkSession]) -> Answer:
-    everything = asked.keys is None and asked.where is None
-    started = None if home.is_run() else spark()
-    done = home.repair(
-        asked.source, asked.table, keys=asked.keys, where=asked.where, everything=everything, spark=started
+    return Answer(
+        f"{what}: {f'requested from the running Penstock (pid {pid})' if pid else 'at the next `penstock run`'}"
     )
-    return Answer(repaired(done))
 
 
-def _verify(home: Home, source: str, tables: Sequence[str], spark: SparkSession) -> Answer:
+def _repair(home: HomeOperations, statement: RepairRows, spark: Callable[[], SparkSession]) -> Answer:
+    everything = statement.keys is None and statement.where is None
+    started = None if home.is_running() else spark()
+    done = home.repair(
+        statement.source,
+        statement.table,
+        keys=statement.keys,
+        where=statement.where,
+        everything=everything,
+        spark=started,
+    )
+    return Answer(repair_summary(done))
+
+
+def _verify(home: HomeOperations, source: str, tables: Sequence[str], spark: SparkSession) -> Answer:
     from penstock.engine.verify_report import verify_report
 
     with home.run_if_idle(spark):
@@ -216,21 +225,22 @@ def _verify(home: Home, source: str, tables: Sequence[str], spark: SparkSession)
     return verify_answer(verify_report(source, verdicts))
 
 
-def make_missing(home: Home, script: str) -> list[str]:
-    """Make the sources that a script describes and the home has not; return their names.
+def create_missing(home: HomeOperations, script: str) -> list[str]:
+    """Create the sources that a script describes and the home lacks; return their names.
 
-    All of it is read before anything is made. A source that is there, but described otherwise, is refused.
+    The whole script is parsed before anything is created. Raise an error for a source that exists with another
+    definition.
     """
-    described = [(piece, _described(piece)) for piece in divided(script)]
+    described = [(piece, _described(piece)) for piece in split_statements(script)]
     made = []
     for piece, statement in described:
         if statement.name not in home.names():
-            made.append(make_source(home, statement))
+            made.append(create_described_source(home, statement))
         elif not statement.secrets and described_source(statement) != home.spec(statement.name):
-            message = f"this home has a source {statement.name}, and it was described otherwise"
+            message = f"source {statement.name} already exists with another definition"
             hint = (
-                f"See SHOW CREATE SOURCES {statement.name}; for what it is. Change it with ALTER SOURCES, or drop it:"
-                f" penstock drop {statement.name}"
+                f"SHOW CREATE SOURCES {statement.name}; prints its definition. Change it with ALTER SOURCES, or drop"
+                f" it: penstock drop {statement.name}"
             )
             raise error_at(piece.text, 0, message, hint, piece.begins)
     return made
@@ -240,8 +250,8 @@ def _described(piece: Piece) -> CreateSource:
     statement = parsed(piece.text, piece.begins)
     if isinstance(statement, CreateSource):
         return statement
-    message = "only CREATE SOURCES stands in a file that is run"
-    raise error_at(piece.text, 0, message, "Use penstock sql -f FILE for other statements.", piece.begins)
+    message = "`penstock run` accepts only CREATE SOURCES statements"
+    raise error_at(piece.text, 0, message, "For other statements, use: penstock sql -f FILE", piece.begins)
 
 
 _COLUMNS = ("where", "what", "note")
@@ -249,7 +259,7 @@ _Row = tuple[str, str, str]
 
 
 def explain(home: Path, sources: Sequence[Source]) -> Answer:
-    """Look outside, as a create does, and tell what it would make."""
+    """Check the upstream as CREATE SOURCES does, and list the objects that it would create."""
     shards = [shard for source in sources for shard in source.shards().values()]
     return Answer(columns=_COLUMNS, rows=[row for shard in shards for row in _source(home, shard)])
 
@@ -268,10 +278,10 @@ def _source(home: Path, source: Source) -> Iterator[_Row]:
 def _instance(home: Path, source: Source, instance: InstanceConfig) -> Iterator[_Row]:
     there = instance.place()
     for made in instance.makes():
-        yield there, made, "made, and removed with the source"
+        yield there, made, "created, and removed with the source"
     for kept in instance.kept():
-        yield there, kept, "yours: it is read, and stays"
-    yield "here", f"change log {log_at(home, source.name, source.log)}", f"history is kept for {source.retain_history}"
+        yield there, kept, "exists: it is read, and never removed"
+    yield "here", f"change log {log_at(home, source.name, source.log)}", f"retains history for {source.retain_history}"
     names = local_names(instance)
     for table in instance.produced():
         schema = table.table_schema()

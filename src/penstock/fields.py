@@ -1,7 +1,7 @@
-"""Values with other fields: copies of models that hold what they are told, or fail.
+"""Copies of pydantic models with some fields replaced; an unknown field name is an error.
 
-``model_copy(update=…)`` of pydantic takes any name, and keeps what is none of the model's fields where nobody looks. So
-it is called here alone; a test sees to that.
+``model_copy(update=…)`` of pydantic accepts any name, and silently ignores one that is not a field of the model. So it
+is called only here; a test enforces that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def with_fields(model: _Model, /, **values: Any) -> _Model:
-    """Return a copy of a model with these values in fields of its; they are taken as they are, as if validated."""
+    """Return a copy of a model with some fields replaced; the values are not validated."""
     strangers = values.keys() - type(model).model_fields.keys()
     if strangers:
         message = f"{type(model).__name__} has no fields {', '.join(sorted(strangers))}"

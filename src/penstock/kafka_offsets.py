@@ -1,25 +1,25 @@
-"""Offsets as a Kafka client tells them: numbers from 0 on, or none, which is not an error of its own to the client.
+"""Validation of the offsets that a Kafka client returns: a number from 0 on, or a sentinel for "unknown".
 
-librdkafka answers with -1001 where a broker did not tell in time, and gives no error with it. Taken as a number it is
-before all others: a topic would have lost its messages, or kept all of them. So whatever is told passes through here.
-That an offset is not known may pass: it is raised as an error of the client's that is worth another try.
+If a broker does not answer in time, librdkafka returns -1001 without an error. Used as an offset, that value is less
+than all others: a topic would seem to have lost its messages, or to have kept all of them. So every offset passes
+through here. A missing offset is raised as a retriable client error, because the next request may succeed.
 """
 
 from __future__ import annotations
 
 from confluent_kafka import KafkaError, KafkaException
 
-__all__ = ["told_offset", "told_watermarks"]
+__all__ = ["require_offset", "require_watermarks"]
 
 
-def told_offset(offset: int | None) -> int:
-    """Return an offset that a client told; `KafkaException` where it is none."""
+def require_offset(offset: int | None) -> int:
+    """Return an offset from the client; raise `KafkaException` if it is not a valid one."""
     if offset is None or offset < 0:
-        raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE, f"the broker told no offset ({offset})"))
+        raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE, f"the broker returned no offset ({offset})"))
     return int(offset)
 
 
-def told_watermarks(watermarks: tuple[int, int] | None) -> tuple[int, int]:
-    """Return where a partition begins and ends, as a client told it; `KafkaException` where it did not tell both."""
+def require_watermarks(watermarks: tuple[int, int] | None) -> tuple[int, int]:
+    """Return the low and high watermark of a partition; raise `KafkaException` if one of them is missing."""
     low, high = watermarks or (None, None)
-    return told_offset(low), told_offset(high)
+    return require_offset(low), require_offset(high)

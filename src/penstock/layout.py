@@ -1,4 +1,4 @@
-"""Where things lie in a home.
+"""The paths of files and folders in a home.
 
 ::
 
@@ -6,9 +6,9 @@
       penstock.db        the catalog
       log/SOURCE.db      the change log of a source
       lake/SOURCE/TABLE  its base tables (Delta)
-      state/SOURCE/      what its instance keeps beside the log
-      secrets/SOURCE/    secrets that were given in clear; the owner alone reads them
-      run/               locks, and what capture processes say
+      state/SOURCE/      files that its instance keeps in addition to the log
+      secrets/SOURCE/    secrets that were given as plaintext, readable by the owner only
+      run/               locks, and the logs of capture processes
 """
 
 from __future__ import annotations
@@ -51,35 +51,35 @@ def base_path(home: Path, source: str, table: str) -> Path:
 
 
 def quarantine_path(home: Path, source: str, table: str) -> Path:
-    """Return the folder of the messages that a table could not take in, by its local name."""
+    """Return the folder of a table's quarantined messages, by its local name."""
     return lake_path(home, source) / ".quarantine" / table
 
 
 def repair_path(home: Path, source: str, repair: int) -> Path:
-    """Return the folder in which a repair keeps the rows that it read, while it lasts."""
+    """Return the folder in which a repair stages the rows that it read; it is removed when the repair ends."""
     return lake_path(home, source) / ".repairs" / str(repair)
 
 
 def secrets_path(home: Path, source: str) -> Path:
-    """Return the folder that keeps the secrets of a source, where somebody gave them in clear."""
+    """Return the folder of the secrets of a source that were given as plaintext."""
     return home / "secrets" / source
 
 
 def state_path(home: Path, source: str) -> Path:
-    """Return the folder in which the instance of a source keeps what it likes."""
+    """Return the folder in which the instance of a source keeps files of its own."""
     return home / "state" / source
 
 
 def run_path(home: Path) -> Path:
-    """Return the folder that tells of a running instance."""
+    """Return the folder of locks and process logs."""
     return home / "run"
 
 
 def capture_log_path(home: Path, source: str) -> Path:
-    """Return the file into which the capture process of a source writes what it says."""
+    """Return the file that receives the output of a source's capture process."""
     return run_path(home) / f"capture-{source}.log"
 
 
 def defects_path(home: Path, source: str) -> Path:
-    """Return the file that tells where exceptions came from that nobody expected, in copy and apply of a source."""
+    """Return the file that records the stacks of unexpected exceptions in a source's snapshot, apply and repair."""
     return run_path(home) / f"defects-{source}.log"

@@ -1,6 +1,6 @@
 """Live views: all tables of the home's sources at one position per source.
 
-A source that consists of shards has one table for the tables of its shards (`ShardedTable`).
+In a sharded source, the tables of the same name on all shards are read as one table (`ShardedTable`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
-from penstock.changelog.as_of import not_copied
+from penstock.changelog.as_of import no_snapshot_at
 from penstock.changelog.interface import LoggedTable
 from penstock.engine.as_of import AsOf
 from penstock.engine.records import instance_of
@@ -27,22 +27,23 @@ from penstock.errors import DefiniteError, PenstockError, TableError, TransientE
 from penstock.layout import base_path, quarantine_path
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kinds import kinds
-from penstock.sql.query import Wanted, resolve
+from penstock.sql.query import TableReference, resolve
 from penstock.tables.base_state import State
 from penstock.tables.interface import TableStore
-from penstock.tables.quarantine import Quarantine
-from penstock.tables.topic_tail import check_quarantine_limit, live_quarantine
+from penstock.tables.message_tables import message_tables
 
 __all__ = ["Live", "ShardedTable", "sharded_tables"]
 
 
 class Live:
-    """Every table of every source, each source at one position: whole transactions, across tables.
+    """A consistent view of all tables: each source at one position, so that transactions are visible as a whole.
 
-    A table is named ``source.table``, or in full ``source.schema.table``. That of a source of several shards is one
-    table with the column `penstock_shard`; each shard is there under the name of its own source, too.
+    A table is named ``source.table``, or in full ``source.schema.table``. A table of a sharded source is the union of
+    its shards, with the additional column `penstock_shard`; each shard can also be read alone, under the name of its
+    own source. A table with rejected messages has them in ``source.table_quarantine``.
+
+    The view retains the history that it needs for as long as it is referenced.
     """
 
     def __init__(
@@ -52,50 +53,50 @@ class Live:
         store: TableStore,
         positions: Mapping[str, Lsn],
         timestamp: datetime | None,
-        look: Callable[[AsOf | None], Live],
+        open_view: Callable[[AsOf | None], Live],
     ) -> None:
-        """Show each source at its position; `look` makes a view of another moment."""
+        """Read each source at its position; `open_view` returns a view as of another time."""
         self._home = home
         self._catalog = catalog
         self._store = store
-        self._look = look
+        self._open_view = open_view
         self._tables = {record.source + "." + record.local: record for record in catalog.tables()}
         self._sharded = sharded_tables(catalog)
-        self._made: dict[str, DataFrame] = {}
-        self._others: dict[tuple[str, Lsn | datetime], Live] = {}
+        self._frames: dict[str, DataFrame] = {}
+        self._as_of_views: dict[tuple[str, Lsn | datetime], Live] = {}
         self.positions = dict(positions)
         """The position of each source."""
         self.timestamp = timestamp
-        """The moment that was asked for; of a view of now, the commit time of the last transaction that is visible."""
+        """The requested timestamp; for a view as of now, the commit time of the last visible transaction."""
 
     @property
     def position(self) -> Lsn:
-        """The position, where the home has one source."""
+        """The position of the only source; raises `UsageError` if the home does not have exactly one."""
         if len(self.positions) != 1:
-            message = "this home has several sources, each with its position"
-            raise UsageError(message, "Use `positions`.")
+            message = "this home does not have exactly one source: each source has its own position"
+            raise UsageError(message, "Use `positions`, which maps each source to its position.")
         return next(iter(self.positions.values()))
 
     def tables(self) -> list[str]:
-        """Return the names of all tables, readable or not; of shards, what they are together."""
+        """Return the names of all tables, readable or not; the tables of a sharded source are listed once."""
         parts = {part for table in self._sharded.values() for part in table.parts.values()}
         return sorted([name for name in self._tables if name not in parts] + [*self._sharded, *self._quarantines])
 
     def table(self, name: str) -> DataFrame:
-        """Return one table at this moment."""
+        """Return the rows of one table in this view."""
         known = {".".join(parts): table for parts, table in self._names().items()}.get(name.lower())
         if known is None:
             message = f"there is no table {name}"
-            raise UsageError(message, f"Known are: {', '.join(self.tables()) or 'none'}")
-        if known not in self._made:
-            self._made[known] = self._found(known)
-        return self._made[known]
+            raise UsageError(message, f"Tables of this home: {', '.join(self.tables()) or 'none'}.")
+        if known not in self._frames:
+            self._frames[known] = self._frame(known)
+        return self._frames[known]
 
     @cached_property
     def _quarantines(self) -> dict[str, TableRecord]:
-        """What tables refused, by name; a table of the same name goes before.
+        """The quarantines of tables, by name; a table of the same name takes precedence.
 
-        Of a source whose kind is not installed here nothing is known; that hurts nobody else.
+        A source whose kind is not installed here is skipped; the other sources are not affected.
         """
         known = [source for source in self._catalog.sources() if source.kind in kinds()]
         produced = [(source.name, table) for source in known for table in instance_of(source).produced()]
@@ -104,20 +105,20 @@ class Live:
         named = {f"{record.source}.{record.local}_quarantine": record for record in tables}
         return {name: record for name, record in named.items() if name not in self._tables}
 
-    def _found(self, known: str) -> DataFrame:
+    def _frame(self, known: str) -> DataFrame:
         if known in self._sharded:
-            return self._together(self._sharded[known])
+            return self._union(self._sharded[known])
         if known in self._quarantines:
             return self._quarantine(self._quarantines[known])
-        return self._make(self._tables[known])
+        return self._live_frame(self._tables[known])
 
     def sql(self, query: str) -> DataFrame:
-        """Run Spark SQL over the live tables, named ``source.table``.
+        """Run a Spark SQL query over the live tables, named ``source.table``.
 
-        A name with ``AS OF TIMESTAMP '…'`` or ``AS OF LSN '…'`` behind it is that table at another moment.
+        ``AS OF TIMESTAMP '…'`` or ``AS OF LSN '…'`` after a table name reads that table as of another time.
         """
         resolved = resolve(query, self._names(), f"penstock_{uuid.uuid4().hex[:8]}_")
-        frames = {view: self._wanted(wanted) for view, wanted in resolved.views.items()}
+        frames = {view: self._frame_for(wanted) for view, wanted in resolved.views.items()}
         for view, frame in frames.items():
             frame.createTempView(view)
         try:
@@ -127,31 +128,31 @@ class Live:
                 self._store.spark.catalog.dropTempView(view)
 
     def refresh(self) -> Live:
-        """Return a view of now."""
-        return self._look(None)
+        """Return a view as of now."""
+        return self._open_view(None)
 
-    def _wanted(self, wanted: Wanted) -> DataFrame:
-        """Return a table at this moment or at that which the query names; such a view is kept with this one."""
+    def _frame_for(self, wanted: TableReference) -> DataFrame:
+        """Return a table at this view's position, or AS OF the one in the query; views of the latter are cached."""
         if wanted.as_of is None or wanted.table in self._quarantines:
             return self.table(wanted.table)
         sharded = self._sharded.get(wanted.table)
         source = sharded.source if sharded else self._tables[wanted.table].source
-        asked = (source, wanted.as_of)
-        if asked not in self._others:
-            self._others[asked] = self._look({source: wanted.as_of})
-        return self._others[asked].table(wanted.table)
+        key = (source, wanted.as_of)
+        if key not in self._as_of_views:
+            self._as_of_views[key] = self._open_view({source: wanted.as_of})
+        return self._as_of_views[key].table(wanted.table)
 
     def _names(self) -> dict[tuple[str, ...], str]:
-        """Name each table by its local name, and by its upstream name unless another one differs from it by case."""
+        """Map names to tables: local names, and upstream names that are unique regardless of case."""
         named: dict[str, TableRecord | ShardedTable] = {**self._tables, **self._sharded}
         upstream = {name: _upstream_name(record) for name, record in named.items()}
         count = Counter(upstream.values())
         full = {parts: name for name, parts in upstream.items() if count[parts] == 1}
-        aside = {tuple(name.lower().split(".", 1)): name for name in self._quarantines}
-        return aside | full | {(r.source.lower(), r.local.lower()): name for name, r in named.items()}
+        quarantines = {tuple(name.lower().split(".", 1)): name for name in self._quarantines}
+        return quarantines | full | {(r.source.lower(), r.local.lower()): name for name, r in named.items()}
 
-    def _together(self, table: ShardedTable) -> DataFrame:
-        """Return a table of all shards; an error of one is that of the whole, which is never shown in part."""
+    def _union(self, table: ShardedTable) -> DataFrame:
+        """Return the union of a table's shards; an error of one shard is raised, so the result is never partial."""
         found = {}
         for shard, part in table.parts.items():
             try:
@@ -161,61 +162,60 @@ class Live:
         rows: DataFrame = self._store.union_of_shards(table.name, found)
         return rows
 
-    def _make(self, record: TableRecord) -> DataFrame:
+    def _live_frame(self, record: TableRecord) -> DataFrame:
         upto = self.positions.get(record.source)
         if upto is None:
             message = f"source {record.source} is being created or dropped"
-            raise TransientError(message, "See `penstock status`.")
+            raise TransientError(message, "Run `penstock status` to see its state.")
         logged = self._readable(record, upto)
         base = self._catalog.bases.newest(record.source, record.local, upto)
         if base is None:
-            raise not_copied(record.upstream, self._catalog.bases.first(record.source, record.local), upto)
+            raise no_snapshot_at(record.upstream, self._catalog.bases.first(record.source, record.local), upto)
         path = base_path(self._home, record.source, record.local).absolute()
         log = self._catalog.log(record.source)
         at = State(base.version, base.position, base.schema, memory=base.memory)
         schema = (logged and logged.schema_within(base.position, upto)) or base.schema
         try:
             rows: DataFrame = self._store.live(log, path, at, schema, upto)
-            if isinstance(log, TopicLog) and record.state is TableState.LIVE:
-                base_table, stored = self._store.base(path, base.schema), self._stored_quarantine(record)
-                check_quarantine_limit(self._store.spark, log, stored, base_table, at, upto, record.local)
+            if (messages := message_tables(log)) is not None and record.state is TableState.LIVE:
+                base_table, stored = self._store.base(path, base.schema), self._quarantine_path(record)
+                messages.check_limit(self._store.spark, stored, base_table, at, upto, record.local)
         except TableError as error:
             self._note_error(record, error)
             raise
         if self._catalog.errors_ahead(record.source).get(record.local, (Lsn.LAST,))[0] <= upto:
-            self._note_error(record, None)  # it was to be passed over, since
+            self._note_error(record, None)  # its cause was fixed: this position can be read now
         return rows
 
     def _note_error(self, record: TableRecord, error: TableError | None) -> None:
-        """Let the status show at once at what a view ends; apply comes there later, and may be busy."""
+        """Record the error of a view for the status at once: apply reaches that position later, and may be busy."""
         last = self._catalog.bases.newest(record.source, record.local, Lsn.LAST)
         if error is None or last is None or last.position < error.lsn:
-            with suppress(PenstockError):  # who may not write in the home can read
+            with suppress(PenstockError):  # a user without write access to the home can still read
                 self._catalog.note_error_ahead(record, error)
 
-    def _stored_quarantine(self, record: TableRecord) -> Quarantine:
-        path = quarantine_path(self._home, record.source, record.local).absolute()
-        return Quarantine(self._store.spark, path)
+    def _quarantine_path(self, record: TableRecord) -> Path:
+        return quarantine_path(self._home, record.source, record.local).absolute()
 
     def _quarantine(self, record: TableRecord) -> DataFrame:
-        """Return what a table has put aside, and what it will when apply comes there."""
-        stored = self._stored_quarantine(record)
-        upto = self.positions.get(record.source)
+        """Return the quarantined messages of a table, including those that apply has not reached yet."""
+        messages = message_tables(self._catalog.log(record.source))
+        assert messages is not None, "only tables of messages are quarantined"
+        stored, upto = self._quarantine_path(record), self.positions.get(record.source)
         base = None if upto is None else self._catalog.bases.newest(record.source, record.local, upto)
-        log = self._catalog.log(record.source)
-        if base is None or upto is None or record.state is not TableState.LIVE or not isinstance(log, TopicLog):
-            return stored.rows()
+        if base is None or record.state is not TableState.LIVE:
+            return messages.quarantine(self._store.spark, stored, None, None, None)
         table = self._store.base(base_path(self._home, record.source, record.local).absolute(), base.schema)
         at = State(base.version, base.position, base.schema, memory=base.memory)
-        return live_quarantine(self._store.spark, log, stored, table, at, upto)
+        return messages.quarantine(self._store.spark, stored, table, at, upto)
 
     def _dropped(self, record: TableRecord) -> bool:
-        """Say whether a table was dropped from its source, or is about to be, since this view was made or before."""
+        """Return whether a table was dropped from its source, or is being dropped, before or after this view began."""
         now = [table.state for table in self._catalog.tables(record.source) if table.upstream == record.upstream]
         return not now or now[0] is TableState.DROPPING
 
     def _readable(self, record: TableRecord, upto: Lsn) -> LoggedTable | None:
-        """Return the table in the log; raise its definite error where that holds at this position."""
+        """Return the table as the log knows it; raise its permanent error if that applies at this position."""
         source = self._catalog.source(record.source)
         if self._dropped(record):
             raise DefiniteError(*dropped(source.known_as if source else record.source, record.upstream))
@@ -228,13 +228,13 @@ class Live:
             message = f"{record.upstream} is not captured" + (f": {record.error}" if record.error else "")
             raise DefiniteError(message, record.hint or "")
         if record.state is TableState.FAILED and logged is not None and logged.error is None:
-            if captured[0].refuses() and self._ended_behind(record, upto):
+            if captured[0].refuses() and self._is_readable_at(record, upto):
                 return logged
             raise DefiniteError(record.error or f"{record.upstream} is not captured", record.hint or "")
         return logged
 
-    def _ended_behind(self, record: TableRecord, upto: Lsn) -> bool:
-        """Whether a table ended by itself beyond a position: its base stands just before where it did."""
+    def _is_readable_at(self, record: TableRecord, upto: Lsn) -> bool:
+        """Whether a failed table is readable up to a position: its base ends just before the error."""
         last = self._catalog.bases.newest(record.source, record.local, Lsn.LAST)
         return last is not None and upto <= last.position
 
@@ -245,31 +245,31 @@ def _upstream_name(record: TableRecord | ShardedTable) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ShardedTable:
-    """A table of all shards."""
+    """A table of a sharded source: the union of the tables of its shards."""
 
     source: str
     """The name that the user gave."""
     upstream: TableName
     local: str
     parts: Mapping[str, str]
-    """The names under which shards are read alone, by what tells these apart. Also of one that does not have the table:
-    reading it tells that."""
+    """The name under which each shard's table is read alone, by shard. It includes shards that lack the table: reading
+    those raises the error that says so."""
 
     @property
     def name(self) -> str:
-        """Its name in queries."""
+        """The table's name in queries."""
         return f"{self.source}.{self.local}"
 
     def failed(self, shard: str, error: PenstockError) -> PenstockError:
-        """Return the error of one shard as that of the table, with what can be read all the same."""
+        """Return the error of one shard as the error of the whole table; the hint names the shards to read instead."""
         others = ", ".join(name for other, name in self.parts.items() if other != shard)
-        message = f"{self.name} cannot be read whole: on shard {shard}, {error.message}"
+        message = f"{self.name} cannot be read on shard {shard}: {error.message}"
         kind = TransientError if isinstance(error, TransientError) else DefiniteError
-        return kind(message, f"{error.hint}\nThe other shards are read by their own names: {others}.".strip())
+        return kind(message, f"{error.hint}\nThe other shards can be read by their own names: {others}.".strip())
 
 
 def sharded_tables(catalog: Catalog) -> dict[str, ShardedTable]:
-    """Return the tables of sources that are made of shards, by their names in queries."""
+    """Return the tables of all sharded sources, by their names in queries."""
     shards: dict[str, dict[str, str]] = {}
     for record in catalog.sources():
         if record.part_of is not None and record.shard is not None:

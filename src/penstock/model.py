@@ -1,8 +1,8 @@
-"""The words that all layers share: tables, their schemas, and the images of which changes are made.
+"""The data model that all layers share: tables, their schemas, and the row images that make up a change.
 
-An *image* is one row as a change shows it. An INSERT has one (the new row), a DELETE has one (the old row, or its
-key alone), an UPDATE has the new row and, when the replica identity gives it, the old row or its key before it. The
-change log stores images; the shapes that users see (`changes`, `updates`) are made from them on reading.
+An *image* is one row in a change. An INSERT has one (the new row), a DELETE has one (the old row, or only its key), an
+UPDATE has the new row and, if the replica identity provides it, the old row or its key before it. The change log
+stores images; the formats that users read (`changes`, `updates`) are derived from them on reading.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ __all__ = [
 ]
 
 RESERVED = frozenset({"_gone", "_unchanged", "_from", "_count"})
-"""Columns of ours that stand beside those of a table, which may have none of these names, in any case."""
+"""Names of the columns that Penstock adds to those of a table; a table must not use them, in any case."""
 
 SHARD = "penstock_shard"
-"""The column that tells the shards of a table apart, and is part of its key; no table of theirs may have one."""
+"""The column that identifies the shard of a row, and is part of the key; a table of a shard must not have it."""
 
 
 class IncludedColumn(NamedTuple):
-    """What is known of a message (``key``, ``partition``, ``offset``, ``timestamp``, ``headers``), as a column."""
+    """Message metadata (``key``, ``partition``, ``offset``, ``timestamp``, ``headers``) included as a column."""
 
     what: str
     name: str
 
 
 class Image(enum.IntEnum):
-    """What an image shows. Within one change, the old comes before the new; so does the number."""
+    """The kind of an image. Within one change, the old image precedes the new one; the numbers have the same order."""
 
     TRUNCATE = 0
     """No row: the table was emptied."""
@@ -55,15 +55,15 @@ class Image(enum.IntEnum):
     DELETED_KEY = 4
     """Key columns of a deleted row; other columns are null."""
     UPDATED = 5
-    """The new row of an UPDATE; columns listed in `_unchanged` keep the value that they had."""
+    """The new row of an UPDATE; columns listed in `_unchanged` keep their previous value."""
     INSERTED = 6
     """The new row of an INSERT."""
     COPIED = 7
-    """A row of the table as it is at the position, and no change of it. Never in a log: snapshots are told with it."""
+    """A row of the table at the position, not a change. Only snapshots contain it; it is never in a log."""
 
     @property
     def asserts(self) -> bool:
-        """Whether the row is there after this image (else it is gone)."""
+        """Whether the row exists after this image (otherwise it is deleted)."""
         return self >= Image.UPDATED
 
 
@@ -76,15 +76,15 @@ class TableName:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``schema.name``; the schema may not contain a dot."""
+        """Parse ``schema.name``; the schema must not contain a dot."""
         schema, dot, name = text.partition(".")
         if not dot or not schema or not name:
-            message = f"a table is named schema.table, not {text!r}"
+            message = f"invalid table name {text!r}: expected schema.table"
             raise ValueError(message)
         return cls(schema, name)
 
     def __str__(self) -> str:
-        """``schema.name``, unquoted: for people and for keys in our own catalog, never for SQL text."""
+        """Return ``schema.name``, unquoted: for messages and for keys in the catalog, never for SQL text."""
         return f"{self.schema}.{self.name}"
 
 
@@ -97,7 +97,7 @@ class TableSchema:
     key: tuple[str, ...]
 
     def added_to(self, earlier: TableSchema) -> list[pa.Field]:
-        """Return the columns that this has beyond `earlier`."""
+        """Return the columns that were added after `earlier`."""
         return list(self.columns)[len(earlier.columns) :]
 
     def to_bytes(self) -> bytes:
@@ -107,7 +107,7 @@ class TableSchema:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read what `to_bytes` wrote."""
+        """Deserialise the output of `to_bytes`."""
         columns = pa.ipc.read_schema(pa.py_buffer(data))
         metadata = columns.metadata
         key = metadata[b"key"].decode()
@@ -119,13 +119,13 @@ _MISSING = b"missing"
 
 
 def with_missing(field: pa.Field, value: pa.Array) -> pa.Field:
-    """Return the field of a column that was added later, with the one value that all earlier rows have in it."""
+    """Return the field of an added column, with the value that the column has in all earlier rows."""
     encoded = base64.b64encode(pa.RecordBatch.from_arrays([value], names=["value"]).serialize())
     return field.with_metadata({**(field.metadata or {}), _MISSING: encoded})
 
 
 def missing_value(field: pa.Field) -> pa.Array:
-    """Return, as an array of one, the value of this column in rows that are older than it: null unless it was given."""
+    """Return, as an array of length one, the column's value in rows older than the column: null unless one was set."""
     encoded = (field.metadata or {}).get(_MISSING)
     if encoded is None:
         return pa.nulls(1, field.type)
@@ -136,9 +136,9 @@ def missing_value(field: pa.Field) -> pa.Array:
 def image_schema(columns: pa.Schema) -> pa.Schema:
     """Return the schema in which images of a table are read from the change log.
 
-    ``_lsn`` is the commit end LSN, ``_ordinal`` the change's place in its transaction (an UPDATE's two images share
-    it; some may be missing, see `penstock.positions`), ``_unchanged`` lists the columns (by index) whose value was not
-    sent because it did not change (TOAST).
+    ``_lsn`` is the commit end LSN. ``_ordinal`` is the change's number in its transaction; both images of an UPDATE
+    share it, and numbers may be skipped (see `penstock.positions`). ``_unchanged`` lists the columns, by index, whose
+    value was not sent because it did not change (TOAST).
     """
     return pa.schema(
         [
@@ -154,7 +154,7 @@ def image_schema(columns: pa.Schema) -> pa.Schema:
 
 
 def copied_images(rows: pa.RecordBatch, at: int) -> pa.RecordBatch:
-    """Return rows of a table at a position as images of kind `Image.COPIED`, which are of no transaction."""
+    """Return rows of a table at a position as images of kind `Image.COPIED`, which belong to no transaction."""
     count = len(rows)
     schema = image_schema(rows.schema)
     arrays = [pa.nulls(count, field.type) for field in schema]

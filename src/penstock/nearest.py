@@ -1,4 +1,4 @@
-"""A name that is not known, answered with the nearest one that is."""
+"""Suggestions for misspelled names: the most similar known name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["nearest"]
 
 
 def nearest(wanted: str, known: Iterable[str]) -> str:
-    """Suggest the nearest of the known names, as the end of a sentence, in any case; nothing where none is near."""
+    """Return "Did you mean NAME?" with the most similar known name, ignoring case; empty if none is similar."""
     by_case = {name.casefold(): name for name in known}
     found = difflib.get_close_matches(wanted.casefold(), list(by_case), 1)
     return f"Did you mean {by_case[found[0]]}?" if found else ""

@@ -1,7 +1,7 @@
-"""What can be said of an exception that nobody expected: which one it is, and where it was raised.
+"""Safe descriptions of unexpected exceptions: their type, and the place where they were raised.
 
-Never what it says: such a text may hold values of rows, and goes where these do not belong: into the catalog, the
-status and log files. With the place, a defect can be found all the same.
+The text of such an exception is never included: it may contain row values, and the description is written to the
+catalog, the status and log files. Type and place are enough to find the defect.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from types import FrameType
 
 from penstock.errors import InternalError
 
-__all__ = ["REPORT", "origin", "told_by", "trace", "unexpected"]
+__all__ = ["DEFECT_HINT", "exception_in_output", "origin", "trace", "unexpected"]
 
-REPORT = "This is a defect in Penstock: please report it, with this line."
+DEFECT_HINT = "This is a defect in Penstock: please report it, with this line."
 _FILE = re.compile(r'File "([^"]+)", line (\d+)')
 _KIND = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Z]\w*)(?=:|$)", re.MULTILINE)
 
 
 def unexpected(doing: str, error: BaseException, hint: str = "") -> InternalError:
-    """Put an exception into our words: during what it came, which it is and where it was raised."""
-    return InternalError(f"{doing} hit an unexpected {origin(error)}", f"{REPORT} {hint}".rstrip())
+    """Return an `InternalError` that says during which operation an exception occurred, its type and its place."""
+    return InternalError(f"{doing} hit an unexpected {origin(error)}", f"{DEFECT_HINT} {hint}".rstrip())
 
 
 def origin(error: BaseException) -> str:
-    """Return type and place, as in ``ValueError at penstock.sources.postgres.build:65``."""
+    """Return type and place, as in ``ValueError at penstock.sources.postgres.chunk_builder:65``."""
     frames = [*_frames(error)]
     ours = [frame for frame in frames if _module(frame[0]).partition(".")[0] == "penstock"]
     places = dict.fromkeys(f"{_module(frame)}:{line}" for frame, line in [*ours[-1:], *frames[-1:]])
@@ -34,19 +34,19 @@ def origin(error: BaseException) -> str:
 
 
 def trace(error: BaseException) -> str:
-    """Return the whole stack, of this exception and of those behind it: types and places, one on a line."""
+    """Return the stack of an exception and of its causes: types and places, one per line."""
     lines, seen = [], set[int]()
-    behind: BaseException | None = error
-    while behind is not None and id(behind) not in seen:
-        seen.add(id(behind))
-        lines.append(f"{'caused by ' if len(seen) > 1 else ''}{type(behind).__name__}")
-        lines += [f"  {_module(frame)}:{line} in {frame.f_code.co_name}" for frame, line in _frames(behind)]
-        behind = behind.__cause__ or behind.__context__
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        lines.append(f"{'caused by ' if len(seen) > 1 else ''}{type(cause).__name__}")
+        lines += [f"  {_module(frame)}:{line} in {frame.f_code.co_name}" for frame, line in _frames(cause)]
+        cause = cause.__cause__ or cause.__context__
     return "\n".join(lines)
 
 
-def told_by(text: str) -> str | None:
-    """Return type and place of the last exception in what another process printed; None where there is none."""
+def exception_in_output(text: str) -> str | None:
+    """Return type and place of the last exception in the output of another process, or None."""
     places = [*_FILE.finditer(text)]
     kinds = [*_KIND.finditer(text, places[-1].end())] if places else []
     if not kinds:
@@ -66,7 +66,7 @@ def _module(frame: FrameType) -> str:
 
 
 def _as_module(path: str) -> str:
-    """Name the module in a file, where it is one of ours or of a package that is installed; else the file."""
+    """Return the module that a file contains, if it belongs to Penstock or an installed package; else its name."""
     parts = Path(path).with_suffix("").parts
     for root in ("site-packages", "src"):
         if root in parts:

@@ -1,6 +1,6 @@
-"""Spans of time as people write them: ``1 day``, ``90 s``, ``1 hour 30 minutes``.
+"""Parsing and formatting of durations (``1 day``, ``90 s``, ``1 hour 30 minutes``) and sizes (``16 MB``, ``1.5 GB``).
 
-Amounts of bytes as people write them: ``16 MB``, ``512 kB``, ``1.5 GB``. As in Postgres, a kB is 1024 bytes.
+As in Postgres, a kB is 1024 bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LONGEST = timedelta(days=36500)
 
 
 def parse_duration(text: str) -> timedelta:
-    """Read a span of time; a number alone, or anything else, is a `UsageError`."""
+    """Parse a duration; raise `UsageError` for anything else, also for a number without a unit."""
     seconds, at = 0.0, 0
     while at < len(text) and (part := _PART.match(text.lower(), at)):
         if part[2] not in _FACTORS:
@@ -36,13 +36,13 @@ def parse_duration(text: str) -> timedelta:
         seconds += float(part[1]) * _FACTORS[part[2]]
         at = part.end()
     if not text.strip() or at != len(text) or seconds > _LONGEST.total_seconds():
-        message = f"{text!r} is not a span of time"
-        raise UsageError(message, "Write it like '1 day', '90 minutes' or '500 ms'; 100 years at most.")
+        message = f"invalid duration {text!r}"
+        raise UsageError(message, "Write it like '1 day', '90 minutes' or '500 ms'; the maximum is 100 years.")
     return timedelta(seconds=seconds)
 
 
 def duration_text(span: timedelta) -> str:
-    """Write a span of time so that `parse_duration` reads it, in its largest units."""
+    """Format a duration in its largest units, so that `parse_duration` reads it back."""
     left, parts = span // timedelta(microseconds=1), []
     for unit in ("d", "h", "min", "s"):
         count, left = divmod(left, int(_SECONDS[unit] * 1_000_000))
@@ -59,18 +59,18 @@ _LARGEST = (1 << 63) - 1
 
 
 def parse_size(text: str) -> int:
-    """Read an amount of bytes; a number alone, a part of a byte, or anything else is a `UsageError`."""
+    """Parse a size in bytes; raise `UsageError` for anything else, also for a missing unit or a fraction of a byte."""
     found = _SIZE.fullmatch(text)
     factor = _SIZE_FACTORS.get(found[2].lower()) if found else None
     size = Fraction(found[1]) * factor if found and factor else Fraction(-1)
     if size < 0 or size.denominator != 1 or size > _LARGEST:
-        message = f"{text!r} is not an amount of bytes"
-        raise UsageError(message, "Write it like '16 MB', '512 kB' or '1 GB'; units are B, kB, MB, GB and TB.")
+        message = f"invalid size {text!r}"
+        raise UsageError(message, "Write it like '16 MB', '512 kB' or '1 GB'; the units are B, kB, MB, GB and TB.")
     return int(size)
 
 
 def size_text(size: int) -> str:
-    """Write an amount of bytes in the largest unit that it is a whole number of."""
+    """Format a size in the largest unit of which it is a whole multiple."""
     unit = (
         max((unit for unit in _SIZE_UNITS if size % _SIZE_UNITS[unit] == 0), key=_SIZE_UNITS.__getitem__)
         if size

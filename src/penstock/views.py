@@ -1,4 +1,4 @@
-"""Making live views: positions are chosen, and what they need is held before anybody reads."""
+"""Creation of live views: choose the position of each source, and lease the history that reading it needs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.catalog.store import Catalog
-from penstock.engine.as_of import AsOf, Chosen, asked_of, choose_positions, seconds
-from penstock.engine.leases import Keeper
+from penstock.engine.as_of import AsOf, Chosen, choose_positions, requested_positions, seconds
+from penstock.engine.leases import LeaseKeeper
 from penstock.engine.retention import oldest_base
 from penstock.engine.table_names import runnable_sources
 from penstock.errors import HistoryExpiredError
@@ -32,7 +32,7 @@ class Views:
     def __init__(self, home: Path, catalog: Catalog) -> None:
         self._home = home
         self._catalog = catalog
-        self._keeper = Keeper(f"live {uuid.uuid4().hex[:12]}")
+        self._keeper = LeaseKeeper(f"live {uuid.uuid4().hex[:12]}")
 
     def live(
         self,
@@ -41,37 +41,44 @@ class Views:
         wait: float | timedelta | None = None,
         attempts: int = _ATTEMPTS,
     ) -> Live:
-        """Return all tables, each source at the position that `as_of` means for it."""
+        """Return a view of all tables, each source at the position to which `as_of` resolves.
+
+        History may expire between choosing a position and leasing it; then choose again, up to `attempts` times.
+        """
         from penstock.live import Live
 
         records = runnable_sources(self._catalog)
-        asked = asked_of(as_of, [r.name for r in records], {r.name: r.part_of for r in records if r.part_of})
+        requested = requested_positions(
+            as_of, [r.name for r in records], {r.name: r.part_of for r in records if r.part_of}
+        )
         logs = {record.name: self._catalog.log(record.name) for record in records}
-        chosen = choose_positions(logs, asked, seconds(wait))
+        chosen = choose_positions(logs, requested, seconds(wait))
         positions = {source: found.position for source, found in chosen.items()}
-        view = Live(self._home, self._catalog, store, positions, _timestamp(asked, chosen), partial(self.live, store))
+        view = Live(
+            self._home, self._catalog, store, positions, _timestamp(requested, chosen), partial(self.live, store)
+        )
         try:
             self._keeper.hold(view, self._needed(chosen), logs)
-        except HistoryExpiredError:  # it went at this moment
+        except HistoryExpiredError:  # removed just before the lease
             if attempts == 1:
                 raise
             return self.live(store, as_of, wait, attempts - 1)
         return view
 
     def forget(self, source: str) -> None:
-        """Keep nothing more for views of a source that was dropped."""
+        """Release the leases on a source that was dropped."""
         self._keeper.forget(source)
 
     def _needed(self, chosen: Mapping[str, Chosen]) -> dict[str, Lsn]:
-        """Return the positions after which the logs are needed; a table that failed may have a base before `valid`."""
+        """Return the positions after which the logs are needed; the base of a failed table may be before `valid`."""
         oldest = {source: oldest_base(self._catalog, source, found.position) for source, found in chosen.items()}
         return {source: Lsn(max(at, chosen[source].frontiers.valid)) for source, at in oldest.items()}
 
 
-def _timestamp(asked: Mapping[str, Lsn | datetime | None], chosen: Mapping[str, Chosen]) -> datetime | None:
-    """Return the moment that was asked for; of a view of now, the last commit time."""
-    moments = [want for want in asked.values() if isinstance(want, datetime)]
-    if not any(want is not None for want in asked.values()):
-        told = (found.frontiers.committed_at for found in chosen.values())
-        moments = [moment for moment in told if moment is not None]
-    return max(moments, default=None)
+def _timestamp(requested: Mapping[str, Lsn | datetime | None], chosen: Mapping[str, Chosen]) -> datetime | None:
+    """Return the requested timestamp; for a view as of now, the last commit time."""
+    timestamps = [want for want in requested.values() if isinstance(want, datetime)]
+    if not any(want is not None for want in requested.values()):
+        commit_times = (found.frontiers.committed_at for found in chosen.values())
+        timestamps = [timestamp for timestamp in commit_times if timestamp is not None]
+    return max(timestamps, default=None)

@@ -1,4 +1,4 @@
-"""The catalog: durable, shared by processes, and never taken for what it is not."""
+"""The catalog: durable, shared by processes, and strict about which files it opens."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ def shop(catalog: Catalog) -> Catalog:
     return catalog
 
 
-def test_a_source_goes_through_its_states(shop: Catalog, tmp_path: Path) -> None:
-    again = Catalog(tmp_path / "home" / "penstock.db")
-    assert again.source("shop") == source()
+def test_state_transitions_of_a_source(shop: Catalog, tmp_path: Path) -> None:
+    reopened = Catalog(tmp_path / "home" / "penstock.db")
+    assert reopened.source("shop") == source()
     shop.set_source("shop", SourceState.READY, instance='{"a": 1}')
-    shop.set_source("shop", SourceState.FAILED, error="broken", hint="mend it")
-    found = again.source("shop")
-    assert found == SourceRecord("shop", "POSTGRES", "{}", '{"a": 1}', SourceState.FAILED, "broken", "mend it")
+    shop.set_source("shop", SourceState.FAILED, error="broken", hint="fix it")
+    record = reopened.source("shop")
+    assert record == SourceRecord("shop", "POSTGRES", "{}", '{"a": 1}', SourceState.FAILED, "broken", "fix it")
     shop.set_source("shop", SourceState.READY)
-    found = again.source("shop")
-    assert found is not None
-    assert (found.state, found.error, found.hint) == (SourceState.READY, None, None)
-    assert again.source("other") is None
+    record = reopened.source("shop")
+    assert record is not None
+    assert (record.state, record.error, record.hint) == (SourceState.READY, None, None)
+    assert reopened.source("other") is None
 
 
-def test_tables_have_states_of_their_own(shop: Catalog) -> None:
+def test_tables_have_their_own_states(shop: Catalog) -> None:
     shop.set_table("shop", ORDERS, TableState.LIVE)
-    shop.set_table("shop", ITEMS, TableState.FAILED, error="broken", hint="mend it")
+    shop.set_table("shop", ITEMS, TableState.FAILED, error="broken", hint="fix it")
     items, orders = shop.tables("shop")
     assert (orders.state, orders.error) == (TableState.LIVE, None)
-    assert (items.state, items.error, items.hint) == (TableState.FAILED, "broken", "mend it")
+    assert (items.state, items.error, items.hint) == (TableState.FAILED, "broken", "fix it")
     assert shop.tables() == shop.tables("shop")
     assert shop.tables("other") == []
 
 
-def test_removing_a_source_removes_all_of_it(shop: Catalog) -> None:
+def test_removing_a_source_removes_its_tables_and_bases(shop: Catalog) -> None:
     shop.bases.note("shop", "orders", BaseVersion(0, Lsn(10), SCHEMA))
     shop.add_sources([(source("other"), [table(ORDERS, "other")])])
     shop.remove_source("shop")
@@ -76,7 +76,7 @@ def test_removing_a_source_removes_all_of_it(shop: Catalog) -> None:
     assert shop.bases.newest("shop", "orders", Lsn(99)) is None
 
 
-def test_a_source_is_added_whole_or_not_at_all(catalog: Catalog) -> None:
+def test_source_is_added_completely_or_not_at_all(catalog: Catalog) -> None:
     with pytest.raises(sqlite3.IntegrityError):
         catalog.add_sources([(source(), [table(ORDERS), table(ORDERS)])])
     assert catalog.sources() == []
@@ -86,12 +86,12 @@ def test_a_source_is_added_whole_or_not_at_all(catalog: Catalog) -> None:
     assert catalog.tables() == []
 
 
-def test_the_newest_base_at_or_before_a_position(shop: Catalog) -> None:
+def test_newest_base_at_or_before_a_position(shop: Catalog) -> None:
     for version, position in ((0, 10), (1, 20), (3, 20), (5, 40)):
         shop.bases.note("shop", "orders", BaseVersion(version, Lsn(position), SCHEMA))
     shop.bases.note("shop", "orders", BaseVersion(5, Lsn(40), SCHEMA))
-    asked = {upto: shop.bases.newest("shop", "orders", Lsn(upto)) for upto in (9, 10, 19, 20, 39, 40, 99)}
-    assert {upto: base and base.version for upto, base in asked.items()} == {
+    bases = {upto: shop.bases.newest("shop", "orders", Lsn(upto)) for upto in (9, 10, 19, 20, 39, 40, 99)}
+    assert {upto: base and base.version for upto, base in bases.items()} == {
         9: None,
         10: 0,
         19: 0,
@@ -121,7 +121,7 @@ for n in range(100):
 """
 
 
-def test_two_processes_write_at_once(shop: Catalog, tmp_path: Path) -> None:
+def test_concurrent_writes_of_two_processes(shop: Catalog, tmp_path: Path) -> None:
     path = tmp_path / "home" / "penstock.db"
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(first)]) for first in (0, 1)]
     assert [writer.wait() for writer in writers] == [0, 0]
@@ -130,16 +130,16 @@ def test_two_processes_write_at_once(shop: Catalog, tmp_path: Path) -> None:
     ]
 
 
-def test_two_processes_make_it_at_once(tmp_path: Path) -> None:
+def test_concurrent_creation_by_three_processes(tmp_path: Path) -> None:
     path = tmp_path / "new" / "penstock.db"
     program = (
         f"from penstock.catalog.store import Catalog; from pathlib import Path; Catalog(Path({str(path)!r})).sources()"
     )
-    makers = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
-    assert [maker.wait() for maker in makers] == [0, 0, 0]
+    processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
+    assert [maker.wait() for maker in processes] == [0, 0, 0]
 
 
-def test_a_newer_version_is_refused(tmp_path: Path, catalog: Catalog) -> None:
+def test_newer_version_is_rejected(tmp_path: Path, catalog: Catalog) -> None:
     path = tmp_path / "home" / "penstock.db"
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA user_version = 99")
@@ -148,30 +148,30 @@ def test_a_newer_version_is_refused(tmp_path: Path, catalog: Catalog) -> None:
     assert "Upgrade" in caught.value.hint
 
 
-def test_another_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_foreign_file_is_rejected_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "penstock.db"
     path.write_bytes(b"this is somebody's novel" * 100)
-    with pytest.raises(DefiniteError, match="not a catalog of Penstock") as caught:
+    with pytest.raises(DefiniteError, match="not a Penstock catalog") as caught:
         Catalog(path)
     assert "--home" in caught.value.hint
     assert path.read_bytes() == b"this is somebody's novel" * 100
 
 
-def test_a_home_that_is_a_file(tmp_path: Path) -> None:
+def test_home_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("no folder")
     with pytest.raises(DefiniteError, match="home") as caught:
         Catalog(tmp_path / "home" / "penstock.db")
     assert "--home" in caught.value.hint
 
 
-def test_a_catalog_that_is_a_folder(tmp_path: Path) -> None:
+def test_catalog_that_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / "penstock.db").mkdir()
     with pytest.raises(DefiniteError, match="cannot be") as caught:
         Catalog(tmp_path / "penstock.db")
     assert caught.value.hint
 
 
-def test_a_full_disk(shop: Catalog, tmp_path: Path) -> None:
+def test_full_disk(shop: Catalog, tmp_path: Path) -> None:
     program = """
 import resource, sys
 from pathlib import Path
@@ -186,25 +186,27 @@ except DefiniteError as error:
     print(error)
 """
     path = tmp_path / "home" / "penstock.db"
-    said = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True).stdout
-    assert "full or failing" in said
+    output = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True
+    ).stdout
+    assert "full or failing" in output
     assert shop.source("shop") == source()
 
 
-def test_nobody_brings_back_what_is_being_dropped(shop: Catalog) -> None:
-    """A capture outlives its parent for a moment, and may still report."""
+def test_late_report_does_not_change_a_source_that_is_being_dropped(shop: Catalog) -> None:
+    """A capture process may outlive its parent briefly, and still report a state."""
     shop.set_source("shop", SourceState.READY)
-    found = shop.source("shop")
-    assert found is not None
-    assert found.state is SourceState.CREATING  # only create finishes, with the instance
+    record = shop.source("shop")
+    assert record is not None
+    assert record.state is SourceState.CREATING  # only create sets the source to ready, together with the instance
     shop.set_source("shop", SourceState.READY, instance="{}")
     shop.set_source("shop", SourceState.DROPPING)
     for state in (SourceState.READY, SourceState.FAILED, SourceState.CREATING):
         shop.set_source("shop", state, error="late")
         shop.set_source("shop", state, error="late", instance="{}")
-    found = shop.source("shop")
-    assert found is not None
-    assert (found.state, found.error) == (SourceState.DROPPING, None)
+    record = shop.source("shop")
+    assert record is not None
+    assert (record.state, record.error) == (SourceState.DROPPING, None)
 
 
 def test_debts(shop: Catalog) -> None:
@@ -212,44 +214,44 @@ def test_debts(shop: Catalog) -> None:
     (debt,) = shop.debts()
     assert (debt.source, debt.kind, debt.durable, debt.error) == ("shop", "POSTGRES", Lsn(7), None)
     assert debt.instance == '{"slot": "s"}'
-    shop.defer(debt, "nobody there")
-    assert shop.debts()[0].error == "nobody there"
+    shop.defer(debt, "no answer")
+    assert shop.debts()[0].error == "no answer"
     shop.settle(debt)
     assert (shop.debts(), shop.sources()) == ([], [])
 
 
-def test_what_is_asked_of_a_source_is_changed_by_one_at_a_time(shop: Catalog) -> None:
+def test_concurrent_change_of_a_spec_is_rejected(shop: Catalog) -> None:
     shop.set_source("shop", SourceState.READY, instance="{}")
     shop.alter({"shop": ("{}", '{"a": 1}')})
-    with pytest.raises(TransientError, match="changed by somebody else"):
+    with pytest.raises(TransientError, match="changed concurrently"):
         shop.alter({"shop": ("{}", '{"a": 2}')})
-    found = shop.source("shop")
-    assert found is not None
-    assert found.spec == '{"a": 1}'
-    shop.dropping(["shop"])
-    with pytest.raises(TransientError, match="changed by somebody else"):
+    record = shop.source("shop")
+    assert record is not None
+    assert record.spec == '{"a": 1}'
+    shop.begin_drop(["shop"])
+    with pytest.raises(TransientError, match="changed concurrently"):
         shop.alter({"shop": ('{"a": 1}', '{"a": 2}')})
 
 
-def test_of_several_sources_all_are_changed_or_none(shop: Catalog) -> None:
+def test_several_sources_are_altered_together_or_not_at_all(shop: Catalog) -> None:
     shop.add_sources([(source("other"), [])])
-    shop.made({"shop": "{}", "other": "{}"})
+    shop.mark_created({"shop": "{}", "other": "{}"})
     with pytest.raises(TransientError):
-        shop.alter({"other": ("{}", '{"a": 1}'), "shop": ("what it never was", '{"a": 1}')})
+        shop.alter({"other": ("{}", '{"a": 1}'), "shop": ("never its spec", '{"a": 1}')})
     assert [record.spec for record in shop.sources()] == ["{}", "{}"]
 
 
-def test_tables_that_shall_stay_once_do_so_however_often_a_drop_is_tried(shop: Catalog) -> None:
-    shop.dropping(["shop"], keep_tables=True)
-    shop.dropping(["shop"])
-    found = shop.source("shop")
-    assert found is not None
-    assert (found.state, found.keep_tables) == (SourceState.DROPPING, True)
+def test_drop_that_keeps_tables_keeps_them_when_it_is_retried(shop: Catalog) -> None:
+    shop.begin_drop(["shop"], keep_tables=True)
+    shop.begin_drop(["shop"])
+    record = shop.source("shop")
+    assert record is not None
+    assert (record.state, record.keep_tables) == (SourceState.DROPPING, True)
     shop.set_source("shop", SourceState.READY, instance="{}")
-    assert shop.source("shop") == found
+    assert shop.source("shop") == record
 
 
-def test_a_catalog_of_the_first_version_is_taken_on(shop: Catalog, tmp_path: Path) -> None:
+def test_catalog_of_the_first_version_is_migrated(shop: Catalog, tmp_path: Path) -> None:
     path = tmp_path / "home" / "penstock.db"
     with closing(sqlite3.connect(path)) as db:
         db.executescript(
@@ -260,29 +262,29 @@ def test_a_catalog_of_the_first_version_is_taken_on(shop: Catalog, tmp_path: Pat
             "ALTER TABLE source RENAME COLUMN hint TO remedy; ALTER TABLE source_table RENAME COLUMN hint TO remedy;"
             "PRAGMA user_version = 1"
         )
-    again = Catalog(path)
-    assert (again.debts(), again.source("shop")) == ([], source())
+    reopened = Catalog(path)
+    assert (reopened.debts(), reopened.source("shop")) == ([], source())
 
 
-def test_an_error_that_a_view_found_is_kept_until_it_is_taken_back_or_the_table_begins_again(shop: Catalog) -> None:
+def test_error_found_by_a_view_is_kept_until_it_is_cleared_or_the_table_is_retried(shop: Catalog) -> None:
     [table] = [record for record in shop.tables("shop") if record.local == "orders"]
     assert shop.errors_ahead("shop") == {}
     for lsn in (8, 7):
-        shop.note_error_ahead(table, TableError("public.orders", Lsn(lsn), f"broken at {lsn}", "Mend it."))
-    assert shop.errors_ahead("shop") == {"orders": (Lsn(7), "broken at 7", "Mend it.")}
+        shop.note_error_ahead(table, TableError("public.orders", Lsn(lsn), f"broken at {lsn}", "Fix it."))
+    assert shop.errors_ahead("shop") == {"orders": (Lsn(7), "broken at 7", "Fix it.")}
     shop.note_error_ahead(table, None)
     assert shop.errors_ahead("shop") == {}
-    shop.note_error_ahead(table, TableError("public.orders", Lsn(7), "broken", "Mend it."))
-    shop.grant(table, TableState.PENDING)
+    shop.note_error_ahead(table, TableError("public.orders", Lsn(7), "broken", "Fix it."))
+    shop.complete_request(table, TableState.PENDING)
     assert shop.errors_ahead("shop") == {}
-    shop.note_error_ahead(table, TableError("public.orders", Lsn(7), "broken", "Mend it."))
+    shop.note_error_ahead(table, TableError("public.orders", Lsn(7), "broken", "Fix it."))
     shop.remove_source("shop")
     assert shop.errors_ahead("shop") == {}
-    shop.note_error_ahead(table, TableError("public.orders", Lsn(7), "broken", "Mend it."))
+    shop.note_error_ahead(table, TableError("public.orders", Lsn(7), "broken", "Fix it."))
     assert shop.errors_ahead("shop") == {}
 
 
-def test_progress_never_goes_back_and_totals_hold_what_has_come(shop: Catalog) -> None:
+def test_progress_never_decreases_and_totals_are_at_least_the_progress(shop: Catalog) -> None:
     assert shop.progress("shop") == {}
     shop.note_progress("shop", "orders", CopyProgress(waiting="waiting for pid 7"))
     assert shop.progress("shop") == {"orders": CopyProgress(0, 0, 0, 0, "waiting for pid 7")}
@@ -298,7 +300,7 @@ def test_progress_never_goes_back_and_totals_hold_what_has_come(shop: Catalog) -
     assert shop.progress("shop") == {}
 
 
-def test_progress_of_a_source_that_is_gone_is_not_noted(shop: Catalog) -> None:
+def test_progress_of_a_dropped_source_is_not_recorded(shop: Catalog) -> None:
     shop.note_progress("shop", "orders", CopyProgress(1, 1, 1, 1))
     shop.remove_source("shop")
     shop.note_progress("shop", "orders", CopyProgress(1, 1, 1, 1))

@@ -1,4 +1,4 @@
-"""Chunks for tests of the change log: small histories of tables, and what a reader should see of them."""
+"""Chunks for tests of the change log: small table histories, and the rows that a reader returns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.changelog.frames import stored_schema
+from penstock.changelog.chunk_codec import stored_schema
 from penstock.changelog.interface import ChangeLogReader, Chunk, transaction_schema
 from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn
@@ -20,7 +20,7 @@ ITEMS = TableSchema(TableName("public", "items"), COLUMNS, ("id",))
 
 @dataclass(frozen=True)
 class Row:
-    """One image: the LSN of its transaction (-1 while that is staged), its place there, kind and values."""
+    """One image: the LSN of its transaction (-1 while that is staged), its ordinal there, kind and values."""
 
     lsn: int
     ordinal: int
@@ -30,7 +30,7 @@ class Row:
 
 
 def inserted(lsn: int, ordinal: int = 0, name: str = "x") -> Row:
-    """An INSERT whose values can be told from all others."""
+    """An INSERT with values that no other row has."""
     return Row(lsn, ordinal, Image.INSERTED, (lsn * 1000 + ordinal, name))
 
 
@@ -60,9 +60,9 @@ def _stored(schema: TableSchema, row: Row, lsns: list[int]) -> dict[str, Any]:
 def batches(
     reader: ChangeLogReader, schema: TableSchema, after: int = 0, upto: int = 2**62, columns: pa.Schema | None = None
 ) -> list[pa.RecordBatch]:
-    """Read a range, or as much of it as the log still has."""
-    begun = max(after, reader.frontiers().valid)
-    return list(reader.read(reader.extent(schema.table, Lsn(begun), Lsn(upto)), columns))
+    """Read a range, or the part of it that the log still retains."""
+    start = max(after, reader.frontiers().valid)
+    return list(reader.read(reader.extent(schema.table, Lsn(start), Lsn(upto)), columns))
 
 
 def read(reader: ChangeLogReader, schema: TableSchema, after: int = 0, upto: int = 2**62) -> list[Row]:

@@ -1,4 +1,4 @@
-"""The logs on which the contract is tested: add one to `LOGS`, and the whole suite runs on it."""
+"""The change log implementations under test: add one to `LOGS`, and the whole suite runs on it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ LOGS: dict[str, Callable[[Path, pytest.FixtureRequest], ChangeLog]] = {"sqlite":
 
 @pytest.fixture(params=list(LOGS))
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ChangeLog]:
-    made = LOGS[request.param](tmp_path, request)
-    assert not made.exists()
-    made.create(START)
-    yield made
-    made.remove()
-    assert not made.exists()
+    created = LOGS[request.param](tmp_path, request)
+    assert not created.exists()
+    created.create(START)
+    yield created
+    created.remove()
+    assert not created.exists()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The contract of a change log, held against every implementation: add one to `LOGS`, and all of this runs on it."""
+"""The contract of a change log, tested on every implementation in `LOGS`."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from penstock.positions import Lsn
 from penstock.testing.waiting import PATIENCE, until
 
 HOURS = 100 * PATIENCE
-"""A wait that lasts so long ends only because there is news."""
+"""A wait with this timeout ends only because the frontier advanced."""
 
 
 def test_a_new_log_is_empty(reader: ChangeLogReader) -> None:
     found = reader.frontiers()
     assert (found.valid, found.durable, found.committed_at, found.published_at) == (START, START, None, None)
-    assert found.passed == found.valid_at, "nothing is known of any moment"
+    assert found.passed == found.valid_at, "no time has passed yet"
     assert reader.tables() == {}
     assert reader.extent(ORDERS.table, START, Lsn(100)) == Extent(ORDERS.table, START, Lsn(100))
     assert read(reader, ORDERS) == []
@@ -82,7 +82,7 @@ def test_ranges_cut_inside_chunks(writer: ChangeLogWriter, reader: ChangeLogRead
         assert sum(batch.num_rows for part in extent.divided(1 << 30) for batch in reader.read(part)) == len(wanted)
 
 
-def test_the_extent_tells_what_a_range_holds(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+def test_extent_describes_the_contents_of_a_range(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
     writer.publish([chunk(ORDERS, [inserted(20), Row(25, 0, Image.UPDATED, (1, None), (1,))])], Lsn(25))
     writer.publish([chunk(ORDERS, [Row(30, 0, Image.DELETED_KEY, (1, None))])], Lsn(30))
     whole = reader.extent(ORDERS.table, Lsn(10), Lsn(30))
@@ -105,36 +105,36 @@ def test_reading_a_range_again_gives_equal_batches(writer: ChangeLogWriter, read
     assert all(a.equals(b) for a, b in zip(before, again, strict=True))
 
 
-def test_all_tables_move_in_one_step(log: ChangeLog, writer: ChangeLogWriter) -> None:
-    """A reader that looks all the time never sees one table ahead of the other within `durable`."""
-    stop, torn, looks = threading.Event(), [], []
+def test_all_tables_advance_in_one_step(log: ChangeLog, writer: ChangeLogWriter) -> None:
+    """A reader that polls continuously never sees one table ahead of the other within `durable`."""
+    stop, torn, polled = threading.Event(), [], []
 
-    def look() -> None:
+    def poll() -> None:
         with closing(log.reader()) as mine:
             while not stop.is_set():
                 durable = mine.frontiers().durable
                 counts = [len(read(mine, table, 0, durable)) for table in (ORDERS, ITEMS)]
-                looks.append(durable)
+                polled.append(durable)
                 if counts != [durable - START] * 2:
                     torn.append((durable, counts))
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=poll)
     thread.start()
     lsns = itertools.count(11)
 
     def published() -> bool:
         for lsn in itertools.islice(lsns, 10):
             writer.publish([chunk(ORDERS, [inserted(lsn)]), chunk(ITEMS, [inserted(lsn)])], Lsn(lsn))
-        return lsn >= 60 and len(set(looks)) > 2
+        return lsn >= 60 and len(set(polled)) > 2
 
-    until(published, "looks at several positions")
+    until(published, "polls at several positions")
     stop.set()
     thread.join()
     assert torn == []
-    assert looks == sorted(looks)
+    assert polled == sorted(polled)
 
 
-def test_staged_parts_are_seen_when_published_and_stand_before_the_rest(
+def test_staged_parts_are_visible_once_published_and_come_first(
     writer: ChangeLogWriter, reader: ChangeLogReader
 ) -> None:
     writer.stage(777, [chunk(ORDERS, [inserted(-1, 0), inserted(-1, 1)]), chunk(ITEMS, [inserted(-1, 2)])])
@@ -159,7 +159,7 @@ def test_staged_parts_of_other_transactions_stay_hidden(writer: ChangeLogWriter,
     assert [(row.lsn, row.ordinal) for row in read(reader, ORDERS)] == [(30, 1)]
 
 
-def test_staged_parts_of_a_writer_that_went_are_dropped(log: ChangeLog, reader: ChangeLogReader) -> None:
+def test_staged_parts_of_a_closed_writer_are_dropped(log: ChangeLog, reader: ChangeLogReader) -> None:
     with closing(log.writer()) as first:
         first.define(ORDERS)
         first.stage(777, [chunk(ORDERS, [inserted(-1)])])
@@ -171,11 +171,11 @@ def test_staged_parts_of_a_writer_that_went_are_dropped(log: ChangeLog, reader: 
 
 def part(*rows: tuple[int, int, int]) -> Chunk:
     """Part of a staged transaction: subtransaction, ordinal and id of each row."""
-    made = chunk(ORDERS, [Row(sub, ordinal, Image.INSERTED, (id_, "x")) for sub, ordinal, id_ in rows])
-    unknown = pa.array([-1] * len(made.transactions))
-    xids = pa.array([lsn.as_py() for lsn in made.transactions.column(0)])
-    told = [unknown, xids, made.transactions.column(2)]
-    return replace(made, transactions=pa.RecordBatch.from_arrays(told, schema=made.transactions.schema))
+    original = chunk(ORDERS, [Row(sub, ordinal, Image.INSERTED, (id_, "x")) for sub, ordinal, id_ in rows])
+    unknown = pa.array([-1] * len(original.transactions))
+    xids = pa.array([lsn.as_py() for lsn in original.transactions.column(0)])
+    columns = [unknown, xids, original.transactions.column(2)]
+    return replace(original, transactions=pa.RecordBatch.from_arrays(columns, schema=original.transactions.schema))
 
 
 def ids(reader: ChangeLogReader) -> list[tuple[int, int]]:
@@ -183,7 +183,7 @@ def ids(reader: ChangeLogReader) -> list[tuple[int, int]]:
     return [(row.lsn, row.values[0]) for row in read(reader, ORDERS) if row.values and row.values[0] is not None]
 
 
-def test_subtransactions_that_were_rolled_back_are_gone(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+def test_rolled_back_subtransactions_are_removed(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
     writer.stage(7, [part((7, 0, 10), (8, 1, 11), (7, 2, 12), (9, 3, 13))])
     writer.stage(7, [part((8, 4, 14))])
     writer.stage(7, [part((7, 5, 15), (9, 6, 16))])
@@ -191,7 +191,7 @@ def test_subtransactions_that_were_rolled_back_are_gone(writer: ChangeLogWriter,
     assert ids(reader) == [(30, id_) for id_ in (10, 12, 13, 15, 16)]
     assert reader.extent(ORDERS.table, START, Lsn(100)).rows == 5
     (batch, *_) = batches(reader, ORDERS)
-    assert set(batch.column("_xid").to_pylist()) == {7}, "the transaction's, not that of a subtransaction"
+    assert set(batch.column("_xid").to_pylist()) == {7}, "the xid of the transaction, not of a subtransaction"
     assert {moment.microsecond for moment in batch.column("_committed_at").to_pylist()} == {30}
 
 
@@ -205,7 +205,7 @@ def test_a_discarded_transaction_leaves_no_trace(writer: ChangeLogWriter, reader
     assert ids(reader) == [(40, 20)]
 
 
-def test_a_prepared_transaction_outlives_its_writer(log: ChangeLog, reader: ChangeLogReader) -> None:
+def test_prepared_transaction_survives_its_writer(log: ChangeLog, reader: ChangeLogReader) -> None:
     with closing(log.writer()) as first:
         first.define(ORDERS, Lsn(1))
         first.stage(7, [part((7, 0, 10), (8, 1, 11))])
@@ -226,12 +226,10 @@ WIDER = TableSchema(
 )
 
 
-def test_earlier_images_are_read_with_the_columns_that_came_later(
-    writer: ChangeLogWriter, reader: ChangeLogReader
-) -> None:
+def test_earlier_images_are_read_with_columns_added_later(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
     writer.publish([chunk(ORDERS, [inserted(20), Row(21, 0, Image.DELETED_KEY, (5, None))])], Lsn(21))
     version = writer.define(WIDER)
-    assert reader.tables()[ORDERS.table].schema == ORDERS, "until a transaction has it"
+    assert reader.tables()[ORDERS.table].schema == ORDERS, "unchanged until a transaction uses the new version"
     writer.publish([chunk(WIDER, [Row(30, 0, Image.INSERTED, (1, "a", "b", 7))], version)], Lsn(30))
     logged = reader.tables()[ORDERS.table]
     assert logged.schema == WIDER
@@ -246,29 +244,29 @@ def test_earlier_images_are_read_with_the_columns_that_came_later(
         batches(reader, ORDERS, 5, 90, ORDERS.columns)
 
 
-def test_a_table_can_begin_anew(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
-    error = TableError("public.orders", 30, "over", "mend it")
+def test_table_can_start_a_new_generation(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    error = TableError("public.orders", 30, "failed", "fix it")
     writer.publish([chunk(ORDERS, [inserted(20)])], Lsn(30), errors=[error])
     assert writer.define(WIDER, generation=1) == 2
-    assert writer.define(WIDER, generation=1) == 2, "once is enough"
+    assert writer.define(WIDER, generation=1) == 2, "defining it again changes nothing"
     logged = reader.tables()
     orders = logged[ORDERS.table]
     assert (orders.valid, orders.error, orders.generation, orders.schema) == (30, None, 1, WIDER)
     assert (logged[ITEMS.table].valid, logged[ITEMS.table].generation) == (START, 0)
 
 
-def test_where_a_table_began_anew_is_kept(log: ChangeLog) -> None:
+def test_generation_start_survives_retention(log: ChangeLog) -> None:
     with closing(log.writer()) as writer, closing(log.reader()) as reader:
         writer.define(ORDERS, START)
         writer.publish([chunk(ORDERS, [inserted(20)])], Lsn(20))
-        assert reader.tables()[ORDERS.table].begun == Lsn.ZERO
+        assert reader.tables()[ORDERS.table].generation_start == Lsn.ZERO
         writer.define(ORDERS, None, 1)
         writer.publish([], Lsn(40))
         writer.retain(datetime.now(UTC))
-        assert reader.tables()[ORDERS.table].begun == 20
+        assert reader.tables()[ORDERS.table].generation_start == 20
 
 
-def test_the_frontier_moves_without_changes(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+def test_frontier_advances_without_changes(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
     writer.publish([chunk(ORDERS, [inserted(20)])], Lsn(20), committed_at=20)
     before = reader.frontiers()
     writer.publish([], Lsn(90))
@@ -276,8 +274,8 @@ def test_the_frontier_moves_without_changes(writer: ChangeLogWriter, reader: Cha
     assert (after.durable, after.committed_at, after.published_at) == (90, before.committed_at, before.published_at)
 
 
-def test_the_last_commit_is_kept_for_good(log: ChangeLog) -> None:
-    """Also when nothing is left of it, and by who opens the log later."""
+def test_last_commit_survives_retention_and_reopening(log: ChangeLog) -> None:
+    """Also after retention has removed its rows, and after the log is reopened."""
     last = Commit(Lsn(18), 731, 1_700_000_000_000_001)
     with closing(log.writer()) as writer:
         assert writer.frontiers().last is None
@@ -290,7 +288,7 @@ def test_the_last_commit_is_kept_for_good(log: ChangeLog) -> None:
         assert writer.frontiers().last == reader.frontiers().last == last
 
 
-def test_the_frontier_never_moves_back(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+def test_frontier_never_moves_back(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
     writer.publish([chunk(ORDERS, [inserted(50)])], Lsn(50))
     with pytest.raises(DefiniteError, match="back"):
         writer.publish([chunk(ORDERS, [inserted(40)])], Lsn(40), errors=[TableError("public.orders", 40, "x")])
@@ -300,15 +298,15 @@ def test_the_frontier_never_moves_back(writer: ChangeLogWriter, reader: ChangeLo
     writer.publish([], Lsn(50))
 
 
-def test_of_two_writers_one_is_refused_and_leaves_no_trace(
+def test_one_of_two_writers_is_rejected_and_leaves_no_trace(
     log: ChangeLog, writer: ChangeLogWriter, reader: ChangeLogReader
 ) -> None:
-    """Which of them depends on the log: a file has a lock, a broker fences the older one."""
+    """Which of them depends on the log: a file has a lock, a broker fences the older writer."""
     writer.publish([chunk(ORDERS, [inserted(20)])], Lsn(20))
     try:
         second = log.writer()
-    except DefiniteError as refused:
-        assert f"pid {os.getpid()}" in refused.message
+    except DefiniteError as rejected:
+        assert f"pid {os.getpid()}" in rejected.message
         writer.publish([chunk(ORDERS, [inserted(30)])], Lsn(30))
     else:
         with closing(second):
@@ -319,7 +317,7 @@ def test_of_two_writers_one_is_refused_and_leaves_no_trace(
     assert read(reader, ORDERS) == [inserted(20), inserted(30)]
 
 
-def test_a_writer_can_follow_another(log: ChangeLog) -> None:
+def test_writers_can_write_one_after_another(log: ChangeLog) -> None:
     for lsn in (20, 30, 40):
         with closing(log.writer()) as writer:
             assert writer.define(ORDERS) == 1
@@ -328,7 +326,7 @@ def test_a_writer_can_follow_another(log: ChangeLog) -> None:
         assert [row.lsn for row in read(reader, ORDERS)] == [20, 30, 40]
 
 
-def test_errors_come_with_the_step_that_published_them(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+def test_errors_become_visible_with_their_publication(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
     error = TableError("public.orders", 30, "its columns changed", "Capture it again.")
     writer.publish([chunk(ITEMS, [inserted(30)])], Lsn(30), errors=[error])
     found = reader.tables()
@@ -338,7 +336,7 @@ def test_errors_come_with_the_step_that_published_them(writer: ChangeLogWriter, 
     assert kept.args == error.args
 
 
-def test_the_first_error_of_a_table_stays(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+def test_first_error_of_a_table_is_kept(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
     writer.publish([], Lsn(30), errors=[TableError("public.orders", 30, "first")])
     writer.publish([], Lsn(40), errors=[TableError("public.orders", 40, "second")])
     kept = reader.tables()[ORDERS.table].error
@@ -357,18 +355,18 @@ def test_versions_of_a_schema(log: ChangeLog, reader: ChangeLogReader) -> None:
     assert found.schema == wider
 
 
-def test_wait_returns_at_once_when_there_is_news(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+def test_wait_returns_at_once_when_the_frontier_has_advanced(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
     writer.publish([], Lsn(20))
     assert reader.wait(Lsn(15), HOURS).durable == 20
 
 
-def test_wait_gives_up(reader: ChangeLogReader) -> None:
+def test_wait_times_out(reader: ChangeLogReader) -> None:
     began = time.monotonic()
     assert reader.wait(START, 0.1).durable == START
     assert time.monotonic() - began >= 0.1
 
 
-def test_wait_wakes_when_the_frontier_moves(log: ChangeLog, writer: ChangeLogWriter) -> None:
+def test_wait_returns_when_the_frontier_advances(log: ChangeLog, writer: ChangeLogWriter) -> None:
     found = [START]
 
     def wait() -> None:

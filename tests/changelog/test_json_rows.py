@@ -1,4 +1,4 @@
-"""Rows as JSON: what reads back is what was there, for every type and value that occurs."""
+"""Rows as JSON: values of every type round-trip."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.changelog.chunks import ORDERS, Row
-from tests.changelog.test_shapes import images
+from tests.changelog.test_changes import images
 
 from penstock.changelog.json_rows import base64_text, json_rows, multi_changes, multi_changes_schema
 from penstock.changelog.user_rows import changes
@@ -41,23 +41,23 @@ LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.timestamp("us"), st.one_of(NAIVE, SECONDS)),
     (pa.timestamp("us", "UTC"), st.one_of(NAIVE, SECONDS).map(lambda at: at.replace(tzinfo=datetime.UTC))),
 ]
-Shaped = tuple[pa.DataType, st.SearchStrategy[Any]]
+TypedStrategy = tuple[pa.DataType, st.SearchStrategy[Any]]
 
 
-def listed(of: Shaped) -> Shaped:
+def listed(of: TypedStrategy) -> TypedStrategy:
     return pa.list_(of[0]), st.lists(st.none() | of[1], max_size=3)
 
 
-def mapped(of: Shaped) -> Shaped:
+def mapped(of: TypedStrategy) -> TypedStrategy:
     return pa.map_(pa.string(), of[0]), st.dictionaries(TEXT, st.none() | of[1], max_size=3).map(lambda d: [*d.items()])
 
 
-def numbered(of: Shaped) -> Shaped:
+def numbered(of: TypedStrategy) -> TypedStrategy:
     pairs = st.tuples(st.integers(0, 9), st.none() | of[1])
     return pa.map_(pa.int32(), of[0]), st.lists(pairs, max_size=3)
 
 
-def structured(of: list[Shaped]) -> Shaped:
+def structured(of: list[TypedStrategy]) -> TypedStrategy:
     names = [f'f "{number}"\n' for number, _ in enumerate(of)]
     fields = [pa.field(name, kind) for name, (kind, _) in zip(names, of, strict=True)]
     values = {name: st.none() | value for name, (_, value) in zip(names, of, strict=True)}
@@ -74,7 +74,7 @@ SHAPES = st.recursive(
 
 
 def expected(kind: pa.DataType, value: Any) -> Any:
-    """What `json.loads` ought to give, numbers as decimals."""
+    """The expected result of `json.loads`, with numbers as decimals."""
     if value is None or pa.types.is_boolean(kind) or pa.types.is_string(kind) or pa.types.is_integer(kind):
         return value
     if pa.types.is_struct(kind):
@@ -106,12 +106,12 @@ def shortest(kind: pa.DataType, value: float) -> Decimal:
 
 
 def same(found: Any, wanted: Any) -> bool:
-    """Equal, and of one type: 1 is not 1.0, and -0.0 not 0.0."""
+    """Equal in value and type: 1 is not 1.0, and -0.0 is not 0.0."""
     return repr(normal(found)) == repr(normal(wanted))
 
 
 def normal(value: Any) -> Any:
-    """Decimals with their sign and without the form in which they were written."""
+    """Normalize decimals: keep the sign, drop trailing zeros."""
     if isinstance(value, Decimal):
         return (value.is_signed(), value.normalize(Context(prec=100)))
     if isinstance(value, dict):
@@ -128,7 +128,7 @@ def read(text: str) -> Any:
 
 @settings(deadline=None, max_examples=300)
 @given(st.data())
-def test_what_reads_back_is_what_was_there(data: st.DataObject) -> None:
+def test_json_rows_round_trip(data: st.DataObject) -> None:
     shapes = data.draw(st.lists(SHAPES, max_size=4))
     kind, values = structured(shapes)
     rows = data.draw(st.lists(st.none() | values, max_size=5))
@@ -146,7 +146,7 @@ def test_what_reads_back_is_what_was_there(data: st.DataObject) -> None:
 
 
 def whole(kind: pa.DataType, found: Any) -> Any:
-    """Decimals without a fraction read back as integers: they are numbers all the same."""
+    """Convert integers back to decimals: decimals without a fraction are parsed as integers."""
     if found is None:
         return None
     if pa.types.is_struct(kind):
@@ -199,17 +199,17 @@ def one(value: Any, kind: pa.DataType) -> str:
         (0, pa.timestamp("us", "Europe/Berlin"), '"1970-01-01T00:00:00Z"'),
     ],
 )
-def test_how_values_are_written(value: Any, kind: pa.DataType, text: str) -> None:
+def test_values_as_json(value: Any, kind: pa.DataType, text: str) -> None:
     assert one(value, kind) == text
 
 
-def test_a_type_without_json_is_refused() -> None:
+def test_type_without_json_form_is_rejected() -> None:
     with pytest.raises(TypeError, match="duration"):
         one(1, pa.duration("us"))
 
 
-def test_lists_under_a_null_are_not_seen() -> None:
-    """A null list may have items beneath it all the same."""
+def test_items_of_a_null_list_are_ignored() -> None:
+    """A null list may still have items in its values buffer."""
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 3]), pa.array([1, 2, 3]), mask=pa.array([False, True]))
     rows = pa.StructArray.from_arrays([lists], names=["v"])
     assert json_rows(rows).to_pylist() == ['{"v":[1]}', '{"v":null}']
@@ -231,14 +231,14 @@ def test_changes_of_several_tables() -> None:
             Row(30, 0, Image.TRUNCATE, None),
         ]
     )
-    made = multi_changes(found, ORDERS.table)
-    made.validate(full=True)
-    assert made.schema == multi_changes_schema()
-    assert made.schema.names == ["_table", *changes(found).schema.names]
-    sides = [(row["_table"], row["_op"], row["_unchanged"], row["before"], row["after"]) for row in made.to_pylist()]
+    rows = multi_changes(found, ORDERS.table)
+    rows.validate(full=True)
+    assert rows.schema == multi_changes_schema()
+    assert rows.schema.names == ["_table", *changes(found).schema.names]
+    sides = [(row["_table"], row["_op"], row["_unchanged"], row["before"], row["after"]) for row in rows.to_pylist()]
     assert sides == [
         ("public.orders", "insert", None, None, '{"id":1,"name":"a \\"quoted\\" one"}'),
         ("public.orders", "update", ["name"], '{"id":1,"name":null}', '{"id":2,"name":null}'),
         ("public.orders", "truncate", None, None, None),
     ]
-    assert made.select(list(made.schema.names[1:7])) == changes(found).select(list(made.schema.names[1:7]))
+    assert rows.select(list(rows.schema.names[1:7])) == changes(found).select(list(rows.schema.names[1:7]))

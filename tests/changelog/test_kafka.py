@@ -1,4 +1,4 @@
-"""What only a log in Kafka promises: reading by offset elsewhere, fencing, limits, topics that are not ours, cuts."""
+"""Guarantees of the Kafka log only: reads by offset in other processes, fencing, limits, foreign topics, truncation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.changelog.test_retention import FOREVER, later, moment, publish
 from tests.servers import SharedBroker
 
 from penstock.changelog.interface import Chunk, Frontiers, Prepared, StagedCommit
-from penstock.changelog.kafka import payloads, tail, topics
+from penstock.changelog.kafka import index_tail, payloads, topics
 from penstock.changelog.kafka import writer as writing
 from penstock.changelog.kafka.log import KafkaLog
 from penstock.changelog.kafka.reader import KafkaLogReader
@@ -32,10 +32,10 @@ from penstock.testing.waiting import PATIENCE
 
 @pytest.fixture
 def log(broker: SharedBroker) -> Iterator[KafkaLog]:
-    made = KafkaLog(broker.bootstrap, f"penstock.{uuid.uuid4().hex}")
-    made.create(START)
-    yield made
-    made.remove()
+    created = KafkaLog(broker.bootstrap, f"penstock.{uuid.uuid4().hex}")
+    created.create(START)
+    yield created
+    created.remove()
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def reader(log: KafkaLog) -> Iterator[KafkaLogReader]:
 
 
 def bounds(log: KafkaLog, topic: str) -> tuple[int, int]:
-    """First offset of a topic, and the one behind the last."""
+    """First offset of a topic, and the offset after the last one."""
     with closing(Consumer({"bootstrap.servers": log.brokers, "group.id": "test", "log_level": 0})) as client:
         first, end = client.get_watermark_offsets(TopicPartition(f"{log.name}.{topic}", 0), timeout=PATIENCE)
         return first, end
@@ -66,14 +66,14 @@ def send(log: KafkaLog, topic: str, value: bytes) -> None:
 
 
 def large(lsn: int, size: int) -> Chunk:
-    """A chunk of so many bytes that do not compress."""
+    """A chunk of `size` incompressible bytes."""
     return chunk(ORDERS, [inserted(lsn, 0, os.urandom(size // 2).hex())])
 
 
-# -- elsewhere ------------------------------------------------------------------------------------------------------
+# -- other processes ------------------------------------------------------------------------------------------------
 
 
-def test_an_extent_is_read_elsewhere_without_the_index(
+def test_extent_is_read_in_another_process_without_the_index(
     log: KafkaLog, writer: KafkaLogWriter, reader: KafkaLogReader
 ) -> None:
     for lsn in range(20, 40):
@@ -84,11 +84,11 @@ def test_an_extent_is_read_elsewhere_without_the_index(
     for each in parts:
         with closing(sent_log.reader()) as executor:
             found += [row["_lsn"] for batch in executor.read(each) for row in batch.to_pylist()]
-            assert executor._tail._follower is None, "the index was not looked at"
+            assert executor._tail._consumer is None, "the index was not read"
     assert found == list(range(25, 37))
 
 
-def test_two_extents_can_be_read_in_turns(writer: KafkaLogWriter, reader: KafkaLogReader) -> None:
+def test_two_extents_can_be_read_alternately(writer: KafkaLogWriter, reader: KafkaLogReader) -> None:
     for lsn in range(20, 60):
         writer.publish([chunk(ORDERS, [inserted(lsn)]), chunk(ITEMS, [inserted(lsn)])], Lsn(lsn))
     one, other = (reader.read(reader.extent(t.table, Lsn(19), Lsn(60))) for t in (ORDERS, ITEMS))
@@ -96,11 +96,11 @@ def test_two_extents_can_be_read_in_turns(writer: KafkaLogWriter, reader: KafkaL
     assert pairs == [(lsn, lsn) for lsn in range(20, 60)]
 
 
-def test_a_publication_ends_a_request_that_waits_for_one(
+def test_publication_wakes_a_waiting_reader(
     writer: KafkaLogWriter, reader: KafkaLogReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader.frontiers()
-    monkeypatch.setattr(tail, "_SLICE", HOURS)
+    monkeypatch.setattr(index_tail, "_SLICE", HOURS)
     for lsn in range(20, 40):
         writer.publish([chunk(ORDERS, [inserted(lsn)])], Lsn(lsn))
         assert reader.wait(Lsn(lsn - 1), HOURS).durable == lsn
@@ -109,7 +109,7 @@ def test_a_publication_ends_a_request_that_waits_for_one(
 # -- one writer -----------------------------------------------------------------------------------------------------
 
 
-def test_a_writer_is_fenced_by_the_next_and_can_fence_it_in_turn(log: KafkaLog, reader: KafkaLogReader) -> None:
+def test_each_new_writer_fences_the_previous_one(log: KafkaLog, reader: KafkaLogReader) -> None:
     with closing(log.writer()) as first, closing(log.writer()) as second:
         second.define(ORDERS)
         second.publish([chunk(ORDERS, [inserted(20)])], Lsn(20))
@@ -125,8 +125,8 @@ def test_a_writer_is_fenced_by_the_next_and_can_fence_it_in_turn(log: KafkaLog, 
     assert read(reader, ORDERS) == [inserted(20), inserted(40)]
 
 
-def test_a_writer_that_was_fenced_in_the_middle_leaves_no_trace(log: KafkaLog, reader: KafkaLogReader) -> None:
-    """The payload is in the topic, the record is not committed: nobody may see it."""
+def test_writer_fenced_mid_transaction_leaves_no_trace(log: KafkaLog, reader: KafkaLogReader) -> None:
+    """The payload is in the topic, but the record is not committed: no reader may see it."""
     with closing(log.writer()) as first:
         first.define(ORDERS)
         session = first._steps._session
@@ -140,7 +140,7 @@ def test_a_writer_that_was_fenced_in_the_middle_leaves_no_trace(log: KafkaLog, r
         assert read(reader, ORDERS) == [inserted(20)]
 
 
-def test_a_closed_writer_writes_no_more(log: KafkaLog) -> None:
+def test_closed_writer_rejects_publish(log: KafkaLog) -> None:
     writer = log.writer()
     writer.close()
     with pytest.raises(TransientError, match="was closed"):
@@ -150,25 +150,25 @@ def test_a_closed_writer_writes_no_more(log: KafkaLog) -> None:
 # -- limits ---------------------------------------------------------------------------------------------------------
 
 
-def test_chunks_beyond_the_message_limit_come_in_parts(
+def test_chunks_beyond_the_message_size_limit_are_split(
     log: KafkaLog, writer: KafkaLogWriter, reader: KafkaLogReader
 ) -> None:
     both = [large(20, 5_000_000), chunk(ORDERS, [inserted(21)])]
     writer.stage(7, [large(-1, 3_000_000)])
     writer.publish(both, Lsn(30), staged={7: StagedCommit(Lsn(19), 19)})
     assert [row.lsn for row in read(reader, ORDERS)] == [19, 20, 21]
-    places = [ref.place for ref in reader.extent(ORDERS.table, START, Lsn(30)).chunks]
+    places = [ref.location for ref in reader.extent(ORDERS.table, START, Lsn(30)).chunks]
     assert [parts for _, parts, _ in places] == [3, 5, 1]
     name = next(row.values for row in read(reader, ORDERS) if row.lsn == 20)
     assert name is not None
     assert both[0].images.column("row")[0].as_py()["name"] == name[1]
 
 
-def test_records_beyond_the_message_limit_come_in_parts(broker: SharedBroker) -> None:
+def test_records_beyond_the_message_size_limit_are_split(broker: SharedBroker) -> None:
     log = KafkaLog(broker.bootstrap, f"penstock.{uuid.uuid4().hex}")
     make_topics(log, 1, {"max.message.bytes": str(64 << 10)})
     log.create(START)
-    error = TableError("public.orders", 20, "é" * 200_000, "mend it")
+    error = TableError("public.orders", 20, "é" * 200_000, "fix it")
     with closing(log.writer()) as writer, closing(log.reader()) as early:
         writer.define(ORDERS, START)
         early.frontiers()
@@ -177,9 +177,9 @@ def test_records_beyond_the_message_limit_come_in_parts(broker: SharedBroker) ->
         assert bounds(log, "index")[1] > before + 5
         with closing(log.reader()) as fresh:
             for each in (early, fresh):
-                kept = each.tables()[ORDERS.table].error
-                assert kept is not None
-                assert kept.args == error.args
+                found = each.tables()[ORDERS.table].error
+                assert found is not None
+                assert found.args == error.args
                 assert [row.lsn for row in read(each, ORDERS)] == [20]
     log.remove()
 
@@ -188,15 +188,15 @@ def test_records_beyond_the_message_limit_come_in_parts(broker: SharedBroker) ->
 
 
 def make_topics(log: KafkaLog, partitions: int, settings: dict[str, str]) -> None:
-    kept = {"retention.ms": "-1", "retention.bytes": "-1", **settings}
+    config = {"retention.ms": "-1", "retention.bytes": "-1", **settings}
     client = AdminClient({"bootstrap.servers": log.brokers, "log_level": 0})
-    topics = [NewTopic(f"{log.name}.{end}", partitions, 1, config=kept) for end in ("index", "data")]
-    for made in client.create_topics(topics).values():
-        made.result(PATIENCE)
+    topics = [NewTopic(f"{log.name}.{end}", partitions, 1, config=config) for end in ("index", "data")]
+    for future in client.create_topics(topics).values():
+        future.result(PATIENCE)
 
 
 @pytest.mark.parametrize(
-    ("partitions", "settings", "said"),
+    ("partitions", "settings", "message"),
     [
         (1, {"retention.ms": "604800000"}, "retention.ms=604800000"),
         (1, {"retention.bytes": "1000"}, "retention.bytes=1000"),
@@ -205,27 +205,27 @@ def make_topics(log: KafkaLog, partitions: int, settings: dict[str, str]) -> Non
         (2, {}, "2 partitions"),
     ],
 )
-def test_topics_that_would_lose_history_are_refused(
-    broker: SharedBroker, partitions: int, settings: dict[str, str], said: str
+def test_topics_that_would_lose_history_are_rejected(
+    broker: SharedBroker, partitions: int, settings: dict[str, str], message: str
 ) -> None:
     log = KafkaLog(broker.bootstrap, f"penstock.{uuid.uuid4().hex}")
     make_topics(log, partitions, settings)
     for use in (lambda: log.create(START), log.writer):
-        with pytest.raises(DefiniteError, match=said) as caught:
+        with pytest.raises(DefiniteError, match=message) as caught:
             use()
         assert log.name in str(caught.value)
         assert caught.value.hint
     log.remove()
 
 
-def test_a_log_that_is_there_is_left_alone(log: KafkaLog, writer: KafkaLogWriter, reader: KafkaLogReader) -> None:
+def test_create_leaves_an_existing_log_unchanged(log: KafkaLog, writer: KafkaLogWriter, reader: KafkaLogReader) -> None:
     writer.publish([], Lsn(20))
     log.create(Lsn(99))
     writer.publish([], Lsn(30))
     assert (reader.frontiers().valid, reader.frontiers().durable) == (START, 30)
 
 
-def test_a_log_that_is_not_there_is_told(broker: SharedBroker) -> None:
+def test_missing_log_is_reported(broker: SharedBroker) -> None:
     log = KafkaLog(broker.bootstrap, "penstock.nowhere")
     assert not log.exists()
     for use in (log.writer, lambda: log.reader().frontiers(), lambda: log.reader().wait(START, 1)):
@@ -235,15 +235,15 @@ def test_a_log_that_is_not_there_is_told(broker: SharedBroker) -> None:
     log.remove()
 
 
-def test_brokers_that_cannot_be_reached_are_a_transient_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "_PATIENCE", 1.0)
+def test_unreachable_brokers_are_a_transient_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_tail, "_TIMEOUT", 1.0)
     log = KafkaLog("127.0.0.1:1", "penstock.shop")
     with pytest.raises(TransientError, match=r"penstock\.shop") as caught:
         log.reader().frontiers()
     assert "127.0.0.1:1" in caught.value.hint
 
 
-def test_settings_that_no_client_takes_are_told(log: KafkaLog) -> None:
+def test_invalid_client_settings_are_reported(log: KafkaLog) -> None:
     wrong = replace(log, settings=(("security.protocol", "NONSENSE"),))
     for use in (wrong.writer, wrong.exists, lambda: wrong.create(START), lambda: wrong.reader().frontiers()):
         with pytest.raises(DefiniteError, match=r"security\.protocol") as caught:
@@ -251,22 +251,22 @@ def test_settings_that_no_client_takes_are_told(log: KafkaLog) -> None:
         assert "URL" in caught.value.hint
 
 
-def test_why_brokers_are_not_reached_is_told(log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics, "_PATIENCE", 2.0)
-    monkeypatch.setattr(tail, "_PATIENCE", 2.0)
+def test_reason_for_unreachable_brokers_is_reported(log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "_TIMEOUT", 2.0)
+    monkeypatch.setattr(index_tail, "_TIMEOUT", 2.0)
     wrong = replace(log, settings=(("security.protocol", "SSL"),))
     for use in (wrong.exists, lambda: wrong.reader().frontiers()):
         with pytest.raises(TransientError, match=r"SSL handshake failed.*PLAINTEXT|SSL connection closed by peer"):
             use()
 
 
-# -- damage ---------------------------------------------------------------------------------------------------------
+# -- corruption -----------------------------------------------------------------------------------------------------
 
 
-def test_damage_is_found(
+def test_corruption_is_detected(
     log: KafkaLog, writer: KafkaLogWriter, reader: KafkaLogReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(payloads, "_PATIENCE", 2.0)
+    monkeypatch.setattr(payloads, "_TIMEOUT", 2.0)
     for lsn in (20, 30):
         writer.publish([chunk(ORDERS, [inserted(lsn)])], Lsn(lsn))
     extent = reader.extent(ORDERS.table, START, Lsn(30))
@@ -274,14 +274,14 @@ def test_damage_is_found(
     end = bounds(log, "data")[1]
     send(log, "data", os.urandom(200))
     for place, checksum in [
-        (first.place, first.checksum ^ 1),
-        (second.place, first.checksum),
-        ((first.place[0], 1, first.place[2] // 2), first.checksum ^ 1),
+        (first.location, first.checksum ^ 1),
+        (second.location, first.checksum),
+        ((first.location[0], 1, first.location[2] // 2), first.checksum ^ 1),
         ((end, 1, 100), first.checksum),
-        ((end + 1000, *first.place[1:]), first.checksum),
-        ((first.place[0], 2, first.place[2]), first.checksum),
+        ((end + 1000, *first.location[1:]), first.checksum),
+        ((first.location[0], 2, first.location[2]), first.checksum),
     ]:
-        wrong = replace(extent, chunks=(replace(first, place=place, checksum=checksum),))
+        wrong = replace(extent, chunks=(replace(first, location=place, checksum=checksum),))
         with pytest.raises(LogCorruptError) as caught:
             list(reader.read(wrong))
         assert caught.value.hint
@@ -289,10 +289,10 @@ def test_damage_is_found(
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
-        (b"", "none of Penstock's"),
-        (b"\x00.[]", "none of Penstock's"),
+        (b"", "Penstock did not write"),
+        (b"\x00.[]", "Penstock did not write"),
         (b"\x07.[]", "format 7"),
         (b"\x01.not json", "cannot be read"),
         (b'\x01.["publish",1]', "cannot be read"),
@@ -300,27 +300,27 @@ def test_damage_is_found(
         (b'\x01.["open",99,"me"]', "is missing"),
     ],
 )
-def test_a_foreign_record_is_refused(log: KafkaLog, value: bytes, said: str) -> None:
+def test_foreign_record_is_rejected(log: KafkaLog, value: bytes, message: str) -> None:
     send(log, "index", value)
-    with closing(log.reader()) as reader, pytest.raises(DefiniteError, match=said) as caught:
+    with closing(log.reader()) as reader, pytest.raises(DefiniteError, match=message) as caught:
         reader.frontiers()
     assert caught.value.hint
 
 
-# -- cuts -----------------------------------------------------------------------------------------------------------
+# -- truncation -----------------------------------------------------------------------------------------------------
 
 
 def everything(reader: KafkaLogReader) -> tuple[object, ...]:
-    """All that a reader can be asked."""
+    """The results of all queries of a reader."""
     found = reader.frontiers()
     extents = [reader.extent(table.table, found.valid, found.durable) for table in (ORDERS, ITEMS)]
     rows = [[row for batch in reader.read(extent) for row in batch.to_pylist()] for extent in extents]
     times = [reader.position_at(moment(later(at))) for at in (28, 29.5, 30, 99)]
     tables = {name: (replace(t, error=None), t.error and t.error.args) for name, t in reader.tables().items()}
-    return found, tables, reader.pins(), extents, rows, times
+    return found, tables, reader.leases(), extents, rows, times
 
 
-def test_a_cut_shortens_both_topics_and_all_readers_agree(log: KafkaLog, writer: KafkaLogWriter) -> None:
+def test_retention_truncates_both_topics_and_all_readers_agree(log: KafkaLog, writer: KafkaLogWriter) -> None:
     with closing(log.reader()) as old, closing(log.reader()) as lagging:
         lagging.frontiers()
         writer.stage(7, [part((7, 0, 10), (8, 1, 11))])
@@ -331,15 +331,15 @@ def test_a_cut_shortens_both_topics_and_all_readers_agree(log: KafkaLog, writer:
         writer.settle(9, Prepared())
         publish(writer, (26, later(26)), (27, later(27)), (28, later(28)))
         writer.publish([chunk(ITEMS, [inserted(29)])], Lsn(29), errors=[TableError("public.items", 29, "no", "do")])
-        old.pin("held", Lsn(27))
+        old.set_lease("held", Lsn(27))
         writer.retain(FOREVER)
         assert bounds(log, "index")[0] > 0
         assert bounds(log, "data")[0] == 0, "the staged part is still needed"
         writer.publish([], Lsn(30), staged={7: StagedCommit(Lsn(30), later(30), frozenset({8}))})
-        old.pin("held", None)
+        old.set_lease("held", None)
         writer.retain(moment(later(29.5)))
-        assert bounds(log, "data")[0] == 0, "it is needed still: it was published at 30"
-        old.pin("leased", Lsn(29), 3600)
+        assert bounds(log, "data")[0] == 0, "it is still needed: it was published at 30"
+        old.set_lease("leased", Lsn(29), 3600)
         with closing(log.reader()) as fresh:
             agreed = everything(fresh)
             assert everything(old) == agreed
@@ -348,7 +348,7 @@ def test_a_cut_shortens_both_topics_and_all_readers_agree(log: KafkaLog, writer:
         assert writer.define(WIDER) == version
 
 
-def test_clocks_of_an_idle_source_are_cut(
+def test_clock_records_of_an_idle_source_are_truncated(
     log: KafkaLog, writer: KafkaLogWriter, reader: KafkaLogReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, "_CLOCKS", 10)
@@ -362,13 +362,15 @@ def test_clocks_of_an_idle_source_are_cut(
     assert {reader.position_at(moment(later(at))) for at in (20, 45, 68)} == {20}
 
 
-def test_data_is_cut_to_what_is_needed(log: KafkaLog, writer: KafkaLogWriter, reader: KafkaLogReader) -> None:
+def test_data_topic_is_truncated_to_needed_offsets(
+    log: KafkaLog, writer: KafkaLogWriter, reader: KafkaLogReader
+) -> None:
     for lsn in range(20, 30):
         publish(writer, (lsn, later(lsn)))
     planned = reader.extent(ORDERS.table, START, Lsn(29))
-    kept = reader.extent(ORDERS.table, Lsn(25), Lsn(29)).chunks[0].place[0]
+    first_needed = reader.extent(ORDERS.table, Lsn(25), Lsn(29)).chunks[0].location[0]
     writer.retain(moment(later(25)))
-    assert bounds(log, "data")[0] == kept
+    assert bounds(log, "data")[0] == first_needed
     with pytest.raises(HistoryExpiredError):
         list(reader.read(planned))
     with (
@@ -378,32 +380,32 @@ def test_data_is_cut_to_what_is_needed(log: KafkaLog, writer: KafkaLogWriter, re
         list(executor.read(planned))
     writer.retain(FOREVER)
     first, end = bounds(log, "data")
-    assert end - first <= 1, "all that is left is a marker"
+    assert end - first <= 1, "only a commit marker is left"
     with closing(log.reader()) as fresh:
         assert fresh.frontiers() == reader.frontiers() == writer.frontiers()
         publish(writer, (40, later(40)))
         assert read(fresh, ORDERS) == read(reader, ORDERS) == [inserted(40)]
 
 
-def test_a_cut_between_a_look_and_a_read_is_looked_at_again(
+def test_truncation_between_refresh_and_read_is_detected(
     writer: KafkaLogWriter, reader: KafkaLogReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for lsn in range(20, 30, 2):
         publish(writer, (lsn, later(lsn)), (lsn + 1, later(lsn + 1)))
-    whole, cuts = tail.Tail.refresh, list[Frontiers]()
+    whole, truncations = index_tail.IndexTail.refresh, list[Frontiers]()
 
-    def cut_behind(self: tail.Tail, **given: bool) -> object:
+    def truncate_after_refresh(self: index_tail.IndexTail, **given: bool) -> object:
         found = whole(self, **given)
-        if self is reader._tail and not cuts:
-            cuts.append(writer.retain(FOREVER))
+        if self is reader._tail and not truncations:
+            truncations.append(writer.retain(FOREVER))
         return found
 
-    monkeypatch.setattr(tail.Tail, "refresh", cut_behind)
+    monkeypatch.setattr(index_tail.IndexTail, "refresh", truncate_after_refresh)
     with pytest.raises(HistoryExpiredError):
         reader.position_at(moment(later(22.5)))
 
 
-def test_data_that_is_missing_is_damage_to_who_asks_for_times(
+def test_missing_data_is_corruption_when_resolving_times(
     writer: KafkaLogWriter, reader: KafkaLogReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(writer, (20, later(20)), (21, later(21)))
@@ -418,7 +420,7 @@ def test_data_that_is_missing_is_damage_to_who_asks_for_times(
         assert caught.value.hint
 
 
-def test_a_cut_by_a_writer_that_was_fenced_takes_nothing(log: KafkaLog, reader: KafkaLogReader) -> None:
+def test_truncation_by_a_fenced_writer_removes_nothing(log: KafkaLog, reader: KafkaLogReader) -> None:
     with closing(log.writer()) as first:
         first.define(ORDERS, START)
         publish(first, (20, later(20)))

@@ -1,4 +1,4 @@
-"""A log in Kafka under faults: answers that do not come, writers that are killed, brokers that crash and come back."""
+"""A log in Kafka under faults: lost responses, killed writers, brokers that crash and restart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.changelog.conftest import START
 from tests.servers import SharedBroker
 
 from penstock.changelog.interface import StagedCommit
-from penstock.changelog.kafka import clients, tail, topics
+from penstock.changelog.kafka import clients, index_tail, topics
 from penstock.changelog.kafka import writer as writer_module
 from penstock.changelog.kafka.clients import Delivery
 from penstock.changelog.kafka.log import KafkaLog
@@ -33,7 +33,7 @@ from penstock.testing.waiting import PATIENCE, until
 
 ROOT = Path(__file__).parent.parent.parent
 
-NURSERY = """
+FORK_SERVER = """
 import os, random, signal, sys, time
 from tests.changelog.chunks import ITEMS, ORDERS
 from tests.changelog.test_kafka_faults import publish_one
@@ -55,24 +55,24 @@ for _ in sys.stdin:
     if child == 0:
         write(acks)
     os.close(acks)
-    said = os.read(read_end, 100)
+    published = os.read(read_end, 100)
     time.sleep(random.random() * 0.06)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     while more := os.read(read_end, 1000):
-        said += more
+        published += more
     os.close(read_end)
-    print(said.decode().replace(chr(10), ' '), flush=True)
+    print(published.decode().replace(chr(10), ' '), flush=True)
 """
 
 
 def rows_of(at: int) -> list[Row]:
-    """Every fourth transaction is larger than a message may be."""
+    """Every fourth transaction exceeds the message size limit."""
     return [inserted(at, n, "y" * (1_500_000 if n == 0 and at % 4 == 0 else 3)) for n in (0, 1)]
 
 
 def publish_one(writer: KafkaLogWriter, at: int) -> None:
-    """Publish the transaction at a position: two orders and an item; of every third, the first was staged."""
+    """Publish the transaction at a position: two orders and an item; in every third one, the first order is staged."""
     rows, staged = rows_of(at), {}
     if at % 3 == 0:
         writer.stage(at, [chunk(ORDERS, [rows.pop(0)])])
@@ -81,7 +81,7 @@ def publish_one(writer: KafkaLogWriter, at: int) -> None:
 
 
 def check_published(log: KafkaLog, at_least: int) -> int:
-    """Everything up to `durable` is there, whole, once, in order, and nothing else; return `durable`."""
+    """Check that the log has exactly the rows up to `durable`, once and in order; return `durable`."""
     with closing(log.reader()) as reader:
         durable = reader.frontiers().durable
         assert durable >= at_least
@@ -92,10 +92,10 @@ def check_published(log: KafkaLog, at_least: int) -> int:
 
 @pytest.fixture
 def log(broker: SharedBroker) -> Iterator[KafkaLog]:
-    made = KafkaLog(broker.bootstrap, f"penstock.{uuid.uuid4().hex}")
-    made.create(START)
-    yield made
-    made.remove()
+    created = KafkaLog(broker.bootstrap, f"penstock.{uuid.uuid4().hex}")
+    created.create(START)
+    yield created
+    created.remove()
 
 
 @pytest.fixture
@@ -108,32 +108,34 @@ def writer(log: KafkaLog) -> Iterator[KafkaLogWriter]:
 
 @pytest.mark.deep
 def test_kill_9_of_the_writer_at_random_points(log: KafkaLog) -> None:
-    """After every kill the log is what had been published, or that and the publication that was under way."""
-    command = [sys.executable, "-c", NURSERY, log.brokers, log.name]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as nursery:
-        assert nursery.stdin is not None
-        assert nursery.stdout is not None
+    """After every kill the log holds what was published, and possibly the publication in progress."""
+    command = [sys.executable, "-c", FORK_SERVER, log.brokers, log.name]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as fork_server:
+        assert fork_server.stdin is not None
+        assert fork_server.stdout is not None
         durable = int(START)
         for _ in range(30):
-            nursery.stdin.write(b"another\n")
-            nursery.stdin.flush()
-            said = [int(word) for word in nursery.stdout.readline().split()]
-            assert said[0] in (durable + 1, durable + 2), "one that was under way may have been committed since"
-            assert said == list(range(said[0], said[-1] + 1))
-            durable = check_published(log, said[-1])
-            assert durable <= said[-1] + 1
-        nursery.stdin.close()
+            fork_server.stdin.write(b"another\n")
+            fork_server.stdin.flush()
+            published = [int(word) for word in fork_server.stdout.readline().split()]
+            assert published[0] in (durable + 1, durable + 2), (
+                "the publication in progress may have been committed since"
+            )
+            assert published == list(range(published[0], published[-1] + 1))
+            durable = check_published(log, published[-1])
+            assert durable <= published[-1] + 1
+        fork_server.stdin.close()
     with closing(log.writer()):
         assert check_published(log, durable) <= durable + 1
 
 
-# -- answers that do not come ---------------------------------------------------------------------------------------
+# -- lost responses -------------------------------------------------------------------------------------------------
 
 Commit = Callable[..., None]
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, fault: Callable[[Commit, int], Commit]) -> list[int]:
-    """Let `fault` stand in for the first commit of each step; return the list that counts commits."""
+    """Replace the first commit of each step by `fault`; return a list with the number of commits."""
     whole, calls = Session.commit, [0]
 
     def commit(self: Session, *given: object) -> None:
@@ -148,7 +150,7 @@ def lost(code: int) -> KafkaException:
     return KafkaException(KafkaError(code))
 
 
-def test_a_commit_whose_answer_is_lost_is_not_repeated(
+def test_commit_with_a_lost_response_is_not_repeated(
     log: KafkaLog, writer: KafkaLogWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fault(whole: Commit, _: int) -> Commit:
@@ -167,10 +169,10 @@ def test_a_commit_whose_answer_is_lost_is_not_repeated(
 
 
 @pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.COORDINATOR_NOT_AVAILABLE])
-def test_a_commit_that_did_not_happen_is_repeated(
+def test_commit_that_did_not_happen_is_retried(
     log: KafkaLog, writer: KafkaLogWriter, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """The messages are in the topics, the commit never was."""
+    """The messages are in the topics, but the commit was never sent."""
 
     def fault(whole: Commit, _: int) -> Commit:
         def commit(self: Session, *given: object) -> None:
@@ -189,10 +191,10 @@ def test_a_commit_that_did_not_happen_is_repeated(
     assert check_published(log, 13) == 13
 
 
-def test_a_broker_that_gave_up_on_the_writer_is_a_transient_error(
+def test_transaction_aborted_by_brokers_is_a_transient_error(
     log: KafkaLog, writer: KafkaLogWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a pause beyond the transaction's time: fenced, and no successor in the index."""
+    """As after a pause beyond the transaction timeout: fenced, and no successor in the index."""
 
     def fault(whole: Commit, _: int) -> Commit:
         def commit(*given: object) -> None:
@@ -201,18 +203,18 @@ def test_a_broker_that_gave_up_on_the_writer_is_a_transient_error(
         return commit
 
     failing(monkeypatch, fault)
-    with pytest.raises(TransientError, match="given up") as caught:
+    with pytest.raises(TransientError, match="brokers aborted") as caught:
         publish_one(writer, 11)
     assert "Open the log again" in caught.value.hint
     monkeypatch.undo()
-    with pytest.raises(TransientError, match="given up"):
+    with pytest.raises(TransientError, match="brokers aborted"):
         publish_one(writer, 11)
     with closing(log.writer()) as another:
         publish_one(another, 11)
     assert check_published(log, 11) == 11
 
 
-def test_what_nobody_can_mend_is_not_repeated(writer: KafkaLogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permanent_error_is_not_retried(writer: KafkaLogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     def fault(whole: Commit, _: int) -> Commit:
         def commit(*given: object) -> None:
             raise lost(KafkaError.TOPIC_AUTHORIZATION_FAILED)
@@ -226,20 +228,20 @@ def test_what_nobody_can_mend_is_not_repeated(writer: KafkaLogWriter, monkeypatc
     assert "Grant" in caught.value.hint
 
 
-# -- offsets that are none ------------------------------------------------------------------------------------------
+# -- invalid offsets ------------------------------------------------------------------------------------------------
 
 
 def without_offsets(monkeypatch: pytest.MonkeyPatch, module: ModuleType, invalid: tuple[int, int]) -> list[int]:
-    """Let the clients that a module makes tell none where the index lies, the first two times; return how often."""
-    whole, told = clients.consumer, [0]
+    """Let the clients that a module creates return invalid index offsets the first two times; return the count."""
+    whole, calls = clients.consumer, [0]
 
     class Stalled:
         def __init__(self, *given: Any, **settings: Any) -> None:
             self._client = whole(*given, **settings)
 
         def get_watermark_offsets(self, *given: Any, **more: Any) -> tuple[int, int]:
-            if told[0] < 2:
-                told[0] += 1
+            if calls[0] < 2:
+                calls[0] += 1
                 return invalid
             return self._client.get_watermark_offsets(*given, **more)
 
@@ -247,44 +249,46 @@ def without_offsets(monkeypatch: pytest.MonkeyPatch, module: ModuleType, invalid
             return getattr(self._client, name)
 
     monkeypatch.setattr(module, "consumer", Stalled)
-    return told
+    return calls
 
 
-NONE = [(OFFSET_INVALID, OFFSET_INVALID), (0, OFFSET_INVALID), (OFFSET_INVALID, 1)]
+INVALID_OFFSETS = [(OFFSET_INVALID, OFFSET_INVALID), (0, OFFSET_INVALID), (OFFSET_INVALID, 1)]
 
 
-@pytest.mark.parametrize("invalid", NONE)
-def test_where_the_index_lies_is_asked_for_again(
+@pytest.mark.parametrize("invalid", INVALID_OFFSETS)
+def test_invalid_index_offsets_are_requested_again(
     log: KafkaLog, writer: KafkaLogWriter, monkeypatch: pytest.MonkeyPatch, invalid: tuple[int, int]
 ) -> None:
-    """A reader that took it for a number would see nothing of what is there, and say that the log is empty."""
+    """A reader that treated the invalid offset as a number would report an empty log."""
     publish_one(writer, 11)
-    told = without_offsets(monkeypatch, tail, invalid)
+    calls = without_offsets(monkeypatch, index_tail, invalid)
     assert check_published(log, 11) == 11
-    assert told == [2]
+    assert calls == [2]
 
 
-@pytest.mark.parametrize("invalid", NONE)
-def test_a_log_that_was_begun_is_so(log: KafkaLog, monkeypatch: pytest.MonkeyPatch, invalid: tuple[int, int]) -> None:
-    told = without_offsets(monkeypatch, topics, invalid)
+@pytest.mark.parametrize("invalid", INVALID_OFFSETS)
+def test_log_exists_despite_invalid_offsets(
+    log: KafkaLog, monkeypatch: pytest.MonkeyPatch, invalid: tuple[int, int]
+) -> None:
+    calls = without_offsets(monkeypatch, topics, invalid)
     assert log.exists()
-    assert told == [2]
+    assert calls == [2]
 
 
-def test_a_message_of_which_nobody_says_where_it_is_is_written_again(
+def test_message_without_an_offset_is_written_again(
     log: KafkaLog, writer: KafkaLogWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As brokers answer to a message that they have already: the index would name a place that is none."""
-    whole, told = Delivery.__call__, itertools.count()
+    """As brokers respond to a duplicate message: the index would refer to an invalid offset."""
+    whole, calls = Delivery.__call__, itertools.count()
 
     def without_offset(self: Delivery, error: KafkaError | None, message: Message) -> None:
         whole(self, error, message)
-        if next(told) == 0:
+        if next(calls) == 0:
             self._offset = OFFSET_INVALID
 
     monkeypatch.setattr(Delivery, "__call__", without_offset)
     publish_one(writer, 11)
-    assert next(told) > 2
+    assert next(calls) > 2
     assert check_published(log, 11) == 11
 
 
@@ -292,15 +296,15 @@ def test_a_message_of_which_nobody_says_where_it_is_is_written_again(
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[KafkaBroker]:
+def own_broker(tmp_path: Path) -> Iterator[KafkaBroker]:
     with start_kafka(tmp_path / "kafka") as broker:
         yield broker
 
 
 @pytest.mark.deep
-def test_crashes_and_restarts_of_the_broker_are_ridden_out(own: KafkaBroker) -> None:
-    """The writer sees no error; everything is published once, in order, and readers see it whole all the time."""
-    log = KafkaLog(own.bootstrap, "penstock.shop")
+def test_writer_survives_broker_crashes_and_restarts(own_broker: KafkaBroker) -> None:
+    """The writer sees no error; everything is published once, in order, and readers only see whole transactions."""
+    log = KafkaLog(own_broker.bootstrap, "penstock.shop")
     log.create(START)
     stop, published, torn = threading.Event(), [int(START)], []
     failed: list[BaseException] = []
@@ -336,10 +340,10 @@ def test_crashes_and_restarts_of_the_broker_are_ridden_out(own: KafkaBroker) -> 
     for thread in threads:
         thread.start()
     try:
-        for crash in (own.kill, own.stop, own.kill):
+        for crash in (own_broker.kill, own_broker.stop, own_broker.kill):
             _await_growth(published, failed)
             crash()
-            own.start()
+            own_broker.start()
         _await_growth(published, failed)
     finally:
         stop.set()
@@ -350,20 +354,20 @@ def test_crashes_and_restarts_of_the_broker_are_ridden_out(own: KafkaBroker) -> 
 
 
 @pytest.mark.deep
-def test_a_broker_that_stays_away_is_a_transient_error(own: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_broker_is_a_transient_error(own_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "_LIMIT", 3.0)
     monkeypatch.setattr(writer_module, "_INIT_SECONDS", 1.0)
-    log = KafkaLog(own.bootstrap, "penstock.shop")
+    log = KafkaLog(own_broker.bootstrap, "penstock.shop")
     log.create(START)
     with closing(log.writer()) as writer:
         for table in (ORDERS, ITEMS):
             writer.define(table)
         publish_one(writer, 11)
-        own.kill()
+        own_broker.kill()
         with pytest.raises(TransientError, match=r"penstock\.shop") as caught:
             publish_one(writer, 12)
-        assert own.bootstrap in caught.value.hint
-        own.start()
+        assert own_broker.bootstrap in caught.value.hint
+        own_broker.start()
         with pytest.raises(TransientError):
             publish_one(writer, 12)
     with closing(log.writer()) as again:

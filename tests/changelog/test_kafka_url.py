@@ -1,4 +1,4 @@
-"""How a log in Kafka is named: URLs there and back, what is refused, and that no secret is repeated."""
+"""URLs of Kafka logs: parsing and formatting, rejected URLs, and that no secret is printed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.changelog.kafka.clients import resolved
+from penstock.changelog.kafka.clients import resolved_settings
 from penstock.changelog.kafka.log import KafkaLog
-from penstock.changelog.place import check_log_url, log_at
+from penstock.changelog.log_url import check_log_url, log_at
 from penstock.errors import DefiniteError, UsageError
 
 SECURE = (
@@ -39,19 +39,19 @@ def test_the_url_of_a_source_names_its_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["kafka://localhost", "kafka://localhost/", "kafka://[::1]:9092"])
-def test_the_prefix_may_be_left_out(url: str) -> None:
+def test_prefix_is_optional(url: str) -> None:
     log = KafkaLog.parse(url, "shop")
     assert log.name == "penstock.shop"
     assert KafkaLog.parse(log.url(), "shop") == log
 
 
-def test_settings_have_one_order() -> None:
+def test_order_of_settings_does_not_matter() -> None:
     one = KafkaLog.parse("kafka://b?security.protocol=SSL&ssl.ca.location=/ca", "shop")
     assert one == KafkaLog.parse("kafka://b?ssl.ca.location=/ca&security.protocol=SSL", "shop")
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("postgresql://b:9092", "kafka://"),
         ("kafka://", "kafka://"),
@@ -64,12 +64,12 @@ def test_settings_have_one_order() -> None:
         ("kafka://b?acks=0", "'acks' is not a setting"),
         ("kafka://b?transactional.id=mine", "'transactional.id' is not a setting"),
         ("kafka://b?isolation.level=read_uncommitted", "is not a setting"),
-        ("kafka://b?security.protocol", "cannot be read"),
+        ("kafka://b?security.protocol", "cannot be parsed"),
         ("kafka://b?client.id=a&client.id=b", "twice"),
     ],
 )
-def test_what_names_no_log_is_refused(url: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
+def test_invalid_log_url_is_rejected(url: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         KafkaLog.parse(url, "shop")
     assert caught.value.hint
 
@@ -86,7 +86,7 @@ def test_what_names_no_log_is_refused(url: str, said: str) -> None:
         "?password=hunter2",
     ],
 )
-def test_a_secret_in_clear_is_refused_and_not_repeated(given: str) -> None:
+def test_plaintext_secret_is_rejected_and_not_printed(given: str) -> None:
     with pytest.raises(UsageError) as caught:
         KafkaLog.parse(f"kafka://b{given}", "shop")
     assert caught.value.hint
@@ -94,18 +94,18 @@ def test_a_secret_in_clear_is_refused_and_not_repeated(given: str) -> None:
     assert "hunter2" not in repr(caught.value.__cause__)
 
 
-def test_a_user_before_the_brokers_is_refused_and_not_repeated() -> None:
+def test_user_info_in_the_url_is_rejected_and_not_printed() -> None:
     with pytest.raises(UsageError, match="before its brokers") as caught:
         KafkaLog.parse("kafka://me:hunter2@b:9092", "shop")
     assert "hunter2" not in str(caught.value)
 
 
-def test_secrets_are_read_when_a_client_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = tmp_path / "secret"
-    log = KafkaLog.parse(f"kafka://b?sasl.password=file:{kept}&sasl.username=env:KAFKA_USER", "shop")
-    with pytest.raises(DefiniteError, match=str(kept)):
-        resolved(log.settings)
-    kept.write_text("hunter2\n", encoding="utf-8")
+def test_secrets_are_read_when_a_client_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret_file = tmp_path / "secret"
+    log = KafkaLog.parse(f"kafka://b?sasl.password=file:{secret_file}&sasl.username=env:KAFKA_USER", "shop")
+    with pytest.raises(DefiniteError, match=str(secret_file)):
+        resolved_settings(log.settings)
+    secret_file.write_text("hunter2\n", encoding="utf-8")
     monkeypatch.setenv("KAFKA_USER", "me")
-    assert resolved(log.settings) == {"sasl.password": "hunter2", "sasl.username": "me"}
+    assert resolved_settings(log.settings) == {"sasl.password": "hunter2", "sasl.username": "me"}
     assert "hunter2" not in f"{log!r} {log} {log.url()}"

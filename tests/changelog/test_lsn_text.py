@@ -11,5 +11,5 @@ from penstock.positions import Lsn
 
 
 @given(st.lists(st.integers(0, 2**63 - 1) | st.integers(0, 40) | st.sampled_from([2**32 - 1, 2**32, 2**36])))
-def test_as_an_lsn_prints(values: list[int]) -> None:
+def test_lsn_text_matches_str_of_lsn(values: list[int]) -> None:
     assert lsn_text(pa.array(values, pa.int64())).to_pylist() == [str(Lsn(value)) for value in values]

@@ -1,4 +1,4 @@
-"""What a log keeps, for whom, and how a time becomes a position: the part of the contract that is about history."""
+"""The history part of the change log contract: retention, leases, and positions at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ from tests.changelog.chunks import ITEMS, ORDERS, batches, chunk, inserted, read
 from tests.changelog.conftest import START
 from tests.changelog.test_interface import part
 
-from penstock.changelog.interface import ChangeLog, ChangeLogReader, ChangeLogWriter, Chunk, Pin, Prepared, StagedCommit
+from penstock.changelog.interface import (
+    ChangeLog,
+    ChangeLogReader,
+    ChangeLogWriter,
+    Chunk,
+    Lease,
+    Prepared,
+    StagedCommit,
+)
 from penstock.errors import HistoryExpiredError
 from penstock.positions import Lsn
 from penstock.testing.waiting import until
@@ -30,12 +38,12 @@ def moment(at: int) -> datetime:
 
 def dated(lsn: int, *times: tuple[int, int]) -> Chunk:
     """A chunk of orders with these transactions: position and commit time."""
-    made = chunk(ORDERS, [inserted(at) for at, _ in times])
+    original = chunk(ORDERS, [inserted(at) for at, _ in times])
     moments = pa.array([when for _, when in times]).cast(pa.timestamp("us", "UTC"))
-    told = [made.transactions.column(0), made.transactions.column(1), moments]
-    transactions = pa.RecordBatch.from_arrays(told, schema=made.transactions.schema)
+    columns = [original.transactions.column(0), original.transactions.column(1), moments]
+    transactions = pa.RecordBatch.from_arrays(columns, schema=original.transactions.schema)
     assert times[-1][0] <= lsn
-    return Chunk(made.table, 1, transactions, made.images, made.kinds, made.unchanged)
+    return Chunk(original.table, 1, transactions, original.images, original.kinds, original.unchanged)
 
 
 def publish(writer: ChangeLogWriter, *times: tuple[int, int]) -> None:
@@ -44,7 +52,7 @@ def publish(writer: ChangeLogWriter, *times: tuple[int, int]) -> None:
 
 
 def later(seconds: float) -> int:
-    """A time after all logs of this run were made, however long it takes."""
+    """A time after the creation of all logs of this run, however long it takes."""
     return NOW + 1_000_000 * 86400 + round(seconds * 1e6)
 
 
@@ -56,17 +64,17 @@ def history(writer: ChangeLogWriter) -> ChangeLogWriter:
     return writer
 
 
-def test_a_time_becomes_the_position_of_the_last_transaction_at_or_before_it(
+def test_time_resolves_to_the_last_transaction_at_or_before_it(
     history: ChangeLogWriter, reader: ChangeLogReader
 ) -> None:
     assert [reader.position_at(moment(later(s))) for s in (20, 20.5, 21, 22.9, 29, 99)] == [20, 20, 21, 22, 29, 29]
     assert reader.position_at(moment(later(19.9))) == START
     history.publish([], Lsn(50))
-    assert reader.position_at(moment(later(99))) == 50, "nothing later has happened up to there"
+    assert reader.position_at(moment(later(99))) == 50, "no later transaction exists up to there"
     assert reader.position_at(moment(later(28.5))) == 28
 
 
-def test_a_time_before_the_log_was_made_is_refused(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
+def test_time_before_log_creation_is_rejected(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
     with pytest.raises(HistoryExpiredError, match="begins at") as caught:
         reader.position_at(moment(NOW - 3600_000_000))
     assert caught.value.hint
@@ -75,7 +83,7 @@ def test_a_time_before_the_log_was_made_is_refused(history: ChangeLogWriter, rea
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=4), min_size=1, max_size=6), st.integers(-1, 61))
 def test_commit_times_out_of_order(log: ChangeLog, commits: list[list[int]], asked: int) -> None:
-    """The longest beginning of history in which nothing is later, whatever the order of times."""
+    """The longest prefix of history without a later commit time, whatever the order of times."""
     log.remove()
     log.create(START)
     lsn, flat = 20, []
@@ -91,22 +99,26 @@ def test_commit_times_out_of_order(log: ChangeLog, commits: list[list[int]], ask
         assert [at for at, _ in flat if at <= found] == [at for at, _ in flat if not late or at < late[0]]
 
 
-def test_a_clock_settles_what_lies_before_it(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
+def test_clock_publication_fixes_the_positions_of_earlier_times(
+    history: ChangeLogWriter, reader: ChangeLogReader
+) -> None:
     assert reader.frontiers().passed == moment(later(29))
     history.publish([], Lsn(40), passed=later(50))
     found = reader.frontiers()
     assert (found.durable, found.passed, found.committed_at) == (40, moment(later(50)), moment(later(29)))
-    assert [found.reach(moment(later(s))) for s in (49.9, 50)] == [True, False]
-    assert [found.reach(Lsn(at)) for at in (40, 41)] == [True, False]
+    assert [found.has_reached(moment(later(s))) for s in (49.9, 50)] == [True, False]
+    assert [found.has_reached(Lsn(at)) for at in (40, 41)] == [True, False]
     settled = {s: reader.position_at(moment(later(s))) for s in (28, 29, 40, 49.9)}
     publish(history, (60, later(45)), (61, later(70)))
-    assert {s: reader.position_at(moment(later(s))) for s in settled} == settled, "a commit that was dated back"
+    assert {s: reader.position_at(moment(later(s))) for s in settled} == settled, "unchanged by a backdated commit"
     assert [reader.position_at(moment(later(s))) for s in (50, 69, 70)] == [60, 60, 61]
     history.publish([], Lsn(61), passed=later(65))
-    assert reader.frontiers().passed == moment(later(70)), "it never goes back"
+    assert reader.frontiers().passed == moment(later(70)), "`passed` never decreases"
 
 
-def test_moments_while_nothing_happens_show_all_that_did(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
+def test_times_in_an_idle_period_resolve_to_the_last_transaction(
+    history: ChangeLogWriter, reader: ChangeLogReader
+) -> None:
     for at in range(40, 60):
         history.publish([], Lsn(at), passed=later(at))
         for asked in (29, 39.5, at - 0.5):
@@ -116,8 +128,8 @@ def test_moments_while_nothing_happens_show_all_that_did(history: ChangeLogWrite
     assert all(29 <= reader.position_at(moment(later(asked))) <= 59 for asked in (30, 45, 59.5, 69))
 
 
-def test_what_a_new_writer_finds_is_no_part_of_earlier_moments(log: ChangeLog, reader: ChangeLogReader) -> None:
-    """A table may be added while nobody writes: the moments before must not show positions after."""
+def test_positions_of_a_new_writer_are_not_part_of_earlier_times(log: ChangeLog, reader: ChangeLogReader) -> None:
+    """A table may be added while no writer is open: earlier times must not resolve to later positions."""
     for lsn in (20, 50):
         with closing(log.writer()) as writer:
             writer.define(ORDERS, START)
@@ -126,8 +138,10 @@ def test_what_a_new_writer_finds_is_no_part_of_earlier_moments(log: ChangeLog, r
     assert [reader.position_at(moment(later(s))) for s in (19, 49)] == [START, 30]
 
 
-def test_clocks_of_an_idle_log_are_not_kept(log: ChangeLog, history: ChangeLogWriter, reader: ChangeLogReader) -> None:
-    reader.pin("tables", Lsn(29))
+def test_clock_records_of_an_idle_log_are_removed(
+    log: ChangeLog, history: ChangeLogWriter, reader: ChangeLogReader
+) -> None:
+    reader.set_lease("tables", Lsn(29))
     for at in range(30, 80):
         history.publish([], Lsn(29), passed=later(at))
     found = history.retain(moment(later(70)))
@@ -139,7 +153,7 @@ def test_clocks_of_an_idle_log_are_not_kept(log: ChangeLog, history: ChangeLogWr
                 each.position_at(moment(later(28.9)))
 
 
-def test_staged_transactions_have_their_time(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+def test_staged_transactions_resolve_by_commit_time(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
     publish(writer, (20, later(20)))
     writer.stage(7, [part((7, 0, 10))])
     writer.publish([], Lsn(30), committed_at=later(30), staged={7: StagedCommit(Lsn(30), later(30))})
@@ -165,8 +179,8 @@ def test_retention_cuts_between_transactions_of_one_chunk(history: ChangeLogWrit
     assert [row.lsn for row in read(reader, ORDERS, 24)] == [25, 26, 27, 28, 29]
 
 
-def test_what_was_planned_before_is_refused_when_it_is_gone(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
-    """A range that cannot be given whole is an error, never fewer rows."""
+def test_extent_planned_before_retention_is_rejected(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    """A range that is no longer complete is an error, never fewer rows."""
     planned = reader.extent(ORDERS.table, Lsn(19), Lsn(29))
     sent = pickle.loads(pickle.dumps(planned))
     history.retain(moment(later(25)))
@@ -176,48 +190,48 @@ def test_what_was_planned_before_is_refused_when_it_is_gone(history: ChangeLogWr
     assert read(reader, ORDERS, 25) == [inserted(lsn) for lsn in (26, 27, 28, 29)]
 
 
-def test_pins_hold_history_back(log: ChangeLog, history: ChangeLogWriter, reader: ChangeLogReader) -> None:
-    reader.pin("slow", Lsn(22))
-    reader.pin("lease", Lsn(24), 3600)
-    assert [(pin.reader, pin.at, pin.expires is None) for pin in reader.pins()] == [
+def test_leases_retain_history(log: ChangeLog, history: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    reader.set_lease("slow", Lsn(22))
+    reader.set_lease("lease", Lsn(24), 3600)
+    assert [(lease.reader, lease.at, lease.expires is None) for lease in reader.leases()] == [
         ("lease", 24, False),
         ("slow", 22, True),
     ]
     with closing(log.reader()) as other:
-        assert other.pins() == reader.pins()
+        assert other.leases() == reader.leases()
     assert history.retain(FOREVER).valid == 22
-    reader.pin("slow", Lsn(26))
+    reader.set_lease("slow", Lsn(26))
     assert history.retain(FOREVER).valid == 24
-    reader.pin("lease", None)
+    reader.set_lease("lease", None)
     assert history.retain(FOREVER).valid == 26
-    reader.pin("slow", None)
-    assert reader.pins() == []
+    reader.set_lease("slow", None)
+    assert reader.leases() == []
     assert history.retain(FOREVER).valid == 29
     assert read(reader, ORDERS) == []
 
 
 def test_a_lease_expires(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
-    reader.pin("lease", Lsn(22), 3600)
+    reader.set_lease("lease", Lsn(22), 3600)
     assert history.retain(FOREVER).valid == 22
-    reader.pin("lease", Lsn(22), 0.05)
-    until(lambda: reader.pins() == [], "the end of the lease")
+    reader.set_lease("lease", Lsn(22), 0.05)
+    until(lambda: reader.leases() == [], "the lease to expire")
     assert history.retain(FOREVER).valid == 29
 
 
-def test_what_is_gone_cannot_be_pinned(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
+def test_expired_history_cannot_be_leased(history: ChangeLogWriter, reader: ChangeLogReader) -> None:
     history.retain(moment(later(25)))
-    reader.pin("on the edge", Lsn(25))
+    reader.set_lease("on the edge", Lsn(25))
     with pytest.raises(HistoryExpiredError, match="begins at"):
-        reader.pin("late", Lsn(24))
-    assert [pin.reader for pin in reader.pins()] == ["on the edge"]
+        reader.set_lease("late", Lsn(24))
+    assert [lease.reader for lease in reader.leases()] == ["on the edge"]
 
 
-def test_pins_and_frontiers_outlive_their_writer(log: ChangeLog, reader: ChangeLogReader) -> None:
+def test_leases_and_frontiers_survive_their_writer(log: ChangeLog, reader: ChangeLogReader) -> None:
     with closing(log.writer()) as writer:
         writer.define(ORDERS, START)
         for lsn in range(20, 30):
             publish(writer, (lsn, later(lsn)))
-        reader.pin("slow", Lsn(22))
+        reader.set_lease("slow", Lsn(22))
         writer.retain(FOREVER)
     with closing(log.writer()) as writer:
         writer.define(ORDERS)
@@ -225,7 +239,7 @@ def test_pins_and_frontiers_outlive_their_writer(log: ChangeLog, reader: ChangeL
         assert writer.retain(FOREVER).valid == 22
         publish(writer, (40, later(40)))
     with closing(log.reader()) as fresh:
-        assert fresh.pins() == [Pin("slow", Lsn(22), None)]
+        assert fresh.leases() == [Lease("slow", Lsn(22), None)]
         assert [row.lsn for row in read(fresh, ORDERS)] == [*range(23, 30), 40]
         assert fresh.tables() == reader.tables()
 
@@ -258,7 +272,7 @@ def test_an_idle_table_loses_nothing(writer: ChangeLogWriter, reader: ChangeLogR
     assert reader.frontiers().valid == 20
 
 
-def test_a_time_inside_a_publication_that_was_cut_is_refused(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+def test_time_inside_a_truncated_publication_is_rejected(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
     publish(writer, (20, later(20)), (21, later(21)), (22, later(22)))
     assert writer.retain(moment(later(21))).valid == 21
     assert reader.position_at(moment(later(21))) == 21

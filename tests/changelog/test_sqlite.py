@@ -1,4 +1,4 @@
-"""What only the embedded log promises: other processes, kill -9, a full disk, damage, formats."""
+"""Guarantees of the embedded log only: other processes, kill -9, full disk, corruption, formats."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ writer.close()
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    made = tmp_path / "shop.db"
-    SqliteLog(made).create(Lsn.ZERO)
-    return made
+    created = tmp_path / "shop.db"
+    SqliteLog(created).create(Lsn.ZERO)
+    return created
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def python(program: str, path: Path) -> subprocess.Popen[bytes]:
 
 
 def check_published(path: Path, at_least: int) -> int:
-    """Everything up to `durable` is there, whole, and nothing else; return `durable`."""
+    """Check that the log has exactly the rows up to `durable`; return `durable`."""
     with closing(SqliteLogReader(path)) as reader:
         durable = reader.frontiers().durable
         assert durable >= at_least
@@ -110,22 +110,22 @@ def check_published(path: Path, at_least: int) -> int:
 
 
 def test_kill_9_between_and_inside_publishes(path: Path) -> None:
-    """After every kill the log is what had been published; the next writer goes on from there."""
+    """After every kill the log holds what was published; the next writer resumes from there."""
     durable = 0
     for kill in range(15):
         with python(PUBLISHER, path) as process:
             assert process.stdout is not None
-            said = [int(process.stdout.readline()) for _ in range(3)]
+            published = [int(process.stdout.readline()) for _ in range(3)]
             time.sleep(0.0007 * kill)
             process.kill()
-            said += [int(line) for line in process.stdout.read().split(b"\n")[:-1]]
-        assert said[0] == durable + 1
-        durable = check_published(path, said[-1])
-        assert durable <= said[-1] + 1
+            published += [int(line) for line in process.stdout.read().split(b"\n")[:-1]]
+        assert published[0] == durable + 1
+        durable = check_published(path, published[-1])
+        assert durable <= published[-1] + 1
 
 
 def test_a_commit_is_synced_before_it_returns(path: Path) -> None:
-    """A killed process loses nothing that SQLite gave to the system; only a power failure shows the difference."""
+    """A killed process loses nothing that SQLite wrote to the OS; only a power failure would show the difference."""
     with closing(SqliteLogWriter(path)) as writer:
         found = [writer._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
     assert found == ["wal", 2], "2 is FULL"
@@ -144,7 +144,7 @@ def test_readers_see_a_writer_in_another_process(path: Path) -> None:
             process.kill()
 
 
-def test_another_process_is_refused_and_told_the_pid(path: Path) -> None:
+def test_second_process_is_rejected_with_the_pid_of_the_first(path: Path) -> None:
     with python(PUBLISHER, path) as process:
         try:
             assert process.stdout is not None
@@ -189,7 +189,7 @@ def flip(path: Path, table: str, column: str, chunk_id: int) -> None:
 
 
 @pytest.mark.parametrize("column", ["transactions", "images"])
-def test_a_flipped_bit_is_found(written: Path, column: str) -> None:
+def test_flipped_bit_is_detected(written: Path, column: str) -> None:
     flip(written, "payload", column, 2)
     with closing(SqliteLogReader(written)) as reader:
         assert {row.lsn for row in read(reader, ORDERS, 0, 20)} == {20}
@@ -199,7 +199,7 @@ def test_a_flipped_bit_is_found(written: Path, column: str) -> None:
         assert caught.value.hint
 
 
-def test_missing_data_is_found(written: Path) -> None:
+def test_missing_payload_is_detected(written: Path) -> None:
     with closing(sqlite3.connect(written)) as db:
         db.execute("DELETE FROM payload WHERE chunk = 2")
         db.commit()
@@ -207,7 +207,7 @@ def test_missing_data_is_found(written: Path) -> None:
         read(reader, ORDERS)
 
 
-def test_damaged_pages_are_found(written: Path) -> None:
+def test_damaged_pages_are_detected(written: Path) -> None:
     with closing(sqlite3.connect(written)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     data = bytearray(written.read_bytes())
@@ -219,18 +219,18 @@ def test_damaged_pages_are_found(written: Path) -> None:
 
 
 @pytest.mark.parametrize("opened", [SqliteLogReader, SqliteLogWriter])
-def test_a_newer_format_is_refused(path: Path, opened: type[SqliteLogReader] | type[SqliteLogWriter]) -> None:
+def test_newer_format_is_rejected(path: Path, opened: type[SqliteLogReader] | type[SqliteLogWriter]) -> None:
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA user_version = 99")
     with pytest.raises(DefiniteError, match="format 99"):
         opened(path)
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA user_version = 6")
-    opened(path).close()  # the refused writer has let go of the lock
+    opened(path).close()  # the rejected writer has released the lock
 
 
 def test_a_forked_process_does_not_keep_the_lock(path: Path) -> None:
-    """Between fork and exec, which takes its time on a busy machine, a child has the handle of the lock, too."""
+    """Between fork and exec, which can take long on a busy machine, the child also has the lock's file descriptor."""
     writer = SqliteLogWriter(path)
     child = os.fork()
     if child == 0:
@@ -244,10 +244,8 @@ def test_a_forked_process_does_not_keep_the_lock(path: Path) -> None:
 
 
 @pytest.mark.parametrize("opened", [SqliteLogReader, SqliteLogWriter])
-def test_a_log_that_is_gone_is_not_made_anew(
-    tmp_path: Path, opened: type[SqliteLogReader] | type[SqliteLogWriter]
-) -> None:
-    """An empty log in its place would be one that claims to know of no change."""
+def test_missing_log_is_not_recreated(tmp_path: Path, opened: type[SqliteLogReader] | type[SqliteLogWriter]) -> None:
+    """An empty log in its place would claim that there were no changes."""
     for _ in range(2):
         with pytest.raises(DefiniteError, match="cannot be opened"):
             opened(tmp_path / "gone.db")
@@ -256,7 +254,7 @@ def test_a_log_that_is_gone_is_not_made_anew(
 
 @pytest.mark.parametrize("opened", [SqliteLogReader, SqliteLogWriter])
 @pytest.mark.parametrize("content", [b"", b"this is not a database, however long it may be" * 100])
-def test_another_file_is_refused(
+def test_file_that_is_not_a_log_is_rejected(
     tmp_path: Path, opened: type[SqliteLogReader] | type[SqliteLogWriter], content: bytes
 ) -> None:
     path = tmp_path / "other.db"
@@ -265,15 +263,15 @@ def test_another_file_is_refused(
         opened(path)
 
 
-def test_creating_a_log_that_exists_leaves_it_alone(written: Path) -> None:
+def test_create_leaves_an_existing_log_unchanged(written: Path) -> None:
     SqliteLog(written).create(Lsn(99))
     with closing(SqliteLogReader(written)) as reader:
         assert reader.frontiers().durable == 40
         assert len(read(reader, ORDERS)) == 60
 
 
-def test_what_was_undone_is_not_remembered(path: Path) -> None:
-    """A step that fails after it changed what the log knows of tables, or of parts, leaves no trace in the writer."""
+def test_failed_publication_leaves_the_writer_unchanged(path: Path) -> None:
+    """A step that fails after it changed the writer's tables or staged parts leaves no trace in the writer."""
     with closing(SqliteLogWriter(path)) as writer, closing(SqliteLogReader(path)) as reader:
         writer.define(ORDERS)
         writer.stage(7, [chunk(ORDERS, [inserted(-1)])])
@@ -286,8 +284,8 @@ def test_what_was_undone_is_not_remembered(path: Path) -> None:
         assert [table.since for table in reader.tables().values()] == [(20,), (20,)]
 
 
-def test_a_publication_that_fails_after_its_chunks_leaves_none_of_them(path: Path) -> None:
-    """Else capture would publish them again after its restart, and they would be there twice."""
+def test_failed_publication_leaves_no_chunks(path: Path) -> None:
+    """Otherwise capture would publish them a second time after its restart."""
     with closing(SqliteLogWriter(path)) as writer, closing(SqliteLogReader(path)) as reader:
         writer.define(ORDERS)
         with pytest.raises(ValueError, match=r"schema\.table"):

@@ -1,4 +1,4 @@
-"""Torn files and flipped bits: the embedded log gives what was written, or says that it is damaged."""
+"""Torn files and flipped bits: the embedded log returns what was written, or reports that it is damaged."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from tests import seeds
 from tests.changelog.chunks import COLUMNS, ITEMS, ORDERS, Row, chunk, inserted
-from tests.changelog.crashing import AT, moment
 from tests.changelog.test_interface import part
+from tests.changelog.writer_crashes import AT, moment
 
 from penstock.changelog.interface import ChangeLogReader, Prepared, StagedCommit
 from penstock.changelog.sqlite.log import SqliteLog
@@ -49,19 +49,19 @@ def publish(writer: SqliteLogWriter, lsn: int, version: int) -> None:
 
 
 def everything(reader: ChangeLogReader, durable: int) -> list[Any]:
-    """All that can be asked of a log, up to a position."""
+    """The results of all queries of a log, up to a position."""
     valid = reader.frontiers().valid
-    told: list[Any] = [(valid, durable)]
+    results: list[Any] = [(valid, durable)]
     tables = reader.tables()
     for name in sorted(tables):
         logged = tables[name]
         since = [lsn for lsn in logged.since if lsn is not None and lsn <= durable]
-        told.append((name, logged.schemas[: len(since)], since, logged.valid, logged.generation))
+        results.append((name, logged.schemas[: len(since)], since, logged.valid, logged.generation))
         for after, upto in ((valid, durable), (valid + 3, max(valid + 3, durable - 2)), (durable, durable + 9)):
             extent = reader.extent(name, Lsn(max(after, logged.valid)), Lsn(max(upto, logged.valid)))
-            told.append([batch.to_pylist() for batch in reader.read(extent, WIDER.columns)])
-    told += [reader.position_at(moment(at(lsn))) for lsn in range(valid + 1, durable, 3)]
-    return told
+            results.append([batch.to_pylist() for batch in reader.read(extent, WIDER.columns)])
+    results += [reader.position_at(moment(at(lsn))) for lsn in range(valid + 1, durable, 3)]
+    return results
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def opened(path: Path) -> Iterator[ChangeLogReader]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log with some of everything, closed: it has one file."""
+    """A log with every kind of record, closed, in one file."""
     path = tmp_path_factory.mktemp("whole") / "shop.db"
     SqliteLog(path).create(Lsn.ZERO)
     with closing(SqliteLogWriter(path)) as writer, opened(path) as reader:
@@ -83,29 +83,29 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         writer.define(WIDER)
         for lsn in range(40, 80):
             publish(writer, lsn, 2)
-        writer.publish([], Lsn(80), errors=[TableError("public.items", 80, "it failed", "mend it")])
+        writer.publish([], Lsn(80), errors=[TableError("public.items", 80, "it failed", "fix it")])
         writer.retain(moment(at(9)))
         writer.define(TableSchema(ITEMS.table, ITEMS.columns, ()), generation=1)
         for lsn in range(81, 85):
             publish(writer, lsn, 2)
-        writer.publish([], Lsn(85), errors=[TableError("public.items", 85, "it failed again", "mend it")])
-        reader.pin("a", Lsn(12))
-        reader.pin("b", Lsn(40), 1e6)
+        writer.publish([], Lsn(85), errors=[TableError("public.items", 85, "it failed again", "fix it")])
+        reader.set_lease("a", Lsn(12))
+        reader.set_lease("b", Lsn(40), 1e6)
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     assert not path.with_name("shop.db-wal").exists()
     return path
 
 
-def looks(path: Path) -> list[Callable[[], Any]]:
-    """Return the questions, each with a reader of its own: what one of them fails at says nothing of the others."""
+def queries(path: Path) -> list[Callable[[], Any]]:
+    """Return the queries, each with a reader of its own, so that one failure does not affect the others."""
 
-    def ask(question: Callable[[ChangeLogReader], Any]) -> Callable[[], Any]:
-        def asked() -> Any:
+    def with_reader(question: Callable[[ChangeLogReader], Any]) -> Callable[[], Any]:
+        def run_query() -> Any:
             with opened(path) as reader:
                 return question(reader)
 
-        return asked
+        return run_query
 
     def error(reader: ChangeLogReader) -> Any:
         found = reader.tables()[ITEMS.table].error
@@ -128,8 +128,8 @@ def looks(path: Path) -> list[Callable[[], Any]]:
     def tables(reader: ChangeLogReader) -> Any:
         return [(n, t.schemas, t.since, t.valid, t.generation) for n, t in sorted(reader.tables().items())]
 
-    asked = [lambda r: r.frontiers(), lambda r: r.pins(), tables, error, extents, times]
-    return [ask(question) for question in asked]
+    questions = [lambda r: r.frontiers(), lambda r: r.leases(), tables, error, extents, times]
+    return [with_reader(question) for question in questions]
 
 
 @pytest.fixture(scope="module")
@@ -140,12 +140,12 @@ def seed() -> int:
 
 
 def flipped(whole: Path, path: Path, seed: int, flips: int) -> Iterator[str]:
-    """Write the file again and again, each time with another bit the wrong way round; yield which."""
-    chosen, data = random.Random(seed), whole.read_bytes()
+    """Rewrite the file repeatedly, each time with another bit flipped; yield a description of the bit."""
+    rng, data = random.Random(seed), whole.read_bytes()
     for flip in range(flips):
-        # half of them where pages are described and rows are small, not in the middle of large values
-        place = chosen.randrange(len(data)) if flip % 2 else _busy_place(chosen, data)
-        bit = chosen.randrange(8)
+        # half of them in page headers and small rows, not in the middle of large values
+        place = rng.randrange(len(data)) if flip % 2 else _busy_place(rng, data)
+        bit = rng.randrange(8)
         changed = bytearray(data)
         changed[place] ^= 1 << bit
         for suffix in ("-wal", "-shm"):
@@ -154,10 +154,10 @@ def flipped(whole: Path, path: Path, seed: int, flips: int) -> Iterator[str]:
         yield f"byte {place}, bit {bit}, seed {seed}"
 
 
-def attempt(what: Callable[[], Any], where: str) -> tuple[bool, Any]:
-    """Say whether it went well, and what came of it; an error has to be one of ours, with something to do."""
+def attempt(action: Callable[[], Any], where: str) -> tuple[bool, Any]:
+    """Return whether the action succeeded, and its result; an error must be a `DefiniteError` with a hint."""
     try:
-        return True, what()
+        return True, action()
     except DefiniteError as error:
         assert error.hint, where
         return False, None
@@ -165,20 +165,20 @@ def attempt(what: Callable[[], Any], where: str) -> tuple[bool, Any]:
         pytest.fail(f"{type(error).__name__}: {error} ({where})")
 
 
-def test_a_flipped_bit_is_harmless_or_found(whole: Path, tmp_path: Path, seed: int) -> None:
-    """Every answer is the one that an undamaged log gives, or an error that says what to do."""
-    wanted = [look() for look in looks(whole)]
-    noticed = 0
+def test_flipped_bit_is_harmless_or_detected(whole: Path, tmp_path: Path, seed: int) -> None:
+    """Every result equals that of the undamaged log, or is an error with a hint."""
+    wanted = [query() for query in queries(whole)]
+    detected = 0
     for where in flipped(whole, tmp_path / "shop.db", seed, FLIPS):
-        for number, look in enumerate(looks(tmp_path / "shop.db")):
-            well, found = attempt(look, where)
-            noticed += not well
-            assert not well or found == wanted[number], f"look {number}, {where}"
-    assert noticed > FLIPS // 20
+        for number, query in enumerate(queries(tmp_path / "shop.db")):
+            succeeded, found = attempt(query, where)
+            detected += not succeeded
+            assert not succeeded or found == wanted[number], f"query {number}, {where}"
+    assert detected > FLIPS // 20
 
 
-def test_a_writer_does_not_make_damage_worse(whole: Path, tmp_path: Path, seed: int) -> None:
-    """It writes, or refuses; whoever reads then gets what was written before and by it, or is told."""
+def test_writer_does_not_worsen_damage(whole: Path, tmp_path: Path, seed: int) -> None:
+    """It writes or fails; readers then get what was written before and by it, or an error."""
     path = tmp_path / "shop.db"
     orders = [batch.to_pylist() for batch in read_orders(whole, 9, 84)]
 
@@ -190,10 +190,10 @@ def test_a_writer_does_not_make_damage_worse(whole: Path, tmp_path: Path, seed: 
 
     for where in flipped(whole, path, seed + 1, FLIPS // 4):
         attempt(write, where)
-        well, found = attempt(lambda: [batch.to_pylist() for batch in read_orders(path, 9, 84)], where)
-        assert not well or found == orders, where
-        well, found = attempt(lambda: [batch.num_rows for batch in read_orders(path, 84, 90)], where)
-        assert not well or found in ([], [2]), where
+        succeeded, found = attempt(lambda: [batch.to_pylist() for batch in read_orders(path, 9, 84)], where)
+        assert not succeeded or found == orders, where
+        succeeded, found = attempt(lambda: [batch.num_rows for batch in read_orders(path, 84, 90)], where)
+        assert not succeeded or found in ([], [2]), where
 
 
 def read_orders(path: Path, after: int, upto: int) -> list[pa.RecordBatch]:
@@ -201,10 +201,10 @@ def read_orders(path: Path, after: int, upto: int) -> list[pa.RecordBatch]:
         return list(reader.read(reader.extent(ORDERS.table, Lsn(after), Lsn(upto))))
 
 
-def _busy_place(chosen: random.Random, data: bytes) -> int:
-    """A byte that is not zero and not part of a run: headers, cells, small values."""
+def _busy_place(rng: random.Random, data: bytes) -> int:
+    """A byte that is neither zero nor filler: headers, cells, small values."""
     while True:
-        place = chosen.randrange(len(data))
+        place = rng.randrange(len(data))
         if data[place] not in (0, ord("x")):
             return place
 
@@ -214,7 +214,7 @@ def _busy_place(chosen: random.Random, data: bytes) -> int:
 
 @pytest.fixture(scope="module")
 def open_log(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, list[Any]]]:
-    """File and WAL of a log that nobody has closed; what it answered at each frontier."""
+    """File and WAL of a log that was not closed; its query results at each frontier."""
     folder = tmp_path_factory.mktemp("open")
     path, copy = folder / "shop.db", folder / "copy.db"
     SqliteLog(path).create(Lsn.ZERO)
@@ -234,7 +234,7 @@ def open_log(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, 
 
 
 def check_torn(files: tuple[Path, bytes], folder: Path, states: dict[int, list[Any]]) -> int:
-    """The log opens at one of the frontiers that were published, with just what it had then."""
+    """Check that the log opens at a published frontier with exactly the contents of that time."""
     source, wal = files
     path = folder / "shop.db"
     shutil.copy(source, path)
@@ -249,34 +249,32 @@ def check_torn(files: tuple[Path, bytes], folder: Path, states: dict[int, list[A
     return durable
 
 
-def test_a_wal_that_was_cut_leaves_a_published_frontier(
-    open_log: tuple[Path, dict[int, list[Any]]], tmp_path: Path
-) -> None:
+def test_truncated_wal_leaves_a_published_frontier(open_log: tuple[Path, dict[int, list[Any]]], tmp_path: Path) -> None:
     source, states = open_log
     wal = Path(f"{source}-wal").read_bytes()
-    chosen = random.Random(7)
+    rng = random.Random(7)
     borders = list(range(WAL_HEADER, len(wal) + 1, FRAME_HEADER + PAGE))
-    cuts = [0, 1, WAL_HEADER - 1, *borders, *(chosen.randrange(len(wal)) for _ in range(60))]
+    cuts = [0, 1, WAL_HEADER - 1, *borders, *(rng.randrange(len(wal)) for _ in range(60))]
     reached = [check_torn((source, wal[:cut]), tmp_path, states) for cut in sorted(cuts)]
     assert reached == sorted(reached)
     assert set(reached) == set(states)
 
 
-@pytest.mark.parametrize("spoil", ["zeros", "noise"])
-def test_a_wal_with_a_spoilt_end_leaves_a_published_frontier(
-    open_log: tuple[Path, dict[int, list[Any]]], tmp_path: Path, spoil: str
+@pytest.mark.parametrize("corruption", ["zeros", "noise"])
+def test_wal_with_a_corrupt_end_leaves_a_published_frontier(
+    open_log: tuple[Path, dict[int, list[Any]]], tmp_path: Path, corruption: str
 ) -> None:
     source, states = open_log
     wal = Path(f"{source}-wal").read_bytes()
-    chosen = random.Random(8)
+    rng = random.Random(8)
     for _ in range(30):
-        length = chosen.choice([1, 8, 512, 4096, 50_000])
-        end = chosen.randrange(length, len(wal) + 1)
-        bytes_ = bytes(length) if spoil == "zeros" else chosen.randbytes(length)
+        length = rng.choice([1, 8, 512, 4096, 50_000])
+        end = rng.randrange(length, len(wal) + 1)
+        bytes_ = bytes(length) if corruption == "zeros" else rng.randbytes(length)
         check_torn((source, wal[: end - length] + bytes_), tmp_path, states)
 
 
-# -- rows that are gone ----------------------------------------------------------------------------------------------
+# -- missing rows ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -298,24 +296,24 @@ def test_a_wal_with_a_spoilt_end_leaves_a_published_frontier(
         "UPDATE frontier SET durable = durable + 1",
     ],
 )
-def test_a_row_that_is_gone_or_changed_is_missed(whole: Path, tmp_path: Path, statement: str) -> None:
-    wanted = [look() for look in looks(whole)]
+def test_missing_or_changed_row_is_detected(whole: Path, tmp_path: Path, statement: str) -> None:
+    wanted = [query() for query in queries(whole)]
     path = tmp_path / "shop.db"
     shutil.copy(whole, path)
     with closing(sqlite3.connect(path)) as db:
         assert db.execute(statement).rowcount > 0
         db.commit()
     found = 0
-    for number, look in enumerate(looks(path)):
+    for number, query in enumerate(queries(path)):
         try:
-            assert look() == wanted[number]
+            assert query() == wanted[number]
         except LogCorruptError as error:
             found += 1
             assert "damaged" in error.message
     assert found
 
 
-def test_a_part_of_a_prepared_transaction_that_is_gone_is_missed(tmp_path: Path) -> None:
+def test_missing_part_of_a_prepared_transaction_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
     SqliteLog(path).create(Lsn.ZERO)
     with closing(SqliteLogWriter(path)) as writer:

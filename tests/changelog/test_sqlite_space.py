@@ -1,4 +1,4 @@
-"""Disk space: what happens when there is none, and that removed history gives it back."""
+"""Disk space: behaviour on a full disk, and that removed history frees space."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests import seeds
 from tests.changelog.chunks import ORDERS, Row, chunk
-from tests.changelog.crashing import AT, ROOT, moment
+from tests.changelog.writer_crashes import AT, ROOT, moment
 
 from penstock.changelog.sqlite import writer as writer_module
 from penstock.changelog.sqlite.log import SqliteLog
@@ -26,19 +26,19 @@ import os, random, resource, sys
 from contextlib import closing
 from pathlib import Path
 from tests.changelog.chunks import ITEMS, ORDERS
-from tests.changelog.crashing import KEPT, AT, look, moment, publish
+from tests.changelog.writer_crashes import KEPT, AT, check_log, moment, publish
 from penstock.changelog.sqlite.reader import SqliteLogReader
 from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.errors import DefiniteError
 from penstock.positions import Lsn
 
-path, chosen, nowhere = Path(sys.argv[1]), random.Random(int(sys.argv[2])), os.open(os.devnull, os.O_WRONLY)
+path, rng, devnull = Path(sys.argv[1]), random.Random(int(sys.argv[2])), os.open(os.devnull, os.O_WRONLY)
 sizes = lambda: [file.stat().st_size for file in path.parent.iterdir()]
 limit = lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 with closing(SqliteLogWriter(path)) as writer:
     writer.define(ORDERS)
     writer.define(ITEMS)
-published, valid, refused = 0, 0, {"publish": 0, "retain": 0}
+published, valid, failures = 0, 0, {"publish": 0, "retain": 0}
 for round in range(40):
     limit(resource.RLIM_INFINITY)
     with closing(SqliteLogWriter(path)) as writer, closing(SqliteLogReader(path)) as holder:
@@ -46,37 +46,37 @@ for round in range(40):
             writer._db.execute("PRAGMA wal_autocheckpoint = 20")
         if round % 2:
             holder._db.execute("BEGIN")
-            holder._db.execute("SELECT * FROM frontier").fetchall()  # the WAL cannot be reused beyond this
-        limit(max(max(sizes()) + chosen.randrange(-100_000, 400_000), 40_000))
-        doing = "publish"
+            holder._db.execute("SELECT * FROM frontier").fetchall()  # blocks reuse of the WAL
+        limit(max(max(sizes()) + rng.randrange(-100_000, 400_000), 40_000))
+        operation = "publish"
         try:
-            for _ in range(chosen.randrange(100)):
-                doing = "publish"
-                publish(writer, Lsn(published + 1), nowhere)
+            for _ in range(rng.randrange(100)):
+                operation = "publish"
+                publish(writer, Lsn(published + 1), devnull)
                 published += 1
                 if published % 3 == 0:
-                    doing = "retain"
+                    operation = "retain"
                     writer.retain(moment(AT + published - KEPT))
         except DefiniteError as error:
-            refused[doing] += 1
+            failures[operation] += 1
             assert "full or failing" in error.message, error.message
             assert "Free some space" in error.hint
         limit(resource.RLIM_INFINITY)
-    durable, valid = look(path, valid)
+    durable, valid = check_log(path, valid)
     assert durable == published, (durable, published)
-print(refused["publish"], refused["retain"], published)
+print(failures["publish"], failures["retain"], published)
 """
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    made = tmp_path / "log" / "shop.db"
-    SqliteLog(made).create(Lsn.ZERO)
-    return made
+    created = tmp_path / "log" / "shop.db"
+    SqliteLog(created).create(Lsn.ZERO)
+    return created
 
 
 def test_a_full_disk_at_any_point_loses_nothing(path: Path) -> None:
-    """While publishing, while freeing, with a reader that holds the WAL: refused, whole, and going on afterwards."""
+    """While publishing or freeing, with a reader that blocks the WAL: it fails, stays consistent, and resumes."""
     seed = seeds.seed()
     command = [sys.executable, "-c", FULL_DISK, str(path), str(seed)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -92,8 +92,8 @@ def publish(writer: SqliteLogWriter, lsn: int, size: int) -> None:
     writer.publish([chunk(ORDERS, [row])], Lsn(lsn), committed_at=AT + lsn)
 
 
-def held(writer: SqliteLogWriter) -> tuple[int, int]:
-    """Return how many bytes are in chunks, and how many pages the file has."""
+def stored(writer: SqliteLogWriter) -> tuple[int, int]:
+    """Return the number of bytes in chunks, and the number of pages of the file."""
     (chunks,) = writer._db.execute("SELECT coalesce(sum(size), 0) FROM chunk").fetchone()
     (pages,) = writer._db.execute("PRAGMA page_count").fetchone()
     return int(chunks), int(pages)
@@ -103,8 +103,8 @@ def size(path: Path, suffix: str = "") -> int:
     return path.with_name(path.name + suffix).stat().st_size
 
 
-def test_removed_history_gives_its_space_back_while_readers_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "_RETAIN_SECONDS", 0.0)  # each call takes one step
+def test_removed_history_frees_disk_space_while_readers_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "_RETAIN_SECONDS", 0.0)  # each call removes one batch
     with closing(SqliteLogWriter(path)) as writer, closing(SqliteLogReader(path)) as reader:
         writer.define(ORDERS)
         for lsn in range(1, 301):
@@ -117,10 +117,10 @@ def test_removed_history_gives_its_space_back_while_readers_read(path: Path, mon
         calls = 0
         while writer.frontiers().valid < 270 or writer._db.execute("PRAGMA freelist_count").fetchone()[0]:
             seen += next(newer).column("_lsn").to_pylist() if len(seen) < 5 else []
-            before = held(writer)
+            before = stored(writer)
             writer.retain(moment(AT + 270))
-            removed, freed = (old - new for old, new in zip(before, held(writer), strict=True))
-            assert removed < writer_module._BYTES + MEGABYTE, "one chunk more than the limit, at most"
+            removed, freed = (old - new for old, new in zip(before, stored(writer), strict=True))
+            assert removed < writer_module._BYTES + MEGABYTE, "at most one chunk more than the limit"
             assert freed <= writer_module._PAGES + 1, "SQLite does not count a page of its pointer map, one in 3,277"
             calls += 1
             assert calls < 100
@@ -131,8 +131,8 @@ def test_removed_history_gives_its_space_back_while_readers_read(path: Path, mon
         assert seen == list(range(281, 301))
 
 
-def test_a_reader_that_stays_does_not_make_the_wal_grow(path: Path) -> None:
-    """Between batches it holds nothing, so that the WAL begins anew when it is large enough."""
+def test_open_reader_does_not_make_the_wal_grow(path: Path) -> None:
+    """Between batches it holds no read transaction, so that the WAL restarts once it is large enough."""
     with closing(SqliteLogWriter(path)) as writer, closing(SqliteLogReader(path)) as reader:
         writer._db.execute("PRAGMA wal_autocheckpoint = 100")
         writer.define(ORDERS)
@@ -145,7 +145,7 @@ def test_a_reader_that_stays_does_not_make_the_wal_grow(path: Path) -> None:
             publish(writer, lsn, 200_000)
             reader.tables()
             largest = max(largest, size(path, "-wal"))
-        assert largest < 25 * MEGABYTE, "what the ten large ones needed, and not what came after"
+        assert largest < 25 * MEGABYTE, "the size of the ten large transactions, without growth afterwards"
         assert [batch.num_rows for batch in halfway] == [1] * 9
 
 

@@ -1,4 +1,4 @@
-"""Whole transactions over several tables, from any log."""
+"""Complete transactions across several tables, from any log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.positions import Lsn
 BOTH = (ORDERS.table, ITEMS.table)
 
 
-def told(transaction: Transaction) -> tuple[int, dict[str, list[tuple[str, int]]]]:
+def summary(transaction: Transaction) -> tuple[int, dict[str, list[tuple[str, int]]]]:
     """Position, and for each table the operations with their ordinals."""
     tables = {
         name: list(zip(table["_op"].to_pylist(), table["_ordinal"].to_pylist(), strict=True))
@@ -34,7 +34,7 @@ def told(transaction: Transaction) -> tuple[int, dict[str, list[tuple[str, int]]
 
 @pytest.fixture
 def interleaved(writer: ChangeLogWriter) -> ChangeLogWriter:
-    """Transactions of one table, of both, of one in several chunks; a staged one with rest."""
+    """Transactions on one table, on both, on one in several chunks, and one partly staged."""
     writer.publish([chunk(ORDERS, [inserted(20), inserted(30, 0), inserted(30, 2)])], Lsn(30))
     writer.publish([chunk(ITEMS, [inserted(40, 1)]), chunk(ORDERS, [inserted(40, 0)])], Lsn(40))
     writer.stage(7, [part((7, 0, 1)), chunk(ITEMS, [inserted(-1, 1)])])
@@ -58,22 +58,22 @@ WHOLE = [
 def test_transactions_are_whole_and_in_order(
     interleaved: ChangeLogWriter, reader: ChangeLogReader, monkeypatch: pytest.MonkeyPatch, window: int, step: int
 ) -> None:
-    """Wherever the range is cut while it is read."""
+    """Wherever the range is split while it is read."""
     monkeypatch.setattr(module, "_WINDOW_BYTES", window)
     monkeypatch.setattr(module, "_WAL_STEP", step)
-    assert [told(each) for each in transactions(reader, BOTH, START, Lsn(60))] == WHOLE
-    assert [told(each) for each in transactions(reader, BOTH, Lsn(30), Lsn(50))] == WHOLE[2:4]
+    assert [summary(each) for each in transactions(reader, BOTH, START, Lsn(60))] == WHOLE
+    assert [summary(each) for each in transactions(reader, BOTH, Lsn(30), Lsn(50))] == WHOLE[2:4]
     assert list(transactions(reader, BOTH, Lsn(60), Lsn(60))) == []
 
 
-def test_some_tables(interleaved: ChangeLogWriter, reader: ChangeLogReader) -> None:
-    found = [told(each) for each in transactions(reader, [ITEMS.table], START, Lsn(60))]
+def test_transactions_of_selected_tables(interleaved: ChangeLogWriter, reader: ChangeLogReader) -> None:
+    found = [summary(each) for each in transactions(reader, [ITEMS.table], START, Lsn(60))]
     assert found == [(lsn, {"public.items": t["public.items"]}) for lsn, t in WHOLE if "public.items" in t]
     assert list(transactions(reader, [TableName("public", "unknown")], START, Lsn(60))) == []
     assert list(transactions(reader, [], START, Lsn(60))) == []
 
 
-def test_what_a_transaction_says_of_itself(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+def test_transaction_metadata_and_rows(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
     old, new = Row(20, 0, Image.BEFORE, (1, "old")), Row(20, 0, Image.UPDATED, (1, "new"))
     writer.publish([chunk(ORDERS, [old, new])], Lsn(20))
     (found,) = transactions(reader, BOTH, START, Lsn(20))
@@ -83,7 +83,7 @@ def test_what_a_transaction_says_of_itself(writer: ChangeLogWriter, reader: Chan
     assert (row["before"], row["after"]) == ({"id": 1, "name": "old"}, {"id": 1, "name": "new"})
 
 
-def test_a_transaction_with_two_versions_has_the_later_columns(
+def test_transaction_with_two_schema_versions_has_the_later_columns(
     writer: ChangeLogWriter, reader: ChangeLogReader
 ) -> None:
     version = writer.define(WIDER)
@@ -104,13 +104,13 @@ def test_a_transaction_with_two_versions_has_the_later_columns(
     assert [row["note"] for row in found[30]["after"].to_pylist()] == ["?", "b"]
 
 
-def test_a_table_that_began_anew_is_not_read_from_before(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
+def test_new_generation_is_not_read_from_before_its_start(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:
     writer.publish([chunk(ORDERS, [inserted(20)]), chunk(ITEMS, [inserted(20)])], Lsn(20))
     writer.define(ORDERS, generation=1)
     writer.publish([chunk(ORDERS, [inserted(30)])], Lsn(30))
     with pytest.raises(HistoryExpiredError):
         list(transactions(reader, BOTH, START, Lsn(30)))
-    assert [told(each)[0] for each in transactions(reader, BOTH, Lsn(20), Lsn(30))] == [30]
+    assert [summary(each)[0] for each in transactions(reader, BOTH, Lsn(20), Lsn(30))] == [30]
 
 
 def test_only_a_window_is_read_at_a_time(
@@ -120,19 +120,19 @@ def test_only_a_window_is_read_at_a_time(
         writer.publish([chunk(table, [inserted(lsn, 0, "x" * 1000)]) for table in (ORDERS, ITEMS)], Lsn(lsn))
     monkeypatch.setattr(module, "_WINDOW_BYTES", 10_000)
     with closing(log.reader()) as reader:
-        asked: list[int] = []
+        rows_read: list[int] = []
         read = reader.read
 
         def counted(extent: Extent, columns: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
-            asked.append(extent.rows)
+            rows_read.append(extent.rows)
             return read(extent, columns)
 
         monkeypatch.setattr(reader, "read", counted)
         found = transactions(reader, BOTH, START, Lsn(59))
-        assert told(next(found))[0] == 20
-        assert sum(asked) < 20
+        assert summary(next(found))[0] == 20
+        assert sum(rows_read) < 20
         assert len(list(found)) == 39
-        assert sum(asked) == 80
+        assert sum(rows_read) == 80
 
 
 def test_a_gap_in_positions_is_crossed_in_few_steps(writer: ChangeLogWriter, reader: ChangeLogReader) -> None:

@@ -1,8 +1,8 @@
-"""Runs `penstock` as a user does, many times a minute.
+"""Runs `penstock` commands as a user does, without the start-up time.
 
-Importing everything takes seconds, so most runs are forks of one process that has done it: own arguments, environment,
-working folder and streams, the real `main`, the real exit code. `in_a_shell` starts the real program, for what a fork
-cannot show.
+The imports take seconds, so most runs are forks of one process that has done them, each with its own arguments,
+environment, working folder and streams, the real `main` and the real exit code. `in_a_shell` starts the installed
+program, for tests that need it.
 """
 
 from __future__ import annotations
@@ -24,53 +24,62 @@ from penstock.testing.waiting import PATIENCE
 STARTED_SPARK = 99
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["penstock.cli.main"])
-_UNWANTED = ("PGPASSWORD", "PGPASSFILE", "PGUSER", "PGHOST", "PGPORT", "PGDATABASE", "PGSERVICE", "PENSTOCK_HOME")
+_REMOVED_VARIABLES = (
+    "PGPASSWORD",
+    "PGPASSFILE",
+    "PGUSER",
+    "PGHOST",
+    "PGPORT",
+    "PGDATABASE",
+    "PGSERVICE",
+    "PENSTOCK_HOME",
+)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command left on the terminal."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
     err: str
 
     @property
-    def said(self) -> str:
-        """The message of the error, as one line."""
-        return self._part("error")
+    def error(self) -> str:
+        """The error message, as one line."""
+        return self._section("error")
 
     @property
     def hint(self) -> str:
-        """What to do about it, as one line."""
-        return self._part("to do")
+        """The hint, as one line."""
+        return self._section("hint")
 
-    def is_an_error(self, code: int) -> Answer:
-        """Hold the answer to what every error owes its reader."""
+    def assert_error(self, code: int) -> Answer:
+        """Assert the exit code, one error message with a hint, and no traceback."""
         assert self.code == code, f"exit code {self.code}\n{self.out}\n{self.err}"
         assert "Traceback" not in self.out + self.err
-        assert self.err.count("error  ") == 1, self.err
-        assert self.said, self.err
+        assert len(re.findall("^error: ", self.err, re.MULTILINE)) == 1, self.err
+        assert self.error, self.err
         assert self.hint, self.err
         return self
 
-    def _part(self, head: str) -> str:
-        found = re.search(rf"^{head}  (.*?)(?=^to do  |\Z)", self.err, re.DOTALL | re.MULTILINE)
+    def _section(self, label: str) -> str:
+        found = re.search(rf"^{label}: (.*?)(?=^hint: |\Z)", self.err, re.DOTALL | re.MULTILINE)
         return " ".join(found.group(1).split()) if found else ""
 
 
 def penstock(
     *arguments: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None, file_bytes: int | None = None
 ) -> Answer:
-    """Run a command that needs no Spark; it ends with `STARTED_SPARK` if it wants one all the same.
+    """Run a command that needs no Spark; its exit code is `STARTED_SPARK` if it starts Spark nevertheless.
 
-    No file of it can grow beyond `file_bytes`.
+    `file_bytes` limits the size of the files that it writes.
     """
-    words = [str(argument) for argument in arguments]
+    argv = [str(argument) for argument in arguments]
     (out, to_out), (err, to_err) = _FORKS.Pipe(duplex=False), _FORKS.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder, out, err:
         process = _FORKS.Process(
-            target=_run, args=(words, dict(env or {}), str(cwd or folder), (to_out, to_err), file_bytes)
+            target=_run, args=(argv, dict(env or {}), str(cwd or folder), (to_out, to_err), file_bytes)
         )
         with to_out, to_err:
             process.start()
@@ -78,7 +87,7 @@ def penstock(
         if process.exitcode is None:
             process.kill()
             process.join()
-            raise AssertionError(f"penstock {' '.join(words)} did not end")
+            raise AssertionError(f"penstock {' '.join(argv)} did not end")
         return Answer(process.exitcode, _read(out), _read(err))
 
 
@@ -97,28 +106,28 @@ def in_a_shell(*arguments: str | Path, env: Mapping[str, str] | None = None) -> 
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in _UNWANTED}
+    kept = {name: value for name, value in os.environ.items() if name not in _REMOVED_VARIABLES}
     return {**kept, "COLUMNS": "200", "PGPASSFILE": "no such file", **env}
 
 
 def _read(end: Connection) -> str:
-    """Read a pipe to its end; what commands say fits into it, so nobody waited for us."""
+    """Read a pipe to its end; the output of commands fits into its buffer, so they do not block."""
     with open(end.fileno(), "rb", closefd=False) as file:
         return file.read().decode()
 
 
 def _run(
-    words: list[str], env: dict[str, str], cwd: str, streams: tuple[Connection, Connection], file_bytes: int | None
+    argv: list[str], env: dict[str, str], cwd: str, streams: tuple[Connection, Connection], file_bytes: int | None
 ) -> None:
     for number, stream in zip((1, 2), streams, strict=True):
         os.dup2(stream.fileno(), number)
         stream.close()
     os.chdir(cwd)
-    wanted = _environment(env)
+    environment = _environment(env)
     os.environ.clear()
-    os.environ.update(wanted)
-    sys.argv = ["penstock", *words]
-    _refuse_spark()
+    os.environ.update(environment)
+    sys.argv = ["penstock", *argv]
+    _forbid_spark()
     if file_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     from penstock.cli.main import main
@@ -126,10 +135,10 @@ def _run(
     main()
 
 
-def _refuse_spark() -> None:
+def _forbid_spark() -> None:
     from pyspark.sql import SparkSession
 
-    def refuse(*_: object) -> SparkSession:
+    def exit_process(*_: object) -> SparkSession:
         os._exit(STARTED_SPARK)
 
-    setattr(SparkSession.Builder, "getOrCreate", refuse)  # noqa: B010 - mypy takes no assignment to a method
+    setattr(SparkSession.Builder, "getOrCreate", exit_process)  # noqa: B010 - mypy takes no assignment to a method

@@ -1,6 +1,6 @@
-"""Wrong input and broken surroundings: a message, what to do, the right exit code, and nothing left behind.
+"""Invalid input and a broken environment: an error, a hint, the right exit code, and no leftovers.
 
-All of it is found before Spark is started: a run that starts Spark ends with a code of its own.
+All of these are detected before Spark starts: a run that starts Spark has its own exit code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.layout import catalog_path, log_path
 from penstock.testing.postgres import start_postgres
 from penstock.testing.waiting import until
 
-DONE, USAGE, DEFINITE, GAVE_UP = 0, 2, 3, 4
+DONE, USAGE, DEFINITE, TRANSIENT = 0, 2, 3, 4
 SECRET = "correct-horse-battery"
 
 
@@ -45,7 +45,7 @@ def shop(database: Database) -> Database:
 
 @pytest.fixture(scope="module")
 def other_server() -> Iterator[EmbeddedPostgres]:
-    """A server that writes no logical WAL, and asks one role for its password."""
+    """A server with wal_level = replica, which requires a password from one role."""
     hba = ["host all guarded 127.0.0.1/32 scram-sha-256"]
     with start_postgres(settings={"wal_level": "replica"}, hba=hba, fsync=False) as server:
         server.execute("CREATE TABLE orders (id int PRIMARY KEY)")
@@ -60,42 +60,42 @@ def upstream(server: EmbeddedPostgres, database: str = "postgres") -> set[str]:
     return {row[0] for row in server.execute(query, database)}
 
 
-def nothing_is_left(home: Path, database: Database) -> bool:
-    """Neither upstream, nor in the catalog, nor as a log."""
+def no_leftovers(home: Path, database: Database) -> bool:
+    """Whether nothing is left upstream, in the catalog, or in the log folder."""
     logs = list((home / "log").iterdir()) if (home / "log").exists() else []
-    known = Catalog(catalog_path(home)).sources() if catalog_path(home).exists() else []
-    return not logs and not known and not upstream(database.server, database.name)
+    sources = Catalog(catalog_path(home)).sources() if catalog_path(home).exists() else []
+    return not logs and not sources and not upstream(database.server, database.name)
 
 
 # -- the database ---------------------------------------------------------------------------------------------------
 
 
-def test_no_server_there(home: Path) -> None:
-    answer = penstock("run", "postgresql://u@127.0.0.1:1/shop", "--home", home).is_an_error(GAVE_UP)
-    assert "127.0.0.1:1/shop" in answer.said
-    assert "refused" in answer.said
-    assert "Check that the server runs" in answer.hint
+def test_unreachable_server(home: Path) -> None:
+    answer = penstock("run", "postgresql://u@127.0.0.1:1/shop", "--home", home).assert_error(TRANSIENT)
+    assert "127.0.0.1:1/shop" in answer.error
+    assert "refused" in answer.error
+    assert "Check that the server is running" in answer.hint
     assert open_home(home).sources() == []
 
 
-def test_no_such_host(home: Path) -> None:
-    answer = penstock("run", "postgresql://u@no.such.host.invalid/shop", "--home", home).is_an_error(GAVE_UP)
-    assert "no.such.host.invalid" in answer.said
+def test_unknown_host(home: Path) -> None:
+    answer = penstock("run", "postgresql://u@no.such.host.invalid/shop", "--home", home).assert_error(TRANSIENT)
+    assert "no.such.host.invalid" in answer.error
 
 
 def test_unknown_database(home: Path, shop: Database) -> None:
-    answer = penstock("run", shop.url + "_missing", "--home", home).is_an_error(DEFINITE)
-    assert f'database "{shop.name}_missing" does not exist' in answer.said
+    answer = penstock("run", shop.url + "_missing", "--home", home).assert_error(DEFINITE)
+    assert f'database "{shop.name}_missing" does not exist' in answer.error
     assert "Check database, user" in answer.hint
-    assert nothing_is_left(home, shop)
+    assert no_leftovers(home, shop)
 
 
 @pytest.mark.parametrize("password", ["wrong-" + SECRET, None], ids=["wrong", "none"])
 def test_wrong_password(home: Path, other_server: EmbeddedPostgres, password: str | None) -> None:
     env = {} if password is None else {"PGPASSWORD": password}
     url = other_server.url_for("postgres", "guarded")
-    answer = penstock("run", url, "--home", home, env=env).is_an_error(DEFINITE)
-    assert "refused the login" in answer.said
+    answer = penstock("run", url, "--home", home, env=env).assert_error(DEFINITE)
+    assert "refused the login" in answer.error
     assert "PGPASSWORD" in answer.hint
     assert ".pgpass" in answer.hint
     assert SECRET not in answer.out + answer.err
@@ -112,57 +112,57 @@ def test_wrong_password(home: Path, other_server: EmbeddedPostgres, password: st
         f"u:{SECRET}@127.0.0.1/shop",
     ],
 )
-def test_a_password_in_the_url(home: Path, url: str) -> None:
-    answer = penstock("run", url, "--home", home).is_an_error(USAGE)
+def test_password_in_the_url(home: Path, url: str) -> None:
+    answer = penstock("run", url, "--home", home).assert_error(USAGE)
     assert SECRET not in answer.out + answer.err
-    assert "password" in answer.said or "not the URL of a database" in answer.said or "not a Postgres" in answer.said
+    assert "password" in answer.error or "invalid database URL" in answer.error or "invalid Postgres" in answer.error
 
 
 def test_wal_level(home: Path, other_server: EmbeddedPostgres) -> None:
-    answer = penstock("run", other_server.url, "--home", home).is_an_error(DEFINITE)
-    assert "wal_level is replica" in answer.said
+    answer = penstock("run", other_server.url, "--home", home).assert_error(DEFINITE)
+    assert 'wal_level: set to "replica"' in answer.error
     assert "ALTER SYSTEM SET wal_level = 'logical'" in answer.hint
     assert upstream(other_server) == set()
     assert open_home(home).sources() == []
 
 
-def test_a_role_that_may_not_replicate(home: Path, shop: Database) -> None:
+def test_role_without_replication(home: Path, shop: Database) -> None:
     role = f"plain_{shop.name}"
     shop.execute(f'CREATE ROLE {role} LOGIN; GRANT CREATE ON DATABASE "{shop.name}" TO {role}')
     try:
-        answer = penstock("run", shop.server.url_for(shop.name, role), "--home", home).is_an_error(DEFINITE)
+        answer = penstock("run", shop.server.url_for(shop.name, role), "--home", home).assert_error(DEFINITE)
     finally:
         shop.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
-    assert f"role {role} has no REPLICATION attribute" in answer.said
+    assert f'role "{role}" has no REPLICATION attribute' in answer.error
     assert f"ALTER ROLE {role} REPLICATION;" in answer.hint.replace('"', "")
-    assert nothing_is_left(home, shop)
+    assert no_leftovers(home, shop)
 
 
-def test_an_empty_database(home: Path, database: Database) -> None:
-    answer = penstock("run", database.url, "--home", home).is_an_error(DEFINITE)
-    assert "no table to capture" in answer.said
-    assert nothing_is_left(home, database)
+def test_empty_database(home: Path, database: Database) -> None:
+    answer = penstock("run", database.url, "--home", home).assert_error(DEFINITE)
+    assert "no table to capture" in answer.error
+    assert no_leftovers(home, database)
 
 
 @pytest.mark.parametrize(
-    ("table", "said", "hint"),
+    ("table", "message", "hint"),
     [
-        ("CREATE TABLE t (id int)", "it has no primary key", 'ALTER TABLE "public"."t" ADD PRIMARY KEY'),
+        ("CREATE TABLE t (id int)", "table has no primary key", 'ALTER TABLE "public"."t" ADD PRIMARY KEY'),
         ('CREATE TYPE c AS (a int, "A" int); CREATE TABLE t (id int PRIMARY KEY, p c)', "column p", "text_columns"),
-        ("CREATE UNLOGGED TABLE t (id int PRIMARY KEY)", "it is unlogged", "SET LOGGED"),
+        ("CREATE UNLOGGED TABLE t (id int PRIMARY KEY)", "table is unlogged", "SET LOGGED"),
     ],
     ids=["keyless", "unknown type", "unlogged"],
 )
-def test_the_only_table_cannot_be_captured(home: Path, database: Database, table: str, said: str, hint: str) -> None:
+def test_only_table_cannot_be_captured(home: Path, database: Database, table: str, message: str, hint: str) -> None:
     database.execute(table)
-    answer = penstock("run", database.url, "--home", home).is_an_error(DEFINITE)
-    assert "public.t" in answer.said
-    assert said in answer.said
+    answer = penstock("run", database.url, "--home", home).assert_error(DEFINITE)
+    assert "public.t" in answer.error
+    assert message in answer.error
     assert hint in answer.hint
-    assert nothing_is_left(home, database)
+    assert no_leftovers(home, database)
 
 
-def test_some_tables_can_and_one_cannot(home: Path, shop: Database) -> None:
+def test_one_of_two_tables_cannot_be_captured(home: Path, shop: Database) -> None:
     shop.execute("CREATE TABLE notes (body text)")
     opened = open_home(home)
     opened.create(shop.url, "shop")
@@ -172,20 +172,20 @@ def test_some_tables_can_and_one_cannot(home: Path, shop: Database) -> None:
         lines = answer.out.splitlines()
         assert any("shop.notes" in line and "failed" in line for line in lines)
         assert any("shop.orders" in line and "pending" in line for line in lines)
-        assert any(line.startswith("public.notes: it has no primary key") for line in lines)
+        assert any(line.startswith("public.notes: table has no primary key") for line in lines)
         assert any("ADD PRIMARY KEY" in line for line in lines)
     finally:
         opened.drop("shop")
-    assert nothing_is_left(home, shop)
+    assert no_leftovers(home, shop)
 
 
-def test_the_slot_is_taken(home: Path, shop: Database, tmp_path: Path) -> None:
+def test_slot_already_exists(home: Path, shop: Database, tmp_path: Path) -> None:
     first = open_home(tmp_path / "first")
     first.create(shop.url, "shop")
     try:
         before = upstream(shop.server, shop.name)
-        answer = penstock("run", shop.url, "--home", home, "--name", "shop").is_an_error(DEFINITE)
-        assert "replication slot penstock_shop exists already" in answer.said
+        answer = penstock("run", shop.url, "--home", home, "--name", "shop").assert_error(DEFINITE)
+        assert 'replication slot "penstock_shop" already exists' in answer.error
         assert "--name" in answer.hint
         assert upstream(shop.server, shop.name) == before == {"slot penstock_shop", "publication penstock_shop"}
         assert open_home(home).sources() == []
@@ -193,46 +193,46 @@ def test_the_slot_is_taken(home: Path, shop: Database, tmp_path: Path) -> None:
         first.drop("shop")
 
 
-def test_a_name_that_is_none(home: Path, shop: Database) -> None:
-    answer = penstock("run", shop.url, "--home", home, "--name", "My Shop").is_an_error(USAGE)
-    assert "'My Shop' cannot name a source" in answer.said
-    assert nothing_is_left(home, shop)
+def test_invalid_source_name(home: Path, shop: Database) -> None:
+    answer = penstock("run", shop.url, "--home", home, "--name", "My Shop").assert_error(USAGE)
+    assert "invalid source name 'My Shop'" in answer.error
+    assert no_leftovers(home, shop)
 
 
 # -- the home -------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_instance(home: Path, shop: Database) -> None:
+def test_second_run_of_a_home(home: Path, shop: Database) -> None:
     with hold_home(home):
-        answer = penstock("run", shop.url, "--home", home).is_an_error(DEFINITE)
-    assert f"pid {os.getpid()}" in answer.said
+        answer = penstock("run", shop.url, "--home", home).assert_error(DEFINITE)
+    assert f"pid {os.getpid()}" in answer.error
     assert "--home" in answer.hint
-    assert nothing_is_left(home, shop)
+    assert no_leftovers(home, shop)
 
 
-def test_a_second_instance_of_a_home_with_a_source(home: Path, shop: Database) -> None:
+def test_second_run_of_a_home_with_a_source(home: Path, shop: Database) -> None:
     opened = open_home(home)
     opened.create(shop.url, "shop")
     with hold_home(home):
         for command in (["run"], ["run", shop.url]):
-            assert f"pid {os.getpid()}" in penstock(*command, "--home", home).is_an_error(DEFINITE).said
+            assert f"pid {os.getpid()}" in penstock(*command, "--home", home).assert_error(DEFINITE).error
         assert opened.sources() == ["shop"]
         assert penstock("drop", "shop", "--home", home).code == 0
-    assert nothing_is_left(home, shop)
+    assert no_leftovers(home, shop)
 
 
-def test_a_source_that_somebody_else_drops(home: Path, shop: Database) -> None:
+def test_source_that_was_already_dropped(home: Path, shop: Database) -> None:
     open_home(home).create(shop.url, "shop")
     penstock("drop", "shop", "--home", home)
-    assert "no source shop" in penstock("drop", "shop", "--home", home).is_an_error(DEFINITE).said
+    assert "source shop does not exist" in penstock("drop", "shop", "--home", home).assert_error(DEFINITE).error
 
 
-def test_a_source_that_was_half_made_is_undone_and_made(home: Path, shop: Database) -> None:
+def test_incomplete_source_is_removed_and_can_be_created(home: Path, shop: Database) -> None:
     opened = open_home(home)
     opened.create(shop.url, "shop")
     Catalog(catalog_path(home)).set_source("shop", SourceState.CREATING)
-    assert penstock("run", "--home", home).is_an_error(USAGE).said == "this home has no sources"
-    assert nothing_is_left(home, shop)
+    assert penstock("run", "--home", home).assert_error(USAGE).error == "this home has no sources"
+    assert no_leftovers(home, shop)
     opened.create(shop.url, "shop")
     Catalog(catalog_path(home)).set_source("shop", SourceState.CREATING)
     assert penstock("run", shop.url, "--home", home, "--name", "shop").code == STARTED_SPARK
@@ -240,91 +240,91 @@ def test_a_source_that_was_half_made_is_undone_and_made(home: Path, shop: Databa
     opened.drop("shop")
 
 
-def test_a_killed_create_leaves_nothing_after_the_next_start(home: Path, shop: Database) -> None:
-    """A transaction that is open keeps the slot from being made; the process dies while it waits for that."""
+def test_killed_create_leaves_nothing_after_the_next_start(home: Path, shop: Database) -> None:
+    """An open transaction delays the creation of the slot; the process is killed while it waits."""
     with shop.connect(autocommit=False) as writer:
         writer.execute("INSERT INTO orders VALUES (1, 'new')")
         command = [sys.executable, "-m", "penstock.cli", "run", shop.url, "--home", str(home), "--name", "shop"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             until(lambda: "slot penstock_shop" in upstream(shop.server, shop.name), "the slot")
             process.send_signal(signal.SIGKILL)
-    assert not nothing_is_left(home, shop)
+    assert not no_leftovers(home, shop)
     open_home(home).recover()
-    assert nothing_is_left(home, shop)
+    assert no_leftovers(home, shop)
 
 
-def test_a_home_from_a_newer_version(home: Path, shop: Database) -> None:
+def test_home_of_a_newer_version(home: Path, shop: Database) -> None:
     open_home(home)
     with closing(sqlite3.connect(catalog_path(home))) as db:
         db.execute("PRAGMA user_version = 99")
     for command in (["run", shop.url], ["status"], ["sql", "SELECT 1"], ["drop", "shop"]):
-        answer = penstock(*command, "--home", home).is_an_error(DEFINITE)
-        assert "newer Penstock" in answer.said
+        answer = penstock(*command, "--home", home).assert_error(DEFINITE)
+        assert "newer Penstock" in answer.error
         assert "Upgrade" in answer.hint
     assert upstream(shop.server, shop.name) == set()
 
 
-def test_a_home_that_is_a_file(home: Path, shop: Database) -> None:
+def test_home_that_is_a_file(home: Path, shop: Database) -> None:
     home.write_text("mine")
-    assert "cannot be used" in penstock("run", shop.url, "--home", home).is_an_error(DEFINITE).said
-    assert penstock("status", "--home", home).is_an_error(USAGE).said == f"there is no home at {home}"
+    assert "cannot be used" in penstock("run", shop.url, "--home", home).assert_error(DEFINITE).error
+    assert penstock("status", "--home", home).assert_error(USAGE).error == f"there is no home at {home}"
     assert (home.read_text(), upstream(shop.server, shop.name)) == ("mine", set())
 
 
-def test_a_catalog_that_is_something_else(home: Path, shop: Database) -> None:
+def test_catalog_that_is_not_a_database(home: Path, shop: Database) -> None:
     home.mkdir()
     catalog_path(home).write_text("not a database " * 1000)
     for command in (["run", shop.url], ["status"]):
-        assert "is not a catalog of Penstock" in penstock(*command, "--home", home).is_an_error(DEFINITE).said
+        assert "is not a Penstock catalog" in penstock(*command, "--home", home).assert_error(DEFINITE).error
     assert upstream(shop.server, shop.name) == set()
 
 
 @pytest.mark.parametrize("kilobytes", [0, 8, 32, 40, 100])
-def test_a_full_disk(home: Path, shop: Database, kilobytes: int) -> None:
-    """Files cannot grow beyond a size, so that one step after the other fails; then there is space again."""
+def test_full_disk(home: Path, shop: Database, kilobytes: int) -> None:
+    """A limit on the file size makes different steps fail; then the limit is lifted."""
     answer = penstock("run", shop.url, "--home", home, "--name", "shop", file_bytes=kilobytes << 10)
     if answer.code != STARTED_SPARK:
-        answer.is_an_error(DEFINITE)
-        assert str(home) in answer.said
+        answer.assert_error(DEFINITE)
+        assert str(home) in answer.error
         assert upstream(shop.server, shop.name) == set()
     opened = open_home(home)
     opened.recover()
     if answer.code != STARTED_SPARK:
-        assert nothing_is_left(home, shop)
+        assert no_leftovers(home, shop)
         opened.create(shop.url, "shop")
     opened.drop("shop")
 
 
 @pytest.mark.parametrize("command", [["status"], ["status", "--json"], ["sql", "SELECT 1"], ["drop", "shop"]])
 def test_no_home(home: Path, command: list[str]) -> None:
-    answer = penstock(*command, "--home", home).is_an_error(USAGE)
-    assert answer.said == f"there is no home at {home}"
+    answer = penstock(*command, "--home", home).assert_error(USAGE)
+    assert answer.error == f"there is no home at {home}"
     assert "--home" in answer.hint
     assert not home.exists()
 
 
-def test_the_home_may_come_from_the_environment(home: Path) -> None:
-    assert str(home) in penstock("status", env={"PENSTOCK_HOME": str(home)}).is_an_error(USAGE).said
+def test_home_from_the_environment(home: Path) -> None:
+    assert str(home) in penstock("status", env={"PENSTOCK_HOME": str(home)}).assert_error(USAGE).error
 
 
 # -- commands -------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_to_run(home: Path) -> None:
-    answer = penstock("run", "--home", home).is_an_error(USAGE)
-    assert answer.said == "this home has no sources"
+def test_run_without_sources(home: Path) -> None:
+    answer = penstock("run", "--home", home).assert_error(USAGE)
+    assert answer.error == "this home has no sources"
     assert "postgresql://" in answer.hint
 
 
-def test_a_target_that_is_not_a_database(home: Path) -> None:
-    answer = penstock("run", "shop.sql", "--home", home).is_an_error(USAGE)
-    assert "shop.sql" in answer.said
+def test_target_that_is_not_a_database(home: Path) -> None:
+    answer = penstock("run", "shop.sql", "--home", home).assert_error(USAGE)
+    assert "shop.sql" in answer.error
 
 
-def test_dropping_an_unknown_source(home: Path) -> None:
+def test_drop_of_an_unknown_source(home: Path) -> None:
     open_home(home)
-    answer = penstock("drop", "shop", "--home", home).is_an_error(DEFINITE)
-    assert (answer.said, answer.hint) == ("there is no source shop", "The sources of this home: none.")
+    answer = penstock("drop", "shop", "--home", home).assert_error(DEFINITE)
+    assert (answer.error, answer.hint) == ("source shop does not exist", "Sources of this home: none.")
 
 
 def test_drop_while_postgres_is_down(home: Path) -> None:
@@ -332,11 +332,11 @@ def test_drop_while_postgres_is_down(home: Path) -> None:
         server.execute("CREATE TABLE t (id int PRIMARY KEY)")
         open_home(home).create(server.url, "shop")
         server.stop()
-        answer = penstock("drop", "shop", "--home", home).is_an_error(GAVE_UP)
-        assert "shop is not gone yet" in answer.said
+        answer = penstock("drop", "shop", "--home", home).assert_error(TRANSIENT)
+        assert "shop is not dropped yet" in answer.error
         assert "penstock drop shop --force" in answer.hint
         assert "dropping" in penstock("status", "--home", home).out
-        again = penstock("run", "--home", home).is_an_error(GAVE_UP)
+        again = penstock("run", "--home", home).assert_error(TRANSIENT)
         assert "penstock drop shop --force" in again.hint
         forced = penstock("drop", "shop", "--force", "--home", home)
         assert (forced.code, forced.err) == (DONE, "")
@@ -351,7 +351,7 @@ def test_drop_while_postgres_is_down(home: Path) -> None:
     assert not log_path(home, "shop").exists()
 
 
-def test_a_source_that_waits_for_its_removal_keeps_no_other_from_running(home: Path, shop: Database) -> None:
+def test_pending_drop_does_not_block_other_sources(home: Path, shop: Database) -> None:
     opened = open_home(home)
     opened.create(shop.url, "shop")
     with start_postgres(fsync=False) as server:
@@ -359,19 +359,19 @@ def test_a_source_that_waits_for_its_removal_keeps_no_other_from_running(home: P
         opened.create(server.url, "away")
         opened.create(server.url, "lost")
         server.stop()
-        penstock("drop", "away", "--home", home).is_an_error(GAVE_UP)
+        penstock("drop", "away", "--home", home).assert_error(TRANSIENT)
         assert penstock("drop", "lost", "--home", home, "--force").code == DONE
         answer = penstock("run", "--home", home)
         assert answer.code == STARTED_SPARK
-        assert "away is not gone yet" in answer.err
-        assert "what source lost left upstream could not be removed" in answer.err
+        assert "away is not dropped yet" in answer.err
+        assert "the upstream objects of dropped source lost could not be removed" in answer.err
         shown = penstock("status", "--home", home).out
         assert "left upstream by lost" in shown
         assert "SELECT pg_drop_replication_slot('penstock_lost');" in shown
         server.start()
-        assert penstock("drop", "shop", "--home", home).code == DONE  # settles the rest, too
+        assert penstock("drop", "shop", "--home", home).code == DONE  # also removes the leftovers
         assert upstream(server) == set()
-    assert nothing_is_left(home, shop)
+    assert no_leftovers(home, shop)
     assert "lost" not in penstock("status", "--home", home).out
 
 
@@ -387,18 +387,18 @@ def test_wrong_usage(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (["sql", " ; "], "there is no statement"),
-        (["sql", "SELECT 1", "-f", "query.sql"], "statements in an argument and in a file"),
+        (["sql", " ; "], "contains no statement"),
+        (["sql", "SELECT 1", "-f", "query.sql"], "cannot be combined with --file"),
         (["sql", "-f", "no such file.sql"], "no such file.sql"),
         (["sql", "SELECT 1", "--as-of", "noon"], "'noon' is neither an LSN nor a time"),
-        (["sql", "SELECT 1", "--as-of", "2026-11-15 12:00"], "does not say its time zone"),
+        (["sql", "SELECT 1", "--as-of", "2026-11-15 12:00"], "has no time zone"),
     ],
 )
-def test_no_query(home: Path, arguments: list[str], said: str) -> None:
+def test_invalid_queries(home: Path, arguments: list[str], message: str) -> None:
     open_home(home)
-    assert said in penstock(*arguments, "--home", home).is_an_error(USAGE).said
+    assert message in penstock(*arguments, "--home", home).assert_error(USAGE).error
 
 
 @pytest.mark.parametrize("command", ["demo", "run", "check", "sql", "status", "drop"])
@@ -409,19 +409,19 @@ def test_help_has_an_example(command: str) -> None:
 
 
 def test_help_names_the_exit_codes() -> None:
-    assert "2 wrong usage, 3 a definite error" in " ".join(penstock("--help").out.split())
+    assert "2 invalid usage, 3 permanent error" in " ".join(penstock("--help").out.split())
 
 
-def test_the_installed_program(home: Path) -> None:
+def test_installed_program(home: Path) -> None:
     shown = in_a_shell("--version")
     assert (shown.code, shown.err) == (DONE, "")
     assert shown.out.startswith("penstock 0.")
-    in_a_shell("status", "--home", home).is_an_error(USAGE)
+    in_a_shell("status", "--home", home).assert_error(USAGE)
 
 
-def test_debug_shows_where_it_happened(home: Path) -> None:
+def test_debug_shows_a_traceback(home: Path) -> None:
     answer = penstock("status", "--home", home, "--debug")
     assert answer.code == USAGE
     assert "Traceback" in answer.err
     assert "open_existing" in answer.err
-    assert answer.said == f"there is no home at {home}"
+    assert answer.error == f"there is no home at {home}"

@@ -1,4 +1,4 @@
-"""`penstock check`: exit 0 or 1, one documented shape of JSON, and a text with what mends each finding."""
+"""`penstock check`: exit code 0 or 1, the documented JSON format, and text output with a hint for each finding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.engine.records import database_spec_of
 from penstock.home import open_home
 from penstock.layout import catalog_path
 
-DONE, NO, USAGE, GAVE_UP = 0, 1, 2, 4
+DONE, FAILED, USAGE, TRANSIENT = 0, 1, 2, 4
 SECRET = "correct-horse-battery"
 
 
@@ -24,7 +24,7 @@ def shop(database: Database) -> Database:
     return database
 
 
-def test_it_can_be_captured(shop: Database) -> None:
+def test_database_can_be_captured(shop: Database) -> None:
     answer = penstock("check", shop.url)
     assert (answer.code, answer.err) == (DONE, "")
     assert "1 of 2 tables can be captured" in answer.out
@@ -32,7 +32,7 @@ def test_it_can_be_captured(shop: Database) -> None:
     assert shop.execute("SELECT 1 FROM pg_publication") == []
 
 
-def test_the_shape_of_its_json(shop: Database) -> None:
+def test_json_format(shop: Database) -> None:
     answer = penstock("check", shop.url, "--json")
     found = json.loads(answer.out)
     assert list(found) == ["version", "at", "source", "ready", "tables", "findings"]
@@ -45,41 +45,41 @@ def test_the_shape_of_its_json(shop: Database) -> None:
     assert all(list(finding) == ["level", "object", "why", "hint", "sql"] for finding in found["findings"])
     (notes,) = [finding for finding in found["findings"] if finding["object"] == "public.notes"]
     assert notes["level"] == "error"
-    assert notes["why"].startswith("it has no primary key")
+    assert notes["why"].startswith("table has no primary key")
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        (["--table", "public.notes"], "it has no primary key"),
+        (["--table", "public.notes"], "table has no primary key"),
         (["--table", "public.odrers"], "Did you mean public.orders?"),
         (["--schema", "sales"], "schema sales"),
         (["--publication", "nothing"], "CREATE PUBLICATION"),
-        (["--exclude-column", "public.orders.id"], "part of the primary key"),
+        (["--exclude-column", "public.orders.id"], "a column of the primary key"),
     ],
 )
-def test_it_cannot_be_captured(shop: Database, options: list[str], said: str) -> None:
+def test_database_cannot_be_captured(shop: Database, options: list[str], message: str) -> None:
     answer = penstock("check", shop.url, *options)
-    assert answer.code == NO, answer
-    assert said in answer.out
+    assert answer.code == FAILED, answer
+    assert message in answer.out
     assert "capture cannot start" in answer.out
     assert json.loads(penstock("check", shop.url, *options, "--json").out)["ready"] is False
 
 
-def test_a_refused_login_is_an_answer(shop: Database) -> None:
+def test_rejected_login_is_a_finding(shop: Database) -> None:
     answer = penstock("check", shop.url + "_missing", "--json")
-    assert answer.code == NO
+    assert answer.code == FAILED
     (finding,) = json.loads(answer.out)["findings"]
     assert finding["object"] == "connection"
     assert "does not exist" in finding["why"]
-    penstock("check", "postgresql://u@127.0.0.1:1/shop").is_an_error(GAVE_UP)
+    penstock("check", "postgresql://u@127.0.0.1:1/shop").assert_error(TRANSIENT)
 
 
-def test_an_empty_database(database: Database) -> None:
-    assert "there is no table to capture" in penstock("check", database.url).out
+def test_empty_database(database: Database) -> None:
+    assert "has no table to capture" in penstock("check", database.url).out
 
 
-def test_a_source(shop: Database, tmp_path: Path) -> None:
+def test_existing_source(shop: Database, tmp_path: Path) -> None:
     home = open_home(tmp_path / "home")
     home.create(shop.url, "shop")
     try:
@@ -91,11 +91,11 @@ def test_a_source(shop: Database, tmp_path: Path) -> None:
         shop.execute("ALTER PUBLICATION penstock_shop DROP TABLE orders")
         shop.execute("SELECT pg_replication_slot_advance('penstock_shop', pg_current_wal_lsn())")
         broken = penstock("check", "shop", "--home", home.path)
-        assert broken.code == NO
-        assert "not in the publication" in broken.out
-        assert "what lies between is lost" in broken.out
+        assert broken.code == FAILED
+        assert "not in publication" in broken.out
+        assert "the changes in between are lost" in broken.out
         shop.execute("SELECT pg_drop_replication_slot('penstock_shop')")
-        assert "is gone" in penstock("check", "shop", "--home", home.path).out
+        assert "no longer exists" in penstock("check", "shop", "--home", home.path).out
     finally:
         home.drop("shop")
 
@@ -105,14 +105,14 @@ def test_a_source(shop: Database, tmp_path: Path) -> None:
     [["shop"], ["shop", "--table", "a.b"], [f"u:{SECRET}@h/shop"], [f"host=h password={SECRET}"]],
 )
 def test_wrong_usage(tmp_path: Path, arguments: list[str]) -> None:
-    answer = penstock("check", *arguments, "--home", tmp_path).is_an_error(USAGE)
+    answer = penstock("check", *arguments, "--home", tmp_path).assert_error(USAGE)
     assert SECRET not in answer.out + answer.err
 
 
 # -- the same options, for run -----------------------------------------------------------------------------------------
 
 
-def test_run_takes_options(shop: Database, tmp_path: Path) -> None:
+def test_run_accepts_the_same_options(shop: Database, tmp_path: Path) -> None:
     shop.execute("CREATE PUBLICATION mine FOR TABLE orders")
     (tmp_path / "password").write_text(SECRET)
     home = tmp_path / "home"
@@ -125,21 +125,21 @@ def test_run_takes_options(shop: Database, tmp_path: Path) -> None:
     assert SECRET not in record.spec + record.instance
     assert database_spec_of(record).publication_ownership == "user"
     assert [table.local for table in catalog.tables()] == ["purchases"]
-    again = penstock("run", shop.url, "--home", home, "--schema", "public").is_an_error(USAGE)
-    assert "with other options" in again.said
+    again = penstock("run", shop.url, "--home", home, "--schema", "public").assert_error(USAGE)
+    assert "with other options" in again.error
     assert penstock("run", shop.url, "--home", home, *arguments).code == STARTED_SPARK
     dropped = penstock("drop", "shop", "--home", home)
     assert dropped.code == DONE, dropped
-    assert "left in Postgres, because it is yours: publication mine" in dropped.out
+    assert "kept in Postgres, not created by Penstock: publication mine" in dropped.out
     assert shop.execute("SELECT pubname FROM pg_publication") == [("mine",)]
 
 
-def test_options_of_no_database(tmp_path: Path) -> None:
-    answer = penstock("run", "--home", tmp_path, "--table", "a.b").is_an_error(USAGE)
+def test_options_without_a_database(tmp_path: Path) -> None:
+    answer = penstock("run", "--home", tmp_path, "--table", "a.b").assert_error(USAGE)
     assert "postgresql://" in answer.hint
 
 
-def test_a_password_in_clear(tmp_path: Path) -> None:
+def test_plaintext_password(tmp_path: Path) -> None:
     answer = penstock("run", "postgresql://u@127.0.0.1:1/d", "--home", tmp_path, "--password", SECRET)
-    answer.is_an_error(USAGE)
+    answer.assert_error(USAGE)
     assert SECRET not in answer.out + answer.err

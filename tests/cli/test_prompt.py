@@ -1,4 +1,4 @@
-"""The prompt: lines become statements, short commands stand for some, and what is typed is remembered."""
+"""The prompt: multi-line statements, backslash commands and the history."""
 
 from __future__ import annotations
 
@@ -15,50 +15,52 @@ Typing = Callable[..., list[str]]
 
 
 @pytest.fixture
-def typing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Typing]:
-    """Type lines at a prompt; return the statements that were to be answered."""
+def type_at_prompt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Typing]:
+    """Type lines at a prompt; return the statements that were executed."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     readline.clear_history()
 
-    def type_lines(*lines: str, refused: str = "") -> list[str]:
-        left, answered = list(lines), []
+    def run_lines(*lines: str, rejected: str = "") -> list[str]:
+        remaining, answered = list(lines), []
 
-        def typed(_: str) -> str:
-            if not left:
+        def read_line(_: str) -> str:
+            if not remaining:
                 raise EOFError
-            readline.add_history(left[0])
-            return left.pop(0)
+            readline.add_history(remaining[0])
+            return remaining.pop(0)
 
         def answer(text: str) -> None:
-            if refused and refused in text:
-                message = f"{refused} is refused"
+            if rejected and rejected in text:
+                message = f"{rejected} is rejected"
                 raise UsageError(message)
             answered.append(text)
 
-        monkeypatch.setattr("builtins.input", typed)
+        monkeypatch.setattr("builtins.input", read_line)
         Prompt(answer, lambda text: [f"{text}!", "other"]).run()
         return answered
 
-    yield type_lines
+    yield run_lines
     readline.clear_history()
 
 
-def test_a_statement_goes_over_several_lines(typing: Typing) -> None:
-    assert typing("SELECT 1", "  AS one;", "SHOW SOURCES;") == ["SELECT 1\n  AS one;", "SHOW SOURCES;"]
+def test_statement_spans_several_lines(type_at_prompt: Typing) -> None:
+    assert type_at_prompt("SELECT 1", "  AS one;", "SHOW SOURCES;") == ["SELECT 1\n  AS one;", "SHOW SOURCES;"]
 
 
-def test_an_error_is_told_and_the_next_is_read(typing: Typing, capsys: pytest.CaptureFixture[str]) -> None:
-    assert typing("SELECT bad;", "SELECT 2;", refused="bad") == ["SELECT 2;"]
-    assert "bad is refused" in capsys.readouterr().err
+def test_error_is_printed_and_the_next_statement_is_read(
+    type_at_prompt: Typing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert type_at_prompt("SELECT bad;", "SELECT 2;", rejected="bad") == ["SELECT 2;"]
+    assert "bad is rejected" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("leave", ["\\q", "exit", "quit"])
-def test_leaving(typing: Typing, leave: str) -> None:
-    assert typing("SELECT 1;", leave, "SELECT 2;") == ["SELECT 1;"]
+def test_quit_commands(type_at_prompt: Typing, leave: str) -> None:
+    assert type_at_prompt("SELECT 1;", leave, "SELECT 2;") == ["SELECT 1;"]
 
 
-def test_short_commands_stand_for_statements(typing: Typing, capsys: pytest.CaptureFixture[str]) -> None:
-    answered = typing("\\s", "\\d", "\\d shop", "\\d shop.orders", "\\e", "\\c shop;", "\\?", "\\x")
+def test_backslash_commands_stand_for_statements(type_at_prompt: Typing, capsys: pytest.CaptureFixture[str]) -> None:
+    answered = type_at_prompt("\\s", "\\d", "\\d shop", "\\d shop.orders", "\\e", "\\c shop;", "\\?", "\\x")
     assert answered == [
         "SHOW SOURCES",
         "SHOW TABLES",
@@ -67,27 +69,27 @@ def test_short_commands_stand_for_statements(typing: Typing, capsys: pytest.Capt
         "SHOW ERRORS",
         "SHOW CREATE SOURCES shop",
     ]
-    told = capsys.readouterr()
-    assert "\\d source.table" in told.out
-    assert "there is no short command \\x" in told.err
+    output = capsys.readouterr()
+    assert "\\d source.table" in output.out
+    assert "invalid command \\x" in output.err
 
 
-def test_a_backslash_within_a_statement_is_part_of_it(typing: Typing) -> None:
-    assert typing("SELECT '", "\\d';") == ["SELECT '\n\\d';"]
+def test_backslash_inside_a_statement_is_part_of_it(type_at_prompt: Typing) -> None:
+    assert type_at_prompt("SELECT '", "\\d';") == ["SELECT '\n\\d';"]
 
 
-def test_what_was_typed_is_there_again(typing: Typing, tmp_path: Path) -> None:
-    typing("SELECT 1;", "SELECT 'x' AS password;", "  sasl password = 'y';", "SELECT 2;")
+def test_history_is_kept_without_passwords(type_at_prompt: Typing, tmp_path: Path) -> None:
+    type_at_prompt("SELECT 1;", "SELECT 'x' AS password;", "  sasl password = 'y';", "SELECT 2;")
     file = tmp_path / "penstock" / "history"
     assert file.read_text().splitlines()[-2:] == ["SELECT 1;", "SELECT 2;"]
     assert file.stat().st_mode & 0o777 == 0o600
     readline.clear_history()
-    typing("SELECT 3;")
+    type_at_prompt("SELECT 3;")
     kept = [readline.get_history_item(at) for at in range(1, readline.get_current_history_length() + 1)]
     assert kept == ["SELECT 1;", "SELECT 2;", "SELECT 3;"]
 
 
-def test_the_word_at_the_cursor_is_completed(typing: Typing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_word_at_the_cursor_is_completed(type_at_prompt: Typing, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = Prompt(lambda _: None, lambda text: [text + "ES", text + "E"])
     monkeypatch.setattr(readline, "get_line_buffer", lambda: "SHOW SOURC and more")
     monkeypatch.setattr(readline, "get_endidx", lambda: len("SHOW SOURC"))
@@ -95,7 +97,7 @@ def test_the_word_at_the_cursor_is_completed(typing: Typing, monkeypatch: pytest
     assert found == ["SHOW SOURCES", "SHOW SOURCE", None]
 
 
-def test_an_unknown_short_command_is_answered_with_the_list() -> None:
+def test_unknown_backslash_command_has_a_hint() -> None:
     with pytest.raises(UsageError) as caught:
         expanded("\\dd")
     assert "\\?" in caught.value.hint

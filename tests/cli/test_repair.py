@@ -1,4 +1,4 @@
-"""`penstock repair`: what it refuses before it starts anything."""
+"""`penstock repair`: invalid arguments are rejected before Spark starts."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from penstock.model import TableName
 @pytest.fixture
 def home(database: Database, tmp_path: Path) -> Path:
     database.execute("CREATE TABLE orders (id int PRIMARY KEY); CREATE TABLE items (a int, b text, PRIMARY KEY (a, b))")
-    made = open_home(tmp_path / "home")
-    made.create(database.url, "shop")
-    Catalog(catalog_path(made.path)).set_table("shop", TableName("public", "orders"), TableState.LIVE)
-    return made.path
+    home = open_home(tmp_path / "home")
+    home.create(database.url, "shop")
+    Catalog(catalog_path(home.path)).set_table("shop", TableName("public", "orders"), TableState.LIVE)
+    return home.path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
-        (("shop", "orders", "--keys", "[1"), 2, "--keys is not JSON"),
+        (("shop", "orders", "--keys", "[1"), 2, "invalid JSON in --keys"),
         (("shop", "orders", "--keys", "[[1, 2]]"), 2, "value for each of: id"),
-        (("shop", "orders"), 2, "not said"),
-        (("shop", "orders", "--all", "--where", "true"), 2, "said twice"),
+        (("shop", "orders"), 2, "exactly one of"),
+        (("shop", "orders", "--all", "--where", "true"), 2, "exactly one of"),
         (("shop", "order", "--all"), 2, "no table order"),
-        (("shops", "orders", "--all"), 2, "no source shops"),
+        (("shops", "orders", "--all"), 2, "source shops does not exist"),
         (("shop", "items", "--all"), 2, "is pending"),
     ],
 )
-def test_what_makes_no_sense_is_told_before_spark_is_started(
-    home: Path, arguments: tuple[str, ...], code: int, said: str
+def test_invalid_arguments_are_rejected_before_spark_starts(
+    home: Path, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     answer = penstock("repair", *arguments, "--home", str(home))
     assert answer.code == code
-    assert said in answer.err
+    assert message in answer.err
     assert open_home(home).repairs() == []

@@ -1,4 +1,4 @@
-"""`penstock sql`, from the query on: what is printed, and what is said of a query that is wrong."""
+"""`penstock sql`, from the query on: output formats, and errors of invalid queries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def home(tmp_path: Path) -> Home:
     return open_home(tmp_path)
 
 
-def test_formats(spark: SparkSession, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_formats(spark: SparkSession, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     answer(home, lambda: spark, f"{VALUES};\n", OutputFormat.JSON)
     assert capsys.readouterr().out.splitlines() == ['{"n":1,"[s]":"a,\\"b"}', '{"n":2,"[s]":null}']
     answer(home, lambda: spark, VALUES, OutputFormat.CSV)
@@ -33,28 +33,30 @@ def test_formats(spark: SparkSession, home: Home, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("query", "kind", "said"),
+    ("query", "error_class", "message"),
     [
         ("SELEC 1", UsageError, "PARSE_SYNTAX_ERROR"),
-        ("SELECT 'a", UsageError, "not SQL"),
+        ("SELECT 'a", UsageError, "unterminated"),
         ("SELECT * FROM shop.orders", UsageError, r"shop.*orders"),
         ("SELECT nothing FROM VALUES (1) AS t(n)", UsageError, "nothing"),
-        ("SELECT 1 / (n - 1) FROM VALUES (1) AS t(n)", DefiniteError, "the query failed: .*DIVIDE_BY_ZERO"),
+        ("SELECT 1 / (n - 1) FROM VALUES (1) AS t(n)", DefiniteError, "query failed: .*DIVIDE_BY_ZERO"),
         ("SELECT CAST(s AS INT) FROM VALUES ('x') AS t(s)", DefiniteError, "CAST_INVALID_INPUT"),
         ("SELECT id + raise_error('no') FROM range(3)", DefiniteError, "no"),
-        (";", UsageError, "there is no statement"),
+        (";", UsageError, "contains no statement"),
     ],
 )
-def test_queries_that_are_wrong(
-    spark: SparkSession, home: Home, query: str, kind: type[PenstockError], said: str
+def test_invalid_queries(
+    spark: SparkSession, home: Home, query: str, error_class: type[PenstockError], message: str
 ) -> None:
-    with pytest.raises(kind, match=f"(?s){said}") as caught:
+    with pytest.raises(error_class, match=f"(?s){message}") as caught:
         answer(home, lambda: spark, query, OutputFormat.JSON)
     assert caught.value.hint
     assert not any(noise in caught.value.message for noise in ("org.apache.spark", "Project", "UnresolvedRelation"))
 
 
-def test_statements_one_after_the_other(spark: SparkSession, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+def test_statements_run_in_order_until_an_error(
+    spark: SparkSession, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = "SELECT ';' AS a; -- one; more\nSHOW SOURCES; SELECT 2 AS b; SELECT * FROM nowhere; SELECT 3 AS c"
     with pytest.raises(UsageError, match="nowhere"):
         answer(home, lambda: spark, script, OutputFormat.JSON)

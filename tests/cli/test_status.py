@@ -1,4 +1,4 @@
-"""`penstock status`: one documented shape of JSON, and a picture of it."""
+"""`penstock status`: the documented JSON format, and its text output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TABLE = {
 }
 
 
-def test_the_shape_of_its_json(tmp_path: Path, database: Database) -> None:
+def test_json_format(tmp_path: Path, database: Database) -> None:
     database.execute("CREATE TABLE orders (id int PRIMARY KEY); CREATE TABLE notes (body text)")
     home = open_home(tmp_path / "home")
     home.create(database.url, "shop")
@@ -56,17 +56,17 @@ def test_the_shape_of_its_json(tmp_path: Path, database: Database) -> None:
     assert orders == TABLE
     assert list(notes) == list(TABLE)
     assert notes["state"] == "failed"
-    assert notes["error"].startswith("it has no primary key")
+    assert notes["error"].startswith("table has no primary key")
     assert notes["hint"].startswith("Run: ALTER TABLE")
 
 
-def test_an_empty_home(tmp_path: Path) -> None:
+def test_empty_home(tmp_path: Path) -> None:
     open_home(tmp_path)
     assert json.loads(penstock("status", "--json", "--home", tmp_path).out)["sources"] == []
     assert "no sources yet; try: penstock run" in penstock("status", "--home", tmp_path).out
 
 
-def drawn(status: HomeStatus, width: int = 160) -> str:
+def rendered(status: HomeStatus, width: int = 160) -> str:
     console = Console(file=io.StringIO(), width=width)
     console.print(render(status))
     assert isinstance(console.file, io.StringIO)
@@ -74,8 +74,8 @@ def drawn(status: HomeStatus, width: int = 160) -> str:
 
 
 @pytest.fixture
-def shown() -> HomeStatus:
-    """A source of which one table has failed; the names try to be markup."""
+def home_status() -> HomeStatus:
+    """A source with a failed table, whose names look like Rich markup."""
     live = TableStatus("shop.orders", "public.orders", "live", "0/16B3748", 1234, None, None)
     failed = TableStatus("shop.[red]x", "public.[red]x", "failed", None, 0, "it has [no] key", "Run: ALTER TABLE x;")
     source = SourceStatus(
@@ -86,8 +86,8 @@ def shown() -> HomeStatus:
     return HomeStatus(1, "home", 4711, [source])
 
 
-def test_what_is_drawn(shown: HomeStatus) -> None:
-    lines = drawn(shown).splitlines()
+def test_text_output(home_status: HomeStatus) -> None:
+    lines = rendered(home_status).splitlines()
     assert lines[0] == "home home (running, pid 4711)"
     assert lines[1] == (
         "shop from POSTGRES db:5432/shop: ready, durable 0/16B3800, lag 4,096 bytes, commit to readable 12 ms"
@@ -95,20 +95,20 @@ def test_what_is_drawn(shown: HomeStatus) -> None:
     assert lines[3].split() == ["shop.orders", "public.orders", "live", "0/16B3748", "1,234"]
     assert lines[4].split() == ["shop.[red]x", "public.[red]x", "failed", "0"]
     assert lines[5] == "history from 0/1; needed by tables at 0/16B3748"
-    assert lines[6:] == ["public.[red]x: it has [no] key", "Run: ALTER TABLE x;"]
+    assert lines[6:] == ["public.[red]x: it has [no] key", "hint: Run: ALTER TABLE x;"]
 
 
-def test_copies_are_drawn_with_rows_bytes_and_what_they_wait_for(shown: HomeStatus) -> None:
-    (source,) = shown.sources
-    known = ("pending", None, 0, None, None)
-    copying = TableStatus("shop.a", "public.a", *known, 1500, 2_000_000, 6000, 8_000_000)
-    waiting = [TableStatus(f"shop.{n}", f"public.{n}", *known, waiting="waiting for pid 7") for n in "bc"]
-    text = drawn(replace(shown, sources=[replace(source, tables=[copying, *waiting])]))
+def test_snapshots_are_shown_with_rows_bytes_and_what_they_wait_for(home_status: HomeStatus) -> None:
+    (source,) = home_status.sources
+    values = ("pending", None, 0, None, None)
+    copying = TableStatus("shop.a", "public.a", *values, 1500, 2_000_000, 6000, 8_000_000)
+    waiting = [TableStatus(f"shop.{n}", f"public.{n}", *values, waiting="waiting for pid 7") for n in "bc"]
+    text = rendered(replace(home_status, sources=[replace(source, tables=[copying, *waiting])]))
     assert "public.a: copied 1,500 of about 6,000 rows, 2.0 MB of about 8.0 MB" in text
-    assert text.count("the copy is waiting for pid 7") == 1
+    assert text.count("snapshot: waiting for pid 7") == 1
 
 
-def test_names_stay_whole_where_the_terminal_is_narrow(shown: HomeStatus) -> None:
-    text = drawn(shown, width=60)
+def test_names_are_not_cut_on_a_narrow_terminal(home_status: HomeStatus) -> None:
+    text = rendered(home_status, width=60)
     assert "shop.orders" in text
     assert "public.orders" in text

@@ -1,4 +1,4 @@
-"""`penstock tail`: transactions as people and as programs read them, from a real server."""
+"""`penstock tail`: transactions as text and as JSON, from a real server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.changelog.chunks import COLUMNS, chunk, inserted
-from tests.changelog.crashing import ROOT
+from tests.changelog.writer_crashes import ROOT
 from tests.cli.commands import penstock
 from tests.conftest import Database
 
@@ -28,15 +28,15 @@ from penstock.testing.waiting import PATIENCE, until
 def home(database: Database, tmp_path: Path) -> Iterator[Home]:
     database.execute("CREATE TABLE orders (id bigint PRIMARY KEY, total numeric(30,10), raw bytea, at timestamptz)")
     database.execute("CREATE TABLE items (id int PRIMARY KEY, note text); ALTER TABLE items REPLICA IDENTITY FULL")
-    made = open_home(tmp_path / "home")
-    made.create(database.url, "shop")
-    yield made
-    made.drop("shop", force=True)
+    home = open_home(tmp_path / "home")
+    home.create(database.url, "shop")
+    yield home
+    home.drop("shop", force=True)
 
 
 @contextmanager
-def capturing(home: Home, database: Database) -> Iterator[None]:
-    """The capture process alone; what was committed in the block is in the log when it ends."""
+def capture_process(home: Home, database: Database) -> Iterator[None]:
+    """Run only the capture process; transactions committed in the block are in the log when the block ends."""
     command = [sys.executable, "-m", "penstock.engine.capture_process", str(home.path), "shop"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE) as process:
         try:
@@ -47,8 +47,8 @@ def capturing(home: Home, database: Database) -> Iterator[None]:
             process.kill()
 
 
-def test_transactions_from_a_real_server(home: Home, database: Database) -> None:
-    with capturing(home, database):
+def test_transactions_as_json_and_text(home: Home, database: Database) -> None:
+    with capture_process(home, database):
         database.execute(
             "INSERT INTO orders VALUES (9007199254740993, 12345678901234567890.0123456789, '\\x00ff', "
             "'2026-01-02 03:04:05.000006+00'); INSERT INTO items VALUES (1, E'say \"hi\"\\n')"
@@ -73,16 +73,16 @@ def test_transactions_from_a_real_server(home: Home, database: Database) -> None
     (deleted,) = third["tables"]["public.orders"]
     assert (deleted["op"], deleted["before"]["id"], deleted["after"]) == ("delete", 9007199254740993, None)
 
-    shown = penstock("tail", "shop", "public.items", "--from", "earliest", "--limit", "2", "--home", home.path)
-    assert (shown.code, shown.err) == (0, "")
-    lines = shown.out.splitlines()
+    text = penstock("tail", "shop", "public.items", "--from", "earliest", "--limit", "2", "--home", home.path)
+    assert (text.code, text.err) == (0, "")
+    lines = text.out.splitlines()
     assert lines[0] == f"{first['lsn']}  {first['committed_at']}  xid {first['xid']}"
     assert lines[1:3] == ["  public.items", '    insert   id: 1, note: say "hi"·']
     assert '    update   id: 1, note: say "hi"· → other' in lines
 
 
-def test_ctrl_c_ends_it_well(home: Home, database: Database) -> None:
-    with capturing(home, database):
+def test_ctrl_c_ends_the_tail_and_releases_its_lease(home: Home, database: Database) -> None:
+    with capture_process(home, database):
         database.execute("INSERT INTO items VALUES (1, 'x')")
     command = [sys.executable, "-m", "penstock.cli", "tail", "shop", "--from", "earliest", "--home", str(home.path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -96,11 +96,11 @@ def test_ctrl_c_ends_it_well(home: Home, database: Database) -> None:
     assert (process.returncode, err) == (0, b"")
     assert lines[1] == b"  public.items\n"
     with closing(home._catalog.log("shop").reader()) as reader:
-        assert [pin for pin in reader.pins() if pin.reader.startswith("tail-")] == []
+        assert [lease for lease in reader.leases() if lease.reader.startswith("tail-")] == []
 
 
-def test_whoever_reads_may_leave(home: Home, database: Database) -> None:
-    with capturing(home, database):
+def test_closed_output_pipe_ends_the_tail(home: Home, database: Database) -> None:
+    with capture_process(home, database):
         for number in range(5):
             database.execute(f"INSERT INTO items VALUES ({number}, repeat('x', 50000))")
     command = f"{sys.executable} -m penstock.cli tail shop --from earliest --limit 5 --format json --home {home.path}"
@@ -118,54 +118,61 @@ def test_whoever_reads_may_leave(home: Home, database: Database) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said", "hint"),
+    ("arguments", "message", "hint"),
     [
-        (["bank"], "there is no source bank", "Known are: shop"),
+        (["bank"], "source bank does not exist", "Sources of this home: shop"),
         (["shop", "public.nothing"], "has no table public.nothing", "public.items, public.orders"),
-        (["shop", "--from", "noon"], "'noon' is not a position", "earliest, latest"),
+        (["shop", "--from", "noon"], "invalid start position 'noon'", "earliest, latest"),
     ],
 )
-def test_wrong_words(home: Home, words: list[str], said: str, hint: str) -> None:
-    answer = penstock("tail", *words, "--home", home.path).is_an_error(2)
-    assert said in answer.said
+def test_invalid_arguments(home: Home, arguments: list[str], message: str, hint: str) -> None:
+    answer = penstock("tail", *arguments, "--home", home.path).assert_error(2)
+    assert message in answer.error
     assert hint in answer.hint
 
 
-def test_an_error_of_a_table_ends_it(home: Home) -> None:
+def test_error_of_a_named_table_ends_the_tail(home: Home) -> None:
     log = home._catalog.log("shop")
     with closing(log.reader()) as reader, closing(log.writer()) as writer:
         at = Lsn(reader.frontiers().durable + 8)
         writer.define(TableSchema(TableName("public", "items"), COLUMNS, ("id",)), reader.frontiers().durable)
-        writer.publish([], at, errors=[TableError("public.items", at, "its columns changed", "Capture it anew.")])
-    answer = penstock("tail", "shop", "public.items", "--from", "earliest", "--home", home.path).is_an_error(3)
-    assert (answer.said, answer.hint) == ("its columns changed", "Capture it anew.")
+        writer.publish([], at, errors=[TableError("public.items", at, "its columns changed", "Capture it again.")])
+    answer = penstock("tail", "shop", "public.items", "--from", "earliest", "--home", home.path).assert_error(3)
+    assert (answer.error, answer.hint) == ("its columns changed", "Capture it again.")
 
 
-def test_an_error_of_one_table_is_told_and_the_others_are_shown(home: Home) -> None:
+def test_error_of_one_table_is_reported_and_the_others_are_shown(home: Home) -> None:
     log = home._catalog.log("shop")
     with closing(log.reader()) as reader, closing(log.writer()) as writer:
-        begun = reader.frontiers().durable
+        start = reader.frontiers().durable
         items, orders = (TableSchema(TableName("public", name), COLUMNS, ("id",)) for name in ("items", "orders"))
         for schema in (items, orders):
-            writer.define(schema, begun)
-        failed, last = Lsn(begun + 8), Lsn(begun + 16)
+            writer.define(schema, start)
+        failed, last = Lsn(start + 8), Lsn(start + 16)
         writer.publish([], failed, errors=[TableError("public.items", failed, "its columns changed", "Do this.")])
         writer.publish([chunk(orders, [inserted(last)])], last, committed_at=1)
-        words = ("tail", "shop", "--from", "earliest", "--format", "json", "--home", home.path)
-        answer = penstock(*words, "--limit", "1")
+        arguments = ("tail", "shop", "--from", "earliest", "--format", "json", "--home", home.path)
+        answer = penstock(*arguments, "--limit", "1")
         assert (answer.code, json.loads(answer.out)["lsn"]) == (0, str(last))
-        assert answer.err == f"left out  public.items from {failed} on: its columns changed\nto do  Do this.\n"
-        over = Lsn(begun + 24)
-        writer.publish([], over, errors=[TableError("public.orders", over, "it is over", "Do that.")])
-    answer = penstock(*words)
-    assert (answer.code, len(answer.out.splitlines()), answer.err.count("left out")) == (3, 1, 1)
-    assert answer.err.endswith("error  it is over\nto do  Do that.\n")
+        assert answer.err == f"skipped: public.items from {failed}: its columns changed\nhint: Do this.\n"
+        last_error = Lsn(start + 24)
+        writer.publish([], last_error, errors=[TableError("public.orders", last_error, "it failed", "Do that.")])
+    answer = penstock(*arguments)
+    assert (answer.code, len(answer.out.splitlines()), answer.err.count("skipped")) == (3, 1, 1)
+    assert answer.err.endswith("error: it failed\nhint: Do that.\n")
 
 
-def test_long_values_are_cut_and_unchanged_ones_named() -> None:
+def test_long_values_are_truncated_and_unchanged_values_marked() -> None:
     change = {"op": "update", "ordinal": 0, "unchanged": ["big"], "before": {"id": 1, "big": None, "note": None}}
     change["after"] = {"id": 2, "big": None, "note": "y" * 100}
-    told = {"version": 1, "source": "shop", "lsn": "0/1", "xid": 7, "committed_at": "z", "tables": {"a.b": [change]}}
-    assert render(json.dumps(told)) == (
+    transaction = {
+        "version": 1,
+        "source": "shop",
+        "lsn": "0/1",
+        "xid": 7,
+        "committed_at": "z",
+        "tables": {"a.b": [change]},
+    }
+    assert render(json.dumps(transaction)) == (
         f"0/1  z  xid 7\n  a.b\n    update   id: 1 → 2, big: (unchanged), note: {'y' * 59}…\n"
     )

@@ -1,4 +1,4 @@
-"""`penstock verify`: what differs is told by its key, with how; exit 0, 1 or 3, and one documented shape of JSON."""
+"""`penstock verify`: differences by key and kind; exit code 0, 1 or 3, and the documented JSON format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.conftest import Database
 from tests.engine.shop import Shop, running_shop
 from typer.testing import CliRunner, Result
 
-from penstock.cli import starting
+from penstock.cli import spark_session
 from penstock.cli.main import app
 from penstock.cli.rows import OutputFormat
 from penstock.cli.sql import answer
@@ -27,31 +27,32 @@ from penstock.home import Home, open_home
 from penstock.testing.memory_tables import MemoryTables
 from penstock.testing.waiting import until
 
-DONE, NO, USAGE, DEFINITE = 0, 1, 2, 3
-MADE = """
+DONE, DIFFERENT, USAGE, DEFINITE = 0, 1, 2, 3
+SETUP = """
 CREATE TABLE orders (id int PRIMARY KEY, note text);
 INSERT INTO orders SELECT n, 'secret ' || n FROM generate_series(1, 40) n;
 CREATE TABLE lines (a int, b numeric(6, 2), PRIMARY KEY (a, b)); INSERT INTO lines VALUES (1, 1.50), (1, 2.00);
-CREATE TABLE bag (note text); ALTER TABLE bag REPLICA IDENTITY FULL; INSERT INTO bag VALUES ('secret'), ('secret')
+CREATE TABLE keyless (note text); ALTER TABLE keyless REPLICA IDENTITY FULL;
+INSERT INTO keyless VALUES ('secret'), ('secret')
 """
 
 
 @pytest.fixture
 def shop(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: None) -> Iterator[Shop]:
-    """A shop that runs, with tables in memory; commands take these."""
+    """A running home with tables in memory, which the commands use too."""
     store = MemoryTables()
-    monkeypatch.setattr(starting, "start_session", lambda _: store)
-    monkeypatch.setattr(starting, "stop_spark", lambda _: None)
-    with running_shop(tmp_path / "home", database, store, MADE) as made:
-        yield made
+    monkeypatch.setattr(spark_session, "start_session", lambda _: store)
+    monkeypatch.setattr(spark_session, "stop_spark", lambda _: None)
+    with running_shop(tmp_path / "home", database, store, SETUP) as shop:
+        yield shop
 
 
 def verify(home: Home, *arguments: str) -> Result:
     return CliRunner().invoke(app, ["verify", "shop", *arguments, "--home", str(home.path)], catch_exceptions=False)
 
 
-def plant(shop: Shop) -> None:
-    """Lose a row, change one, make one up; a key of two columns; a copy too few."""
+def damage(shop: Shop) -> None:
+    """Remove, change and invent rows of orders; remove a row with a two-column key; empty a keyless table."""
 
     def orders(rows: pa.Table) -> pa.Table:
         kept = [{**row, "note": "other"} if row["id"] == 5 else row for row in rows.to_pylist() if row["id"] != 3]
@@ -59,21 +60,21 @@ def plant(shop: Shop) -> None:
 
     shop.tamper("orders", orders)
     shop.tamper("lines", lambda rows: rows.filter(pc.field("b") != Decimal("1.50")))
-    shop.tamper("bag", lambda rows: rows.slice(0, 0))
+    shop.tamper("keyless", lambda rows: rows.slice(0, 0))
 
 
-def test_what_differs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_differences_are_reported_by_key(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     equal = verify(shop.home)
     assert (equal.exit_code, equal.stderr) == (DONE, "")
     assert [line.split()[:3] for line in equal.stdout.splitlines()[1:]] == [
-        ["shop.bag", "2", "equal"],
+        ["shop.keyless", "2", "equal"],
         ["shop.lines", "2", "equal"],
         ["shop.orders", "40", "equal"],
     ]
-    plant(shop)
-    told = verify(shop.home, "orders", "public.lines")
-    assert told.exit_code == NO
-    assert [" ".join(line.split()) for line in told.stdout.splitlines()[3:]] == [
+    damage(shop)
+    result = verify(shop.home, "orders", "public.lines")
+    assert result.exit_code == DIFFERENT
+    assert [" ".join(line.split()) for line in result.stdout.splitlines()[3:]] == [
         'shop.lines missing {"a": 1, "b": "1.50"}',
         'shop.orders missing {"id": 3}',
         'shop.orders changed {"id": 5}',
@@ -82,7 +83,7 @@ def test_what_differs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     found = json.loads(verify(shop.home, "--json", "--exact").stdout)
     assert list(found) == ["version", "source", "position", "equal", "tables", "repairs", "before"]
     assert (found["version"], found["source"], found["equal"]) == (1, "shop", False)
-    bag, lines, orders = found["tables"]
+    keyless, lines, orders = found["tables"]
     assert list(orders) == [
         *("name", "upstream", "result", "rows", "differing", "missing", "unexpected", "changed", "keys"),
         *("error", "hint", "shard", "position"),
@@ -91,34 +92,34 @@ def test_what_differs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (orders["result"], orders["rows"], orders["differing"], orders["changed"]) == ("different", 40, 3, 1)
     assert orders["keys"][0] == {"key": {"id": 3}, "how": "missing"}
     assert lines["keys"] == [{"key": {"a": 1, "b": "1.50"}, "how": "missing"}]
-    assert (bag["result"], bag["missing"], bag["keys"]) == ("different", 1, [])
+    assert (keyless["result"], keyless["missing"], keyless["keys"]) == ("different", 1, [])
     _check_repair(shop, monkeypatch)
 
 
 def _check_repair(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Repair is asked for the keys that differ, and what it did is compared again; a bag has no keys to ask for."""
-    asked: list[Any] = []
+    """Repair gets the differing keys, then the tables are compared again; a keyless table cannot be repaired by key."""
+    requests: list[Any] = []
 
     def repair(_: Home, source: str, table: str, *, keys: list[dict[str, Any]], **more: Any) -> SimpleNamespace:
-        asked.append((source, table, [list(map(str, key.values())) for key in keys]))
+        requests.append((source, table, [list(map(str, key.values())) for key in keys]))
         if table == "public.orders":
             shop.tamper("orders", lambda rows: rows.filter(pc.field("id") != 99))
         return SimpleNamespace(rows_changed=1, low="0/1", high="0/2")
 
     monkeypatch.setattr(Home, "repair", repair, raising=False)
     result = verify(shop.home, "--repair")
-    assert asked == [("shop", "public.lines", [["1", "1.50"]]), ("shop", "public.orders", [["3"], ["5"], ["99"]])]
-    assert result.exit_code == NO
+    assert requests == [("shop", "public.lines", [["1", "1.50"]]), ("shop", "public.orders", [["3"], ["5"], ["99"]])]
+    assert result.exit_code == DIFFERENT
     before, after = result.stdout.split("compared again:")
     assert "repaired shop.orders: 1 rows changed" in before
     assert '{"id": 99}' in before
     assert '{"id": 99}' not in after
     assert '{"id": 5}' in after
-    assert "ALTER SOURCES shop RETRY TABLE public.bag;" in after
+    assert "ALTER SOURCES shop RETRY TABLE public.keyless;" in after
     assert "secret" not in result.output
 
 
-def test_what_cannot_be_compared(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_that_cannot_be_compared(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     shop.database.execute("ALTER TABLE lines RENAME b TO c; INSERT INTO lines VALUES (2, 2)")
     until(lambda: shop.state("lines") == "failed", "the error of lines")
     result = verify(shop.home)
@@ -132,27 +133,29 @@ def test_what_cannot_be_compared(shop: Shop, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.deep
-def test_a_home_that_nobody_runs_is_run_meanwhile(
+def test_idle_home_is_run_during_the_comparison(
     database: Database, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starting, "start_session", lambda _: spark)
-    monkeypatch.setattr(starting, "stop_spark", lambda _: None)
+    monkeypatch.setattr(spark_session, "start_session", lambda _: spark)
+    monkeypatch.setattr(spark_session, "stop_spark", lambda _: None)
     with ExitStack() as stack:
-        shop = stack.enter_context(running_shop(tmp_path / "home", database, spark, MADE))
+        shop = stack.enter_context(running_shop(tmp_path / "home", database, spark, SETUP))
     database.execute("UPDATE orders SET note = 'later' WHERE id < 10")
     assert shop.home.status().running is None
     assert verify(shop.home).exit_code == DONE
     assert shop.home.status().running is None
 
 
-def test_wrong_names(database: Database, tmp_path: Path) -> None:
+def test_unknown_names(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE orders (id int PRIMARY KEY)")
     home = open_home(tmp_path / "home")
     home.create(database.url, "shop")
     try:
-        assert "no source shops" in penstock("verify", "shops", "--home", home.path).is_an_error(USAGE).said
-        wrong = penstock("verify", "shop", "public.order", "--home", home.path).is_an_error(USAGE)
-        assert wrong.hint == "Did you mean public.orders? Its tables are: public.orders."
-        assert "no table x" in penstock("sql", "VERIFY shop.x", "--home", home.path).is_an_error(USAGE).said
+        assert (
+            "source shops does not exist" in penstock("verify", "shops", "--home", home.path).assert_error(USAGE).error
+        )
+        wrong = penstock("verify", "shop", "public.order", "--home", home.path).assert_error(USAGE)
+        assert wrong.hint == "Did you mean public.orders? Tables of this source: public.orders."
+        assert "no table x" in penstock("sql", "VERIFY shop.x", "--home", home.path).assert_error(USAGE).error
     finally:
         home.drop("shop")

@@ -1,4 +1,4 @@
-"""Recorded messages as changes: decoded, without repeats, and without what differs from run to run."""
+"""Recorded messages as changes: decoded, deduplicated, and without the fields that differ from run to run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VOLATILE = {"version", "db", "lsn", "xmin", "txId", "sequence", "ts_ms", "ts_us
 
 
 def reader(converter: Converter, schemas: Mapping[int, str]) -> Read:
-    """Return what decodes keys and values of a converter; `schemas` are those of Avro, by id."""
+    """Return a function that decodes keys and values of a converter; `schemas` are the Avro schemas by id."""
     if converter is not Converter.AVRO:
         return _payload if converter is Converter.JSON_WITH_SCHEMAS else _plain
     parsed = {number: fastavro.parse_schema(json.loads(text)) for number, text in schemas.items()}
@@ -44,7 +44,7 @@ def _payload(value: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Transaction:
-    """A transaction, as its END and its events tell of it, without positions and times."""
+    """A transaction from its END message and its events, without positions and times."""
 
     counts: dict[str, int]
     """Events by table."""
@@ -53,7 +53,7 @@ class Transaction:
 
 
 class Changes:
-    """What one converter's topics tell."""
+    """The changes in the topics of one converter."""
 
     def __init__(self, recording: Recording, converter: Converter) -> None:
         self._recording, self._converter = recording, converter
@@ -64,11 +64,11 @@ class Changes:
             ]
             for table in recording.tables
         }
-        """Key and value of all messages of a table but tombstones, repeats among them."""
+        """Key and value of all messages of a table except tombstones, with repeats."""
         self.metadata = [self.read(one.value) for one in self._of(TRANSACTION) if one.value is not None]
 
-    def copied(self, table: str) -> dict[str, Any]:
-        """Return the rows of the first copy, by key; of one that was made twice, the later rows."""
+    def snapshot_rows(self, table: str) -> dict[str, Any]:
+        """Return the rows of the initial snapshot, by key; if it was taken twice, the later rows."""
         found = [(key, value) for key, value in self.records[table] if value["op"] == "r"]
         return {_text(key): canonical(value["after"]) for key, value in found}
 
@@ -94,7 +94,7 @@ class Changes:
         ]
 
     def schemas(self) -> dict[str, Any]:
-        """Return the schemas of keys and values: by topic those of a registry or in messages, or else by paths."""
+        """Return the schemas of keys and values by topic: from the registry, from the messages, or as JSON paths."""
         parts = {
             f"{table} {part}": [text for one in self._of(table) if (text := getattr(one, part)) is not None]
             for table in [*self._recording.tables, TRANSACTION]
@@ -116,9 +116,9 @@ class Changes:
         return self._recording.topics[self._converter, table].messages
 
 
-def _number(told: dict[str, Any]) -> str:
-    """Return Postgres' number of a transaction; its id has a position too, which BEGIN and END do not share."""
-    return str(told["id"]).partition(":")[0]
+def _number(metadata: dict[str, Any]) -> str:
+    """Return the xid of a transaction; its id also has a position, which differs between BEGIN and END."""
+    return str(metadata["id"]).partition(":")[0]
 
 
 def _event(table: str, key: Any, value: dict[str, Any]) -> list[Any]:

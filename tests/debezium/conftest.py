@@ -1,4 +1,4 @@
-"""The recordings: the golden ones, and, for `make test-deep`, those of a Debezium that runs now."""
+"""The recordings: the golden ones, and, for `make test-deep`, those of a running Debezium."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import fcntl
 from pathlib import Path
 
 import pytest
-from tests.conftest import made_database
+from tests.conftest import created_database
 from tests.debezium.record import GOLDEN, KILLS, RECORDINGS, record
 from tests.debezium.recording import Recording
 
@@ -16,13 +16,13 @@ Recordings = dict[str, Recording]
 
 @pytest.fixture(scope="session")
 def golden() -> Recordings:
-    """The recordings that the repository has."""
+    """The recordings in the repository."""
     return _loaded(GOLDEN)
 
 
 @pytest.fixture(scope="session")
 def fresh(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recordings:
-    """Recordings that are made now: once for the whole run, also where it has several workers."""
+    """Recordings taken now: once for the whole run, also with several workers."""
     folder = tmp_path_factory.getbasetemp()
     folder = folder.parent if hasattr(request.config, "workerinput") else folder
     made = folder / "fresh-recordings"
@@ -35,7 +35,7 @@ def fresh(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def _record(request: pytest.FixtureRequest, scratch: Path, made: Path) -> None:
     broker, registry = request.getfixturevalue("broker"), request.getfixturevalue("registry")
-    with made_database(request.getfixturevalue("postgres_server")) as database:
+    with created_database(request.getfixturevalue("postgres_server")) as database:
         found = record(scratch / "debezium", database.url, broker.bootstrap, registry.url)
     for name, recording in found.items():
         recording.save(scratch / "made" / name)

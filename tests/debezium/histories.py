@@ -1,6 +1,6 @@
-"""Two histories of a database, the same each time: tables of all types, and a bank.
+"""Two reproducible histories of a database: tables of all types, and a bank.
 
-``types``: a table with a column of each type, and one whose keys change, in transactions side by side and by COPY.
+``types``: a table with a column of each type, and one whose keys change, in concurrent transactions and by COPY.
 ``bank``: accounts in two tables and transfers between them, whose sum is the same after every transaction.
 """
 
@@ -16,7 +16,7 @@ from tests.debezium.recording import Rows, canonical
 TYPES = ("public.typed", "public.moved")
 BANK = ("public.checking", "public.savings")
 ACCOUNTS, START = 6, 100
-"""In each table of the bank, and in each account."""
+"""Accounts in each table of the bank, and the initial balance of each account."""
 TYPED = """
     CREATE TABLE typed (
         id int, part text, PRIMARY KEY (id, part),
@@ -40,7 +40,7 @@ ROWS = """
     FROM generate_series({first}, {last}) i
 """
 PLAIN = ("id", "part", "flag", "small", "big", "single", "double", "words", "own", "doc", "numbers", "names")
-"""The columns of `typed` that are themselves in plain JSON, which does not tell what numbers and texts mean."""
+"""The columns of `typed` that plain JSON represents unchanged; it has no logical types."""
 COMPARED = {
     "public.typed": [
         *PLAIN,
@@ -69,7 +69,7 @@ def make_types(url: str) -> None:
 
 
 def change_types(url: str, number: int) -> None:
-    """Change both tables: in transactions side by side, by COPY, keys among them. `number` tells one from another."""
+    """Change both tables, including keys: in concurrent transactions and by COPY. `number` distinguishes the rounds."""
     random = Random(number)
     with psycopg.connect(url) as one, psycopg.connect(url) as other:
         one.execute("UPDATE typed SET price = price + 1, words = 'other', times = NULL WHERE id % 4 = 0")
@@ -101,8 +101,8 @@ def make_bank(url: str) -> None:
     with psycopg.connect(url) as connection:
         connection.execute("CREATE SEQUENCE ids")
         for table in BANK:
-            made = f"CREATE TABLE {table} (id int PRIMARY KEY DEFAULT nextval('ids'), slot int, balance int)"
-            connection.execute(made)
+            create_table = f"CREATE TABLE {table} (id int PRIMARY KEY DEFAULT nextval('ids'), slot int, balance int)"
+            connection.execute(create_table)
             connection.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
             connection.execute(
                 f"INSERT INTO {table} (slot, balance) SELECT n, {START} FROM generate_series(0, {ACCOUNTS - 1}) n"
@@ -110,7 +110,7 @@ def make_bank(url: str) -> None:
 
 
 def reset_bank(url: str) -> None:
-    """Give every account what it began with, in one transaction: the history after it is the same each time."""
+    """Reset every account to its initial balance in one transaction: the history after it is the same in each run."""
     with psycopg.connect(url) as connection:
         for table in BANK:
             connection.execute(f"UPDATE {table} SET balance = {START}")
@@ -123,7 +123,7 @@ class Tellers:
         self._random, self._keys_change = Random(seed), keys_change
         self._sessions = [psycopg.connect(url) for _ in range(3)]
         self._left = [0] * len(self._sessions)
-        """How many more transfers each one's open transaction gets."""
+        """The remaining transfers of each session's open transaction."""
         self._locked: list[set[tuple[str, int]]] = [set() for _ in self._sessions]
 
     def close(self) -> None:
@@ -131,13 +131,13 @@ class Tellers:
         for session in self._sessions:
             session.close()
 
-    def work(self, transactions: int, rest: float = 0.0) -> None:
-        """Commit so many transactions, with a rest after each."""
+    def work(self, transactions: int, pause: float = 0.0) -> None:
+        """Commit a number of transactions, with a pause after each."""
         for _ in range(transactions):
             number = self._random.randrange(len(self._sessions))
             while not self._step(number):
                 number = self._random.randrange(len(self._sessions))
-            time.sleep(rest)
+            time.sleep(pause)
         for number, locked in enumerate(self._locked):
             locked.clear()
             self._left[number] = 0

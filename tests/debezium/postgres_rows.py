@@ -1,4 +1,4 @@
-"""Rows in Spark, compared with those that Postgres had."""
+"""Compare rows in Spark with the rows in Postgres."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.debezium.recording import Recording, canonical
 
 
 def require_rows(rows: DataFrame, recording: Recording, table: str, columns: Sequence[str] | None = None) -> None:
-    """Compare columns of a table, all that were recorded unless some are named."""
+    """Compare columns of a table, by default all that were recorded."""
     known = recording.rows[table]
     names = list(columns or known.columns)
     if "moment" in names:

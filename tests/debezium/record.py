@@ -1,20 +1,20 @@
 """Record what Debezium writes: ``python -m tests.debezium.record``.
 
-It replaces the golden recordings beside this file, which `make test` reads in place of a running Debezium. Record again
+It replaces the golden recordings next to this file, which `make test` reads instead of a running Debezium. Record again
 when `debezium.lock` names another version, or when a history changes. `make test-deep` records too, into a temporary
-folder, and compares: it fails when Debezium writes something else.
+folder, and compares: it fails if Debezium's output differs.
 
 ::
 
     Postgres ─▶ one Debezium, five connectors ─▶ broker, registry ─▶ golden/types, golden/bank
 
-    start       bank copies, while tellers work
-    kill        no position was stored: bank copies once more, and types copy
-    restart     in order: positions are stored, and from here on a kill makes it repeat itself
-    kill        in the midst of changes; repeated `PENSTOCK_DEBEZIUM_KILLS` times, once in the golden recordings
+    start       snapshot of bank, while tellers work
+    kill        no position was stored: bank is snapshotted again, and types too
+    restart     cleanly: positions are stored, and from here on a kill causes repeats
+    kill        during changes; `PENSTOCK_DEBEZIUM_KILLS` times, once in the golden recordings
 
-Histories are the same each time. Positions, times and transaction numbers differ, and so do the places of kills: what
-is repeated, and how often.
+Histories are the same in each run. Positions, times and xids differ, and so do the points of kills: which messages
+are repeated, and how often.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ KILLS = int(os.environ.get("PENSTOCK_DEBEZIUM_KILLS", "1"))
 RECORDINGS = {"types": TYPES, "bank": BANK}
 CONVERTERS = {"types": list(Converter), "bank": [Converter.AVRO, Converter.JSON]}
 TRANSACTIONS = 12
-"""How many the tellers commit between two events of Debezium."""
+"""How many transactions the tellers commit between a start and a kill of Debezium."""
 _PARTITIONS = {
     "topic.creation.default.partitions": "2",
     "topic.creation.groups": "single",
@@ -61,7 +61,7 @@ _PARTITIONS = {
 
 
 def record(folder: Path, postgres: str, bootstrap: str, registry: str, kills: int = KILLS) -> dict[str, Recording]:
-    """Make both recordings, of an empty database; `folder` is Debezium's."""
+    """Take both recordings from an empty database; `folder` is Debezium's."""
     make_bank(postgres)
     make_types(postgres)
     with Debezium(folder, postgres, bootstrap, registry) as debezium:
@@ -76,7 +76,7 @@ def record(folder: Path, postgres: str, bootstrap: str, registry: str, kills: in
         debezium.restart()
         reset_bank(postgres)
         with closing(Tellers(postgres, 1, keys_change=True)) as tellers:
-            _killed_again_and_again(debezium, postgres, tellers, kills)
+            _kill_repeatedly(debezium, postgres, tellers, kills)
     return {name: _recorded(name, postgres, bootstrap, registry, kills) for name in RECORDINGS}
 
 
@@ -91,7 +91,7 @@ def _prefix(name: str, converter: Converter) -> str:
 
 @contextmanager
 def _tellers_at_work(postgres: str) -> Iterator[None]:
-    """Let tellers work slowly meanwhile. No key changes: a second copy does not tell which keys are gone."""
+    """Let tellers work slowly meanwhile. No key changes: a second snapshot does not show which keys were removed."""
     stop = threading.Event()
 
     def work() -> None:
@@ -108,7 +108,7 @@ def _tellers_at_work(postgres: str) -> Iterator[None]:
         thread.join()
 
 
-def _killed_again_and_again(debezium: Debezium, postgres: str, tellers: Tellers, kills: int) -> None:
+def _kill_repeatedly(debezium: Debezium, postgres: str, tellers: Tellers, kills: int) -> None:
     for number in range(kills):
         change_types(postgres, 2 * number)
         tellers.work(TRANSACTIONS)
@@ -145,7 +145,7 @@ def _recorded(name: str, postgres: str, bootstrap: str, registry: str, kills: in
 
 
 def main() -> None:
-    """Record with servers of our own, and replace the golden recordings."""
+    """Record with temporary servers, and replace the golden recordings."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         with (

@@ -1,12 +1,12 @@
-"""What Debezium wrote, as files: the messages of its topics, the schemas of a registry, and the rows of Postgres.
+"""Debezium's output as files: the messages of its topics, the schemas of a registry, and the rows of Postgres.
 
 ::
 
-    <recording>/postgres.json              how often Debezium was killed, and the rows that Postgres had at the end
-    <recording>/<converter>/<table>.jsonl  a topic: a line about it, then one line for each message
-    <recording>/avro/schemas.json          the schemas that Avro messages name, by id
+    <recording>/postgres.json              the number of kills of Debezium, and the rows in Postgres at the end
+    <recording>/<converter>/<table>.jsonl  a topic: a header line, then one line for each message
+    <recording>/avro/schemas.json          the schemas that Avro messages refer to, by id
 
-A line of a message is ``[milliseconds, partition, key, value]``. JSON is kept as text and Avro as base64. The schema
+A line of a message is ``[milliseconds, partition, key, value]``. JSON is stored as text and Avro as base64. The schema
 that begins each message of JSON with schemas is in the first line, and messages refer to it by its number.
 """
 
@@ -28,14 +28,14 @@ from confluent_kafka.cimpl import TopicPartition
 from penstock.testing.debezium import Converter
 
 TRANSACTION = "transaction"
-"""Stands for the topic with the metadata of transactions, where the others are named by their table."""
+"""The name of the transaction metadata topic; the other topics are named by their table."""
 _PAYLOAD = ',"payload":'
 _FRAME = 5
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message, and when it was written: in milliseconds, from the first message of the recording on."""
+    """One message, and when it was written: in milliseconds since the first message of the recording."""
 
     at: int
     partition: int
@@ -45,7 +45,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Topic:
-    """The messages of a topic, in the order of time; those of a partition have offsets from zero on."""
+    """The messages of a topic, in order of time; offsets of each partition start at zero."""
 
     partitions: int
     messages: tuple[Message, ...]
@@ -61,7 +61,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Recording:
-    """The topics of one history, by converter and table, and what Postgres had at the end of it."""
+    """The topics of one history, by converter and table, and the rows in Postgres at its end."""
 
     topics: dict[tuple[Converter, str], Topic]
     schemas: dict[int, str]
@@ -100,7 +100,7 @@ class Recording:
 
 
 def canonical(value: Any) -> Any:
-    """Return a value of Postgres, Spark or Avro as JSON can hold it, so that equal values are equal."""
+    """Return a value of Postgres, Spark or Avro in a JSON form in which equal values are equal."""
     match value:
         case dict():
             return {name: canonical(item) for name, item in value.items()}
@@ -119,17 +119,17 @@ def canonical(value: Any) -> Any:
 
 def schema_id(framed: bytes) -> int:
     """Return the id in the frame of an Avro message."""
-    assert framed[0] == 0, "not framed as the Confluent registry does"
+    assert framed[0] == 0, "not in the wire format of the Confluent registry"
     return int.from_bytes(framed[1:_FRAME], "big")
 
 
 def with_schema_id(framed: bytes, number: int) -> bytes:
-    """Return an Avro message that names another id."""
+    """Return an Avro message with another schema id."""
     return framed[:1] + number.to_bytes(_FRAME - 1, "big") + framed[_FRAME:]
 
 
 def read_topic(bootstrap: str, name: str) -> Topic:
-    """Return all messages of a topic of a broker; times are those of the broker."""
+    """Return all messages of a topic, with the broker's timestamps."""
     found: list[Message] = []
     settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "group.id": "unused", "log_level": 0}
     with closing(Consumer(settings)) as reader:
@@ -144,12 +144,12 @@ def read_topic(bootstrap: str, name: str) -> Topic:
 
 
 def since_first(topics: Mapping[tuple[Converter, str], Topic]) -> dict[tuple[Converter, str], Topic]:
-    """Return topics whose times count from the first message on."""
+    """Return topics with times relative to the first message."""
     first = min(one.at for topic in topics.values() for one in topic.messages)
-    return {name: Topic(topic.partitions, tuple(_moved(topic.messages, first))) for name, topic in topics.items()}
+    return {name: Topic(topic.partitions, tuple(_shifted(topic.messages, first))) for name, topic in topics.items()}
 
 
-def _moved(messages: Iterable[Message], first: int) -> Iterable[Message]:
+def _shifted(messages: Iterable[Message], first: int) -> Iterable[Message]:
     return (Message(one.at - first, one.partition, one.key, one.value) for one in messages)
 
 
@@ -165,13 +165,13 @@ def _text(value: Any) -> str:
 def _topic_lines(topic: Topic, converter: Converter) -> list[str]:
     heads: dict[str, int] = {}
     lines = [
-        _text([one.at, one.partition, *(_kept(part, converter, heads) for part in (one.key, one.value))])
+        _text([one.at, one.partition, *(_stored(part, converter, heads) for part in (one.key, one.value))])
         for one in topic.messages
     ]
     return [_text({"partitions": topic.partitions, "heads": list(heads)}), *lines]
 
 
-def _kept(part: bytes | None, converter: Converter, heads: dict[str, int]) -> Any:
+def _stored(part: bytes | None, converter: Converter, heads: dict[str, int]) -> Any:
     if part is None:
         return None
     if converter is Converter.AVRO:
@@ -182,23 +182,23 @@ def _kept(part: bytes | None, converter: Converter, heads: dict[str, int]) -> An
 
 
 def _topic(lines: list[str], converter: Converter) -> Topic:
-    told = json.loads(lines[0])
+    header = json.loads(lines[0])
     messages = [json.loads(line) for line in lines[1:]]
     return Topic(
-        told["partitions"],
+        header["partitions"],
         tuple(
-            Message(at, partition, *(_bytes(part, converter, told["heads"]) for part in parts))
+            Message(at, partition, *(_bytes(part, converter, header["heads"]) for part in parts))
             for at, partition, *parts in messages
         ),
     )
 
 
-def _bytes(kept: Any, converter: Converter, heads: list[str]) -> bytes | None:
-    match kept:
+def _bytes(stored: Any, converter: Converter, heads: list[str]) -> bytes | None:
+    match stored:
         case None:
             return None
         case [int() as head, str() as payload]:
             return f"{heads[head]}{_PAYLOAD}{payload}".encode()
         case str():
-            return base64.b64decode(kept) if converter is Converter.AVRO else kept.encode()
-    raise AssertionError(kept)
+            return base64.b64decode(stored) if converter is Converter.AVRO else stored.encode()
+    raise AssertionError(stored)

@@ -1,4 +1,4 @@
-"""Recorded messages in a real broker: topics with names of their own, and the ids of a real registry."""
+"""Recorded messages in a real broker: topics with unique names, and schema ids of a real registry."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from tests.debezium.recording import TRANSACTION, Message, Recording, Topic, sch
 from penstock.testing.debezium import Converter
 
 
-class Registers(Protocol):
-    """A registry, as far as it is needed here."""
+class RegistryLike(Protocol):
+    """The part of a registry that is needed here."""
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Its URL."""
 
     def register(self, subject: str, text: str) -> int:
         """Register a schema under a subject; return its id."""
 
 
-class Listens(Protocol):
-    """A broker, as far as it is needed here."""
+class BrokerLike(Protocol):
+    """The part of a broker that is needed here."""
 
     @property
     def bootstrap(self) -> str:
-        """Where clients connect."""
+        """The bootstrap address."""
 
 
 class Replay:
-    """The topics of one converter, under a prefix of their own; `write` brings them to a broker, in parts."""
+    """The topics of one converter, under a unique prefix; `write` writes them to a broker, in parts."""
 
-    def __init__(self, recording: Recording, converter: Converter, registry: Registers) -> None:
+    def __init__(self, recording: Recording, converter: Converter, registry: RegistryLike) -> None:
         self._prefix = f"replay{uuid.uuid4().hex[:12]}"  # all workers share the broker
         self.recording, self.converter = recording, converter
         self.schemas: dict[int, str] = {}
         """The schemas of Avro messages, by their ids in the registry."""
         self.topics = {table: self._registered(table, registry) for table in [*recording.tables, TRANSACTION]}
         """By table, with the ids of the registry."""
-        self._left: list[tuple[str, Message]] = sorted(
+        self._remaining: list[tuple[str, Message]] = sorted(
             ((self.name(table), one) for table, topic in self.topics.items() for one in topic.messages),
             key=lambda named: named[1].at,
         )
@@ -64,29 +64,29 @@ class Replay:
         return self.name(TRANSACTION)
 
     @property
-    def left(self) -> int:
-        """How many messages were not written yet."""
-        return len(self._left)
+    def remaining(self) -> int:
+        """The number of messages not yet written."""
+        return len(self._remaining)
 
-    def create(self, broker: Listens) -> None:
+    def create(self, broker: BrokerLike) -> None:
         """Create the topics, empty."""
         admin = AdminClient(_client(broker))
         wanted = [
             NewTopic(self.name(table), topic.partitions, 1, config={"retention.ms": "-1"})
             for table, topic in self.topics.items()
         ]
-        for made in admin.create_topics(wanted).values():
-            made.result(30)
+        for created in admin.create_topics(wanted).values():
+            created.result(30)
 
-    def write(self, broker: Listens, count: int | None = None) -> None:
-        """Write so many more messages, or all, in the order in which Debezium wrote them."""
-        now, self._left = self._left[:count], self._left[len(self._left[:count]) :]
+    def write(self, broker: BrokerLike, count: int | None = None) -> None:
+        """Write the next `count` messages, or all, in the order in which Debezium wrote them."""
+        now, self._remaining = self._remaining[:count], self._remaining[len(self._remaining[:count]) :]
         producer = Producer({**_client(broker), "linger.ms": 5})
         for name, one in now:
             producer.produce(name, one.value, one.key, partition=one.partition)
         assert producer.flush(30) == 0
 
-    def _registered(self, table: str, registry: Registers) -> Topic:
+    def _registered(self, table: str, registry: RegistryLike) -> Topic:
         topic = self.recording.topics[self.converter, table]
         if self.converter is not Converter.AVRO:
             return topic
@@ -97,8 +97,8 @@ class Replay:
         )
         return Topic(topic.partitions, tuple(changed))
 
-    def _ids(self, subject: str, parts: list[bytes | None], registry: Registers) -> dict[int, int]:
-        """Register the schemas of messages, in the order in which they came; return their ids, by those recorded."""
+    def _ids(self, subject: str, parts: list[bytes | None], registry: RegistryLike) -> dict[int, int]:
+        """Register the schemas of messages in order of first use; return their ids by recorded id."""
         used = dict.fromkeys(schema_id(part) for part in parts if part is not None)
         found = {number: registry.register(subject, self.recording.schemas[number]) for number in used}
         self.schemas |= {found[number]: self.recording.schemas[number] for number in used}
@@ -109,5 +109,5 @@ def _renumbered(part: bytes | None, ids: Mapping[int, int]) -> bytes | None:
     return None if part is None else with_schema_id(part, ids[schema_id(part)])
 
 
-def _client(broker: Listens) -> dict[str, Any]:
+def _client(broker: BrokerLike) -> dict[str, Any]:
     return {"bootstrap.servers": broker.bootstrap, "log_level": 0}

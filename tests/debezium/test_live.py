@@ -1,4 +1,4 @@
-"""The whole path over recorded topics: sources made by SQL, run by a home, and read live.
+"""End to end over recorded topics: sources created by SQL, captured by a home, and read live.
 
 `types` is read with ENVELOPE DEBEZIUM, by transactions. `bank` holds a second snapshot, which that envelope rejects; it
 is read with DEBEZIUM UPSERT.
@@ -33,8 +33,8 @@ def create(home: Home, source: str, replay: Replay, broker: KafkaBroker, rest: s
     home.sql(f"CREATE SOURCE {source} FROM KAFKA BROKER '{broker.bootstrap}' TOPICS ({topics}) {rest} {QUICK}")
 
 
-def is_taken(home: Home, source: str, replay: Replay) -> bool:
-    """Whether all messages of the topics of a source are in ticks."""
+def is_captured(home: Home, source: str, replay: Replay) -> bool:
+    """Return whether all messages of the topics of a source are in ticks."""
     log = Catalog(home.path / "penstock.db").log(source)
     assert isinstance(log, TopicLog)
     with closing(log.reader()) as reader:
@@ -49,14 +49,14 @@ def is_applied(home: Home) -> bool:
 
 
 @pytest.mark.deep
-def test_live_tables_are_what_postgres_has(
+def test_live_tables_match_postgres(
     recordings: Recordings, broker: KafkaBroker, registry: SchemaRegistry, spark: SparkSession, tmp_path: Path
 ) -> None:
     types = Replay(recordings["types"], Converter.AVRO, registry)
     bank = Replay(recordings["bank"], Converter.AVRO, registry)
     for replay in (types, bank):
         replay.create(broker)
-        replay.write(broker, replay.left * 3 // 4)
+        replay.write(broker, replay.remaining * 3 // 4)
     home = Home(tmp_path / "home")
     avro = AVRO.format(registry=registry.url)
     whole = TRANSACTIONS.format(metadata=types.metadata)
@@ -66,10 +66,10 @@ def test_live_tables_are_what_postgres_has(
         running.wait_live(PATIENCE)
         for replay in (types, bank):
             replay.write(broker)
-        until(lambda: is_taken(home, "types", types), "the types are taken")
-        until(lambda: is_taken(home, "bank", bank), "the bank is taken")
+        until(lambda: is_captured(home, "types", types), "the types to be captured")
+        until(lambda: is_captured(home, "bank", bank), "the bank to be captured")
         require_live(home, spark, recordings)
-        until(lambda: is_applied(home), "all is applied")
+        until(lambda: is_applied(home), "all changes to be applied")
         require_live(home, spark, recordings)
 
 

@@ -1,4 +1,4 @@
-"""A bank, as a Debezium wrote it that was killed: followed by transactions, the sum is right at every tick."""
+"""The bank topics of a killed Debezium: captured by transactions, the sum is correct at every tick."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tests.debezium.conftest import Recordings
 from tests.debezium.histories import ACCOUNTS, START
 from tests.debezium.record import CONVERTERS
 from tests.debezium.replay import Replay
-from tests.sources.kafka.followed import Topics
-from tests.sources.kafka.test_ticks_following import ends_of
-from tests.sources.kafka.transactions.transacted import Transacted, require_sums
+from tests.sources.kafka.test_tick_instance import ends_of
+from tests.sources.kafka.topic_capture import Topics
+from tests.sources.kafka.transactions.transaction_capture import TransactionCapture, require_sums
 
 from penstock.formats import AvroFormat, JsonFormat, RegistryAddress, ResolvedFormat, resolve
-from penstock.sources.kafka.transactions.waiting import waits_for
+from penstock.sources.kafka.transactions.wait_status import read_wait_reason
 from penstock.testing.debezium import Converter
 from penstock.testing.kafka import KafkaBroker
 from penstock.testing.registry import SchemaRegistry
 
 PARTS = 8
-"""The follower is stopped and started so many times while messages come."""
+"""How many times capture is stopped and started while messages arrive."""
 
 
 def balance_by(read: Read) -> Callable[[bytes], tuple[int, int]]:
@@ -37,17 +37,17 @@ def balance_by(read: Read) -> Callable[[bytes], tuple[int, int]]:
     return balance
 
 
-def follow(followed: Transacted, replay: Replay, broker: KafkaBroker) -> None:
-    """Follow topics while they grow, and stop in between; then until all is taken."""
-    size = replay.left // PARTS + 1
-    while replay.left:
-        before, give_up = followed.durable(), time.monotonic() + 10
-        with followed.running():
+def follow(capture: TransactionCapture, replay: Replay, broker: KafkaBroker) -> None:
+    """Capture growing topics with restarts; then capture until all messages are captured."""
+    size = replay.remaining // PARTS + 1
+    while replay.remaining:
+        before, deadline = capture.durable(), time.monotonic() + 10
+        with capture.running():
             replay.write(broker, size)
-            # A part may end no transaction, where Debezium repeats itself.
-            followed.until(lambda before=before, end=give_up: followed.durable() > before or time.monotonic() > end)  # type: ignore[misc]
+            # A part may complete no transaction if its messages are repeats.
+            capture.until(lambda before=before, end=deadline: capture.durable() > before or time.monotonic() > end)  # type: ignore[misc]
     ends = {name: ends_of(Topics(broker), name) for name in replay.names}
-    followed.run_until(lambda: all(followed.upto(name) == end for name, end in ends.items()))
+    capture.run_until(lambda: all(capture.upto(name) == end for name, end in ends.items()))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def follow(followed: Transacted, replay: Replay, broker: KafkaBroker) -> None:
         for each in CONVERTERS["bank"]
     ],
 )
-def test_the_sum_is_right_at_every_tick(
+def test_sum_is_correct_at_every_tick(
     converter: Converter,
     recordings: Recordings,
     broker: KafkaBroker,
@@ -69,18 +69,18 @@ def test_the_sum_is_right_at_every_tick(
     replay = Replay(recording, converter, registry)
     replay.create(broker)
     formats = {topic: _format(converter, registry.url, topic) for topic in [*replay.names, replay.metadata]}
-    followed = Transacted(tmp_path, broker, replay.names, replay.metadata, formats)
-    follow(followed, replay, broker)
+    capture = TransactionCapture(tmp_path, broker, replay.names, replay.metadata, formats)
+    follow(capture, replay, broker)
     read = reader(converter, replay.schemas)
-    assert require_sums(followed, broker, 2 * ACCOUNTS * START, balance_by(read)) > recording.kills
-    assert waits_for(followed.state) is None
+    assert require_sums(capture, broker, 2 * ACCOUNTS * START, balance_by(read)) > recording.kills
+    assert read_wait_reason(capture.state) is None
     positions = Counter(
         (record["source"]["lsn"], record["transaction"]["total_order"])
         for one in replay.topics[recording.tables[0]].messages
         if one.value is not None and (record := read(one.value))["transaction"] is not None
     )
-    if "golden" in request.node.name:  # of a Debezium that is killed now, nobody knows whether it will
-        assert max(positions.values()) > 1, "Debezium did not repeat itself"
+    if "golden" in request.node.name:  # a fresh recording may have no repeats
+        assert max(positions.values()) > 1, "Debezium did not repeat messages"
 
 
 def _format(converter: Converter, registry: str, topic: str) -> ResolvedFormat:

@@ -1,4 +1,4 @@
-"""The demo's database changes all over, and its invariants hold at every moment."""
+"""The demo's load changes all tables, and its invariants hold at all times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHECKS = bank_checks() | shop_checks()
 
 @pytest.fixture
 def upstream(database: Database) -> Database:
-    """A small shop and a bank with few accounts, so that transfers meet each other."""
+    """A small shop and a bank with few accounts, so that transfers compete for them."""
     with database.connect() as connection:
         create_shop(connection, customers=200)
         create_bank(connection, accounts=20)
@@ -41,7 +41,7 @@ def fingerprints(database: Database) -> dict[str, str]:
     return {table: str(found[0][0]) for table, found in rows.items()}
 
 
-def test_fresh_tables_are_filled_and_consistent(upstream: Database) -> None:
+def test_new_tables_are_filled_and_consistent(upstream: Database) -> None:
     counts = {table: upstream.execute(f"SELECT count(*) FROM {table}")[0][0] for table in TABLES}
     assert counts == dict(zip(TABLES, (200, 400, 1000, 300, 20, 0), strict=True))
     with upstream.connect() as connection:
@@ -58,7 +58,7 @@ def test_every_table_has_a_primary_key_and_a_comment(upstream: Database) -> None
     assert all(comment for _, comment in rows)
 
 
-def test_some_customers_have_values_out_of_line(upstream: Database) -> None:
+def test_some_customers_have_toasted_values(upstream: Database) -> None:
     upstream.needs(17, "pg_column_toast_chunk_id")
     large = "SELECT count(*) FROM shop.customers WHERE pg_column_toast_chunk_id({}) IS NOT NULL"
     assert upstream.execute(large.format("notes")) == [(10,)]
@@ -73,20 +73,20 @@ def test_the_same_sizes_give_the_same_rows(upstream: Database) -> None:
     assert {t: f for t, f in fingerprints(upstream).items() if t.startswith("shop")} == first
 
 
-def test_all_tables_change_and_invariants_hold_throughout(upstream: Database) -> None:
+def test_all_tables_change_and_invariants_hold(upstream: Database) -> None:
     before = fingerprints(upstream)
-    looks = 0
+    checks = 0
     with Load(upstream.url, rate=400, threads=3, seed=1) as load, upstream.connect(autocommit=False) as reader:
         reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
 
-        def looked_enough() -> bool:
-            nonlocal looks
+        def has_checked_enough() -> bool:
+            nonlocal checks
             assert violations(reader) == {}
             reader.rollback()
-            looks += 1
-            return (load.transactions >= 600 and looks > 3) or not load.running
+            checks += 1
+            return (load.transactions >= 600 and checks > 3) or not load.running
 
-        until(looked_enough, "600 transactions and some looks")
+        until(has_checked_enough, "600 transactions and some checks")
     assert 0.35 < load.transfers / load.transactions < 0.65
     assert upstream.execute("SELECT count(*) FROM bank.transfers") == [(load.transfers,)]
     after = fingerprints(upstream)
@@ -120,15 +120,15 @@ def test_violations_are_found(upstream: Database) -> None:
         }
 
 
-def test_the_rate_is_not_exceeded(upstream: Database) -> None:
-    """How much less it may be depends on the machine."""
-    began = time.monotonic()
+def test_rate_is_not_exceeded(upstream: Database) -> None:
+    """The actual rate depends on the machine."""
+    start = time.monotonic()
     with Load(upstream.url, rate=50, threads=2) as load:
         until(lambda: load.transactions >= 100 or not load.running, "100 transactions")
-    assert 100 <= load.transactions <= 50 * (time.monotonic() - began) + 2
+    assert 100 <= load.transactions <= 50 * (time.monotonic() - start) + 2
 
 
-def test_a_seed_decides_what_happens(upstream: Database) -> None:
+def test_seed_determines_the_transfers(upstream: Database) -> None:
     def transfers(seed: int) -> list[Any]:
         upstream.execute("TRUNCATE bank.transfers")
         with Load(upstream.url, rate=2000, threads=1, seed=seed) as load:
@@ -146,13 +146,13 @@ def test_an_error_in_a_worker_is_raised_on_stop(upstream: Database) -> None:
         load.stop()
 
 
-def test_an_error_of_the_block_goes_first(upstream: Database) -> None:
+def test_error_of_the_block_takes_precedence(upstream: Database) -> None:
     upstream.execute("DROP FUNCTION bank.transfer")
     with pytest.raises(KeyError), Load(upstream.url, rate=500) as load:
         until(lambda: not load.running, "the error of a worker")
         raise KeyError
 
 
-def test_a_load_without_a_rate_is_refused() -> None:
-    with pytest.raises(UsageError, match="rate above 0"):
+def test_rate_of_zero_is_rejected() -> None:
+    with pytest.raises(UsageError, match="rate greater than 0"):
         Load("postgresql://", rate=0)

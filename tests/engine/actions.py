@@ -1,4 +1,4 @@
-"""What is done to a source in processes that are killed over it."""
+"""Operations on a source, for processes that are killed while they run one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.catalog.store import Catalog
 from penstock.engine.reconcile import alter, describe, set_options
-from penstock.engine.requests import open_wishes
+from penstock.engine.requests import pending_requests
 from penstock.engine.table_names import named_source
 from penstock.errors import TransientError
 from penstock.home import Home
@@ -28,15 +28,15 @@ def drop(path: Path, name: str = "shop", *, keep_tables: bool = False) -> None:
     Home(path).drop(name, keep_tables=keep_tables)
 
 
-def keep(path: Path) -> None:
+def drop_keeping_tables(path: Path) -> None:
     drop(path, keep_tables=True)
 
 
 def drop_by_force(path: Path) -> None:
-    """Drop it while Postgres cannot be reached."""
+    """Drop the source while Postgres is unreachable."""
 
     def unreachable(_: object) -> list[str]:
-        message = "nobody answers"
+        message = "no answer"
         raise TransientError(message)
 
     PostgresInstanceConfig.cleanup = unreachable  # type: ignore[method-assign, assignment]
@@ -51,25 +51,25 @@ def change(path: Path, options: dict[str, Any]) -> None:
     set_options(catalog, named_source(catalog, "shop"))
 
 
-def add(path: Path) -> None:
+def add_table(path: Path) -> None:
     Home(path).add_table("shop", "public.invoices AS bills")
-    carry_out(path)
+    reconcile_requests(path)
 
 
-def take_out(path: Path) -> None:
+def drop_table(path: Path) -> None:
     Home(path).drop_table("shop", "public.orders")
-    carry_out(path)
+    reconcile_requests(path)
 
 
-def retry(path: Path) -> None:
+def retry_table(path: Path) -> None:
     Home(path).retry("shop", "public.orders")
-    carry_out(path)
+    reconcile_requests(path)
 
 
-def carry_out(path: Path) -> None:
-    """Carry out what is wished of tables, as whoever runs the home does while capture stands still."""
+def reconcile_requests(path: Path) -> None:
+    """Complete the pending requests for tables, as `penstock run` does while capture is stopped."""
     catalog = Catalog(catalog_path(path))
     for record in catalog.sources():
-        wishes = open_wishes(catalog, record.name)
-        if wishes:
-            alter(path, catalog, record, wishes, describe(record, wishes))
+        requests = pending_requests(catalog, record.name)
+        if requests:
+            alter(path, catalog, record, requests, describe(record, requests))

@@ -1,8 +1,8 @@
-"""A writer that never stops: inserts, updates, deletes, changes of keys, values left out of the stream, truncates.
+"""A continuous writer: inserts, updates, deletes, key changes, unchanged TOAST values, truncates.
 
-Two tables: one with a number for a key, one whose key is a text and a number. That text has an order of its own, in
-which a < B < c: neither Spark nor Python would sort it so. Their `body` is stored out of line, so an UPDATE that leaves
-it alone does not send it.
+Two tables: one with an integer key, one whose key is a text and an integer. The text has type citext, which sorts
+a < B < c, unlike Spark and Python. The column `body` is stored out of line, so an UPDATE that does not set it does not
+send it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ INSERT INTO pairs SELECT substr('aBcDeFgH', 1 + n % 8, 1) || substr('äZ1', 1 + 
 
 
 def fill(rows: int) -> str:
-    """Return the statements that make the tables, with rows in them."""
+    """Return the statements that create and fill the tables."""
     return TABLES + FILL.format(rows=rows)
 
 
 class Churn:
-    """Writes in a thread of its own while a ``with`` block lasts."""
+    """Writes in a thread during a ``with`` block."""
 
-    def __init__(self, url: str, rows: int, seed: int = 0, *, truncates: bool = True, moves: bool = True) -> None:
+    def __init__(
+        self, url: str, rows: int, seed: int = 0, *, truncates: bool = True, moves: bool = True, pause: float = 0.02
+    ) -> None:
+        self._pause = pause
         self._url = url
         self._rows = rows
         self._random = random.Random(seed)
@@ -62,7 +65,7 @@ class Churn:
     def _run(self) -> None:
         try:
             with psycopg.connect(self._url) as connection:
-                while not self._stop.wait(0.02):
+                while not self._stop.wait(self._pause):
                     self._transaction(connection)
         except BaseException as error:
             self.error = error
@@ -93,7 +96,7 @@ class Churn:
         connection.execute("INSERT INTO pairs VALUES (%s, %s, 'in', %s) ON CONFLICT DO NOTHING", (name, n, body))
 
     def _touch(self, connection: psycopg.Connection[Any]) -> None:
-        """Leave the body alone: it is not sent."""
+        """Update without setting `body`, so that it is not sent."""
         status, n = f"t{self._random.random()}", self._key()[1]
         connection.execute("UPDATE things SET status = %s WHERE id = %s", (status, n))
         connection.execute("UPDATE pairs SET status = %s WHERE n = %s", (status, n))
@@ -109,7 +112,7 @@ class Churn:
         connection.execute("DELETE FROM pairs WHERE n = %s", (n,))
 
     def _move(self, connection: psycopg.Connection[Any]) -> None:
-        """Change keys, over any distance."""
+        """Change keys."""
         (name, n), (_, m) = self._key(), self._key()
         connection.execute(
             "UPDATE things SET id = %(n)s WHERE id = %(m)s AND NOT EXISTS (SELECT FROM things WHERE id = %(n)s)",

@@ -1,4 +1,4 @@
-"""Fixtures for tests of homes at work."""
+"""Fixtures for tests of running homes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from penstock.testing.memory_tables import MemoryTables
 
 
 @pytest.fixture
-def shop(database: Any, tmp_path: Path, in_process: None) -> Iterator[Callable[..., Shop]]:
-    """Makes tables, captures them as the source `shop` into tables in memory, and runs that until the test ends."""
+def start_shop(database: Any, tmp_path: Path, in_process: None) -> Iterator[Callable[..., Shop]]:
+    """Creates tables, captures them as source `shop` into tables in memory, and runs the home until the test ends."""
     with shops(tmp_path / "home", database, MemoryTables()) as start:
         yield start
 
 
 @pytest.fixture
-def spark_shop(database: Any, tmp_path: Path, spark: SparkSession, in_process: None) -> Iterator[Callable[..., Shop]]:
-    """The same with Delta tables, in Spark: each feature of the control plane is tested at least once so."""
+def start_spark_shop(
+    database: Any, tmp_path: Path, spark: SparkSession, in_process: None
+) -> Iterator[Callable[..., Shop]]:
+    """The same with Delta tables in Spark. Each feature of the control plane has at least one test with it."""
     with shops(tmp_path / "home", database, SparkTables(spark)) as start:
         yield start
 
@@ -34,7 +36,7 @@ def spark_shop(database: Any, tmp_path: Path, spark: SparkSession, in_process: N
 def shops(home: Path, database: Any, store: TableStore) -> Iterator[Callable[..., Shop]]:
     with ExitStack() as stack:
 
-        def start(made: str, **options: Any) -> Shop:
-            return stack.enter_context(running_shop(home, database, store, made, **options))
+        def start(setup: str, **options: Any) -> Shop:
+            return stack.enter_context(running_shop(home, database, store, setup, **options))
 
         yield start

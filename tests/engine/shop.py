@@ -1,4 +1,4 @@
-"""A database under capture, for tests of what happens to it while it runs."""
+"""A running home with one captured database, the source `shop`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.catalog.store import Catalog
-from penstock.engine.runner import Running
+from penstock.engine.runner import HomeRunner
 from penstock.home import Home
 from penstock.layout import base_path, catalog_path
 from penstock.live import Live
@@ -29,55 +29,55 @@ from penstock.testing.waiting import until as until
 
 @contextmanager
 def running_shop(
-    path: Path, database: Any, chosen: SparkSession | TableStore, made: str, **options: Any
+    path: Path, database: Any, store_or_session: SparkSession | TableStore, setup: str, **options: Any
 ) -> Iterator[Shop]:
-    """Make tables, capture them as the source `shop`, and run that."""
-    database.execute(made)
-    home, said, store = Home(path), list[str](), table_store(chosen)
+    """Create tables, capture them as source `shop`, and run the home."""
+    database.execute(setup)
+    home, reported, store = Home(path), list[str](), table_store(store_or_session)
     home.create(database.url, "shop", **options)
-    with home.run(store, said.append) as running:
+    with home.run(store, reported.append) as running:
         running.wait_live(PATIENCE)
-        yield Shop(home, database, store, running, said)
+        yield Shop(home, database, store, running, reported)
 
 
 class Shop:
-    """A home with the source `shop`, which runs."""
+    """A running home with the source `shop`."""
 
-    def __init__(self, home: Home, database: Any, store: TableStore, running: Running, said: list[str]) -> None:
-        self.home, self.database, self.store, self.running, self.said = home, database, store, running, said
+    def __init__(self, home: Home, database: Any, store: TableStore, running: HomeRunner, reported: list[str]) -> None:
+        self.home, self.database, self.store, self.running, self.reported = home, database, store, running, reported
         self.catalog = Catalog(catalog_path(home.path))
 
     @property
     def spark(self) -> SparkSession:
-        """The session, of a shop whose tables are in Spark."""
+        """The Spark session, if the tables are in Spark."""
         return self.store.spark
 
     def live(self) -> Live:
-        """A view of now."""
+        """A live view."""
         return self.home.live(self.store)
 
     def rows(self, table: str, source: str = "shop") -> list[dict[str, Any]]:
         """The rows of a live table, as of now."""
-        found: Any = self.live().table(f"{source}.{table}")
-        read = found.toArrow() if isinstance(found, DataFrame) else found
+        frame: Any = self.live().table(f"{source}.{table}")
+        read = frame.toArrow() if isinstance(frame, DataFrame) else frame
         rows: list[dict[str, Any]] = read.to_pylist()
         return rows
 
     def state(self, table: str) -> str | None:
-        """What the status says of a table; None where it does not know it."""
+        """The state of a table in the status; None if the status has no such table."""
         (source,) = self.home.status().sources
         return next((str(found.state) for found in source.tables if found.upstream == f"public.{table}"), None)
 
     def equal(self) -> bool:
-        """Whether every table that can be compared is as it is upstream, at one position."""
+        """Whether every table that can be compared equals its upstream table at one position."""
         verdicts = [verdict for verdict in self.home.verify(self.store, "shop") if verdict.error is None]
         assert verdicts
         return all(verdict.equal for verdict in verdicts)
 
     def columns(self, table: str) -> list[str]:
         """The columns of a live table."""
-        found: Any = self.live().table(f"shop.{table}")
-        return list(found.columns if isinstance(found, DataFrame) else found.column_names)
+        frame: Any = self.live().table(f"shop.{table}")
+        return list(frame.columns if isinstance(frame, DataFrame) else frame.column_names)
 
     def base_columns(self, table: str) -> list[str]:
         """The columns of a base table."""
@@ -92,18 +92,18 @@ class Shop:
         return base_path(self.home.path, "shop", table).absolute()
 
     def plant(self, table: str, change: Callable[[DeltaTable], object]) -> None:
-        """Change a Delta table behind everybody's back, so that live views show it."""
+        """Change a Delta table without going through Penstock; live views show the change."""
         delta = DeltaTable.forPath(self.spark, str(self._path(table)))
         change(delta)
-        self._note(table, delta.history(1).select("version").collect()[0][0])
+        self._record_version(table, delta.history(1).select("version").collect()[0][0])
 
     def tamper(self, table: str, change: Callable[[pa.Table], pa.Table]) -> None:
-        """The same with a table in memory."""
+        """The same for a table in memory."""
         assert isinstance(self.store, MemoryTables)
-        self._note(table, self.store.tamper(self._path(table), change))
+        self._record_version(table, self.store.tamper(self._path(table), change))
 
-    def _note(self, table: str, version: int) -> None:
-        """Let live views show a version that Penstock did not write."""
+    def _record_version(self, table: str, version: int) -> None:
+        """Let live views show a table version that Penstock did not write."""
         before = self.catalog.bases.newest("shop", table, Lsn((1 << 63) - 1))
         assert before is not None
         assert version > before.version
@@ -111,16 +111,16 @@ class Shop:
 
     @contextmanager
     def writing(self, *statements: str) -> Iterator[None]:
-        """Run statements (with one parameter, a number that grows) again and again meanwhile."""
-        over = threading.Event()
+        """Execute statements repeatedly in a thread; their one parameter is an increasing number."""
+        stop = threading.Event()
 
         def write() -> None:
             with self.database.connect() as connection:
-                number = 1_000_000
-                while not over.is_set():
-                    number += 1
+                next_id = 1_000_000
+                while not stop.is_set():
+                    next_id += 1
                     for statement in statements:
-                        connection.execute(statement, [number])
+                        connection.execute(statement, [next_id])
                     time.sleep(0.01)
 
         thread = threading.Thread(target=write)
@@ -128,5 +128,5 @@ class Shop:
         try:
             yield
         finally:
-            over.set()
+            stop.set()
             thread.join()

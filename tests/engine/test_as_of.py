@@ -1,209 +1,128 @@
-"""The past of running homes: what was seen then is what is read of then, whatever happened since."""
+"""Which positions a time selects, for one source and for several."""
 
 from __future__ import annotations
 
-import contextlib
-import re
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from tests.conftest import Database, made_database
-from tests.engine.shop import Shop
+from tests.changelog.chunks import ORDERS
+from tests.changelog.test_retention import later, moment, publish
 
-from penstock.cli.rows import OutputFormat
-from penstock.cli.sql import answer
-from penstock.embedded.postgres import EmbeddedPostgres
-from penstock.errors import DefiniteError, HistoryExpiredError, TransientError, UsageError
-from penstock.home import Home
-from penstock.live import Live
-from penstock.positions import Lsn
-from penstock.testing.waiting import PATIENCE, until
+from penstock.changelog.interface import ChangeLogWriter
+from penstock.changelog.sqlite.log import SqliteLog
+from penstock.engine.as_of import choose_positions, requested_positions, seconds
+from penstock.errors import HistoryExpiredError, TransientError, UsageError
+from penstock.positions import Lsn, parse_as_of
+from penstock.testing.waiting import PATIENCE, stays
 
-pytestmark = pytest.mark.timeout(1200)
-
-ITEMS = "CREATE TABLE items (id int PRIMARY KEY, body text); INSERT INTO items VALUES (1, 'a'), (2, 'b')"
-ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, status text); INSERT INTO orders VALUES (1, 'new')"
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "read-the-past.md"
-Rows = list[tuple[Any, ...]]
+NOON = moment(later(12))
+DAY = datetime(2026, 11, 15, 12, 30, tzinfo=UTC)
 
 
-def rows(live: Live, table: str) -> Rows:
-    found: Any = live.table(table)
-    read = found.toArrow() if isinstance(found, DataFrame) else found
-    return sorted(tuple(row.values()) for row in read.to_pylist())
+class TwoSources:
+    """Two sources whose logs the test writes."""
 
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.logs = {name: SqliteLog(folder / f"{name}.db") for name in ("a", "b")}
+        self.writers: dict[str, ChangeLogWriter] = {}
+        for name, log in self.logs.items():
+            log.create(Lsn(10))
+            self.writers[name] = stack.enter_context(closing(log.writer()))
+            self.writers[name].define(ORDERS, Lsn(10))
 
-def server_time(database: Database) -> datetime:
-    found: datetime = database.execute("SELECT clock_timestamp()")[0][0]
-    return found.astimezone(UTC)
-
-
-def seen(shop: Shop, statement: str) -> tuple[Lsn, Rows]:
-    """Change the items; return what a view of then showed, and where that was."""
-    shop.database.execute(statement)
-    at = Lsn.parse(shop.database.execute("SELECT pg_current_wal_flush_lsn()::text")[0][0])
-    live = shop.home.live(shop.spark, as_of=at, wait=PATIENCE)
-    return live.position, rows(live, "shop.items")
-
-
-def applied(shop: Shop, upto: Lsn, table: str = "items") -> Callable[[], bool]:
-    """Whether the base of a table stands at or after a position."""
-
-    def stands() -> bool:
-        base = shop.catalog.bases.newest("shop", table, Lsn((1 << 63) - 1))
-        return base is not None and base.position >= upto
-
-    return stands
-
-
-def test_what_was_seen_then_is_what_is_read_of_then(
-    spark_shop: Callable[..., Shop], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One source: recordings at known positions, against views of the past; before and after applies and retention."""
-    here = spark_shop(f"{ITEMS}; {ORDERS}", retain_history="1 second")
-    _page_can_be_typed(here)
-    recorded = dict(
-        seen(here, statement)
-        for statement in (
-            "INSERT INTO items VALUES (3, 'c')",
-            "UPDATE items SET body = 'B' WHERE id = 2; DELETE FROM items WHERE id = 1",
-            "UPDATE items SET id = 9 WHERE id = 3",
-        )
-    )
-    assert len(recorded) == 3
-    first, middle, last = sorted(recorded)
-    held = here.home.live(here.spark, as_of=first)
-    query = f"SELECT o.id, n.id FROM shop.items AS OF LSN '{first}' o FULL JOIN shop.items n ON o.id = n.id"
-    joined = sorted((tuple(row) for row in held.refresh().sql(query).collect()), key=str)
-    assert joined == [(1, None), (2, 2), (3, None), (None, 9)]
-    assert rows(here.home.live(here.spark, as_of=Lsn(middle - 1)), "shop.items") == recorded[first], "not half of it"
-    capsys.readouterr()
-    ids = "SELECT id FROM shop.items ORDER BY id"
-    answer(here.home, lambda: here.spark, ids, OutputFormat.JSON, first)
-    assert capsys.readouterr().out.splitlines() == ['{"id":1}', '{"id":2}', '{"id":3}']
-    until(applied(here, last), "all of it in the base")
-    for position, found in recorded.items():
-        assert rows(here.home.live(here.spark, as_of=position), "shop.items") == found
-    assert here.home.frontiers("shop").valid <= first, "the view keeps it"
-    assert rows(held, "shop.items") == recorded[first]
-
-
-def _page_can_be_typed(here: Shop) -> None:
-    """Run what the page shows, of a home whose history does not move meanwhile."""
-    held = here.home.live(here.spark)
-    lease = here.home._views._keeper._leases["shop"]
-    until(lambda: here.home.frontiers("shop").valid == lease.at, "history as short as the view lets it be")
-    names: dict[str, Any] = {}
-    for block in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
-        exec(block.replace(".penstock", str(here.home.path)), names)
-    assert [tuple(row) for row in names["orders"].collect()] == rows(held, "shop.orders") == [(1, "new")]
-
-
-@pytest.mark.deep
-def test_a_table_that_failed_is_read_before_its_error_and_one_that_was_added_not_before_its_copy(
-    spark_shop: Callable[..., Shop],
-) -> None:
-    here = spark_shop(f"{ITEMS}; {ORDERS}")
-    before = here.home.frontiers("shop").durable
-    then = rows(here.home.live(here.spark, as_of=before), "shop.items")
-    here.database.execute("CREATE TABLE late (id int PRIMARY KEY); INSERT INTO late VALUES (1)")
-    here.home.add_table("shop", "public.late")
-    here.running.check()
-    until(lambda: here.state("late") == "live", "the new table")
-    copied = here.catalog.bases.first("shop", "late")
-    with pytest.raises(DefiniteError, match=rf"public\.late was copied at {copied}: what it was at {before}"):
-        here.home.live(here.spark, as_of=before).table("shop.late")
-    here.database.execute("ALTER TABLE items DROP COLUMN body; INSERT INTO items VALUES (50)")
-    until(lambda: here.state("items") == "failed", "the error of a table that lost a column")
-    live = here.home.live(here.spark)
-    with pytest.raises(DefiniteError, match="items"):
-        live.table("shop.items")
-    assert rows(here.home.live(here.spark, as_of=before), "shop.items") == then
-    assert rows(live, "shop.late") == [(1,)]
-
-
-def test_history_that_is_gone_is_refused_and_names_what_is_left(shop: Callable[..., Shop]) -> None:
-    here = shop(ITEMS, retain_history="1 second")
-    began, asked = here.home.frontiers("shop").valid, server_time(here.database)
-
-    def moved() -> bool:
-        here.database.execute("UPDATE items SET body = body || '.'")
-        here.running.check()
-        return here.home.frontiers("shop").valid > began and here.home.frontiers("shop").valid_at > asked
-
-    until(moved, "history that is gone")
-    for as_of in (began, asked):
-        with pytest.raises(
-            HistoryExpiredError, match=r"source shop cannot be read as of .*: its history begins at \w+/\w+ \(2"
-        ):
-            here.home.live(here.store, as_of=as_of)
-    held = oldest(here)
-    again = rows(held, "shop.items")
-    assert [id_ for id_, _ in again] == [1, 2]
-    here.database.execute("DELETE FROM items")
-    assert rows(here.home.live(here.store, as_of=held.position), "shop.items") == again
-
-
-def oldest(here: Shop) -> Live:
-    """Return a view of the oldest moment there is; which one that is moves on until the view holds it."""
-    while True:
-        with contextlib.suppress(HistoryExpiredError):
-            return here.home.live(here.store, as_of=here.home.frontiers("shop").valid)
+    def at(self, as_of: Any, wait: float = 0.0) -> dict[str, Lsn]:
+        positions = choose_positions(self.logs, requested_positions(as_of, sorted(self.logs)), wait)
+        return {source: chosen.position for source, chosen in positions.items()}
 
 
 @pytest.fixture
-def another(postgres_server: EmbeddedPostgres) -> Iterator[Database]:
-    with made_database(postgres_server) as made:
-        yield made
+def two_sources(tmp_path: Path) -> Iterator[TwoSources]:
+    with ExitStack() as stack:
+        sources = TwoSources(tmp_path, stack)
+        publish(sources.writers["a"], (20, later(10)), (21, later(11)), (22, later(20)))
+        publish(sources.writers["b"], (500, later(9)), (600, later(11.5)), (700, later(30)))
+        yield sources
 
 
-@contextmanager
-def both(home: Home, spark: SparkSession, **databases: Database) -> Iterator[None]:
-    """Capture databases with a table each, and run."""
-    for name, database in databases.items():
-        database.execute("CREATE TABLE told (id int PRIMARY KEY)")
-        home.create(database.url, name)
-    with home.run(spark, lambda _: None) as running:
-        running.wait_live(PATIENCE)
-        yield
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0/1F", Lsn(31)), (Lsn(31), Lsn(31)), (DAY, DAY), (DAY.isoformat(), DAY), (f" {DAY.isoformat()} ", DAY)],
+)
+def test_as_of_accepts_positions_and_times(text: Any, expected: Any) -> None:
+    assert parse_as_of(text) == expected
 
 
-@pytest.mark.deep
-def test_two_sources_at_one_moment(database: Database, another: Database, tmp_path: Path, spark: SparkSession) -> None:
-    """Each number is written to the first, and then to the second: no moment shows it in the second alone."""
-    home, written = Home(tmp_path / "home"), list[datetime]()
-    with both(home, spark, first=database, second=another), database.connect() as one, another.connect() as two:
-        for number in range(60):
-            one.execute("INSERT INTO told VALUES (%s)", [number])
-            two.execute("INSERT INTO told VALUES (%s)", [number])
-            written.append(server_time(database))
-            time.sleep(0.05)
-        with pytest.raises(TransientError, match=r"source first has come to .*; source second has come to "):
-            home.live(spark, as_of=server_time(database) + timedelta(hours=1))
-        with pytest.raises(UsageError, match="several sources"):
-            home.live(spark, as_of=Lsn(1))
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (datetime(2026, 11, 15, 12), r"12:00:00 has no time zone\nhint: Add one: 2026-11-15T12:00:00Z"),  # noqa: DTZ001
+        ("2026-11-15", "has no time zone"),
+        ("soon", "'soon' is neither an LSN nor a time"),
+        (17, "of type int: expected an LSN or a timestamp"),
+    ],
+)
+def test_invalid_as_of_values(given: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_as_of(given)
 
-        def counted(moment: datetime) -> tuple[int, int]:
-            live = home.live(spark, as_of=moment, wait=timedelta(seconds=PATIENCE))
-            assert live.timestamp == moment
-            query = "SELECT (SELECT count(*) FROM first.told), (SELECT count(*) FROM second.told)"
-            first, second = live.sql(query).collect()[0]
-            return first, second
 
-        asked = [written[0] + (written[-1] - written[0]) * part / 7 for part in range(8)]
-        asked.append(server_time(database))  # nothing happens from here on
-        found = {moment: counted(moment) for moment in asked}
-        for moment, (first, second) in found.items():
-            whole = sum(at <= moment for at in written)
-            assert whole <= second <= first <= whole + 1, moment
-        assert found[asked[-1]] == (60, 60)
-        one.execute("DELETE FROM told")
-        assert {moment: counted(moment) for moment in asked[2::3]} == {moment: found[moment] for moment in asked[2::3]}
-        query = f"SELECT count(*) FROM second.told JOIN first.told AS OF TIMESTAMP '{asked[3].isoformat()}' USING (id)"
-        assert home.live(spark).sql(query).collect()[0][0] == found[asked[3]][0]
+def test_requested_positions_per_source() -> None:
+    assert requested_positions(None, ["a", "b"]) == {"a": None, "b": None}
+    assert requested_positions(NOON, ["a", "b"]) == {"a": NOON, "b": NOON}
+    assert requested_positions("0/1F", ["a"]) == {"a": 31}
+    assert requested_positions({"b": "0/1F"}, ["a", "b"]) == {"a": None, "b": 31}
+    with pytest.raises(UsageError, match="several sources") as caught:
+        requested_positions("0/1F", ["a", "b"])
+    assert "as_of={'a': '0/1F'}" in caught.value.hint
+    with pytest.raises(UsageError, match="source c, which does not exist"):
+        requested_positions({"c": NOON}, ["a", "b"])
+
+
+def test_wait_in_seconds() -> None:
+    assert [seconds(wait) for wait in (None, 2, 0.5, timedelta(minutes=1))] == [0.0, 2, 0.5, 60.0]
+
+
+def test_time_selects_the_last_transaction_at_or_before_it_in_each_source(two_sources: TwoSources) -> None:
+    assert two_sources.at(NOON) == {"a": 21, "b": 600}
+    assert two_sources.at(moment(later(11.4))) == {"a": 21, "b": 500}
+    assert two_sources.at(moment(later(1))) == {"a": 10, "b": 10}
+    assert two_sources.at(None) == {"a": 22, "b": 700}
+    assert two_sources.at({"a": "0/15"}) == {"a": 21, "b": 700}
+    assert two_sources.at({"b": Lsn(650)}) == {"a": 22, "b": 650}
+
+
+def test_time_that_not_all_sources_have_reached(two_sources: TwoSources) -> None:
+    with pytest.raises(TransientError) as caught:
+        two_sources.at(moment(later(25)))
+    assert f"source a has reached {moment(later(20)).isoformat(sep=' ')}, not" in caught.value.message
+    assert "source b" not in caught.value.message
+    two_sources.writers["a"].publish([], Lsn(40), passed=later(26))
+    assert two_sources.at(moment(later(25))) == {"a": 22, "b": 600}
+    with pytest.raises(TransientError, match=r"source a has reached 0/28, not 0/29"):
+        two_sources.at({"a": Lsn(41)})
+
+
+def test_as_of_before_the_start_of_history(two_sources: TwoSources) -> None:
+    two_sources.writers["a"].retain(moment(later(11)))
+    message = f"its history begins at 0/15 ({moment(later(11)).isoformat(sep=' ')})"
+    for as_of in (moment(later(10.5)), {"a": Lsn(20)}):
+        with pytest.raises(HistoryExpiredError) as caught:
+            two_sources.at(as_of)
+        assert message in caught.value.message
+        assert caught.value.message.startswith("source a cannot be read as of ")
+    assert two_sources.at(moment(later(11))) == {"a": 21, "b": 500}
+
+
+def test_wait_for_a_future_time(two_sources: TwoSources) -> None:
+    positions: list[dict[str, Lsn]] = []
+    thread = threading.Thread(target=lambda: positions.append(two_sources.at(moment(later(25)), wait=PATIENCE)))
+    thread.start()
+    stays(lambda: positions == [], "the view waits", 0.3)
+    two_sources.writers["a"].publish([], Lsn(40), passed=later(26))
+    thread.join(PATIENCE)
+    assert positions == [{"a": 22, "b": 600}]

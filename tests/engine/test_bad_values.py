@@ -1,4 +1,4 @@
-"""Values that cannot be kept: the error names every column, and how to find the rows; a retry brings the table back."""
+"""Values that cannot be stored: the error names each column and how to find the rows; a retry recovers the table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.home import Home
 from penstock.testing.memory_tables import MemoryTables
 from penstock.testing.waiting import until
 
-MADE = """
+SETUP = """
 CREATE DOMAIN day AS date; CREATE TYPE stay AS (since timestamp, room int);
 CREATE TABLE t (id int PRIMARY KEY, d day, ts timestamptz, n numeric(9, 2), i int[], a date[], r daterange, c stay,
                 fine date);
@@ -31,59 +31,61 @@ BAD = {
 }
 
 
-def said_of(made: Shop) -> tuple[str, str]:
-    (source,) = made.home.status().sources
+def error_and_hint(shop: Shop) -> tuple[str, str]:
+    (source,) = shop.home.status().sources
     (found,) = [table for table in source.tables if table.upstream == "public.t"]
     return str(found.error), str(found.hint)
 
 
-def found_by(made: Shop, hint: str) -> list[tuple[int]]:
-    """The keys of the rows that a hint finds."""
-    query = hint.partition("They are among: ")[2].partition(";")[0]
+def rows_found_by(shop: Shop, hint: str) -> list[tuple[int]]:
+    """The keys of the rows that the query in a hint returns."""
+    query = hint.partition("Find them with: ")[2].partition(";")[0]
     assert query.startswith('SELECT * FROM "public"."t" WHERE ')
-    found: list[tuple[int]] = made.database.execute(query.replace("SELECT *", "SELECT id", 1))
+    found: list[tuple[int]] = shop.database.execute(query.replace("SELECT *", "SELECT id", 1))
     return found
 
 
-def test_a_copy_names_all_columns_and_how_to_find_the_rows(shop: Callable[..., Shop]) -> None:
+def test_snapshot_error_names_all_columns_and_how_to_find_the_rows(start_shop: Callable[..., Shop]) -> None:
     changes = ", ".join(f"{name} = {value}" for name, value in BAD.items())
-    made = shop(f"{MADE}; UPDATE t SET {changes} WHERE id = 11")
-    assert made.state("t") == "failed"
-    error, hint = said_of(made)
+    shop = start_shop(f"{SETUP}; UPDATE t SET {changes} WHERE id = 11")
+    assert shop.state("t") == "failed"
+    error, hint = error_and_hint(shop)
     assert "public.t cannot be copied" in error
-    assert [name for name in BAD if f"column {name} holds a value that cannot be kept" in error] == list(BAD)
+    assert [name for name in BAD if f"column {name} holds a value that cannot be stored" in error] == list(BAD)
     assert "column fine" not in error
     assert "drop the source" not in hint
     assert "ALTER SOURCES … RETRY TABLE public.t;" in hint
-    assert not [value for value in ("20000", "0044", "[2:3]", "11") if value in error + hint], "no value of the row"
-    assert "2 of 3 tables are copied" in " ".join(made.said)
-    assert found_by(made, hint) == [(11,)], "and no other row"
-    made.database.execute("DELETE FROM t WHERE id = 11")
-    made.home.retry("shop", "t")
-    until(lambda: made.state("t") == "live", "the new copy")
-    assert made.equal()
-    assert "1 of 1 tables are copied" in " ".join(made.said)
+    assert not [value for value in ("20000", "0044", "[2:3]", "11") if value in error + hint], (
+        "no value of the row is shown"
+    )
+    assert "2 of 3 tables complete" in " ".join(shop.reported)
+    assert rows_found_by(shop, hint) == [(11,)], "the query returns no other row"
+    shop.database.execute("DELETE FROM t WHERE id = 11")
+    shop.home.retry("shop", "t")
+    until(lambda: shop.state("t") == "live", "the new snapshot")
+    assert shop.equal()
+    assert "1 of 1 tables complete" in " ".join(shop.reported)
 
 
 @pytest.mark.parametrize("column", BAD)
-def test_the_stream_says_the_same(shop: Callable[..., Shop], column: str) -> None:
-    made = shop(MADE)
-    made.database.execute(f"UPDATE t SET {column} = {BAD[column]} WHERE id = 11")
-    until(lambda: made.state("t") == "failed", "the error")
-    error, hint = said_of(made)
-    assert f"column {column} holds a value that cannot be kept" in error
-    assert found_by(made, hint) == [(11,)]
+def test_stream_error_names_the_column_and_how_to_find_the_rows(start_shop: Callable[..., Shop], column: str) -> None:
+    shop = start_shop(SETUP)
+    shop.database.execute(f"UPDATE t SET {column} = {BAD[column]} WHERE id = 11")
+    until(lambda: shop.state("t") == "failed", "the error")
+    error, hint = error_and_hint(shop)
+    assert f"column {column} holds a value that cannot be stored" in error
+    assert rows_found_by(shop, hint) == [(11,)]
 
 
-def test_a_copy_that_is_stopped_says_how_far_it_came(
+def test_stopped_snapshot_reports_its_progress(
     database: Any, tmp_path: Any, in_process: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the tables that are left, nothing is copied."""
+    """The remaining tables are not copied."""
     database.execute("; ".join(f"CREATE TABLE t{n} (id int PRIMARY KEY)" for n in range(12)))
-    home, said = Home(tmp_path / "home"), list[str]()
+    home, reported = Home(tmp_path / "home"), list[str]()
     home.create(database.url, "shop")
-    monkeypatch.setattr("penstock.engine.snapshot._SIDE_BY_SIDE", 1)
-    with home.run(MemoryTables(), said.append) as running:
-        until(lambda: running.copied_tables()[0] > 0, "the first")
+    monkeypatch.setattr("penstock.engine.snapshot._PARALLEL_TABLES", 1)
+    with home.run(MemoryTables(), reported.append) as running:
+        until(lambda: running.copied_tables()[0] > 0, "the first table")
     copied = sum(table.state == "live" for table in home.status().sources[0].tables)
-    assert f"shop: {copied} of 12 tables are copied" in said
+    assert f"shop: snapshot of {copied} of 12 tables complete" in reported

@@ -1,4 +1,4 @@
-"""The capture process over a failover: it goes on by itself, and what it goes on with is in the catalog."""
+"""The capture process across a failover: it continues without help, and the catalog stores the new timeline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.test_capture import Home, capturing
+from tests.engine.test_capture_process import Home, capture_process
 
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.engine.records import database_instance_of
@@ -20,7 +20,7 @@ from penstock.testing.waiting import until
 
 @dataclass
 class Pair:
-    """A primary and its standby, as one database that is found by either address."""
+    """A primary and its standby, as one database with two addresses."""
 
     primary: EmbeddedPostgres
     standby: EmbeddedPostgres
@@ -34,7 +34,7 @@ class Pair:
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
         return (self.primary if self.primary.running else self.standby).execute(statement)
 
-    def slot_came_along(self) -> bool:
+    def slot_is_synchronized(self) -> bool:
         self.primary.execute("SELECT pg_log_standby_snapshot()")
         return bool(self.standby.execute("SELECT 1 FROM pg_replication_slots WHERE synced AND NOT temporary"))
 
@@ -50,20 +50,20 @@ def pair() -> Iterator[Pair]:
 
 
 @pytest.mark.skipif((chosen_version() or 18) < 17, reason="slots are synchronised from Postgres 17 on")
-def test_it_goes_on_at_the_promoted_standby(pair: Pair, tmp_path: Path) -> None:
+def test_capture_continues_on_the_promoted_standby(pair: Pair, tmp_path: Path) -> None:
     home = Home(tmp_path / "home", pair)
     with connect_replication(pair.primary.url) as replication:
         replication.execute("ALTER_REPLICATION_SLOT penstock_shop (FAILOVER true)")
-    with capturing(home) as process:
+    with capture_process(home) as process:
         home.insert(1)
-        home.arrives(1)
-        until(pair.slot_came_along, "the slot on the standby")
+        home.wait_for(1)
+        until(pair.slot_is_synchronized, "the slot on the standby")
         pair.primary.kill()
         pair.standby.promote()
         home.insert(2)
-        home.arrives(1, 2)
-        process.kill()  # the next one knows nothing but the catalog and a log that lies beyond the fork
+        home.wait_for(1, 2)
+        process.kill()  # the next process only has the catalog and a log that ends after the timeline switch
     assert database_instance_of(home.record).timeline == 2
-    with capturing(home):
+    with capture_process(home):
         home.insert(3)
-        home.arrives(1, 2, 3)
+        home.wait_for(1, 2, 3)

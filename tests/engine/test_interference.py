@@ -1,4 +1,4 @@
-"""Others write in the place of our watermarks: the source stops, the stream before it is intact, and it can go on."""
+"""Foreign writes to the watermark table: the source stops, earlier changes are captured, and it can be resumed."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from penstock.testing.waiting import PATIENCE, until
 @pytest.fixture
 def home(database: Database, tmp_path: Path) -> Home:
     database.execute("CREATE TABLE orders (id int PRIMARY KEY)")
-    made = open_home(tmp_path / "home")
-    made.create(database.url, "shop", watermarks="table")
-    return made
+    home = open_home(tmp_path / "home")
+    home.create(database.url, "shop", watermarks="table")
+    return home
 
 
-def captured(home: Home) -> list[int]:
+def captured_ids(home: Home) -> list[int]:
     with closing(Catalog(catalog_path(home.path)).log("shop").reader()) as log:
         frontiers = log.frontiers()
         extent = log.extent(TableName("public", "orders"), frontiers.valid, frontiers.durable)
         return [image["row"]["id"] for batch in log.read(extent) for image in batch.to_pylist()]
 
 
-def start(home: Home) -> subprocess.Popen[bytes]:
+def start_capture(home: Home) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "penstock.engine.capture_process", str(home.path), "shop"]
     return subprocess.Popen(command, stdin=subprocess.PIPE)
 
@@ -49,15 +49,15 @@ def start(home: Home) -> subprocess.Popen[bytes]:
 )
 def test_interference_stops_the_source_and_can_be_accepted(home: Home, database: Database, interference: str) -> None:
     database.execute("INSERT INTO orders VALUES (1)")
-    with start(home) as capture:
+    with start_capture(home) as capture:
         try:
-            until(lambda: captured(home) == [1], "the stream before it")
+            until(lambda: captured_ids(home) == [1], "the change before the interference")
             database.execute("INSERT INTO orders VALUES (2)")
             database.execute(f"{interference}; INSERT INTO orders VALUES (3)")
             assert capture.wait(PATIENCE) == DefiniteError.exit_code
         finally:
             capture.kill()
-    assert captured(home) == [1, 2]
+    assert captured_ids(home) == [1, 2]
     (source,) = home.status().sources
     assert source.state == "failed"
     assert source.error is not None
@@ -66,9 +66,9 @@ def test_interference_stops_the_source_and_can_be_accepted(home: Home, database:
     assert "ALTER SOURCES shop ACCEPT INTERFERENCE" in source.hint
     answer = home.sql("ALTER SOURCES shop ACCEPT INTERFERENCE")
     assert isinstance(answer, Answer)
-    with start(home) as capture:
+    with start_capture(home) as capture:
         try:
-            until(lambda: captured(home) == [1, 2, 3], "the stream behind it")
+            until(lambda: captured_ids(home) == [1, 2, 3], "the changes after the interference")
         finally:
             capture.kill()
     assert home.status().sources[0].state == "ready"

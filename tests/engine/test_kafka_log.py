@@ -1,4 +1,4 @@
-"""A source whose change log is in Kafka: made, captured into, read without Spark, dropped. Real server, real broker."""
+"""A source with its change log in Kafka: created, captured, read without Spark, dropped. Real server, real broker."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def slots(database: Any) -> list[str]:
     return [row[0] for row in database.execute("SELECT slot_name FROM pg_replication_slots")]
 
 
-def test_from_create_to_drop(database: Any, broker: SharedBroker, tmp_path: Path) -> None:
-    require_whole_life(database, broker, tmp_path / "home")
+def test_lifecycle_of_a_source_with_a_kafka_log(database: Any, broker: SharedBroker, tmp_path: Path) -> None:
+    check_lifecycle(database, broker, tmp_path / "home")
 
 
 @pytest.mark.deep
-def test_from_create_to_drop_over_a_restart_of_the_broker(database: Any, tmp_path: Path) -> None:
+def test_lifecycle_of_a_source_with_a_kafka_log_across_a_broker_restart(database: Any, tmp_path: Path) -> None:
     with start_kafka(tmp_path / "kafka") as own:
-        require_whole_life(database, own, tmp_path / "home", own.restart)
+        check_lifecycle(database, own, tmp_path / "home", own.restart)
 
 
-def require_whole_life(
-    database: Any, broker: HasBootstrap, folder: Path, meanwhile: Callable[[], None] = lambda: None
+def check_lifecycle(
+    database: Any, broker: HasBootstrap, folder: Path, between: Callable[[], None] = lambda: None
 ) -> None:
-    """Create a source, capture, read and drop it; `meanwhile` happens between two transactions."""
+    """Create a source, capture, read and drop it; `between` is called between two transactions."""
     database.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
     home, prefix = Home(folder), unique("one")
     url = f"kafka://{broker.bootstrap}/{prefix}"
@@ -47,16 +47,16 @@ def require_whole_life(
     assert topics(broker, prefix) == {f"{prefix}.{name}.data", f"{prefix}.{name}.index"}
     capture = CaptureSupervisor(home.path, name)
     try:
-        following = home.tail(name, start="earliest")
+        tail = home.tail(name, start="earliest")
         for number in range(20):
             database.execute(f"BEGIN; INSERT INTO a VALUES ({number}); INSERT INTO b VALUES ({number}); COMMIT")
-        meanwhile()
+        between()
         database.execute("INSERT INTO a VALUES (100)")
-        seen = [next(following) for _ in range(21)]
-        following.close()
+        transactions = [next(tail) for _ in range(21)]
+        tail.close()
     finally:
         capture.stop()
-    rows = [{n: [r["after"]["id"] for r in t.to_pylist()] for n, t in tx.tables.items()} for tx in seen]
+    rows = [{n: [r["after"]["id"] for r in t.to_pylist()] for n, t in tx.tables.items()} for tx in transactions]
     assert rows == [*({"public.a": [n], "public.b": [n]} for n in range(20)), {"public.a": [100]}]
     (source,) = home.status().sources
     assert source.log == url
@@ -65,14 +65,14 @@ def require_whole_life(
     assert topics(broker, prefix) == set()
 
 
-def test_the_log_of_another_home_is_left_alone(database: Any, broker: SharedBroker, tmp_path: Path) -> None:
+def test_log_of_another_home_is_kept(database: Any, broker: SharedBroker, tmp_path: Path) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
     first, second = Home(tmp_path / "first"), Home(tmp_path / "second")
     prefix = unique("shared")
     log = f"kafka://{broker.bootstrap}/{prefix}"
     first.create(database.url, "shop", log=log)
     before = topics(broker, prefix), slots(database)
-    with pytest.raises(DefiniteError, match="a change log of a source shop already") as caught:
+    with pytest.raises(DefiniteError, match="a change log of source shop already exists") as caught:
         second.create(database.url, "shop", log=log, slot="other", publication="other")
     assert "prefix" in caught.value.hint
     assert (topics(broker, prefix), slots(database)) == before
@@ -81,11 +81,11 @@ def test_the_log_of_another_home_is_left_alone(database: Any, broker: SharedBrok
 
 
 @pytest.mark.parametrize(
-    "url", ["http://broker:9092", "kafka://", "kafka://u:secret@broker:9092", "kafka://b:9092?sasl.password=secret"]
+    "url", ["http://broker:9092", "kafka://", "kafka://u:hunter2@broker:9092", "kafka://b:9092?sasl.password=hunter2"]
 )
-def test_what_does_not_name_a_log_is_refused_before_anything_is_made(database: Any, tmp_path: Path, url: str) -> None:
+def test_invalid_log_url_is_rejected_before_anything_is_created(database: Any, tmp_path: Path, url: str) -> None:
     home = Home(tmp_path / "home")
     with pytest.raises(UsageError) as caught:
         home.create(database.url, "shop", log=url)
-    assert "secret" not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
     assert (home.sources(), slots(database)) == ([], [])

@@ -1,4 +1,4 @@
-"""Create, drop, recover: whatever fails in between, nothing stays behind that nobody knows of."""
+"""Create, drop and recover: whatever fails, no upstream object is left that the catalog does not record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.engine import lifecycle
 from penstock.engine.lifecycle import create_source, drop_source, recover
 from penstock.engine.records import database_instance_of
 from penstock.engine.status import home_status
-from penstock.engine.table_names import told_apart
+from penstock.engine.table_names import unique_local_names
 from penstock.errors import DefiniteError, TransientError
 from penstock.layout import catalog_path, lake_path, log_path
 from penstock.model import TableName
@@ -34,7 +34,7 @@ def catalog(tmp_path: Path) -> Catalog:
 
 @pytest.fixture
 def source(database: Any) -> PostgresSource:
-    """A source with one table that can be captured and one that cannot."""
+    """A source with one table that can be captured and one without a key."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE keyless (id int)")
     return PostgresSource.from_url(database.url, database.name)
 
@@ -61,7 +61,7 @@ def test_create_and_drop(database: Any, source: PostgresSource, catalog: Catalog
     assert (captured.upstream, captured.local, captured.state) == (TableName("public", "t"), "t", TableState.PENDING)
     assert (keyless.state, keyless.error) == (
         TableState.FAILED,
-        "it has no primary key: once it is published, UPDATE and DELETE on it fail",
+        "table has no primary key: UPDATE and DELETE fail once the table is published",
     )
     lake_path(tmp_path, name).mkdir(parents=True)
     assert drop_source(tmp_path, catalog, name) == []
@@ -70,7 +70,7 @@ def test_create_and_drop(database: Any, source: PostgresSource, catalog: Catalog
     assert list((tmp_path / "log").iterdir()) == []
 
 
-def test_the_same_name_twice(database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path) -> None:
+def test_duplicate_name(database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path) -> None:
     create_source(tmp_path, catalog, source)
     with pytest.raises(DefiniteError, match="already") as caught:
         create_source(tmp_path, catalog, source)
@@ -79,13 +79,13 @@ def test_the_same_name_twice(database: Any, source: PostgresSource, catalog: Cat
     drop_source(tmp_path, catalog, source.name)
 
 
-def test_dropping_what_is_not_there(catalog: Catalog, tmp_path: Path) -> None:
-    with pytest.raises(DefiniteError, match="no source x"):
+def test_drop_of_an_unknown_source(catalog: Catalog, tmp_path: Path) -> None:
+    with pytest.raises(DefiniteError, match="source x does not exist"):
         drop_source(tmp_path, catalog, "x")
 
 
 class Crash(BaseException):
-    """The process dies here."""
+    """Simulates a crash of the process."""
 
 
 def failing(error: BaseException) -> Callable[..., Any]:
@@ -100,7 +100,7 @@ PLACES = [
     (config, "identify"),
     (config, "create_publication"),
     (config, "create_slot"),
-    (lifecycle, "_make_log"),
+    (lifecycle, "_create_log"),
 ]
 
 
@@ -116,8 +116,8 @@ def test_create_fails_at_any_step(
     step: str,
     error: BaseException,
 ) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(module, step, failing(error))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, step, failing(error))
         with pytest.raises((type(error), DefiniteError, TransientError)):
             create_source(tmp_path, catalog, source)
     assert (upstream(database), catalog.sources()) == (set(), [])
@@ -125,48 +125,48 @@ def test_create_fails_at_any_step(
     drop_source(tmp_path, catalog, source.name)
 
 
-def test_the_slot_was_made_but_its_answer_was_lost(
+def test_create_whose_slot_exists_but_the_reply_was_lost(
     database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = create_slot
+    original = create_slot
 
-    def make_and_lose(connection: Any, name: str, **flags: bool) -> Any:
-        made(connection, name, **flags)
+    def create_then_fail(connection: Any, name: str, **flags: bool) -> Any:
+        original(connection, name, **flags)
         raise psycopg.OperationalError("the connection was lost")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(config, "create_slot", make_and_lose)
+    with monkeypatch.context() as patch:
+        patch.setattr(config, "create_slot", create_then_fail)
         with pytest.raises(TransientError, match="connection was lost"):
             create_source(tmp_path, catalog, source)
     assert (upstream(database), catalog.sources()) == (set(), [])
 
 
-def test_names_of_somebody_else_are_left_alone(
+def test_foreign_slot_and_publication_are_kept(
     database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another Penstock makes slot and publication of this name between our preflight and our prepare."""
+    """Another Penstock creates a slot and a publication of this name between the preflight check and the creation."""
     (instance,) = source.create_instances(1)
     monkeypatch.setattr(PostgresSource, "create_instances", lambda *_: [instance])
-    theirs = instance.prepare()
+    foreign = instance.prepare()
     with pytest.raises(DefiniteError, match="already exists"):
         create_source(tmp_path, catalog, source)
     assert len(upstream(database)) == 2
     assert catalog.sources() == []
-    theirs.cleanup()
+    foreign.cleanup()
     database.execute(f"SELECT pg_create_logical_replication_slot('{instance.slot}', 'pgoutput')")
     with pytest.raises(DefiniteError, match="already exists"):
         create_source(tmp_path, catalog, source)
     assert upstream(database) == {f"slot {instance.slot}"}
 
 
-def test_a_process_that_died_in_create_is_cleaned_up_after(
+def test_crash_in_create_is_cleaned_up_by_recover(
     database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of ours runs after the crash: the next start finds the record."""
-    with monkeypatch.context() as patched:
-        patched.setattr(Catalog, "made", failing(Crash()))
-        patched.setattr(Catalog, "remove_source", failing(Crash()))
-        patched.setattr(PostgresInstanceConfig, "cleanup", failing(Crash()))
+    """No code runs after the crash: the next start finds the record in the catalog."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Catalog, "mark_created", failing(Crash()))
+        patch.setattr(Catalog, "remove_source", failing(Crash()))
+        patch.setattr(PostgresInstanceConfig, "cleanup", failing(Crash()))
         with pytest.raises(Crash):
             create_source(tmp_path, catalog, source)
     assert len(upstream(database)) == 2
@@ -179,12 +179,12 @@ def test_a_process_that_died_in_create_is_cleaned_up_after(
 
 
 @pytest.mark.parametrize("step", ["_clean_upstream", "remove_files"])
-def test_a_process_that_died_in_drop_is_finished(
+def test_crash_in_drop_is_completed_by_recover(
     database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     create_source(tmp_path, catalog, source)
-    with monkeypatch.context() as patched:
-        patched.setattr(lifecycle, step, failing(Crash()))
+    with monkeypatch.context() as patch:
+        patch.setattr(lifecycle, step, failing(Crash()))
         with pytest.raises(Crash):
             drop_source(tmp_path, catalog, source.name)
     record = catalog.source(source.name)
@@ -195,7 +195,7 @@ def test_a_process_that_died_in_drop_is_finished(
     assert not log_path(tmp_path, source.name).exists()
 
 
-def test_recover_leaves_what_is_whole(source: PostgresSource, catalog: Catalog, tmp_path: Path) -> None:
+def test_recover_keeps_complete_sources(source: PostgresSource, catalog: Catalog, tmp_path: Path) -> None:
     create_source(tmp_path, catalog, source)
     recover(tmp_path, catalog)
     assert [record.state for record in catalog.sources()] == [SourceState.READY]
@@ -207,37 +207,37 @@ def test_drop_while_postgres_is_down(tmp_path: Path, catalog: Catalog) -> None:
         server.execute("CREATE TABLE t (id int PRIMARY KEY)")
         create_source(tmp_path, catalog, PostgresSource.from_url(server.url, "shop"))
         server.stop()
-        with pytest.raises(TransientError, match="not gone yet") as caught:
+        with pytest.raises(TransientError, match="not dropped yet") as caught:
             drop_source(tmp_path, catalog, "shop")
         record = catalog.source("shop")
         assert record is not None
         assert record.state is SourceState.DROPPING
         assert log_path(tmp_path, "shop").exists()
-        left = drop_source(tmp_path, catalog, "shop", force=True)
+        statements = drop_source(tmp_path, catalog, "shop", force=True)
         assert catalog.sources() == []
         assert not log_path(tmp_path, "shop").exists()
-        assert "\n".join(left) in caught.value.hint
+        assert "\n".join(statements) in caught.value.hint
         assert "--force" in caught.value.hint
         server.start()
-        for statement in left:
+        for statement in statements:
             server.execute(statement)
         assert (
             server.execute("SELECT 1 FROM pg_replication_slots") == server.execute("SELECT 1 FROM pg_publication") == []
         )
 
 
-# -- what cannot be reached ------------------------------------------------------------------------------------------
+# -- unreachable servers ---------------------------------------------------------------------------------------------
 
 
-def left_upstream(server: EmbeddedPostgres) -> int:
+def leftover_objects(server: EmbeddedPostgres) -> int:
     return len(server.execute("SELECT 1 FROM pg_replication_slots")) + len(
         server.execute("SELECT 1 FROM pg_publication")
     )
 
 
 @pytest.fixture
-def away(catalog: Catalog, tmp_path: Path) -> Iterator[EmbeddedPostgres]:
-    """A server with a captured database, which has gone away."""
+def stopped_server(catalog: Catalog, tmp_path: Path) -> Iterator[EmbeddedPostgres]:
+    """A server with a captured database, stopped."""
     with start_postgres(fsync=False) as server:
         server.execute("CREATE TABLE t (id int PRIMARY KEY)")
         create_source(tmp_path, catalog, PostgresSource.from_url(server.url, "shop"))
@@ -245,71 +245,71 @@ def away(catalog: Catalog, tmp_path: Path) -> Iterator[EmbeddedPostgres]:
         yield server
 
 
-def test_one_that_is_away_keeps_no_other_from_being_recovered(
-    away: EmbeddedPostgres, database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path
+def test_unreachable_server_does_not_block_recovery_of_other_sources(
+    stopped_server: EmbeddedPostgres, database: Any, source: PostgresSource, catalog: Catalog, tmp_path: Path
 ) -> None:
     create_source(tmp_path, catalog, source)
     catalog.set_source("shop", SourceState.DROPPING)
     catalog.set_source(source.name, SourceState.CREATING)
     (waiting,) = recover(tmp_path, catalog)
-    assert "shop is not gone yet" in waiting.message
+    assert "shop is not dropped yet" in waiting.message
     (shop,) = catalog.sources()
     assert (shop.name, shop.state, shop.error) == ("shop", SourceState.DROPPING, waiting.message)
     assert upstream(database) == set()
-    away.start()
+    stopped_server.start()
     assert recover(tmp_path, catalog) == []
-    assert (catalog.sources(), left_upstream(away)) == ([], 0)
+    assert (catalog.sources(), leftover_objects(stopped_server)) == ([], 0)
 
 
-def test_a_debt_is_remembered_and_settled(away: EmbeddedPostgres, catalog: Catalog, tmp_path: Path) -> None:
-    left = drop_source(tmp_path, catalog, "shop", force=True)
+def test_leftovers_are_recorded_and_removed(stopped_server: EmbeddedPostgres, catalog: Catalog, tmp_path: Path) -> None:
+    statements = drop_source(tmp_path, catalog, "shop", force=True)
     (debt,) = catalog.debts()
     assert (debt.source, debt.error, catalog.sources()) == ("shop", None, [])
     (shown,) = home_status(tmp_path, catalog).debts
-    assert (shown.source, shown.statements) == ("shop", left[1:])
-    assert shown.at == f"127.0.0.1:{away.port}/postgres"
+    assert (shown.source, shown.statements) == ("shop", statements[1:])
+    assert shown.at == f"127.0.0.1:{stopped_server.port}/postgres"
     (waiting,) = recover(tmp_path, catalog)
-    assert left[1] in waiting.hint
+    assert statements[1] in waiting.hint
     assert "cannot reach Postgres" in str(catalog.debts()[0].error)
-    away.start()
-    assert left_upstream(away) == 2
+    stopped_server.start()
+    assert leftover_objects(stopped_server) == 2
     assert recover(tmp_path, catalog) == []
-    assert (catalog.debts(), left_upstream(away)) == ([], 0)
+    assert (catalog.debts(), leftover_objects(stopped_server)) == ([], 0)
 
 
-def test_a_debt_that_was_paid_by_hand(away: EmbeddedPostgres, catalog: Catalog, tmp_path: Path) -> None:
-    left = drop_source(tmp_path, catalog, "shop", force=True)
-    away.start()
-    for statement in left:
-        away.execute(statement)
+def test_leftovers_removed_by_hand(stopped_server: EmbeddedPostgres, catalog: Catalog, tmp_path: Path) -> None:
+    statements = drop_source(tmp_path, catalog, "shop", force=True)
+    stopped_server.start()
+    for statement in statements:
+        stopped_server.execute(statement)
     assert (recover(tmp_path, catalog), catalog.debts()) == ([], [])
 
 
 @pytest.mark.parametrize("home", ["same", "other"])
-def test_a_debt_is_no_reason_to_drop_what_a_new_source_made(
-    away: EmbeddedPostgres, catalog: Catalog, tmp_path: Path, home: str
+def test_leftovers_do_not_include_objects_of_a_new_source(
+    stopped_server: EmbeddedPostgres, catalog: Catalog, tmp_path: Path, home: str
 ) -> None:
-    left = drop_source(tmp_path, catalog, "shop", force=True)
-    away.start()
-    for statement in left:
-        away.execute(statement)
+    statements = drop_source(tmp_path, catalog, "shop", force=True)
+    stopped_server.start()
+    for statement in statements:
+        stopped_server.execute(statement)
     elsewhere = tmp_path if home == "same" else tmp_path / "other"
     owner = catalog if home == "same" else Catalog(catalog_path(elsewhere))
-    create_source(elsewhere, owner, PostgresSource.from_url(away.url, "shop"))
+    create_source(elsewhere, owner, PostgresSource.from_url(stopped_server.url, "shop"))
     assert recover(tmp_path, catalog) == []
-    assert (catalog.debts(), left_upstream(away)) == ([], 2)
+    assert (catalog.debts(), leftover_objects(stopped_server)) == ([], 2)
 
 
-def test_what_is_the_users_is_no_debt(database: Any, catalog: Catalog, tmp_path: Path) -> None:
+def test_objects_of_the_user_are_not_leftovers(database: Any, catalog: Catalog, tmp_path: Path) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
     database.execute(f"SELECT pg_create_logical_replication_slot('{database.name}', 'pgoutput')")
-    theirs = {"publication": "p", "publication_ownership": "user", "slot": database.name, "slot_ownership": "user"}
-    create_source(tmp_path, catalog, PostgresSource.from_url(database.url, "shop", **theirs))
+    foreign = {"publication": "p", "publication_ownership": "user", "slot": database.name, "slot_ownership": "user"}
+    create_source(tmp_path, catalog, PostgresSource.from_url(database.url, "shop", **foreign))
     assert drop_source(tmp_path, catalog, "shop") == []
     assert upstream(database) == {f"slot {database.name}", "publication p"}
 
 
-def test_the_name_that_was_asked_for(database: Any, catalog: Catalog, tmp_path: Path) -> None:
+def test_requested_local_name(database: Any, catalog: Catalog, tmp_path: Path) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
     tables = ("public.a AS B", "public.b")
     create_source(tmp_path, catalog, PostgresSource.from_url(database.url, database.name, tables=tables))
@@ -317,7 +317,7 @@ def test_the_name_that_was_asked_for(database: Any, catalog: Catalog, tmp_path: 
     drop_source(tmp_path, catalog, database.name)
 
 
-LOCAL = [
+LOCAL_NAMES = [
     (["public.a", "public.b"], ["a", "b"]),
     (["public.a", "sales.a", "sales.b"], ["public_a", "sales_a", "b"]),
     (["public.a", "sales.a", "public.sales_a"], ["public_a", "sales_a_2", "sales_a"]),
@@ -326,8 +326,8 @@ LOCAL = [
 ]
 
 
-@pytest.mark.parametrize(("tables", "local"), LOCAL)
-def test_local_names_are_told_apart_and_are_names_of_folders(tables: list[str], local: list[str]) -> None:
+@pytest.mark.parametrize(("tables", "local"), LOCAL_NAMES)
+def test_local_names_are_unique_and_valid_folder_names(tables: list[str], local: list[str]) -> None:
     names = [TableName.parse(table) for table in tables]
-    found = told_apart(names, {})
+    found = unique_local_names(names, {})
     assert [found[name] for name in names] == local

@@ -1,4 +1,4 @@
-"""How tables are found in a live view, and what is said of those that cannot be read. No Spark is needed to say no."""
+"""How a live view resolves table names, and the errors of tables that cannot be read. These tests need no Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.layout import catalog_path, log_path
 from penstock.live import Live
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
+from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.types import PostgresType
 
@@ -36,18 +36,18 @@ def captured(table: TableName) -> CapturedTable:
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    made = Catalog(catalog_path(tmp_path))
+    catalog = Catalog(catalog_path(tmp_path))
     instance = PostgresInstanceConfig(
         source="shop", connection="", publication="p", slot="s", tables=tuple(captured(table) for table in TABLES)
     )
     record = SourceRecord("shop", "POSTGRES", "{}", instance.model_dump_json(), SourceState.CREATING)
     tables = [TableRecord("shop", table, local, TableState.PENDING) for table, local in TABLES.items()]
-    refused = TableRecord(
+    failed = TableRecord(
         "shop", TableName("public", "notes"), "notes", TableState.FAILED, "it has no primary key", "Run: ALTER TABLE"
     )
-    made.add_sources([(record, [*tables, refused])])
+    catalog.add_sources([(record, [*tables, failed])])
     SqliteLog(log_path(tmp_path, "shop")).create(Lsn(10))
-    return made
+    return catalog
 
 
 def live_at(home: Path, catalog: Catalog, **positions: Lsn) -> Live:
@@ -55,9 +55,9 @@ def live_at(home: Path, catalog: Catalog, **positions: Lsn) -> Live:
 
 
 @pytest.fixture
-def found(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Live:
-    """A live view whose tables are their upstream names."""
-    monkeypatch.setattr(Live, "_make", lambda self, record: str(record.upstream))
+def live(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Live:
+    """A live view that returns the upstream name of a table in place of its rows."""
+    monkeypatch.setattr(Live, "_live_frame", lambda self, record: str(record.upstream))
     return live_at(tmp_path, catalog, shop=Lsn(10))
 
 
@@ -74,41 +74,41 @@ def found(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> 
         ("shop.notes", "public.notes"),
     ],
 )
-def test_a_table_by_name(found: Live, name: str, upstream: str) -> None:
-    table: object = found.table(name)
+def test_table_by_name(live: Live, name: str, upstream: str) -> None:
+    table: object = live.table(name)
     assert table == upstream
 
 
 @pytest.mark.parametrize("name", ["orders", "shop", "shop.public.users", "shop.public.Users", "bank.orders", ""])
-def test_names_of_no_table_or_of_two(found: Live, name: str) -> None:
+def test_unknown_and_ambiguous_names(live: Live, name: str) -> None:
     with pytest.raises(UsageError, match="there is no table") as caught:
-        found.table(name)
+        live.table(name)
     assert "shop.orders" in caught.value.hint
 
 
-def test_a_table_that_is_not_copied_yet(tmp_path: Path, catalog: Catalog) -> None:
-    with pytest.raises(TransientError, match=r"public\.orders is still being copied"):
+def test_table_whose_snapshot_is_not_complete(tmp_path: Path, catalog: Catalog) -> None:
+    with pytest.raises(TransientError, match=r"the initial snapshot of public\.orders is not complete"):
         live_at(tmp_path, catalog, shop=Lsn(10)).table("shop.orders")
 
 
-def test_a_table_before_its_copy(tmp_path: Path, catalog: Catalog) -> None:
+def test_table_before_its_snapshot(tmp_path: Path, catalog: Catalog) -> None:
     schema = captured(TableName("public", "orders")).table_schema()
     for version, position in ((0, 50), (1, 60)):
         catalog.bases.note("shop", "orders", BaseVersion(version, Lsn(position), schema))
-    with pytest.raises(DefiniteError, match=r"public\.orders was copied at 0/32: what it was at 0/28") as caught:
+    with pytest.raises(
+        DefiniteError, match=r"the snapshot of public\.orders is at 0/32: it cannot be read as of 0/28"
+    ) as caught:
         live_at(tmp_path, catalog, shop=Lsn(40)).table("shop.orders")
     assert "0/32" in caught.value.hint
 
 
-def test_a_table_that_was_refused(tmp_path: Path, catalog: Catalog) -> None:
+def test_table_that_is_not_captured(tmp_path: Path, catalog: Catalog) -> None:
     with pytest.raises(DefiniteError, match=r"public\.notes is not captured: it has no primary key") as caught:
         live_at(tmp_path, catalog, shop=Lsn(10)).table("shop.notes")
     assert caught.value.hint == "Run: ALTER TABLE"
 
 
-def test_a_table_that_failed_can_be_read_before_its_error_and_not_from_there_on(
-    tmp_path: Path, catalog: Catalog
-) -> None:
+def test_failed_table_is_readable_before_its_error_and_not_after(tmp_path: Path, catalog: Catalog) -> None:
     with closing(SqliteLog(log_path(tmp_path, "shop")).writer()) as writer:
         writer.define(captured(TableName("public", "orders")).table_schema(), Lsn(10))
         error = TableError("public.orders", 30, "it changed its columns", "RETRY TABLE")
@@ -116,16 +116,16 @@ def test_a_table_that_failed_can_be_read_before_its_error_and_not_from_there_on(
     for position in (30, 31, 40):
         with pytest.raises(TableError, match="it changed its columns"):
             live_at(tmp_path, catalog, shop=Lsn(position)).table("shop.orders")
-    with pytest.raises(TransientError, match=r"public\.orders is still being copied"):
+    with pytest.raises(TransientError, match=r"the initial snapshot of public\.orders is not complete"):
         live_at(tmp_path, catalog, shop=Lsn(29)).table("shop.orders")
 
 
-def test_a_source_that_is_being_made(tmp_path: Path, catalog: Catalog) -> None:
+def test_source_that_is_being_created(tmp_path: Path, catalog: Catalog) -> None:
     with pytest.raises(TransientError, match="source shop is being created or dropped"):
         live_at(tmp_path, catalog).table("shop.orders")
 
 
-def test_one_position_or_several(tmp_path: Path, catalog: Catalog) -> None:
+def test_position_requires_exactly_one_source(tmp_path: Path, catalog: Catalog) -> None:
     assert live_at(tmp_path, catalog, shop=Lsn(10)).position == 10
-    with pytest.raises(UsageError, match="several sources"):
+    with pytest.raises(UsageError, match="does not have exactly one source"):
         _ = live_at(tmp_path, catalog, shop=Lsn(10), bank=Lsn(20)).position

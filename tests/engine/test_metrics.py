@@ -1,4 +1,4 @@
-"""The status as metrics."""
+"""The status as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ def source(name: str, state: str, lag: int | None, durable: str | None) -> Sourc
     )
 
 
-def test_every_figure_by_source_and_table() -> None:
+def test_metrics_by_source_and_table() -> None:
     status = HomeStatus(1, "home", None, [source("a", "ready", 4096, "1/A0"), source("b", "failed", None, None)])
-    found = {
+    samples = {
         (sample.name, *sorted(sample.labels.values())): sample.value
         for family in text_string_to_metric_families(metrics_text(status))
         for sample in family.samples
     }
-    assert found["penstock_source_durable_lsn", "a"] == Lsn.parse("1/A0")
-    assert found["penstock_source_up", "a"] == 1
-    assert found["penstock_source_up", "b"] == 0
-    assert found["penstock_source_state", "a", "ready"] == found["penstock_source_state", "b", "failed"] == 1
-    assert found["penstock_source_lag_bytes", "a"] == 4096
-    assert found["penstock_source_commit_to_readable_seconds", "a"] == 0.0125
-    assert found["penstock_table_behind", "a", "live", 'public."t"'] == 7
-    assert found["penstock_reader_lsn", "b", "tables"] == 16
-    assert ("penstock_source_lag_bytes", "b") not in found, "what is not known is left out"
-    assert ("penstock_source_durable_lsn", "b") not in found
+    assert samples["penstock_source_durable_lsn", "a"] == Lsn.parse("1/A0")
+    assert samples["penstock_source_up", "a"] == 1
+    assert samples["penstock_source_up", "b"] == 0
+    assert samples["penstock_source_state", "a", "ready"] == samples["penstock_source_state", "b", "failed"] == 1
+    assert samples["penstock_source_lag_bytes", "a"] == 4096
+    assert samples["penstock_source_commit_to_readable_seconds", "a"] == 0.0125
+    assert samples["penstock_table_behind", "a", "live", 'public."t"'] == 7
+    assert samples["penstock_reader_lsn", "b", "tables"] == 16
+    assert ("penstock_source_lag_bytes", "b") not in samples, "unknown values are omitted"
+    assert ("penstock_source_durable_lsn", "b") not in samples
 
 
-def test_how_far_copies_are() -> None:
+def test_snapshot_progress_metrics() -> None:
     shop = source("a", "ready", 0, "1/A0")
     shop.tables.append(TableStatus("a.u", "public.u", "pending", None, 0, None, None, 10, 200, 30, 400))
-    found = {
+    samples = {
         (sample.name, sample.labels["table"]): sample.value
         for family in text_string_to_metric_families(metrics_text(HomeStatus(1, "home", 1, [shop])))
         for sample in family.samples
         if family.name.startswith(("penstock_table_copied", "penstock_table_estimated"))
     }
-    assert found == {
+    assert samples == {
         ("penstock_table_copied_rows", "public.u"): 10,
         ("penstock_table_copied_bytes", "public.u"): 200,
         ("penstock_table_estimated_rows", "public.u"): 30,

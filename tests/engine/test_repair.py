@@ -1,4 +1,4 @@
-"""Rows of live tables that are wrong are found by verify, named by key, and put right beside a writer."""
+"""Wrong rows of live tables are found by verify, reported by key, and repaired under concurrent writes."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from penstock.sql.answer import Answer
 from penstock.testing.waiting import PATIENCE, until
 
 ROWS = 100
-FILL_KEPT = """
+FILL_UNTOUCHED = """
 INSERT INTO things SELECT 10000 + n, 'kept', repeat('k', 2500) FROM generate_series(1, 20) n;
 INSERT INTO pairs SELECT 'kept', 10000 + n, 'kept', repeat('k', 2500) FROM generate_series(1, 20) n;
 CREATE TABLE notes (line text); ALTER TABLE notes REPLICA IDENTITY FULL
 """
-"""Rows that the writer does not touch, and a table without a key."""
+"""Rows that the writer does not change, and a keyless table."""
 
 
 @pytest.fixture
 def shop(database: Any, tmp_path: Path, spark: SparkSession) -> Iterator[Home]:
-    """A home that runs, with the tables of `churn` live in it."""
-    database.execute(fill(ROWS) + FILL_KEPT)
+    """A running home with the tables of `churn`, live."""
+    database.execute(fill(ROWS) + FILL_UNTOUCHED)
     home = Home(tmp_path / "home")
     home.create(database.url, "shop")
     with home.run(spark, print) as running:
@@ -40,7 +40,7 @@ def shop(database: Any, tmp_path: Path, spark: SparkSession) -> Iterator[Home]:
 
 
 def damage(spark: SparkSession, home: Home, statement: str) -> None:
-    """Change a base table behind our back; try again where apply was quicker."""
+    """Change a base table without going through Penstock; retry if apply has committed first."""
     path = home.path.absolute() / "lake" / "shop"
     for _ in range(100):
         try:
@@ -49,14 +49,14 @@ def damage(spark: SparkSession, home: Home, statement: str) -> None:
         except Exception as error:
             if "Concurrent" not in type(error).__name__ and "DELTA_CONCURRENT" not in str(error):
                 raise
-    pytest.fail("the table is always being written")
+    pytest.fail("every attempt conflicted with a commit")
 
 
 def differing(home: Home, spark: SparkSession) -> dict[str, list[dict[str, Any]]]:
     return {v.table: v.differences.keys for v in home.verify(spark, "shop") if v.differences and v.differences.count}
 
 
-PLANTED = (
+DAMAGE = (
     "DELETE FROM {things} WHERE id = 10007",
     "UPDATE {things} SET body = concat(body, '!') WHERE id = 10008",
     "INSERT INTO {things} VALUES (100000, 'invented', 'row')",
@@ -65,9 +65,9 @@ PLANTED = (
 
 @pytest.mark.deep
 @pytest.mark.timeout(1800)
-def test_planted_damage_is_found_and_mended_beside_a_writer(database: Any, shop: Home, spark: SparkSession) -> None:
-    with Churn(database.url, ROWS, seed=3, truncates=False):
-        for statement in PLANTED:
+def test_damage_is_found_and_repaired_under_concurrent_writes(database: Any, shop: Home, spark: SparkSession) -> None:
+    with Churn(database.url, ROWS, seed=3, truncates=False, pause=0.2):
+        for statement in DAMAGE:
             damage(spark, shop, statement)
         found = differing(shop, spark)
         assert {row["id"] for row in found["public.things"]} == {10007, 10008, 100000}
@@ -83,10 +83,12 @@ def test_planted_damage_is_found_and_mended_beside_a_writer(database: Any, shop:
         assert everything.rows_changed == 7 + 1
         some = shop.repair("shop", "public.things", where="id = 10001 OR status = 'wrong'")
         assert (some.rows_read, some.rows_changed) == (11, 10)
-        assert shop.repair("shop", "things", keys=[999_999]).rows_read == 0  # others change, which were not read
+        assert (
+            shop.repair("shop", "things", keys=[999_999]).rows_read == 0
+        )  # other rows change, which the repair did not read
         assert not differing(shop, spark)
-    told = [(repair.table.name, repair.state, bool(repair.asked_by)) for repair in shop.repairs()]
-    assert told == [(name, "done", True) for name in ("things", "things", "pairs", "things")]
+    repairs = [(repair.table.name, repair.state, bool(repair.asked_by)) for repair in shop.repairs()]
+    assert repairs == [(name, "done", True) for name in ("things", "things", "pairs", "things")]
     answer = shop.sql("SHOW REPAIRS", spark)
     assert isinstance(answer, Answer)
     assert [row[2] for row in answer.rows] == ["1 key", "id = 10001 OR status = 'wrong'", "all", "3 keys"]
@@ -94,13 +96,11 @@ def test_planted_damage_is_found_and_mended_beside_a_writer(database: Any, shop:
 
 @pytest.mark.deep
 @pytest.mark.timeout(1200)
-def test_a_table_that_lost_a_row_it_needs_fails_and_comes_back_by_a_repair(
-    database: Any, shop: Home, spark: SparkSession
-) -> None:
+def test_table_with_a_missing_row_fails_and_recovers_by_repair(database: Any, shop: Home, spark: SparkSession) -> None:
     damage(spark, shop, "DELETE FROM {things} WHERE id = 10003")
-    database.execute("UPDATE things SET status = 'touched' WHERE id = 10003")  # its body is not sent
-    until(lambda: _state(shop) == "failed", "the row to be missed")
-    with pytest.raises(DefiniteError, match="needs a row"):
+    database.execute("UPDATE things SET status = 'touched' WHERE id = 10003")  # the unchanged body is not sent
+    until(lambda: _state(shop) == "failed", "the error about the missing row")
+    with pytest.raises(DefiniteError, match="requires a row"):
         shop.repair("shop", "things", keys=[10004])
     assert shop.repair("shop", "things", keys=[10003]).rows_changed == 1
     assert _state(shop) == "live"
@@ -114,28 +114,28 @@ def _state(home: Home) -> str:
 
 @pytest.mark.deep
 @pytest.mark.timeout(1200)
-def test_what_is_right_is_not_written_again(shop: Home, spark: SparkSession) -> None:
+def test_correct_rows_are_not_rewritten(shop: Home, spark: SparkSession) -> None:
     before = shop.status().sources[0].tables
     assert shop.repair("shop", "things", keys=[1, [2], {"id": 3}, 999999]).rows_changed == 0
     assert shop.repair("shop", "pairs", keys=[["nobody", 1]]).rows_read == 0
     assert [table.state for table in shop.status().sources[0].tables] == [table.state for table in before]
     answer = shop.sql("REPAIR shop.things WHERE KEY IN (4, 5)", spark)
     assert isinstance(answer, Answer)
-    assert "2 rows read upstream, 0 changed here" in answer.told
+    assert "2 rows read upstream, 0 changed" in answer.message
 
 
 @pytest.mark.parametrize(
-    ("table", "choice", "said"),
+    ("table", "choice", "message"),
     [
-        ("notes", {"keys": [1]}, "no key"),
-        ("things", {}, "not said"),
-        ("things", {"keys": [1], "everything": True}, "said twice"),
+        ("notes", {"keys": [1]}, "keyless table"),
+        ("things", {}, "exactly one of"),
+        ("things", {"keys": [1], "everything": True}, "exactly one of"),
         ("things", {"keys": [[1, 2]]}, "value for each of: id"),
         ("thing", {"keys": [1]}, "no table"),
     ],
 )
-def test_what_makes_no_sense_is_refused_at_once(
-    database: Any, tmp_path: Path, table: str, choice: dict[str, Any], said: str
+def test_invalid_arguments_are_rejected(
+    database: Any, tmp_path: Path, table: str, choice: dict[str, Any], message: str
 ) -> None:
     tables = "CREATE TABLE things (id int PRIMARY KEY); CREATE TABLE notes (line text)"
     database.execute(f"{tables}; ALTER TABLE notes REPLICA IDENTITY FULL")
@@ -144,15 +144,18 @@ def test_what_makes_no_sense_is_refused_at_once(
     catalog = Catalog(catalog_path(home.path))
     for record in catalog.tables("shop"):
         catalog.set_table("shop", record.upstream, TableState.LIVE)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         home.repair("shop", table, **choice)
     assert home.repairs() == []
 
 
 @pytest.mark.timeout(1200)
-def test_what_postgres_or_spark_do_not_take_fails_with_the_reason(shop: Home) -> None:
-    for where, said in (("nothing = 1", "Postgres does not take"), ("id = ANY(ARRAY[1])", "Spark does not take")):
-        with pytest.raises(DefiniteError, match=said):
+def test_condition_that_postgres_or_spark_rejects_fails_with_the_reason(shop: Home) -> None:
+    for where, message in (
+        ("nothing = 1", "Postgres rejects this condition"),
+        ("id = ANY(ARRAY[1])", "Spark does not accept"),
+    ):
+        with pytest.raises(DefiniteError, match=message):
             shop.repair("shop", "things", where=where)
     with pytest.raises(DefiniteError, match="invalid input syntax"):
         shop.repair("shop", "things", keys=["x"])

@@ -1,4 +1,4 @@
-"""What the base tables hold back of the history, and that the rest goes."""
+"""Which history the base tables need, and that the rest is released."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.changelog.chunks import ITEMS, ORDERS, chunk, inserted
 
 from penstock.catalog.bases import BaseVersion
 from penstock.catalog.states import SourceState, TableState
-from penstock.catalog.store import Catalog, SourceRecord, TableRecord, Wish
+from penstock.catalog.store import Catalog, SourceRecord, TableRecord, TableRequest
 from penstock.changelog.interface import ChangeLogWriter
 from penstock.engine.lifecycle import TABLES
 from penstock.engine.retention import oldest_base, release_history
@@ -32,7 +32,7 @@ FAR = datetime(2200, 1, 1, tzinfo=UTC)
 
 
 class Tables:
-    """Orders and items, their log written by hand, their bases only noted."""
+    """Orders and items: the test writes their log, and their bases exist in the catalog only."""
 
     def __init__(self, home: Path, retain: str) -> None:
         self.catalog = Catalog(catalog_path(home))
@@ -45,7 +45,7 @@ class Tables:
         self.log = self.catalog.log("shop")
         self.log.create(Lsn(10))
         with closing(self.log.reader()) as reader:
-            reader.pin(TABLES, Lsn(10))
+            reader.set_lease(TABLES, Lsn(10))
         self.writer: ChangeLogWriter = self.log.writer()
         for schema in (ORDERS, ITEMS):
             self.writer.define(schema, Lsn(10))
@@ -65,12 +65,12 @@ class Tables:
 
 @pytest.fixture
 def tables(tmp_path: Path) -> Iterator[Tables]:
-    made = Tables(tmp_path / "home", "0 s")
-    with closing(made.writer):
-        yield made
+    tables = Tables(tmp_path / "home", "0 s")
+    with closing(tables.writer):
+        yield tables
 
 
-def test_history_before_a_position_at_which_all_tables_have_a_base_is_released(tables: Tables) -> None:
+def test_history_is_released_before_a_position_at_which_all_tables_have_a_base(tables: Tables) -> None:
     tables.base(ORDERS, 0, 10)
     tables.base(ITEMS, 0, 10)
     for lsn in (20, 30, 40):
@@ -85,12 +85,12 @@ def test_history_before_a_position_at_which_all_tables_have_a_base_is_released(t
     assert [tables.newest(schema, 35) for schema in (ORDERS, ITEMS)] == [(1, 31), (1, 31)]
     assert tables.newest(ORDERS, 30) is None, "no position before `valid` can be read"
     tables.base(ITEMS, 2, 41)
-    assert release_history(tables.catalog, "shop") == 41, "nothing happened to orders between 40 and 41"
+    assert release_history(tables.catalog, "shop") == 41, "orders did not change between 40 and 41"
     assert tables.newest(ORDERS, 41) == (2, 41)
-    assert tables.newest(ORDERS, 40) == (2, 40), "which can still be read, too"
+    assert tables.newest(ORDERS, 40) == (2, 40), "which is still readable"
 
 
-def test_an_idle_table_holds_nothing_back(tables: Tables) -> None:
+def test_idle_table_does_not_retain_history(tables: Tables) -> None:
     tables.base(ORDERS, 0, 15)
     tables.base(ITEMS, 0, 12)
     tables.change(ORDERS, 20)
@@ -101,19 +101,19 @@ def test_an_idle_table_holds_nothing_back(tables: Tables) -> None:
     assert tables.newest(ITEMS, 5000) == (0, 1000)
 
 
-def test_a_table_that_waits_for_its_copy_holds_all_of_it(tables: Tables) -> None:
+def test_pending_table_retains_all_history(tables: Tables) -> None:
     tables.base(ORDERS, 0, 10)
     tables.change(ORDERS, 20)
     tables.base(ORDERS, 1, 20)
     for waiting in (TableState.PENDING, TableState.RETRYING):
-        tables.catalog.wish([Wish(TableRecord("shop", ITEMS.table, "items", waiting))])
+        tables.catalog.add_requests([TableRequest(TableRecord("shop", ITEMS.table, "items", waiting))])
         assert release_history(tables.catalog, "shop") is None
     assert tables.writer.retain(FAR).valid == 10
-    tables.catalog.grant(TableRecord("shop", ITEMS.table, "items", TableState.RETRYING), TableState.FAILED)
+    tables.catalog.complete_request(TableRecord("shop", ITEMS.table, "items", TableState.RETRYING), TableState.FAILED)
     assert release_history(tables.catalog, "shop") == 20
 
 
-def test_a_table_that_has_not_been_applied_holds_its_changes(tables: Tables) -> None:
+def test_table_that_is_not_applied_retains_its_changes(tables: Tables) -> None:
     tables.base(ORDERS, 0, 10)
     tables.base(ITEMS, 0, 10)
     tables.change(ORDERS, 20)
@@ -124,16 +124,16 @@ def test_a_table_that_has_not_been_applied_holds_its_changes(tables: Tables) -> 
     assert tables.writer.retain(FAR).valid == 10
 
 
-def test_a_failed_table_keeps_a_base_until_its_error_and_no_longer(tables: Tables) -> None:
+def test_failed_table_keeps_a_base_until_its_error(tables: Tables) -> None:
     tables.base(ORDERS, 0, 10)
     tables.base(ITEMS, 0, 10)
     tables.change(ITEMS, 20)
     tables.change(ORDERS, 30)
     tables.base(ORDERS, 1, 30)
-    tables.writer.publish([], Lsn(40), errors=[TableError("public.items", 35, "over", "mend it")])
-    tables.catalog.set_table("shop", ITEMS.table, TableState.FAILED, error="over")
+    tables.writer.publish([], Lsn(40), errors=[TableError("public.items", 35, "failed", "fix it")])
+    tables.catalog.set_table("shop", ITEMS.table, TableState.FAILED, error="failed")
     tables.change(ORDERS, 50)
-    assert release_history(tables.catalog, "shop") is None, "orders have a base at 30 alone, items none there"
+    assert release_history(tables.catalog, "shop") is None, "orders have a base at 30, items do not"
     tables.base(ITEMS, 1, 30)
     assert release_history(tables.catalog, "shop") == 30
     assert tables.writer.retain(FAR).valid == 30
@@ -142,19 +142,19 @@ def test_a_failed_table_keeps_a_base_until_its_error_and_no_longer(tables: Table
     assert release_history(tables.catalog, "shop") == 50
 
 
-def test_a_view_needs_the_bases_of_tables_that_it_can_show(tables: Tables) -> None:
+def test_view_needs_the_bases_of_its_readable_tables(tables: Tables) -> None:
     tables.base(ORDERS, 0, 10)
     tables.base(ITEMS, 0, 10)
     tables.change(ORDERS, 30)
     tables.base(ORDERS, 1, 30)
     tables.base(ITEMS, 1, 25)
     assert [oldest_base(tables.catalog, "shop", Lsn(at)) for at in (20, 28, 40)] == [10, 10, 25]
-    tables.writer.publish([], Lsn(40), errors=[TableError("public.items", 35, "over", "mend it")])
-    tables.catalog.set_table("shop", ITEMS.table, TableState.FAILED, error="over")
+    tables.writer.publish([], Lsn(40), errors=[TableError("public.items", 35, "failed", "fix it")])
+    tables.catalog.set_table("shop", ITEMS.table, TableState.FAILED, error="failed")
     assert [oldest_base(tables.catalog, "shop", Lsn(at)) for at in (20, 34, 40)] == [10, 25, 30]
 
 
-def test_history_that_is_younger_than_asked_for_stays(tmp_path: Path) -> None:
+def test_history_younger_than_the_retention_is_kept(tmp_path: Path) -> None:
     tables = Tables(tmp_path / "home", "1 hour")
     with closing(tables.writer):
         tables.base(ORDERS, 0, 10)
@@ -163,12 +163,12 @@ def test_history_that_is_younger_than_asked_for_stays(tmp_path: Path) -> None:
         assert release_history(tables.catalog, "shop") is None
 
 
-def test_a_reader_can_be_forgotten(tables: Tables, tmp_path: Path) -> None:
+def test_reader_can_be_forgotten(tables: Tables, tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     with closing(tables.log.reader()) as reader:
-        reader.pin("reader nightly", Lsn(10))
+        reader.set_lease("reader nightly", Lsn(10))
         home.forget_reader("shop", "nightly")
-        assert [pin.reader for pin in reader.pins()] == [TABLES]
+        assert [lease.reader for lease in reader.leases()] == [TABLES]
     for name in ("nightly", TABLES):
         with pytest.raises(UsageError, match="no registered reader"):
             home.forget_reader("shop", name)
@@ -177,29 +177,29 @@ def test_a_reader_can_be_forgotten(tables: Tables, tmp_path: Path) -> None:
 NO_COLUMNS = TableSchema(TableName("public", "idle"), pa.schema([]), ())
 
 
-def test_a_running_home_keeps_its_log_small(database: Any, tmp_path: Path, in_process: None) -> None:
-    """Under writes that never stop, history moves on, the file does not grow, and every row is right."""
+def test_running_home_keeps_its_log_small(database: Any, tmp_path: Path, in_process: None) -> None:
+    """Under continuous writes, history advances, the log file does not grow, and every row is correct."""
     database.execute("CREATE TABLE busy (id int PRIMARY KEY, body text); CREATE TABLE idle (id int PRIMARY KEY)")
     database.execute("INSERT INTO busy SELECT n, 'x' FROM generate_series(1, 400) n; INSERT INTO idle VALUES (1)")
     home, store = Home(tmp_path / "home"), MemoryTables()
     home.create(database.url, "shop", retain_history="1 second")
-    began = home.frontiers("shop").valid
+    first_valid = home.frontiers("shop").valid
     with home.run(store) as running:
         running.wait_live(PATIENCE)
-        written = 0
+        updates = 0
 
-        def moved() -> bool:
-            nonlocal written
-            database.execute(f"UPDATE busy SET body = repeat(md5(random()::text), 20) WHERE id % 4 = {written % 4}")
-            written += 1
-            return home.frontiers("shop").valid > began
+        def has_moved() -> bool:
+            nonlocal updates
+            database.execute(f"UPDATE busy SET body = repeat(md5(random()::text), 20) WHERE id % 4 = {updates % 4}")
+            updates += 1
+            return home.frontiers("shop").valid > first_valid
 
-        until(moved, "history to be released")
+        until(has_moved, "history to be released")
         idle: Any = home.live(store).table("shop.idle")
         assert idle.num_rows == 1
         database.execute("INSERT INTO idle VALUES (2)")
         assert all(verdict.equal for verdict in home.verify(store, "shop"))
-        size = log_path(home.path, "shop").stat().st_size
+        log_bytes = log_path(home.path, "shop").stat().st_size
         (source,) = home.status().sources
         assert {table.state for table in source.tables} == {"live"}
 
@@ -208,6 +208,6 @@ def test_a_running_home_keeps_its_log_small(database: Any, tmp_path: Path, in_pr
             base = store.base(base_path(home.path, "shop", "idle").absolute(), NO_COLUMNS)
             return bool(base.current().num_rows == 2)
 
-        until(applied, "a table to be applied whose history was gone before it changed again")
+        until(applied, "apply of a table whose history was released before it changed again")
         assert [reader.name for reader in source.readers if reader.expires is None] == [TABLES]
-    assert size < max(4 << 20, written * 100 * 640), "less than what was written"
+    assert log_bytes < max(4 << 20, updates * 100 * 640), "the log is smaller than the changes written"

@@ -1,4 +1,4 @@
-"""Passwords are planted as canaries, then sought wherever something is kept, shown or told: they must be nowhere."""
+"""Canary passwords are searched for in everything that is stored, shown or logged: they must not appear anywhere."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from penstock.testing.postgres import start_postgres
 from penstock.testing.waiting import PATIENCE, until
 
 CANARY, WRONG, KAFKA = "canary-7Yq'r1ght", "canary-wr0ng&Zx", "canary-k4fka+Wv"
-MADE = "CREATE TABLE t (id int PRIMARY KEY, body text); INSERT INTO t SELECT n, 'x' FROM generate_series(1, 100) n"
+SETUP = "CREATE TABLE t (id int PRIMARY KEY, body text); INSERT INTO t SELECT n, 'x' FROM generate_series(1, 100) n"
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedPostgres]:
-    """Wants a password."""
+    """A server that requires a password."""
     hba = ["host all,replication person 127.0.0.1/32 scram-sha-256"]
-    with start_postgres(fsync=False, hba=hba) as started:
+    with start_postgres(fsync=False, hba=hba) as server:
         quoted = CANARY.replace("'", "''")
-        started.execute(f"CREATE ROLE person LOGIN SUPERUSER PASSWORD '{quoted}'")
-        started.execute(MADE)
-        started.create_database("second")
-        started.execute(MADE, "second")
-        yield started
+        server.execute(f"CREATE ROLE person LOGIN SUPERUSER PASSWORD '{quoted}'")
+        server.execute(SETUP)
+        server.create_database("second")
+        server.execute(SETUP, "second")
+        yield server
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def password(tmp_path: Path) -> Path:
 
 
 def has_canary(text: str | bytes) -> bool:
-    """Whether a secret is in it: in clear, as in a URL, or in base64."""
+    """Whether a text contains a secret: in plaintext, URL-encoded, or in base64."""
     found = text.encode() if isinstance(text, str) else text
     for secret in (CANARY, WRONG, KAFKA):
         forms = [secret.encode(), quote(secret).encode(), json.dumps(secret)[1:-1].encode()]
@@ -67,15 +67,15 @@ def processes_with_canary() -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            told = path.read_bytes()
+            command = path.read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        found += [told.decode("utf-8", "replace")] if has_canary(told) else []
+        found += [command.decode("utf-8", "replace")] if has_canary(command) else []
     return found
 
 
-def told(home: Home) -> str:
-    """What a home says of itself."""
+def printed(home: Home) -> str:
+    """Everything that a home reports about itself."""
     return "\n".join([json.dumps(home.status().as_json()), home.metrics(), repr(home.sql("SHOW SOURCES"))])
 
 
@@ -84,18 +84,18 @@ def plan(frame: DataFrame) -> str:
 
 
 def executed_plans(spark: SparkSession) -> list[str]:
-    """What Spark keeps of all that it has executed, the copy and merges of ours included."""
+    """The plans of all queries that Spark has executed, including snapshots and merges."""
     kept = spark._jsparkSession.sharedState().statusStore().executionsList()
     runs = [kept.apply(place) for place in range(kept.size())]
     return [f"{run.description()}\n{run.details()}\n{run.physicalPlanDescription()}" for run in runs]
 
 
-def whole(error: BaseException | None) -> str:
-    """All that an error and what caused it say."""
-    return "" if error is None else f"{error!r}\n{error}\n{whole(error.__cause__)}\n{whole(error.__context__)}"
+def full_text(error: BaseException | None) -> str:
+    """The full text of an error and its causes."""
+    return "" if error is None else f"{error!r}\n{error}\n{full_text(error.__cause__)}\n{full_text(error.__context__)}"
 
 
-def test_they_would_be_found(tmp_path: Path) -> None:
+def test_canaries_are_detected(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"\0password=" + CANARY.encode())
     assert files_with_canary(tmp_path) == [tmp_path / "file"]
     assert all(has_canary(base64.b64encode(b"?" * lead + KAFKA.encode() + b"!!")) for lead in range(5))
@@ -103,7 +103,7 @@ def test_they_would_be_found(tmp_path: Path) -> None:
     assert not has_canary("canary")
 
 
-def test_a_source_that_runs(
+def test_running_source(
     server: EmbeddedPostgres,
     password: Path,
     tmp_path: Path,
@@ -112,11 +112,11 @@ def test_a_source_that_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    caplog.set_level(logging.INFO, "py4j")  # which tells every call
+    caplog.set_level(logging.INFO, "py4j")  # py4j logs every call
     monkeypatch.delenv("PGPASSWORD", raising=False)
-    home, said = Home(tmp_path / "home"), list[str]()
+    home, reported = Home(tmp_path / "home"), list[str]()
     home.create(server.url_for("postgres", "person"), "shop", password=f"file:{password}")
-    with home.run(spark, said.append) as running:
+    with home.run(spark, reported.append) as running:
         running.wait_live(PATIENCE)
         server.execute("INSERT INTO t VALUES (101, 'y')")
         assert all(verdict.equal for verdict in home.verify(spark, "shop"))
@@ -127,15 +127,15 @@ def test_a_source_that_runs(
         assert [frame.count() > 0 for frame in frames] == [True] * 3
         assert not any(has_canary(plan(frame)) for frame in frames)
         assert processes_with_canary() == []
-        assert not has_canary(told(home))
+        assert not has_canary(printed(home))
         password.write_text(WRONG)
         server.restart()
-        until(lambda: "password" in str(home.status().sources[0].error), "capture to be refused")
-        assert not has_canary(told(home))
+        until(lambda: "password" in str(home.status().sources[0].error), "the login of capture to fail")
+        assert not has_canary(printed(home))
     plans = executed_plans(spark)
     assert any("penstock" in plan for plan in plans)
     assert not any(map(has_canary, plans))
-    assert not has_canary("\n".join(said) + caplog.text)
+    assert not has_canary("\n".join(reported) + caplog.text)
     assert files_with_canary(home.path) == []
     password.write_text(CANARY)
     home.drop("shop")
@@ -143,10 +143,10 @@ def test_a_source_that_runs(
 
 
 @pytest.mark.deep
-def test_passwords_in_the_environment(
+def test_passwords_from_the_environment(
     server: EmbeddedPostgres, broker: SharedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of Postgres and of the Kafka in which the change log is."""
+    """For Postgres, and for the Kafka broker of the change log."""
     monkeypatch.setenv("CANARY_OF_POSTGRES", CANARY)
     monkeypatch.setenv("CANARY_OF_KAFKA", KAFKA)
     home, url = Home(tmp_path / "home"), server.url_for("second", "person")
@@ -158,40 +158,40 @@ def test_passwords_in_the_environment(
         server.execute("INSERT INTO t VALUES (101, 'y')", "second")
         until(lambda: home.frontiers("shop").durable > before, "capture")
         assert processes_with_canary() == []
-        assert not has_canary(told(home))
+        assert not has_canary(printed(home))
     finally:
         capture.stop()
     wrong = log.replace("?", "?security.protocol=SASL_PLAINTEXT&sasl.mechanism=PLAIN&").replace("/shop", "/other")
     with pytest.raises(PenstockError) as caught:
         home.create(url, "other", password="env:CANARY_OF_POSTGRES", log=wrong)
-    assert not has_canary(whole(caught.value))
+    assert not has_canary(full_text(caught.value))
     home.drop("shop")
     assert files_with_canary(home.path) == []
 
 
-REFUSED: list[dict[str, Any]] = [
+REJECTED: list[dict[str, Any]] = [
     {"password": WRONG},
     {"password": "env:CANARY_OF_POSTGRES"},
     {"log": f"kafka://broker:9092?sasl.password={quote(KAFKA)}"},
 ]
 
 
-@pytest.mark.parametrize("options", REFUSED, ids=lambda options: ",".join(options))
-def test_what_is_refused_is_not_repeated(
+@pytest.mark.parametrize("options", REJECTED, ids=lambda options: ",".join(options))
+def test_rejected_options_are_not_repeated_in_the_error(
     server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     monkeypatch.setenv("CANARY_OF_POSTGRES", WRONG)
     home = Home(tmp_path / "home")
     with pytest.raises(PenstockError) as caught:
         home.create(server.url_for("second", "person"), "shop", **options)
-    assert not has_canary(whole(caught.value))
+    assert not has_canary(full_text(caught.value))
     assert home.sources() == []
     assert files_with_canary(home.path) == []
 
 
-def test_a_password_in_a_url_is_not_repeated(server: EmbeddedPostgres, tmp_path: Path) -> None:
+def test_password_in_a_url_is_not_repeated_in_the_error(server: EmbeddedPostgres, tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     address = server.url_for("second", "person").replace("person", f"person:{quote(WRONG, safe='')}", 1)
     with pytest.raises(PenstockError) as caught:
         home.create(address, "shop")
-    assert not has_canary(whole(caught.value))
+    assert not has_canary(full_text(caught.value))

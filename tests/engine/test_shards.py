@@ -1,4 +1,4 @@
-"""Shards: several databases that are made, changed, dropped and read as one, and of which each may fail alone."""
+"""Shards: several databases that are created, altered, dropped and read as one source, and fail independently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
-from tests.conftest import Database, made_database
+from tests.conftest import Database, created_database
 
 from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import SourceState
@@ -20,7 +20,7 @@ from penstock.catalog.store import Catalog
 from penstock.cli.status import render
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.engine.lifecycle import recover
-from penstock.engine.runner import Running
+from penstock.engine.runner import HomeRunner
 from penstock.engine.verify_report import verify_report
 from penstock.errors import DefiniteError, TableError, TransientError, UsageError
 from penstock.home import Home
@@ -39,7 +39,7 @@ Rows = list[tuple[Any, ...]]
 
 
 class Shards:
-    """Two databases, and a home for them."""
+    """Two databases, and a home that captures them as one source."""
 
     def __init__(self, path: Path, one: Database, two: Database) -> None:
         self.home, self.one, self.two = Home(path), one, two
@@ -47,40 +47,40 @@ class Shards:
         self.names = [f"shards_{one.name}", f"shards_{two.name}"]
 
     def both(self, statement: str) -> None:
-        """Run SQL in both."""
+        """Execute SQL in both databases."""
         for database in (self.one, self.two):
             database.execute(statement)
 
     def create(self, **options: Any) -> None:
-        """Capture both as one source."""
+        """Capture both databases as one source."""
         self.home.create([self.one.url, self.two.url], "shards", **options)
 
     def upstream(self) -> set[str]:
-        """The slots and publications in both."""
+        """The slots and publications in both databases."""
         found = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
         query = f"{found} UNION ALL SELECT 'publication ' || pubname FROM pg_publication"
         return {row[0] for database in (self.one, self.two) for row in database.execute(query)}
 
     def states(self, table: str) -> list[str]:
-        """What the catalog says of a table on each shard."""
+        """The state of a table on each shard, from the catalog."""
         return [t.state.value for name in self.names for t in self.catalog.tables(name) if t.upstream.name == table]
 
 
 @pytest.fixture
-def another(postgres_server: EmbeddedPostgres) -> Iterator[Database]:
-    with made_database(postgres_server) as made:
-        yield made
+def second_database(postgres_server: EmbeddedPostgres) -> Iterator[Database]:
+    with created_database(postgres_server) as created:
+        yield created
 
 
 @pytest.fixture
-def shards(database: Database, another: Database, tmp_path: Path) -> Shards:
-    return Shards(tmp_path / "home", *sorted([database, another], key=lambda each: each.name))
+def shards(database: Database, second_database: Database, tmp_path: Path) -> Shards:
+    return Shards(tmp_path / "home", *sorted([database, second_database], key=lambda each: each.name))
 
 
-# -- made, changed and dropped as one; no Spark ------------------------------------------------------------------------
+# -- created, altered and dropped as one; no Spark ---------------------------------------------------------------------
 
 
-def test_all_are_made_and_all_are_dropped(shards: Shards) -> None:
+def test_sharded_source_is_created_and_dropped_as_one(shards: Shards) -> None:
     shards.both(ORDERS)
     shards.create()
     records = shards.catalog.sources()
@@ -91,23 +91,23 @@ def test_all_are_made_and_all_are_dropped(shards: Shards) -> None:
     slots = {f"penstock_{name}" for name in shards.names}
     assert shards.upstream() == slots | {f"publication {slot}" for slot in slots}
     assert [(s.part_of, s.shard) for s in shards.home.status().sources] == [(r.part_of, r.shard) for r in records]
-    drawn = io.StringIO()
-    Console(file=drawn, width=300).print(render(shards.home.status()))
-    assert f"{shards.names[0]}, shard {shards.one.name} of shards, from POSTGRES" in drawn.getvalue()
+    output = io.StringIO()
+    Console(file=output, width=300).print(render(shards.home.status()))
+    assert f"{shards.names[0]}, shard {shards.one.name} of shards, from POSTGRES" in output.getvalue()
     shards.catalog.note_progress(shards.names[1], "orders", CopyProgress(rows=7))
     assert {name: copy.rows for name, copy in shards.home.copied("shards").items()} == {f"{shards.names[1]}.orders": 7}
     urls = [shards.two.url, shards.one.url]
     assert shards.home.captures(urls) == shards.home.captures(urls, schemas=()) == "shards"
-    with pytest.raises(UsageError, match="as source shards, with other options"):
+    with pytest.raises(UsageError, match="source shards already captures this database, with other options"):
         shards.home.captures(urls, schemas=("public",))
     for name in ("shards", shards.names[1]):
-        with pytest.raises(DefiniteError, match=f"there is a source {name} already") as caught:
+        with pytest.raises(DefiniteError, match=f"source {name} already exists") as caught:
             shards.home.create(shards.one.url, name)
         assert caught.value.hint == "Drop it first: penstock drop shards"
-    with pytest.raises(UsageError, match="is a shard of the source shards"):
+    with pytest.raises(UsageError, match=r"is a shard: .* of source shards"):
         shards.home.drop(shards.names[0])
     assert shards.home.check("shards").ready
-    with pytest.raises(UsageError, match="several databases, which have no name"):
+    with pytest.raises(UsageError, match="a sharded source requires a name"):
         shards.home.create(urls)
     assert shards.home.drop("shards") == []
     assert (shards.catalog.sources(), shards.upstream()) == ([], set())
@@ -117,58 +117,58 @@ def test_all_are_made_and_all_are_dropped(shards: Shards) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "two", "why"),
+    ("one", "two", "message"),
     [
-        (ORDERS, "CREATE TABLE other (id int PRIMARY KEY)", "public.orders is not on shard {two}"),
-        (ORDERS, "CREATE TABLE orders (id int PRIMARY KEY)", "column body is string on the one and not there on the"),
-        (ORDERS, "CREATE TABLE orders (id int PRIMARY KEY, body int)", "column body is string on the one and int32"),
-        (ORDERS, "CREATE TABLE orders (id int, body text, PRIMARY KEY (id, body))", r"its key is \(id\) on the one"),
+        (ORDERS, "CREATE TABLE other (id int PRIMARY KEY)", "public.orders does not exist on shard {two}"),
+        (ORDERS, "CREATE TABLE orders (id int PRIMARY KEY)", "column body is string on the first and missing on the"),
+        (ORDERS, "CREATE TABLE orders (id int PRIMARY KEY, body int)", "column body is string on the first and int32"),
+        (ORDERS, "CREATE TABLE orders (id int, body text, PRIMARY KEY (id, body))", r"the key is \(id\) on the first"),
         (ORDERS, "CREATE TABLE orders (id int, body text)", "cannot be captured on shard {two}, .* no primary key"),
         *[
             ("CREATE TABLE t (id int PRIMARY KEY, penstock_shard text)",) * 2
             + ("public.t has a column penstock_shard",)
         ],
     ],
-    ids=["table", "column", "type", "key", "no key", "ours"],
+    ids=["table", "column", "type", "key", "no key", "reserved column"],
 )
-def test_shards_that_are_not_alike_are_refused(shards: Shards, one: str, two: str, why: str) -> None:
+def test_shards_with_different_tables_are_rejected(shards: Shards, one: str, two: str, message: str) -> None:
     shards.one.execute("CREATE TABLE common (id int PRIMARY KEY);" + one)
     shards.two.execute("CREATE TABLE common (id int PRIMARY KEY);" + two)
-    with pytest.raises(DefiniteError, match=why.format(two=shards.two.name)):
+    with pytest.raises(DefiniteError, match=message.format(two=shards.two.name)):
         shards.create()
     assert (shards.catalog.sources(), shards.upstream()) == ([], set())
 
 
-def failing_at(second: str, made: Callable[[Any], Any], error: BaseException) -> Callable[[Any], Any]:
+def failing_at(second: str, created: Callable[[Any], Any], error: BaseException) -> Callable[[Any], Any]:
     def prepare(config: PostgresInstanceConfig) -> Any:
         if config.source == second:
             raise error
-        return made(config)
+        return created(config)
 
     return prepare
 
 
-def test_a_failure_of_one_undoes_all(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_of_one_shard_undoes_all(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
     shards.both(ORDERS)
     for error in (TransientError("gone", ""), KeyboardInterrupt()):
         with monkeypatch.context() as patched:
-            made = failing_at(shards.names[1], PostgresInstanceConfig.prepare, error)
-            patched.setattr(PostgresInstanceConfig, "prepare", made)
+            created = failing_at(shards.names[1], PostgresInstanceConfig.prepare, error)
+            patched.setattr(PostgresInstanceConfig, "prepare", created)
             with pytest.raises(type(error)):
                 shards.create()
         assert (shards.catalog.sources(), shards.upstream()) == ([], set())
 
 
-def test_what_a_process_left_that_died_is_undone_for_all(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_in_create_is_undone_for_all_shards(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
     class Crash(BaseException):
-        """The process is killed."""
+        """Simulates a crash of the process."""
 
     def killed(*_: object) -> None:
         raise Crash
 
     shards.both(ORDERS)
     with monkeypatch.context() as patched:
-        patched.setattr(Catalog, "made", killed)
+        patched.setattr(Catalog, "mark_created", killed)
         with pytest.raises(Crash):
             shards.create()
     assert [record.state for record in shards.catalog.sources()] == [SourceState.CREATING] * 2
@@ -177,7 +177,7 @@ def test_what_a_process_left_that_died_is_undone_for_all(shards: Shards, monkeyp
     assert (shards.catalog.sources(), shards.upstream()) == ([], set())
 
 
-def test_tables_come_and_go_on_all_or_none(shards: Shards) -> None:
+def test_tables_are_added_and_dropped_on_all_shards_or_none(shards: Shards) -> None:
     shards.both(f"{ORDERS}; CREATE TABLE items (id int PRIMARY KEY)")
     shards.create()
     shards.both("CREATE TABLE late (id int PRIMARY KEY)")
@@ -185,11 +185,11 @@ def test_tables_come_and_go_on_all_or_none(shards: Shards) -> None:
     with pytest.raises(DefiniteError, match=r"public\.odd cannot be added"):
         shards.home.add_table("shards", "public.odd")
     shards.two.execute("CREATE TABLE odd (id bigint PRIMARY KEY)")
-    with pytest.raises(DefiniteError, match="column id is int32 on the one and int64 on the other"):
+    with pytest.raises(DefiniteError, match="column id is int32 on the first and int64 on the second"):
         shards.home.add_table("shards", "public.odd")
     assert shards.states("odd") == []
     for ask in (shards.home.add_table, shards.home.drop_table):
-        with pytest.raises(UsageError, match="is a shard of the source shards"):
+        with pytest.raises(UsageError, match=r"is a shard: .* of source shards"):
             ask(shards.names[0], "public.late")
     answer = shards.home.sql("ALTER SOURCES shards ADD TABLE public.late AS later")
     assert answer is not None
@@ -198,26 +198,26 @@ def test_tables_come_and_go_on_all_or_none(shards: Shards) -> None:
     assert {t.local for t in shards.catalog.tables() if t.upstream.name == "late"} == {"later"}
     with pytest.raises(UsageError, match=r"public\.orders is pending"):
         shards.home.retry("shards", "public.orders")
-    for refused in (shards.home.frontiers, shards.home.accept_interference):
-        with pytest.raises(UsageError, match="made of shards") as caught:
-            refused("shards")
+    for call in (shards.home.frontiers, shards.home.accept_interference):
+        with pytest.raises(UsageError, match="is sharded") as caught:
+            call("shards")
         assert shards.names[1] in caught.value.hint
     shards.home.drop("shards")
 
 
-def test_the_statement_that_is_shown_makes_the_same_shards(shards: Shards) -> None:
+def test_show_create_statement_recreates_the_same_shards(shards: Shards) -> None:
     shards.both(ORDERS)
     urls = f"'{shards.one.url}', '{shards.two.url}'"
     shards.home.sql(f"CREATE SOURCES shards FROM POSTGRES CONNECTIONS ({urls}) WITH (slot = 'mine')")
     assert {f"mine_{shards.one.name}", f"mine_{shards.two.name}"} < shards.upstream()
     shards.home.sql("ALTER SOURCES shards SET (retain history = '3 days')")
-    made = [record.spec for record in shards.catalog.sources()]
-    assert [spec.count('"retain_history":"3 days"') for spec in made] == [1, 1]
+    created = [record.spec for record in shards.catalog.sources()]
+    assert [spec.count('"retain_history":"3 days"') for spec in created] == [1, 1]
     statement = shards.home.statement("shards")
     shards.home.sql("DROP SOURCES shards")
     assert shards.catalog.sources() == []
     shards.home.sql(statement)
-    assert [record.spec for record in shards.catalog.sources()] == made
+    assert [record.spec for record in shards.catalog.sources()] == created
     shards.home.drop("shards")
 
 
@@ -225,22 +225,22 @@ def test_the_statement_that_is_shown_makes_the_same_shards(shards: Shards) -> No
 
 
 @contextmanager
-def running(shards: Shards, spark: SparkSession) -> Iterator[Running]:
-    """Capture both, and run."""
+def running_shards(shards: Shards, spark: SparkSession) -> Iterator[HomeRunner]:
+    """Capture both databases, and run the home."""
     shards.create()
     with shards.home.run(spark, lambda _: None) as run:
         run.wait_live(PATIENCE)
         yield run
 
 
-def now(database: Database) -> datetime:
+def server_time(database: Database) -> datetime:
     found: datetime = database.execute("SELECT clock_timestamp()")[0][0]
     return found.astimezone(UTC)
 
 
-def settled(shards: Shards, spark: SparkSession) -> Live:
-    """A view of a moment at which all that was written is in it."""
-    return shards.home.live(spark, as_of={"shards": now(shards.one)}, wait=PATIENCE)
+def settled_view(shards: Shards, spark: SparkSession) -> Live:
+    """A view as of a time after everything that was written."""
+    return shards.home.live(spark, as_of={"shards": server_time(shards.one)}, wait=PATIENCE)
 
 
 def rows(live: Live, table: str) -> Rows:
@@ -251,33 +251,33 @@ def test_two_databases_are_one_table(shards: Shards, spark: SparkSession) -> Non
     one, two = shards.one.name, shards.two.name
     shards.one.execute(f"{ORDERS}; INSERT INTO orders VALUES (1, 'a'), (2, 'b')")
     shards.two.execute("CREATE TABLE orders (body text, id int PRIMARY KEY); INSERT INTO orders VALUES ('c', 1)")
-    with running(shards, spark):
+    with running_shards(shards, spark):
         shards.two.execute("INSERT INTO orders VALUES ('d', 3); UPDATE orders SET body = 'C' WHERE id = 1")
-        live = settled(shards, spark)
+        live = settled_view(shards, spark)
         assert live.tables() == ["shards.orders"]
         assert rows(live, "shards.orders") == [(one, 1, "a"), (one, 2, "b"), (two, 1, "C"), (two, 3, "d")]
         assert live.table("shards.orders").columns == [SHARD, "id", "body"]
         assert rows(live, f"{shards.names[0]}.orders") == [(1, "a"), (2, "b")]
-        _filters_go_down(live, one, two)
-        _names_in_queries(shards, spark, live)
-        _as_a_data_source(shards, spark)
+        _check_filter_pushdown(live, one, two)
+        _check_queries(shards, spark, live)
+        _check_data_source(shards, spark)
     shards.home.drop("shards")
 
 
 @pytest.mark.deep
-def test_two_databases_are_followed_compared_and_fail_apart(shards: Shards, spark: SparkSession) -> None:
+def test_two_databases_are_tailed_and_verified_and_fail_independently(shards: Shards, spark: SparkSession) -> None:
     shards.one.execute(f"{ORDERS}; INSERT INTO orders VALUES (2, 'b')")
     shards.two.execute("CREATE TABLE orders (body text, id int PRIMARY KEY); INSERT INTO orders VALUES ('d', 3)")
-    with running(shards, spark):
-        _transactions_of_both(shards)
-        _compared(shards, spark)
-        _columns_come_one_after_the_other(shards, spark)
-        _one_fails(shards, spark)
+    with running_shards(shards, spark):
+        _check_tail(shards)
+        _check_verify(shards, spark)
+        _check_added_columns(shards, spark)
+        _check_failed_shard(shards, spark)
     shards.home.drop("shards")
 
 
-def _filters_go_down(live: Live, one: str, two: str) -> None:
-    """A shard that is not asked for is not in the plan; a filter on another column is in both halves."""
+def _check_filter_pushdown(live: Live, one: str, two: str) -> None:
+    """A filter prunes shards from the plan; a filter on another column is pushed down to both shards."""
     orders = live.table("shards.orders")
     assert {one, two} == {name for name in (one, two) if any(name in file for file in orders.inputFiles())}
     pruned = orders.where(f"{SHARD} = '{one}'")
@@ -287,40 +287,43 @@ def _filters_go_down(live: Live, one: str, two: str) -> None:
     assert plan.count("EqualTo(id,2)") == 2, plan
 
 
-def _names_in_queries(shards: Shards, spark: SparkSession, live: Live) -> None:
+def _check_queries(shards: Shards, spark: SparkSession, live: Live) -> None:
     query = "SELECT {shard}, count(*) FROM shards.public.orders GROUP BY 1 HAVING count(*) > 1 ORDER BY 1"
     found = live.sql(query.format(shard=SHARD)).collect()
     assert [tuple(row) for row in found] == [(shards.one.name, 2), (shards.two.name, 2)]
-    then = now(shards.one)
+    then = server_time(shards.one)
     shards.both("DELETE FROM orders WHERE id = 1")
-    later = settled(shards, spark)
+    later = settled_view(shards, spark)
     assert later.table("shards.orders").count() == 2
     assert later.sql(f"SELECT * FROM shards.orders AS OF TIMESTAMP '{then.isoformat()}'").count() == 4
     position = live.positions[shards.names[0]]
-    with pytest.raises(UsageError, match=r"source shards is made of shards, and .* is a position in one of them"):
+    with pytest.raises(UsageError, match=r"is ambiguous: source shards is sharded"):
         later.sql(f"SELECT * FROM shards.orders AS OF LSN '{position}'")
     assert later.sql(f"SELECT * FROM {shards.names[0]}.orders AS OF LSN '{position}'").count() == 2
-    with pytest.raises(UsageError, match="several sources"):
+    with pytest.raises(UsageError, match="exactly one source"):
         _ = later.position
 
 
-def _as_a_data_source(shards: Shards, spark: SparkSession) -> None:
-    asked = {"home": str(shards.home.path), "source": "shards", "table": "public.orders"}
-    reader = spark.read.format("penstock").options(**asked, rows="live")
+def _check_data_source(shards: Shards, spark: SparkSession) -> None:
+    options_of_reader = {"home": str(shards.home.path), "source": "shards", "table": "public.orders"}
+    reader = spark.read.format("penstock").options(**options_of_reader, rows="live")
     orders = reader.load()
     assert orders.columns == [SHARD, "id", "body"]
-    assert rows(settled(shards, spark), "shards.orders") == sorted(tuple(row) for row in orders.collect())
+    assert rows(settled_view(shards, spark), "shards.orders") == sorted(tuple(row) for row in orders.collect())
     assert [row.id for row in orders.where(f"{SHARD} = '{shards.two.name}'").collect()] == [3]
-    for options, why in (({"rows": "changes"}, "name a shard"), ({"rows": "live", "asOf": "0/1"}, "in one of them")):
-        with pytest.raises(Exception, match=f"(?is)made of shards.*{why}"):
-            spark.read.format("penstock").options(**asked, **options).load().collect()
-    changes = {**asked, "source": shards.names[1], "rows": "changes", "startingPosition": "earliest"}
+    for options, message in (
+        ({"rows": "changes"}, "to a shard"),
+        ({"rows": "live", "asOf": "0/1"}, "belongs to one shard"),
+    ):
+        with pytest.raises(Exception, match=f"(?is)sharded source.*{message}"):
+            spark.read.format("penstock").options(**options_of_reader, **options).load().collect()
+    changes = {**options_of_reader, "source": shards.names[1], "rows": "changes", "startingPosition": "earliest"}
     assert spark.read.format("penstock").options(**changes).load().count() == 1
 
 
-def _transactions_of_both(shards: Shards) -> None:
+def _check_tail(shards: Shards) -> None:
     found = {}
-    with pytest.raises(UsageError, match="a position in one of them"):
+    with pytest.raises(UsageError, match="is ambiguous: source shards is sharded"):
         shards.home.tail("shards", start="0/1")
     tail = shards.home.tail("shards", start="latest")
     shards.both("INSERT INTO orders (id) VALUES (10)")
@@ -332,7 +335,7 @@ def _transactions_of_both(shards: Shards) -> None:
     assert found == {shards.one.name: ["public.orders"], shards.two.name: ["public.orders"]}
 
 
-def _compared(shards: Shards, spark: SparkSession) -> None:
+def _check_verify(shards: Shards, spark: SparkSession) -> None:
     verdicts = shards.home.verify(spark, "shards")
     assert [(v.source, v.shard, v.equal) for v in verdicts] == [
         (name, database.name, True) for name, database in zip(shards.names, (shards.one, shards.two), strict=True)
@@ -342,35 +345,37 @@ def _compared(shards: Shards, spark: SparkSession) -> None:
     assert [table.name for table in report.tables] == [f"{name}.orders" for name in shards.names]
 
 
-def _columns_come_one_after_the_other(shards: Shards, spark: SparkSession) -> None:
-    """A column that one shard has is null in the rows of the other, until that has it, too."""
+def _check_added_columns(shards: Shards, spark: SparkSession) -> None:
+    """A column that only one shard has is null in the rows of the other shard, until that one has it too."""
     one, two = shards.one.name, shards.two.name
     shards.one.execute("ALTER TABLE orders ADD note text DEFAULT 'x'; INSERT INTO orders (id) VALUES (20)")
-    found = settled(shards, spark).sql(f"SELECT id, {SHARD}, note FROM shards.orders WHERE id >= 10 ORDER BY 1, 2")
+    found = settled_view(shards, spark).sql(f"SELECT id, {SHARD}, note FROM shards.orders WHERE id >= 10 ORDER BY 1, 2")
     assert [tuple(row) for row in found.collect()] == [(10, one, "x"), (10, two, None), (20, one, "x")]
-    asked = {"home": str(shards.home.path), "source": "shards", "table": "public.orders", "rows": "live"}
-    read = spark.read.format("penstock").options(**asked).load().where("id >= 10").select("id", SHARD, "note")
+    options_of_reader = {"home": str(shards.home.path), "source": "shards", "table": "public.orders", "rows": "live"}
+    read = (
+        spark.read.format("penstock").options(**options_of_reader).load().where("id >= 10").select("id", SHARD, "note")
+    )
     assert sorted(map(tuple, read.collect()), key=str) == sorted(map(tuple, found.collect()), key=str)
     shards.two.execute("ALTER TABLE orders ADD note text DEFAULT 'y'; INSERT INTO orders (id) VALUES (20)")
-    notes = settled(shards, spark).sql("SELECT DISTINCT note FROM shards.orders WHERE id >= 10 ORDER BY 1")
+    notes = settled_view(shards, spark).sql("SELECT DISTINCT note FROM shards.orders WHERE id >= 10 ORDER BY 1")
     assert [row.note for row in notes.collect()] == ["x", "y"]
 
 
-def _one_fails(shards: Shards, spark: SparkSession) -> None:
-    """The table is never shown in part; what is whole is read by its own name; the one is mended alone."""
+def _check_failed_shard(shards: Shards, spark: SparkSession) -> None:
+    """The table is never shown without a shard; other shards are readable by name; the failed one is retried alone."""
     shards.one.execute("ALTER TABLE orders DROP COLUMN body; INSERT INTO orders (id) VALUES (30)")
-    until(lambda: shards.states("orders") == ["failed", "live"], "the error of a table that lost a column")
+    until(lambda: shards.states("orders") == ["failed", "live"], "the error of the table with a dropped column")
     live = shards.home.live(spark)
-    with pytest.raises(DefiniteError, match=f"shards.orders cannot be read whole: on shard {shards.one.name}") as told:
+    with pytest.raises(DefiniteError, match=f"shards.orders cannot be read on shard {shards.one.name}") as caught:
         live.table("shards.orders")
-    assert f"{shards.names[1]}.orders" in told.value.hint
+    assert f"{shards.names[1]}.orders" in caught.value.hint
     assert live.table(f"{shards.names[1]}.orders").count() == 3
     with pytest.raises(TableError, match=f"on shard {shards.one.name}"):
         for _ in shards.home.tail("shards", ["public.orders"], start="earliest"):
             pass
     shards.home.retry(shards.names[0], "public.orders")
-    until(lambda: shards.states("orders") == ["live", "live"], "a fresh copy")
-    read = settled(shards, spark).table("shards.orders")
+    until(lambda: shards.states("orders") == ["live", "live"], "the new snapshot")
+    read = settled_view(shards, spark).table("shards.orders")
     assert read.where(f"{SHARD} = '{shards.one.name}'").where("body IS NOT NULL").count() == 0
     assert read.where("id = 30").count() == 1
 
@@ -380,63 +385,63 @@ TAKE, GIVE = (f"UPDATE accounts SET balance = balance {sign} 1 WHERE id = %s" fo
 
 
 @pytest.mark.deep
-def test_a_bank_across_shards_at_one_moment(shards: Shards, spark: SparkSession) -> None:
-    """Money leaves one shard, and then comes to the other: at no moment is there more of it, or two less."""
+def test_bank_across_shards_is_consistent_at_one_time(shards: Shards, spark: SparkSession) -> None:
+    """Money leaves one shard, then reaches the other: at no time is the total higher, or lower by more than one."""
     shards.both(f"{ACCOUNTS} generate_series(1, 10) n")
-    with running(shards, spark), shards.one.connect() as giver, shards.two.connect() as taker:
-        began = now(shards.one)
+    with running_shards(shards, spark), shards.one.connect() as giver, shards.two.connect() as taker:
+        began = server_time(shards.one)
         for number in range(100):
             giver.execute(TAKE, [number % 10 + 1])
             taker.execute(GIVE, [number % 10 + 1])
             if number == 49:
-                halfway = now(shards.one)
-        ended = now(shards.one)
-        moments = sorted([halfway, *(began + (ended - began) * part / 6 for part in range(7))])
+                halfway = server_time(shards.one)
+        ended = server_time(shards.one)
+        times = sorted([halfway, *(began + (ended - began) * part / 6 for part in range(7))])
         query = f"SELECT {SHARD}, sum(balance) FROM shards.accounts GROUP BY 1"
-        held: list[dict[str, int]] = [
-            dict(shards.home.live(spark, moment, PATIENCE).sql(query).collect()) for moment in moments
+        balances: list[dict[str, int]] = [
+            dict(shards.home.live(spark, moment, PATIENCE).sql(query).collect()) for moment in times
         ]
-        assert {sum(found.values()) for found in held} <= {1999, 2000}
-        gone = [1000 - found[shards.one.name] for found in held]
-        assert gone == sorted(gone)
-        assert (gone[0], gone[-1], sum(held[-1].values())) == (0, 100, 2000)
-        middle = moments.index(halfway)
-        assert gone[middle] == 50
+        assert {sum(found.values()) for found in balances} <= {1999, 2000}
+        sent = [1000 - found[shards.one.name] for found in balances]
+        assert sent == sorted(sent)
+        assert (sent[0], sent[-1], sum(balances[-1].values())) == (0, 100, 2000)
+        middle = times.index(halfway)
+        assert sent[middle] == 50
         shards.both("DELETE FROM accounts")
-        assert dict(shards.home.live(spark, halfway).sql(query).collect()) == held[middle]
+        assert dict(shards.home.live(spark, halfway).sql(query).collect()) == balances[middle]
     shards.home.drop("shards")
 
 
-# -- one is down -------------------------------------------------------------------------------------------------------
+# -- one shard is down -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.deep
-def test_one_that_is_down_leaves_the_others_flowing(database: Database, tmp_path: Path, spark: SparkSession) -> None:
+def test_unreachable_shard_does_not_block_the_others(database: Database, tmp_path: Path, spark: SparkSession) -> None:
     with start_postgres(fsync=False) as server:
         shards = Shards(tmp_path / "home", database, Database(server, "postgres"))
         shards.both(f"{ORDERS}; INSERT INTO orders VALUES (1, 'a')")
-        here, away = f"shards_{database.name}", "shards_postgres"
-        with running(shards, spark):
+        running_shard, stopped_shard = f"shards_{database.name}", "shards_postgres"
+        with running_shards(shards, spark):
             server.stop()
-            until(lambda: status(shards, away).error is not None, "an error in the status")
-            assert (status(shards, away).state, status(shards, away).part_of) == ("ready", "shards")
-            assert status(shards, here).error is None
+            until(lambda: status(shards, stopped_shard).error is not None, "an error in the status")
+            assert (status(shards, stopped_shard).state, status(shards, stopped_shard).part_of) == ("ready", "shards")
+            assert status(shards, running_shard).error is None
             database.execute("INSERT INTO orders VALUES (2, 'b')")
             until(lambda: shards.home.live(spark).table("shards.orders").count() == 3, "the row of the other")
-            with pytest.raises(TransientError, match=f"source {away} has come to") as behind:
-                shards.home.live(spark, as_of=now(database), wait=4)
-            assert here not in behind.value.message
+            with pytest.raises(TransientError, match=f"source {stopped_shard} has reached") as caught:
+                shards.home.live(spark, as_of=server_time(database), wait=4)
+            assert running_shard not in caught.value.message
             equal = {verdict.source: verdict.equal for verdict in shards.home.verify(spark, "shards")}
-            assert equal == {here: True, away: False}
+            assert equal == {running_shard: True, stopped_shard: False}
             report = shards.home.check("shards")
             assert (report.ready, [f.object for f in report.findings if f.level == "error"]) == (
                 False,
                 ["shard postgres: connection"],
             )
-        with pytest.raises(TransientError, match=f"source {away} is not gone yet") as kept:
+        with pytest.raises(TransientError, match=f"source {stopped_shard} is not dropped yet") as caught:
             shards.home.drop("shards")
-        assert "penstock drop shards --force" in kept.value.hint
-        assert [(r.name, r.state) for r in shards.catalog.sources()] == [(away, SourceState.DROPPING)]
+        assert "penstock drop shards --force" in caught.value.hint
+        assert [(r.name, r.state) for r in shards.catalog.sources()] == [(stopped_shard, SourceState.DROPPING)]
         server.start()
         assert shards.home.recover() == []
         assert (shards.catalog.sources(), shards.upstream()) == ([], set())

@@ -1,4 +1,4 @@
-"""Turns: many tables, a few at a time, and none waits for one that takes long."""
+"""Turns: many tables, a few at a time, and none waits for a slow one."""
 
 from __future__ import annotations
 
@@ -18,69 +18,69 @@ def stop() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_each_has_its_turn_and_few_are_at_work_at_a_time(stop: threading.Event) -> None:
+def test_each_item_has_its_turn_and_few_run_at_a_time(stop: threading.Event) -> None:
     turns = Turns[int]("turns", stop)
-    lock, most, now, done = threading.Lock(), 0, 0, list[int]()
+    lock, most_running, running, done = threading.Lock(), 0, 0, list[int]()
 
-    def work(thing: int) -> None:
-        nonlocal most, now
+    def work(item: int) -> None:
+        nonlocal most_running, running
         with lock:
-            now += 1
-            most = max(most, now)
+            running += 1
+            most_running = max(most_running, running)
         with lock:
-            now -= 1
-            done.append(thing)
+            running -= 1
+            done.append(item)
 
     turns.round(work, range(50))
     assert sorted(done) == list(range(50))
-    assert most <= 2
+    assert most_running <= 2
     turns.shut_down()
 
 
-def test_one_that_takes_long_keeps_nobody_waiting_and_is_not_begun_twice(stop: threading.Event) -> None:
+def test_slow_item_does_not_block_others_and_is_not_started_twice(stop: threading.Event) -> None:
     turns = Turns[str]("turns", stop, long_seconds=0.05)
-    released, begun = threading.Event(), list[str]()
+    released, started = threading.Event(), list[str]()
 
-    def work(thing: str) -> None:
-        begun.append(thing)
-        if thing.startswith("slow"):
+    def work(item: str) -> None:
+        started.append(item)
+        if item.startswith("slow"):
             assert released.wait(PATIENCE)
 
     turns.round(work, ["slow 1", "slow 2", "slow 3", "a", "b"])
-    assert begun == ["slow 1", "slow 2", "slow 3", "a", "b"]
+    assert started == ["slow 1", "slow 2", "slow 3", "a", "b"]
     turns.round(work, ["slow 1", "a"])
-    assert begun[5:] == ["a"]
+    assert started[5:] == ["a"]
     released.set()
 
     def next_turn() -> bool:
         turns.round(work, ["slow 1"])
-        return "slow 1" in begun[5:]
+        return "slow 1" in started[5:]
 
-    until(next_turn, "its next turn, when it is done")
+    until(next_turn, "the next turn of the slow item")
     turns.shut_down()
 
 
-def test_an_error_is_raised_when_all_had_their_turn(stop: threading.Event) -> None:
+def test_error_is_raised_after_all_items_had_their_turn(stop: threading.Event) -> None:
     turns = Turns[int]("turns", stop, long_seconds=0.05)
     released, done = threading.Event(), list[int]()
 
-    def work(thing: int) -> None:
-        if thing == 1:
+    def work(item: int) -> None:
+        if item == 1:
             assert released.wait(PATIENCE)
-        if thing < 2:
-            raise ValueError(thing)
-        done.append(thing)
+        if item < 2:
+            raise ValueError(item)
+        done.append(item)
 
     with pytest.raises(ValueError, match="0"):
         turns.round(work, [0, 1, 2, 3])
     assert done == [2, 3]
     released.set()
     turns.shut_down()
-    with pytest.raises(ValueError, match="1"):  # that of the one that took long comes at the end of the next round
+    with pytest.raises(ValueError, match="1"):  # the error of the slow item is raised at the end of the next round
         turns.round(work, [])
 
 
-def test_nothing_is_begun_when_it_stops(stop: threading.Event) -> None:
+def test_nothing_is_started_after_stop(stop: threading.Event) -> None:
     turns, done = Turns[int]("turns", stop), list[int]()
     stop.set()
     turns.round(done.append, [1, 2])

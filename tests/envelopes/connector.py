@@ -1,8 +1,8 @@
-"""A database and Debezium's connector, in plain Python: what happens upstream, and how it gets into a topic.
+"""A database and Debezium's connector, in plain Python: the changes upstream, and how they are written to a topic.
 
-The connector writes what happened in order, and now and then starts anew from somewhere before (a replay). So what a
-table holds follows from the numbers of events alone: *exactly* it is, per key, the event with the highest number that
-was written so far; *by upsert* the one that was written last. The envelope does not see these numbers.
+The connector writes changes in order, and now and then restarts from an earlier point (a replay). So the contents of a
+table follow from the numbers of events alone: *exactly once* it is, per key, the event with the highest number that
+was written so far; *by upsert* the event that was written last. The envelope does not see these numbers.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Event:
     @property
     def images(self) -> list[tuple[int, Any]]:
         before, after = self.value["before"], self.value["after"]
-        made = {"u": [(Image.BEFORE, before), (Image.UPDATED, after)], "d": [(Image.DELETED, before)]}
-        return [(int(kind), image) for kind, image in made.get(self.value["op"], [(Image.INSERTED, after)])]
+        images_by_op = {"u": [(Image.BEFORE, before), (Image.UPDATED, after)], "d": [(Image.DELETED, before)]}
+        return [(int(kind), image) for kind, image in images_by_op.get(self.value["op"], [(Image.INSERTED, after)])]
 
 
 class Database:
-    """A table upstream and its log: transactions that run side by side, COPY, keys that change."""
+    """A table upstream and its log: concurrent transactions, COPY, changed keys."""
 
     def __init__(self, random: Random, topic: int) -> None:
         self.random, self.topic = random, topic
@@ -70,28 +70,28 @@ class Database:
 
     def _transact(self) -> None:
         self.time += self.random.randint(0, 2)
-        begun = self.at - self.random.randint(0, 190)  # it ran beside the one before
+        start = self.at - self.random.randint(0, 190)  # it overlaps with the previous one
         for number in range(self.random.randint(1, 4)):
-            self._change(self._place(self.at + number if self.mysql else begun + number * 10, 0))
+            self._change(self._place(self.at + number if self.mysql else start + number * 10, 0))
         self.commit = self.at = self.at + 100
 
     def _change(self, place: dict[str, Any]) -> None:
         ids = sorted(self.rows)
         free = [id_ for id_ in range(7) if id_ not in self.rows]
-        what = self.random.choice(["add", "add", "change", "change", "change", "take", "move"])
-        if what == "add" and free:
-            for number, id_ in enumerate(free[: self.random.randint(1, 3)]):  # COPY: several at one place
+        action = self.random.choice(["add", "add", "change", "change", "change", "take", "move"])
+        if action == "add" and free:
+            for number, id_ in enumerate(free[: self.random.randint(1, 3)]):  # COPY: several rows at one position
                 self.rows[id_] = self.random.randint(0, 999)
                 self._log("c", id_, None, self.rows[id_], {**place, "row": number if self.mysql else None})
-        elif ids and what != "add":
+        elif ids and action != "add":
             id_ = self.random.choice(ids)
             old, n = self.rows.pop(id_), self.random.randint(0, 999)
-            if what == "change" or (what == "move" and not free):
+            if action == "change" or (action == "move" and not free):
                 self.rows[id_] = n
                 self._log("u", id_, old, n, place)
             else:
                 self._log("d", id_, old, None, place)
-                if what == "move":
+                if action == "move":
                     self.rows[free[0]] = old
                     self._log("c", free[0], None, old, place)
 
@@ -109,22 +109,22 @@ class Database:
 
 @dataclass
 class DebeziumBatch(Batch):
-    """What is read at once of a topic that Debezium wrote; `table` is the one by upsert."""
+    """One batch of a topic written by Debezium; `table` is the upsert result."""
 
-    exactly: Table = field(default_factory=dict)
+    exactly_once: Table = field(default_factory=dict)
     images: list[tuple[int, Any]] = field(default_factory=list)
-    """Of events that were never written before."""
+    """Images of events that were never written before."""
 
 
 def debezium_topic(random: Random, topic: int, batches: int) -> list[DebeziumBatch]:
-    """Write a topic of records, with replays, tombstones, and messages that must be refused."""
+    """Write a topic of records, with replays, tombstones, and messages that must be rejected."""
     events = Database(random, topic).events
     delivered = _deliveries(random, len(events))
     cuts = sorted(random.randint(0, len(delivered)) for _ in range(batches - 1))
     writer = _Writer(random, topic, random.randint(1, 3), defaultdict(int))
     upserted: Table = {}
     written: set[int] = set()
-    made = []
+    result = []
     for tick, (start, end) in enumerate(zip([0, *cuts], [*cuts, len(delivered)], strict=True)):
         batch = DebeziumBatch()
         for at in delivered[start:end]:
@@ -133,9 +133,9 @@ def debezium_topic(random: Random, topic: int, batches: int) -> list[DebeziumBat
             batch.images += events[at].images if at not in written else []
             written.add(at)
         batch.table = _present(upserted)
-        batch.exactly = _present({(topic, events[at].id): events[at].value["after"] for at in sorted(written)})
-        made.append(batch)
-    return made
+        batch.exactly_once = _present({(topic, events[at].id): events[at].value["after"] for at in sorted(written)})
+        result.append(batch)
+    return result
 
 
 def _present(rows: Table) -> Table:
@@ -143,7 +143,7 @@ def _present(rows: Table) -> Table:
 
 
 def _deliveries(random: Random, count: int) -> list[int]:
-    """Return numbers of events as they are written: in order, but that the connector goes back now and then."""
+    """Return event numbers as written: in order, but with occasional jumps back."""
     order, at = [], 0
     while at < count:
         order.append(at)
@@ -155,7 +155,7 @@ def _deliveries(random: Random, count: int) -> list[int]:
 
 @dataclass
 class _Writer:
-    """Puts events into partitions, by their key."""
+    """Writes events to partitions by key."""
 
     random: Random
     topic: int
@@ -166,9 +166,9 @@ class _Writer:
         key = {"topic": self.topic, "id": event.id}
         chance = self.random.random()
         if chance < 0.04:
-            batch.refused.add(self._put(batch, tick, event, None, event.value))
+            batch.rejected.add(self._put(batch, tick, event, None, event.value))
         elif chance < 0.08:
-            batch.refused.add(self._put(batch, tick, event, key, None, "it is corrupt"))
+            batch.rejected.add(self._put(batch, tick, event, key, None, "it is corrupt"))
         self._put(batch, tick, event, key, event.value)
         if event.value["op"] == "d":
             self._put(batch, tick, event, key, None)
@@ -180,4 +180,4 @@ class _Writer:
         message = Message(key, value, partition, self.offsets[partition], tick, problem)
         self.offsets[partition] += 1
         batch.messages.append(message)
-        return message.place
+        return message.location

@@ -1,4 +1,4 @@
-"""The state of ENVELOPE DEBEZIUM: its size, its text, and that facts can be added up in any portions."""
+"""The state of ENVELOPE DEBEZIUM: its size, its serialization, and that merging is associative."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def digest(number: int) -> str:
 
 
 def after(updates: int, batch: int) -> DebeziumState:
-    """Return the state after so many updates of the keys, one after the other, of one partition."""
+    """Return the state after a number of updates of the keys of one partition, in order."""
     state = DebeziumState()
     for start in range(0, updates, batch):
         end = min(start + batch, updates)
@@ -34,13 +34,13 @@ def after(updates: int, batch: int) -> DebeziumState:
     return state
 
 
-def test_the_size_does_not_depend_on_the_number_of_updates() -> None:
+def test_state_size_does_not_depend_on_the_number_of_updates() -> None:
     few, many = after(10_000, 1_000), after(1_000_000, 1_000)
     assert few != many
     assert len(few.to_json()) == len(many.to_json())
 
 
-def test_the_size_after_real_records(spark: SparkSession) -> None:
+def test_state_size_after_real_records(spark: SparkSession) -> None:
     sizes = [len(state_of_updates(spark, updates).to_json()) for updates in (10_000, 200_000)]
     assert sizes[0] == sizes[1] < 1_000
 
@@ -78,7 +78,7 @@ def state_of_updates(spark: SparkSession, updates: int) -> DebeziumState:
     return state
 
 
-def test_facts_add_up_in_any_portions() -> None:
+def test_merging_progress_is_associative() -> None:
     random = Random(7)
     facts = [
         Progress(
@@ -94,11 +94,11 @@ def test_facts_add_up_in_any_portions() -> None:
         assert one.then(two).then(three) == one.then(two.then(three))
 
 
-def test_the_text_of_a_state_is_the_state() -> None:
+def test_state_round_trips_through_json() -> None:
     state = DebeziumState().then([(3, Progress(highest=position(1), latest=5)), (0, Progress(snapshot=""))])
     assert DebeziumState.from_json(state.to_json()) == state
-    assert state.snapshot_lasts
-    assert not state.then([(0, Progress(highest=position(2)))]).snapshot_lasts
+    assert state.has_open_snapshot
+    assert not state.then([(0, Progress(highest=position(2)))]).has_open_snapshot
 
 
 @pytest.mark.parametrize(
@@ -112,13 +112,13 @@ def test_the_text_of_a_state_is_the_state() -> None:
         '{"partitions":{"0":{"more":1}}}',
     ],
 )
-def test_what_is_no_state_is_not_read(text: str) -> None:
-    with pytest.raises(DefiniteError, match="cannot be read"):
+def test_invalid_state_is_rejected(text: str) -> None:
+    with pytest.raises(DefiniteError, match="could not parse"):
         DebeziumState.from_json(text)
 
 
-def test_within_a_snapshot_its_keys_are_needed(spark: SparkSession) -> None:
-    lasting = DebeziumState().then([(0, Progress(snapshot=""))])
+def test_keys_are_required_during_a_snapshot(spark: SparkSession) -> None:
+    open_snapshot = DebeziumState().then([(0, Progress(snapshot=""))])
     columns = f"key struct<topic:int,id:int>, value {RECORD}, tombstone boolean"
-    with pytest.raises(UsageError, match="begin from zero"):
-        debezium(spark.createDataFrame([], columns), debezium_shape(spark.createDataFrame([], columns)), lasting)
+    with pytest.raises(UsageError, match="Start over"):
+        debezium(spark.createDataFrame([], columns), debezium_shape(spark.createDataFrame([], columns)), open_snapshot)

@@ -17,7 +17,7 @@ KEY = {"topic": 0, "id": 1}
 INT = IntegerType()
 
 
-def test_rows_are_added(spark: SparkSession) -> None:
+def test_rows_are_appended(spark: SparkSession) -> None:
     messages = [
         Message(None, {"id": 1, "n": 1}, partition=1, offset=7, tick=3),
         Message(KEY, {"id": 1, "n": 1}, partition=0, offset=2**43, tick=3),
@@ -36,12 +36,12 @@ def test_rows_are_added(spark: SparkSession) -> None:
         (3, Image.INSERTED, 0, None)
     }
     assert {one["_committed_at"].timestamp() for one in images} == {NOON.timestamp()}
-    refused = {(one["partition"], one["offset"]): one["problem"] for one in result.refused.collect()}
-    assert "ENVELOPE UPSERT" in refused[2, 1]
-    assert refused[2, 2] == "it is corrupt"
-    assert "beyond" in refused[2**19, 3]
-    assert "beyond" in refused[2, 2**44]
-    assert len(refused) == 4
+    rejected = {(one["partition"], one["offset"]): one["problem"] for one in result.rejected.collect()}
+    assert "ENVELOPE UPSERT" in rejected[2, 1]
+    assert rejected[2, 2] == "it is corrupt"
+    assert "exceeds" in rejected[2**19, 3]
+    assert "exceeds" in rejected[2, 2**44]
+    assert len(rejected) == 4
 
 
 def test_images_have_the_columns_of_the_model(spark: SparkSession) -> None:
@@ -54,7 +54,7 @@ def test_images_have_the_columns_of_the_model(spark: SparkSession) -> None:
     ]
 
 
-def test_a_row_is_its_key_and_its_value(spark: SparkSession) -> None:
+def test_row_consists_of_key_and_value(spark: SparkSession) -> None:
     messages = [Message(KEY, {"id": 1, "n": 5}, offset=0), Message(KEY, None, offset=1)]
     read = frame(spark, messages)
     shape = keyed_shape(message_type(read, "key"), message_type(read, "value"))
@@ -67,7 +67,7 @@ def test_a_row_is_its_key_and_its_value(spark: SparkSession) -> None:
     ]
 
 
-def test_refusals_name_the_way_out(spark: SparkSession) -> None:
+def test_rejections_have_a_hint(spark: SparkSession) -> None:
     messages = [
         Message(None, {"id": 1, "n": 5}, offset=0),
         Message(None, None, offset=1),
@@ -77,16 +77,16 @@ def test_refusals_name_the_way_out(spark: SparkSession) -> None:
     ]
     read = frame(spark, messages)
     result = upsert(read, keyed_shape(message_type(read, "key"), message_type(read, "value")))
-    refused = {one["offset"]: one["problem"] for one in result.refused.collect()}
-    assert "write the topic with keys" in refused[0]
-    assert "write the topic with keys" in refused[1]
-    assert "'id'" in refused[2]
-    assert "two values" in refused[3]
-    assert set(refused) == {0, 1, 2, 3}
+    rejected = {one["offset"]: one["problem"] for one in result.rejected.collect()}
+    assert "write the topic with keys" in rejected[0]
+    assert "write the topic with keys" in rejected[1]
+    assert "'id'" in rejected[2]
+    assert "different values" in rejected[3]
+    assert set(rejected) == {0, 1, 2, 3}
     assert result.images.count() == 1
 
 
-def test_odd_names_are_columns(spark: SparkSession) -> None:
+def test_unusual_names_are_columns(spark: SparkSession) -> None:
     key, value = "struct<`a.b`:int>", "struct<`c``d`:int,`e f`:string>"
     read = frame(spark, [Message({"a.b": 1}, {"c`d": 2, "e f": "x"})], key, value)
     shape = keyed_shape(message_type(read, "key"), message_type(read, "value"))
@@ -95,20 +95,20 @@ def test_odd_names_are_columns(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "message"),
     [
-        (fields(id=INT), fields(id=LongType(), n=INT), "one type in keys"),
-        (fields(id=INT), fields(ID=INT), "takes for one"),
-        (fields(id=MapType(StringType(), INT)), fields(n=INT), "maps"),
+        (fields(id=INT), fields(id=LongType(), n=INT), "different types in keys"),
+        (fields(id=INT), fields(ID=INT), "same name in Spark"),
+        (fields(id=MapType(StringType(), INT)), fields(n=INT), "contains a map"),
         (fields(), fields(n=INT), "KEY FORMAT"),
     ],
 )
-def test_what_makes_no_table(key: StructType, value: StructType, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_invalid_key_and_value_are_rejected(key: StructType, value: StructType, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         keyed_shape(key, value)
 
 
-def test_a_shape_is_a_table_schema() -> None:
+def test_shape_gives_a_table_schema() -> None:
     shape: Shape = keyed_shape(fields(id=INT), fields(at=TimestampType(), tags=ArrayType(StringType())))
     schema = shape.schema(TableName("public", "t"))
     assert schema.columns.names == ["id", "at", "tags"]

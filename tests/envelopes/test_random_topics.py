@@ -1,4 +1,4 @@
-"""Random topics, many in one frame: tables and images against what plain Python says, wherever a batch ends."""
+"""Random topics, many in one frame: tables and images compared with a plain Python model, for any batch boundaries."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, Row, SparkSession
 from tests.envelopes.connector import RECORD, ROW, debezium_topic
-from tests.envelopes.topics import Batch, Table, frame, laid_over, upsert_topic
+from tests.envelopes.topics import Batch, Table, apply_images, frame, upsert_topic
 
 from penstock.envelopes import (
     DebeziumState,
     Enveloped,
-    broken,
+    contradictions,
     debezium,
     debezium_shape,
     debezium_upsert,
@@ -25,7 +25,7 @@ from penstock.envelopes import (
 )
 from penstock.envelopes.messages import message_type
 from penstock.model import TableName
-from penstock.spark.topics.changes import at_hand
+from penstock.sources.kafka.apply.changes import materialize
 from penstock.tables.contents import Contents, survey
 from penstock.tables.fold import fold
 from penstock.tables.small_fold import fold_small
@@ -33,7 +33,7 @@ from penstock.tables.small_fold import fold_small
 TOPICS = 110
 BATCHES = 3
 
-# Topics are drawn from one seed and share a frame, so that Spark runs few jobs: shrinking would tell nothing.
+# Topics are drawn from one seed and share a frame, so that Spark runs few jobs: shrinking would not help.
 random_topics = settings(
     max_examples=1,
     deadline=None,
@@ -46,18 +46,18 @@ def key_of(row: Any) -> tuple[int, int]:
     return row["topic"], row["id"]
 
 
-def refused(result: Enveloped) -> set[tuple[int, int]]:
-    found = result.refused.collect()
+def rejected_locations(result: Enveloped) -> set[tuple[int, int]]:
+    found = result.rejected.collect()
     assert len({(one["partition"], one["offset"]) for one in found}) == len(found)
     return {(one["partition"], one["offset"]) for one in found}
 
 
-def at_each_end(images: Iterable[Row], topics: Sequence[Sequence[Batch]], per_batch: int) -> None:
+def compare_after_each_batch(images: Iterable[Row], topics: Sequence[Sequence[Batch]], per_batch: int) -> None:
     """Compare the table with the reference after each batch."""
     images = list(images)
     table: Table = {}
     for number in range(BATCHES):
-        table = laid_over(table, [one for one in images if one["_lsn"] // per_batch == number], key_of)
+        table = apply_images(table, [one for one in images if one["_lsn"] // per_batch == number], key_of)
         expected = {key: n for topic in topics for key, n in topic[number].table.items()}
         assert table == expected
 
@@ -66,8 +66,8 @@ def all_messages(spark: SparkSession, topics: Sequence[Sequence[Batch]], **types
     return frame(spark, [one for topic in topics for batch in topic for one in batch.messages], **types)
 
 
-def all_refused(topics: Sequence[Sequence[Batch]]) -> set[tuple[int, int]]:
-    return {place for topic in topics for batch in topic for place in batch.refused}
+def all_rejected(topics: Sequence[Sequence[Batch]]) -> set[tuple[int, int]]:
+    return {location for topic in topics for batch in topic for location in batch.rejected}
 
 
 @random_topics
@@ -77,17 +77,17 @@ def test_upsert(spark: SparkSession, seed: int) -> None:
     messages = all_messages(spark, topics)
     shape = keyed_shape(message_type(messages, "key"), message_type(messages, "value"))
     result = upsert(messages, shape)
-    at_each_end(result.images.collect(), topics, 10)
-    assert refused(result) == all_refused(topics)
+    compare_after_each_batch(result.images.collect(), topics, 10)
+    assert rejected_locations(result) == all_rejected(topics)
     images, schema = result.images, shape.schema(TableName("public", "t"))
     rows = fold(images, schema, survey(images)).filter("NOT _gone").collect()
     expected = {key: n for topic in topics for key, n in topic[-1].table.items()}
     assert {key_of(row): row["n"] for row in rows} == expected
-    changes = at_hand(result, schema)
+    changes = materialize(result, schema)
     assert changes.few is not None
     few, _ = fold_small(changes.few, schema, Contents())
     assert {key_of(row): row["n"] for row in few.to_pylist() if not row["_gone"]} == expected
-    assert refused(changes.found) == all_refused(topics)
+    assert rejected_locations(changes.found) == all_rejected(topics)
 
 
 @random_topics
@@ -96,15 +96,15 @@ def test_debezium_upsert(spark: SparkSession, seed: int) -> None:
     topics = [debezium_topic(Random(f"{seed} {topic}"), topic, BATCHES) for topic in range(TOPICS)]
     messages = all_messages(spark, topics, value=RECORD)
     result = debezium_upsert(messages, debezium_shape(messages))
-    at_each_end(result.images.collect(), topics, 1)
-    assert refused(result) == all_refused(topics)
+    compare_after_each_batch(result.images.collect(), topics, 1)
+    assert rejected_locations(result) == all_rejected(topics)
 
 
 @random_topics
 @given(seed=st.integers(0, 2**32))
 def test_debezium(spark: SparkSession, seed: int) -> None:
     topics = [debezium_topic(Random(f"{seed} {topic}"), topic, BATCHES) for topic in range(TOPICS)]
-    state, every = DebeziumState(), list[Row]()
+    state, all_images = DebeziumState(), list[Row]()
     table: Table = {}
     for number in range(BATCHES):
         batches = [topic[number] for topic in topics]
@@ -112,24 +112,24 @@ def test_debezium(spark: SparkSession, seed: int) -> None:
         shape = debezium_shape(messages)
         result = debezium(messages, shape, state, rows_of(spark, table))
         images = result.images.collect()
-        few = at_hand(result, shape.schema(TableName("public", "t"))).few
+        few = materialize(result, shape.schema(TableName("public", "t"))).few
         assert few is not None
-        assert [place(one) for one in few.to_pylist()] == sorted(map(place, images))
-        table = laid_over(table, images, key_of)
-        assert table == {key: n for batch in batches for key, n in batch.exactly.items()}
+        assert [sort_key(one) for one in few.to_pylist()] == sorted(map(sort_key, images))
+        table = apply_images(table, images, key_of)
+        assert table == {key: n for batch in batches for key, n in batch.exactly_once.items()}
         assert counted((one["_image"], one["row"].asDict()) for one in images) == counted(
             image for batch in batches for image in batch.images
         )
-        assert refused(result) == {place for batch in batches for place in batch.refused}
-        every += images
+        assert rejected_locations(result) == {location for batch in batches for location in batch.rejected}
+        all_images += images
         state = DebeziumState.from_json(result.state.to_json())
         messages.unpersist()
-    assert broken(
-        spark.createDataFrame(every, result.images.schema), rows_of(spark, {}), debezium_shape(messages)
+    assert contradictions(
+        spark.createDataFrame(all_images, result.images.schema), rows_of(spark, {}), debezium_shape(messages)
     ).isEmpty()
 
 
-def place(image: Any) -> tuple[Any, ...]:
+def sort_key(image: Any) -> tuple[Any, ...]:
     return image["_lsn"], image["_ordinal"], image["_image"], *(image["row"][name] for name in ("topic", "id", "n"))
 
 

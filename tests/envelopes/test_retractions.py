@@ -1,4 +1,4 @@
-"""Changes that do not fit the table: found, named, and never counted below zero."""
+"""Changes that contradict the table are detected and reported, and no count falls below zero."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, MapType, StringType
 from tests.envelopes.topics import NOON, fields
 
-from penstock.envelopes import broken, keyed_shape
+from penstock.envelopes import contradictions, keyed_shape
 from penstock.model import Image
 
 SHAPE = keyed_shape(fields(**{"k.1": IntegerType()}), fields(n=IntegerType(), m=MapType(StringType(), IntegerType())))
@@ -20,19 +20,19 @@ IMAGES = (
 Change = tuple[Image, int, int | None]
 
 
-def found(spark: SparkSession, table: dict[int, int], *changes: Change) -> dict[int, str]:
-    """Lay changes over a table; return the problems by the number of the change, which is its offset in partition 1."""
+def problems_of(spark: SparkSession, table: dict[int, int], *changes: Change) -> dict[int, str]:
+    """Apply changes to a table; return the problems by the number of the change, which is its offset in partition 1."""
     images: list[Any] = []
     for number, (image, key, n) in enumerate(changes):
         images.append((number // 2, (1 << 44) + number, int(image), 0, NOON, None, (key, n, {"x": number})))
     frame = spark.createDataFrame(images, IMAGES)
     base = spark.createDataFrame([(key, n, {"y": 0}) for key, n in table.items()], SHAPE.columns)
-    rows = broken(frame, base, SHAPE).collect()
+    rows = contradictions(frame, base, SHAPE).collect()
     assert all((one["_lsn"], one["partition"]) == (one["offset"] // 2, 1) for one in rows)
     return {one["offset"]: one["problem"] for one in rows}
 
 
-def test_what_fits_is_not_broken(spark: SparkSession) -> None:
+def test_consistent_changes_are_accepted(spark: SparkSession) -> None:
     changes: list[Change] = [
         (Image.BEFORE, 1, 10),
         (Image.UPDATED, 1, 11),
@@ -42,22 +42,22 @@ def test_what_fits_is_not_broken(spark: SparkSession) -> None:
         (Image.DELETED, 3, None),
         (Image.DELETED, 2, 20),
     ]
-    assert found(spark, {1: 10, 2: 20, 4: 40}, *changes) == {}
+    assert problems_of(spark, {1: 10, 2: 20, 4: 40}, *changes) == {}
 
 
-def test_what_does_not_fit(spark: SparkSession) -> None:
+def test_contradicting_changes_are_reported(spark: SparkSession) -> None:
     changes: list[Change] = [
-        (Image.DELETED, 9, 1),  # never there
+        (Image.DELETED, 9, 1),  # never existed
         (Image.DELETED, 1, 10),
-        (Image.DELETED, 1, 10),  # gone by then
-        (Image.BEFORE, 2, 99),  # not as it is
+        (Image.DELETED, 1, 10),  # already deleted
+        (Image.BEFORE, 2, 99),  # differs from the current row
         (Image.UPDATED, 2, 21),
-        (Image.INSERTED, 2, 22),  # there already
-        (Image.DELETED, 3, None),  # its key alone
+        (Image.INSERTED, 2, 22),  # exists already
+        (Image.DELETED, 3, None),  # key only
     ]
-    problems = found(spark, {1: 10, 2: 20, 3: 30}, *changes)
+    problems = problems_of(spark, {1: 10, 2: 20, 3: 30}, *changes)
     assert set(problems) == {0, 2, 3, 5, 6}
     assert all("ENVELOPE DEBEZIUM UPSERT" in problem for problem in problems.values())
-    assert "not there" in problems[0] and "not there" in problems[2]
-    assert "not as it says" in problems[3] and "not as it says" in problems[6]
-    assert "there already" in problems[5]
+    assert "does not exist" in problems[0] and "does not exist" in problems[2]
+    assert "differs from the current row" in problems[3] and "differs from the current row" in problems[6]
+    assert "already exists" in problems[5]

@@ -1,6 +1,6 @@
-"""Random topics of rows by key, and what a table of them holds, in plain Python.
+"""Random topics of keyed rows, and the resulting tables, in plain Python.
 
-A topic is written in one order; where a message lands (partition, offset), and when it is read (tick), follows from
+A topic is written in one order; the location of a message (partition, offset), and when it is read (tick), follow from
 that. The reference knows the order of writing alone, and nothing of partitions, offsets and ticks.
 """
 
@@ -22,9 +22,9 @@ NOON = datetime.datetime(2026, 11, 16, 12, tzinfo=datetime.UTC)
 KEY = "struct<topic:int,id:int>"
 VALUE = "struct<id:int,n:int>"
 SPREAD = 8
-"""Partitions per topic: all topics are in one frame, so partition 8 and those after it are of the second one."""
+"""Partitions per topic: all topics are in one frame, so the second topic starts at partition 8."""
 
-Place = tuple[int, int]
+Location = tuple[int, int]
 Table = dict[Any, Any]
 
 
@@ -40,21 +40,21 @@ class Message:
     problem: str | None = None
 
     @property
-    def place(self) -> Place:
+    def location(self) -> Location:
         return self.partition, self.offset
 
 
 @dataclass
 class Batch:
-    """What is read at once: messages, the table after them, and where messages stand that must be refused."""
+    """One batch: messages, the table after them, and the locations of messages that must be rejected."""
 
     messages: list[Message] = field(default_factory=list)
     table: Table = field(default_factory=dict)
-    refused: set[Place] = field(default_factory=set)
+    rejected: set[Location] = field(default_factory=set)
 
 
 def fields(**kinds: DataType) -> StructType:
-    """Return the type of a key or value; what it has is known without a session."""
+    """Return the type of a key or value, without a Spark session."""
     return StructType([StructField(name, kind) for name, kind in kinds.items()])
 
 
@@ -68,8 +68,8 @@ def frame(spark: SparkSession, messages: Iterable[Message], key: str = KEY, valu
     return spark.createDataFrame(rows, f"{columns}, timestamp timestamp, problem string")
 
 
-def laid_over(table: Table, images: Iterable[Any], key: Any) -> Table:
-    """Return what a table holds after images, each by the key that `key` finds in its row."""
+def apply_images(table: Table, images: Iterable[Any], key: Any) -> Table:
+    """Return the table after applying images; `key` extracts the key of a row."""
     table = dict(table)
     for image in sorted(images, key=lambda one: (one["_lsn"], one["_ordinal"], one["_image"])):
         assert image["_image"] != Image.TRUNCATE
@@ -82,12 +82,12 @@ def laid_over(table: Table, images: Iterable[Any], key: Any) -> Table:
 
 
 def upsert_topic(random: Random, topic: int, batches: int) -> list[Batch]:
-    """Write a topic of rows: puts, tombstones, replays, and messages that must be refused."""
+    """Write a topic of rows: puts, tombstones, replays, and messages that must be rejected."""
     table: Table = {}
     offsets: dict[int, int] = defaultdict(int)
     written: list[tuple[int, int | None]] = []
     partitions = random.randint(1, 3)
-    made = []
+    result = []
     for number in range(batches):
         batch = Batch()
         if number and random.random() < 0.5:
@@ -96,8 +96,8 @@ def upsert_topic(random: Random, topic: int, batches: int) -> list[Batch]:
             for _ in range(random.randint(0, 5)):
                 _write_some(random, topic, tick, partitions, offsets, written, table, batch)
         batch.table = dict(table)
-        made.append(batch)
-    return made
+        result.append(batch)
+    return result
 
 
 def _write_some(
@@ -116,12 +116,12 @@ def _write_some(
         offsets[partition] += random.randint(1, 3)  # transaction markers and compaction leave holes
         batch.messages.append(message)
         if problem or key is None or (value is not None and value["id"] != key["id"]):
-            batch.refused.add(message.place)
+            batch.rejected.add(message.location)
 
     id_, n = random.randint(0, 4), random.randint(0, 999)
     key = {"topic": topic, "id": id_}
-    what = random.choices(["put", "gone", "again", "null key", "corrupt", "other id"], [60, 15, 10, 5, 5, 5])[0]
-    match what:
+    action = random.choices(["put", "gone", "again", "null key", "corrupt", "other id"], [60, 15, 10, 5, 5, 5])[0]
+    match action:
         case "null key":
             put(None, {"id": id_, "n": n}, id_)
         case "corrupt":
@@ -129,7 +129,7 @@ def _write_some(
         case "other id":
             put(key, {"id": id_ + 1, "n": n}, id_)
         case _:
-            again = written[-random.randint(1, 4) :] if what == "again" else [(id_, n if what == "put" else None)]
+            again = written[-random.randint(1, 4) :] if action == "again" else [(id_, n if action == "put" else None)]
             for one, value in again:
                 put({"topic": topic, "id": one}, None if value is None else {"id": one, "n": value}, one)
                 table[(topic, one)] = value

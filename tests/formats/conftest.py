@@ -1,4 +1,4 @@
-"""What tests of formats have in common."""
+"""Fixtures and helpers of the format tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def batch(messages: Sequence[bytes | None]) -> pa.Array:
 
 
 def decoded(resolved: ResolvedFormat, *messages: bytes | None, registry: Registry | None = None) -> Decoded:
-    """Decode messages, and see that rows and problems are well-formed and exclude each other."""
+    """Decode messages, and check that rows and problems are well-formed and exclude each other."""
     result = decode_batch(batch(messages), resolved, registry)
     result.rows.validate(full=True)
     assert result.rows.type == arrow_type(resolved)
@@ -37,37 +37,37 @@ def decoded(resolved: ResolvedFormat, *messages: bytes | None, registry: Registr
 
 
 def rows(resolved: ResolvedFormat, *messages: bytes | None, registry: Registry | None = None) -> list[Any]:
-    """Decode messages that are all fine."""
+    """Decode valid messages."""
     result = decoded(resolved, *messages, registry=registry)
     assert result.problems.null_count == len(messages), result.problems.to_pylist()
     return list(result.rows.to_pylist(maps_as_pydicts="strict"))
 
 
 def problem(resolved: ResolvedFormat, message: bytes, registry: Registry | None = None) -> str:
-    """Decode one message that is corrupt."""
+    """Decode one corrupt message; return its problem."""
     [text] = decoded(resolved, message, registry=registry).problems.to_pylist()
     assert text is not None
     return str(text)
 
 
 def avro(schema: Any) -> ResolvedFormat:
-    """Resolve a schema for messages that all have it, without a registry."""
+    """Resolve one schema for all messages, without a registry."""
     return resolve(AvroFormat(reader_schema=json.dumps(schema)))
 
 
 def encoded(schema: Any, value: Any) -> bytes:
-    """Encode with another implementation than ours."""
+    """Encode with fastavro."""
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(json.dumps(schema))), value)
     return out.getvalue()
 
 
 def framed(schema_id: int, payload: bytes) -> bytes:
-    """Put the schema id before a message, as serialisers for registries do."""
+    """Prepend the schema id to a message, as registry serializers do."""
     return b"\0" + schema_id.to_bytes(4, "big") + payload
 
 
 def record(*fields: Any, name: str = "shop.Order") -> dict[str, Any]:
-    """Make the schema of a record, of pairs of name and type or of whole fields."""
-    made = [one if isinstance(one, dict) else {"name": one[0], "type": one[1]} for one in fields]
-    return {"type": "record", "name": name, "fields": made}
+    """Return the schema of a record, from pairs of name and type or complete fields."""
+    field_schemas = [one if isinstance(one, dict) else {"name": one[0], "type": one[1]} for one in fields]
+    return {"type": "record", "name": name, "fields": field_schemas}

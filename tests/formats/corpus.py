@@ -1,6 +1,6 @@
-"""Corrupt messages of every format, by name; what each is told as stands in ``corpus.json``.
+"""Corrupt messages of every format, by name; the expected problems are in ``corpus.json``.
 
-``python -m tests.formats.corpus`` writes that file anew. Read the difference before you commit it.
+``python -m tests.formats.corpus`` rewrites that file. Review the diff before you commit it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from penstock.formats import (
     TextFormat,
     resolve,
 )
-from penstock.formats.decoding import decoder_for
-from penstock.formats.writers import Writers
+from penstock.formats.batch import decoder_for
+from penstock.formats.writer_schemas import WriterSchemas
 
 SNAPSHOT = Path(__file__).with_name("corpus.json")
-NOWHERE = {"url": "http://none:1"}
+UNREACHABLE = {"url": "http://none:1"}
 
 AVRO = record(
     ("id", "long"),
@@ -49,7 +49,7 @@ _PARTS = {
     "hash": b"hash",
 }  # fmt: skip
 _INCOMPATIBLE = record(("id", "string"))
-WRITERS: Writers = {
+WRITERS: WriterSchemas = {
     1: RegisteredSchema(kind="AVRO", text=json.dumps(AVRO)),
     2: RegisteredSchema(kind="AVRO", text=json.dumps(_INCOMPATIBLE)),
     3: RegisteredSchema(kind="PROTOBUF", text='syntax = "proto3";'),
@@ -59,7 +59,7 @@ WRITERS: Writers = {
 
 
 def _avro(**other: bytes) -> bytes:
-    """Make a message of which some fields have other bytes."""
+    """Return a message in which some fields have other bytes."""
     return framed(1, b"".join((_PARTS | other).values()))
 
 
@@ -85,7 +85,7 @@ CORRUPT: dict[str, tuple[str, bytes]] = {
     "schema of other types": ("AVRO", framed(2, encoded(_INCOMPATIBLE, {"id": "secret"}))),
     "schema of another kind": ("AVRO", framed(3, b"\x02")),
     "schema that cannot be read": ("AVRO", framed(4, b"\x02")),
-    "nothing behind the schema id": ("AVRO", framed(1, b"")),
+    "nothing after the schema id": ("AVRO", framed(1, b"")),
     "last byte cut off": ("AVRO", _avro()[:-1]),
     "cut off within a double": ("AVRO", _avro()[:-10]),
     "a byte too many": ("AVRO", _avro() + b"\0"),
@@ -93,7 +93,7 @@ CORRUPT: dict[str, tuple[str, bytes]] = {
     "varint without an end": ("AVRO", _avro(id=b"\xff" * 11)),
     "long beyond 64 bits": ("AVRO", _avro(id=b"\xff" * 9 + b"\x02")),
     "int beyond 32 bits": ("AVRO", _avro(n=b"\xff\xff\xff\xff\x7f")),
-    "union branch that is not there": ("AVRO", _avro(name=b"\x04")),
+    "unknown union branch": ("AVRO", _avro(name=b"\x04")),
     "negative union branch": ("AVRO", _avro(name=b"\x01")),
     "string longer than the message": ("AVRO", _avro(name=b"\x02\xfe\xff\x03secret")),
     "string of negative length": ("AVRO", _avro(name=b"\x02\x03secret")),
@@ -102,10 +102,10 @@ CORRUPT: dict[str, tuple[str, bytes]] = {
     "string with an overlong slash": ("AVRO", _avro(name=b"\x02\x04\xc0\xaf")),
     "decimal with too many digits": ("AVRO", _avro(price=b"\x08\x7f\xff\xff\xff")),
     "decimal of 20 bytes": ("AVRO", _avro(price=b"\x28" + b"\x7f" * 20)),
-    "enum symbol that is not there": ("AVRO", _avro(state=b"\x04")),
+    "unknown enum symbol": ("AVRO", _avro(state=b"\x04")),
     "array of more items than bytes": ("AVRO", _avro(tags=b"\xfe\xff\xff\xff\x0f")),
     "array of a billion nulls": ("AVRO", _avro(nulls=b"\x80\xa8\xd6\xb9\x07\x00")),
-    "array whose count has no opposite": ("AVRO", _avro(tags=b"\xff" * 9 + b"\x01\x00")),
+    "array whose count cannot be negated": ("AVRO", _avro(tags=b"\xff" * 9 + b"\x01\x00")),
     "map key that is not UTF-8": ("AVRO", _avro(attributes=b"\x02\x02\xff\x02\x00")),
     "boolean that is 2": ("AVRO", _avro(ok=b"\x02")),
     "timestamp beyond all times": ("AVRO", _avro(at=b"\xfe" + b"\xff" * 8 + b"\x01")),
@@ -121,13 +121,13 @@ CORRUPT: dict[str, tuple[str, bytes]] = {
     "varint of eleven bytes": ("PROTOBUF", b"\x08" + b"\xff" * 10 + b"\x01"),
     "packed numbers that end too early": ("PROTOBUF", b"\x22\x02\x01\x80"),
     "group without an end": ("PROTOBUF", b"\xdb\x3e\x08\x01"),
-    "end of no group": ("PROTOBUF", b"\xdc\x3e"),
+    "end of a group without a start": ("PROTOBUF", b"\xdc\x3e"),
     "time with nanoseconds": ("PROTOBUF", _order(at={"seconds": 1, "nanos": 1})),
     "time beyond the year 9999": ("PROTOBUF", _order(at={"seconds": 2**60})),
     "required field missing": ("PROTOBUF2", b"\x10\x01"),
     "empty text": ("JSON", b""),
     "half an object": ("JSON", b'{"id": 7, "s": "secret'),
-    "text behind the object": ("JSON", b'{"id": 7} {"id": 8}'),
+    "text after the object": ("JSON", b'{"id": 7} {"id": 8}'),
     "byte order mark": ("JSON", b"\xef\xbb\xbf{}"),
     "array where an object is expected": ("JSON", b"[1]"),
     "number beyond 64 bits": ("JSON", b'{"id": 9223372036854775808}'),
@@ -143,21 +143,21 @@ CORRUPT: dict[str, tuple[str, bytes]] = {
     "invalid UTF-8": ("JSON", b'{"s": "\xff"}'),
     "half a surrogate pair": ("JSON", b'{"s": "\\ud800"}'),
     "control character": ("JSON", b'{"s": "a\x01"}'),
-    "escape that is none": ("JSON", b'{"s": "\\x41"}'),
+    "invalid escape": ("JSON", b'{"s": "\\x41"}'),
     "leading zero": ("JSON", b'{"id": 01}'),
     "NaN": ("JSON", b'{"x": NaN}'),
     "single quotes": ("JSON", b"{'id': 1}"),
     "comma at the end": ("JSON", b'{"id": 1,}'),
-    "day that is not there": ("JSON", b'{"day": "2023-02-29"}'),
+    "nonexistent day": ("JSON", b'{"day": "2023-02-29"}'),
     "time without a zone": ("JSON", b'{"at": "2023-02-28T00:00:00"}'),
     "nested too deeply": ("JSON", b'{"more": ' + b"[" * 500 + b"]" * 500 + b"}"),
     "too few fields": ("CSV", b"7,x"),
     "too many fields": ("CSV", b"7,x,true,1.5,secret"),
     "quote without an end": ("CSV", b'7,"secret,true,1.5'),
-    "text behind a quote": ("CSV", b'7,"a"b,true,1.5'),
+    "text after a quote": ("CSV", b'7,"a"b,true,1.5'),
     "quote within a field": ("CSV", b'7,a"b,true,1.5'),
-    "no number": ("CSV", b"secret,x,true,1.5"),
-    "no boolean": ("CSV", b"7,x,secret,1.5"),
+    "not a number": ("CSV", b"secret,x,true,1.5"),
+    "not a boolean": ("CSV", b"7,x,secret,1.5"),
     "two lines": ("CSV", b"7,x,true,1.5\n8,y,false,2.5"),
     "field that is not UTF-8": ("CSV", b"7,\xff,true,1.5"),
     "Latin-1": ("TEXT", "é".encode("latin-1")),
@@ -167,7 +167,7 @@ CORRUPT: dict[str, tuple[str, bytes]] = {
 
 def formats() -> dict[str, ResolvedFormat]:
     """Return the format of each group."""
-    avro = AvroFormat.model_validate({"reader_schema": json.dumps(AVRO), "registry": NOWHERE})
+    avro = AvroFormat.model_validate({"reader_schema": json.dumps(AVRO), "registry": UNREACHABLE})
     columns = "id BIGINT, s STRING, x DOUBLE, d DECIMAL(5,2), day DATE, at TIMESTAMP"
     return {
         "AVRO": resolve(avro),
@@ -179,16 +179,16 @@ def formats() -> dict[str, ResolvedFormat]:
     }
 
 
-def told() -> dict[str, str | None]:
-    """Decode each group as one batch; return what is told of each message."""
+def problems_by_name() -> dict[str, str | None]:
+    """Decode each group as one batch; return the problem of each message."""
     result: dict[str, str | None] = {}
     for group, resolved in formats().items():
         names = [name for name, (of, _) in CORRUPT.items() if of == group]
-        writers = WRITERS if resolved.framed else {}
+        writers = WRITERS if resolved.is_framed else {}
         problems = decoder_for(resolved, writers).decode(batch([CORRUPT[name][1] for name in names])).problems
         result |= dict(zip(names, problems.to_pylist(), strict=True))
     return {name: result[name] for name in CORRUPT}
 
 
 if __name__ == "__main__":
-    SNAPSHOT.write_text(json.dumps(told(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    SNAPSHOT.write_text(json.dumps(problems_by_name(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

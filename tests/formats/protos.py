@@ -1,4 +1,4 @@
-"""Protobuf messages made by Google's own implementation, from text that protoc compiled."""
+"""Protobuf messages of Google's implementation, from schemas compiled by protoc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Avro: what another implementation wrote is read as it was meant, whatever schema it was written with."""
+"""Avro: messages written by fastavro are decoded correctly, whatever their writer schema."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.formats.conftest import avro, batch, decoded, encoded, framed, proble
 
 from penstock.errors import DefiniteError
 from penstock.formats import AvroFormat, RegisteredSchema, resolve
-from penstock.formats.decoding import decoder_for
+from penstock.formats.batch import decoder_for
 
 NOON = datetime(2024, 2, 29, 12, 0, 0, 123000, tzinfo=UTC)
 
@@ -59,7 +59,7 @@ TYPES: list[tuple[Any, Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "value", "expected", "column"), TYPES, ids=lambda one: str(one)[:40])
-def test_every_type_is_read_as_it_was_written(schema: Any, value: Any, expected: Any, column: str) -> None:
+def test_every_type_round_trips(schema: Any, value: Any, expected: Any, column: str) -> None:
     whole = record(("f", schema), ("after", "int"))
     resolved = avro(whole)
     assert str(resolved.physical_type.field("f").type) == column
@@ -77,24 +77,24 @@ def test_nested_records_arrays_of_records_and_negative_block_counts() -> None:
     schema = record(("items", {"type": "array", "items": item}), ("first", ["null", "shop.Item"]))
     value = {"items": [{"sku": "a", "tags": []}, {"sku": "b", "tags": ["x", "y"]}], "first": {"sku": "c", "tags": []}}
     assert rows(avro(schema), encoded(schema, value)) == [value]
-    # A block may tell its size in bytes: then its count is negative.
+    # A block may give its size in bytes: then its count is negative.
     numbers = record(("a", {"type": "array", "items": "int"}))
     assert rows(avro(numbers), b"\x03\x04\x02\x04\x00") == [{"a": [1, 2]}]
 
 
-def test_a_schema_that_is_no_record_is_one_column() -> None:
+def test_schema_without_a_record_is_one_column() -> None:
     assert rows(avro("string"), b"\x04hi") == [{"value": "hi"}]
     assert rows(avro(["null", "long"]), b"\x00", b"\x02\x0a") == [{"value": None}, {"value": 5}]
 
 
-def test_a_nullable_record_at_the_top_is_the_record() -> None:
+def test_nullable_top_level_record_is_the_record() -> None:
     schema = ["null", record(("a", "int"))]
     assert rows(avro(schema), b"\x00", b"\x02\x0a") == [None, {"a": 5}]
 
 
-def test_recursive_schemas_are_refused_with_the_name() -> None:
+def test_recursive_schemas_are_rejected_by_name() -> None:
     node = record(("next", ["null", "shop.Node"]), name="shop.Node")
-    with pytest.raises(DefiniteError, match=r"shop\.Node holds itself") as caught:
+    with pytest.raises(DefiniteError, match=r"shop\.Node is recursive") as caught:
         avro(node)
     assert "BYTES" in caught.value.hint
 
@@ -107,13 +107,13 @@ def read(reader: Any, writer: Any, value: Any, references: tuple[tuple[str, str]
     resolved = resolve(
         AvroFormat.model_validate({"reader_schema": json.dumps(reader), "registry": {"url": "http://none:1"}})
     )
-    known = {9: RegisteredSchema(kind="AVRO", text=json.dumps(writer), references=references, id=9)}
-    result = decoder_for(resolved, known).decode(batch([framed(9, encoded(writer, value))]))
+    writers = {9: RegisteredSchema(kind="AVRO", text=json.dumps(writer), references=references, id=9)}
+    result = decoder_for(resolved, writers).decode(batch([framed(9, encoded(writer, value))]))
     [row], [text] = result.rows.to_pylist(maps_as_pydicts="strict"), result.problems.to_pylist()
     return row, text
 
 
-def test_fields_are_matched_by_name_and_alias_passed_over_and_filled_in() -> None:
+def test_fields_are_matched_by_name_and_alias_skipped_or_defaulted() -> None:
     writer = record(
         ("gone", {"type": "map", "values": {"type": "array", "items": "string"}}), ("b", "int"), ("old", "int")
     )
@@ -129,7 +129,7 @@ def test_fields_are_matched_by_name_and_alias_passed_over_and_filled_in() -> Non
     assert row == {"new": 3, "c": ["x", "yy"], "b": 2, "d": None, "e": "Q"}
 
 
-def test_a_recursive_field_that_the_reader_does_not_have_is_passed_over() -> None:
+def test_recursive_field_not_in_the_reader_schema_is_skipped() -> None:
     node = record(("next", ["null", "shop.Node"]), name="shop.Node")
     writer = record(("tree", node), ("a", "int"))
     assert read(record(("a", "int")), writer, {"tree": {"next": {"next": None}}, "a": 5}) == ({"a": 5}, None)
@@ -165,7 +165,7 @@ def test_promotions_keep_the_value(writer: Any, reader: Any, value: Any, expecte
     [
         ("string", "int", "x", 'field "f": string in the message, expected int'),
         (["null", "int"], "int", None, 'field "f": null in the message, expected int'),
-        ("long", "double", 2**53 + 1, 'field "f": a whole number that the floating-point column cannot hold exactly'),
+        ("long", "double", 2**53 + 1, 'field "f": integer cannot be represented exactly in a floating-point column'),
         ("long", logical("long", "timestamp-micros"), 5, 'field "f": long in the message, expected timestamp-micros'),
         (
             logical("bytes", "decimal", precision=9, scale=2),
@@ -177,11 +177,11 @@ def test_promotions_keep_the_value(writer: Any, reader: Any, value: Any, expecte
             logical("bytes", "decimal", precision=9, scale=2),
             logical("bytes", "decimal", precision=4, scale=2),
             Decimal("1234567.25"),
-            'field "f": a number does not fit DECIMAL(4,2)',
+            'field "f": value does not fit in DECIMAL(4,2)',
         ),
     ],
 )
-def test_what_cannot_be_resolved_names_the_field(writer: Any, reader: Any, value: Any, reason: str) -> None:
+def test_incompatible_field_is_named(writer: Any, reader: Any, value: Any, reason: str) -> None:
     row, text = read(record(("f", reader)), record(("f", writer)), {"f": value})
     assert row is None
     assert text is not None
@@ -189,18 +189,18 @@ def test_what_cannot_be_resolved_names_the_field(writer: Any, reader: Any, value
     assert "schema id 9" in text
 
 
-def test_a_field_without_a_counterpart_and_default_is_named() -> None:
+def test_missing_field_without_a_default_is_named() -> None:
     row, text = read(record(("a", "int"), ("b", "int")), record(("a", "int")), {"a": 1})
     assert row is None
-    assert text == 'AVRO: field "b": not in the writer\'s schema, and without a default (schema id 9, 6 bytes)'
+    assert text == 'AVRO: field "b": not in the writer schema, and without a default (schema id 9, 6 bytes)'
 
 
-def test_branches_that_can_be_read_are_read_beside_those_that_cannot() -> None:
+def test_compatible_union_branches_are_read_despite_incompatible_ones() -> None:
     reader, writer = record(("f", ["null", "int"])), record(("f", ["null", "int", "string"]))
     assert read(reader, writer, {"f": 5}) == ({"f": 5}, None)
     row, text = read(reader, writer, {"f": "x"})
     assert row is None
-    assert "no member of the union takes it" in str(text)
+    assert "matches no member of the union" in str(text)
 
 
 # -- corrupt messages ----------------------------------------------------------------------------------------------
@@ -227,8 +227,8 @@ def orders() -> list[dict[str, Any]]:
     ]
 
 
-def strictly(message: bytes) -> Any:
-    """Read with the other implementation; None if it fails or leaves bytes."""
+def read_by_fastavro(message: bytes) -> Any:
+    """Read with fastavro; return None if it fails or leaves bytes."""
     source = BytesIO(message)
     try:
         found = fastavro.schemaless_reader(source, fastavro.parse_schema(json.loads(json.dumps(ORDER))), None)
@@ -237,34 +237,34 @@ def strictly(message: bytes) -> Any:
     return found if source.tell() == len(message) else None
 
 
-def test_mutants_are_read_as_another_implementation_reads_them_or_are_problems() -> None:
-    """Flip, cut and put in bytes: what we take is what others take, and nothing is taken that they refuse."""
-    chance = random.Random(7)
+def test_mutants_decode_as_in_fastavro_or_are_problems() -> None:
+    """Flip, truncate and insert bytes: decoded rows equal fastavro's, and messages that it rejects are problems."""
+    rng = random.Random(7)
     originals = [encoded(ORDER, one) for one in orders()]
     mutants = []
     for original in originals * 40:
-        at = chance.randrange(len(original))
-        kind = chance.randrange(3)
-        flipped = original[:at] + bytes([original[at] ^ 1 << chance.randrange(8)]) + original[at + 1 :]
-        mutants.append([flipped, original[:at], original[:at] + chance.randbytes(1) + original[at:]][kind])
+        at = rng.randrange(len(original))
+        kind = rng.randrange(3)
+        flipped = original[:at] + bytes([original[at] ^ 1 << rng.randrange(8)]) + original[at + 1 :]
+        mutants.append([flipped, original[:at], original[:at] + rng.randbytes(1) + original[at:]][kind])
     result = decoded(avro(ORDER), *originals, *mutants)
     found = result.rows.to_pylist()
     assert found[: len(originals)] == orders()
-    told = result.problems.to_pylist()[len(originals) :]
-    for mutant, row, text in zip(mutants, found[len(originals) :], told, strict=True):
+    problems = result.problems.to_pylist()[len(originals) :]
+    for mutant, row, text in zip(mutants, found[len(originals) :], problems, strict=True):
         if text is None:
-            assert repr(row) == repr(strictly(mutant))  # NaN is not equal to itself
+            assert repr(row) == repr(read_by_fastavro(mutant))  # NaN is not equal to itself
         else:
-            other = strictly(mutant)
-            stricter = ("branch -", "boolean that", "32 bits", "64 bits", "items announced", "negative", "UTF-8")
+            other = read_by_fastavro(mutant)
+            stricter = ("branch -", "boolean is", "32 bits", "64 bits", "items does not fit", "negative", "UTF-8")
             assert other is None or any(words in text for words in stricter), text
-    assert sum(text is not None for text in told) > 500
+    assert sum(text is not None for text in problems) > 500
 
 
-def test_sliced_and_chunked_columns_are_read_where_they_begin() -> None:
+def test_sliced_and_chunked_columns_are_decoded() -> None:
     resolved = avro(record(("a", "string")))
     column = batch([b"\x02x", None, b"\x02y", b"\x02z"])
     whole = pa.chunked_array([column.slice(1, 2), column.slice(3)])
     assert decoder_for(resolved, {}).decode(whole).rows.to_pylist() == [None, {"a": "y"}, {"a": "z"}]
-    assert problem(resolved, b"") == 'AVRO: field "a": the message ends within the value, at byte 0 (0 bytes)'
+    assert problem(resolved, b"") == 'AVRO: field "a": message is truncated at byte 0 (0 bytes)'
     assert rows(resolved) == []

@@ -25,22 +25,22 @@ def test_fields_quotes_and_line_ends() -> None:
     ]
 
 
-def test_other_characters_and_a_count_of_columns() -> None:
+def test_custom_delimiter_and_column_count() -> None:
     resolved = resolve(CsvFormat(columns=2, delimiter=";", quote="'"))
     assert rows(resolved, b"a,b;'c;d'") == [{"column1": "a,b", "column2": "c;d"}]
     assert problem(resolved, b"a") == "CSV: 1 fields, expected 2 (1 byte)"
 
 
 @pytest.mark.parametrize(("delimiter", "quote"), [("é", '"'), (",,", '"'), ("\n", '"'), ('"', '"'), ("", '"')])
-def test_characters_that_cannot_part_fields_are_refused(delimiter: str, quote: str) -> None:
+def test_invalid_delimiter_or_quote_is_rejected(delimiter: str, quote: str) -> None:
     with pytest.raises(UsageError, match="two different ASCII characters"):
         CsvFormat(columns=1, delimiter=delimiter, quote=quote)
 
 
 def test_columns_of_csv_are_flat_and_named() -> None:
-    with pytest.raises(UsageError, match="not read from text"):
+    with pytest.raises(UsageError, match="cannot be parsed from text"):
         resolve(CsvFormat(columns="a ARRAY<INT>"))
-    with pytest.raises(UsageError, match="have names"):
+    with pytest.raises(UsageError, match="must have names"):
         resolve(CsvFormat(columns="BIGINT"))
 
 

@@ -1,4 +1,4 @@
-"""A reader schema grows at its end, and in no other way."""
+"""A reader schema only gains fields at its end."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tests.formats.conftest import batch, encoded, framed, record
 from tests.formats.protos import in_base64
 
 from penstock.errors import UsageError
-from penstock.formats import AvroFormat, JsonFormat, ProtobufFormat, RegisteredSchema, RegistryAddress, evolved, resolve
-from penstock.formats.decoding import decoder_for
+from penstock.formats import AvroFormat, JsonFormat, ProtobufFormat, RegisteredSchema, RegistryAddress, evolve, resolve
+from penstock.formats.batch import decoder_for
 
-NOWHERE = RegistryAddress(url="http://none:1")
+UNREACHABLE = RegistryAddress(url="http://none:1")
 
 
 def registered(schema: Any, kind: str = "AVRO") -> RegisteredSchema:
@@ -26,37 +26,37 @@ def test_avro_gains_fields_at_the_end_also_of_nested_records() -> None:
     new_row = record(("extra", "string"), ("id", "int"), name="Row")
     old = record(("before", ["null", old_row]), ("after", ["null", "Row"]), name="Envelope")
     new = record(("op", "string"), ("before", ["null", new_row]), ("after", ["null", "Row"]), name="Envelope")
-    resolved = resolve(AvroFormat(reader_schema=json.dumps(old), registry=NOWHERE))
-    found = evolved(resolved, registered(new))
-    assert found.grows
+    resolved = resolve(AvroFormat(reader_schema=json.dumps(old), registry=UNREACHABLE))
+    found = evolve(resolved, registered(new))
+    assert found.has_new_fields
     assert found.added == ("before.extra", "after.extra", "op")
-    assert found.obstacles == ()
+    assert found.conflicts == ()
     assert [field.name for field in found.resolved.physical_type] == ["before", "after", "op"]
     assert [field.name for field in found.resolved.physical_type.field("after").type] == ["id", "gone", "extra"]
     decoder = decoder_for(found.resolved, {1: registered(old), 2: registered(new)})
     newer = encoded(new, {"op": "c", "before": None, "after": {"extra": "e", "id": 2}})
     older = encoded(old, {"before": None, "after": {"id": 1, "gone": "g"}})
     result = decoder.decode(batch([framed(1, older), framed(2, newer)]))
-    [row, refused] = result.rows.to_pylist()
+    [row, rejected] = result.rows.to_pylist()
     assert row == {"before": None, "after": {"id": 1, "gone": "g", "extra": None}, "op": None}
     # The newer writer dropped a field that has no default: its rows are problems, and the field is named.
-    assert refused is None
-    assert 'field "after.gone": not in the writer\'s schema' in str(result.problems[1])
+    assert rejected is None
+    assert 'field "after.gone": not in the writer schema' in str(result.problems[1])
 
 
-def test_avro_that_changes_a_type_stays_as_it_is_and_says_so() -> None:
+def test_avro_type_change_is_reported_as_a_conflict() -> None:
     resolved = resolve(AvroFormat(reader_schema=json.dumps(record(("a", "int"), ("b", "string")))))
-    found = evolved(resolved, registered(record(("a", "long"), ("b", ["null", "string"]))))
-    assert not found.grows
+    found = evolve(resolved, registered(record(("a", "long"), ("b", ["null", "string"]))))
+    assert not found.has_new_fields
     assert found.resolved == resolved
-    assert found.obstacles == ('field "a": long in the newer schema, int in the reader\'s',)
+    assert found.conflicts == ('field "a": long in the newer schema, int in the reader schema',)
 
 
-def test_a_newer_schema_that_is_the_same_brings_nothing() -> None:
+def test_identical_newer_schema_changes_nothing() -> None:
     schema = record(("a", {"type": "array", "items": record(("x", "int"), name="X")}))
     resolved = resolve(AvroFormat(reader_schema=json.dumps(schema)))
-    found = evolved(resolved, registered(schema))
-    assert (found.grows, found.obstacles, found.resolved) == (False, (), resolved)
+    found = evolve(resolved, registered(schema))
+    assert (found.has_new_fields, found.conflicts, found.resolved) == (False, (), resolved)
 
 
 def test_protobuf_gains_fields_by_number() -> None:
@@ -71,9 +71,9 @@ def test_protobuf_gains_fields_by_number() -> None:
     """
     )
     resolved = resolve(ProtobufFormat(descriptor_set=in_base64(old), message="M"))
-    found = evolved(resolved, registered(new, "PROTOBUF"))
+    found = evolve(resolved, registered(new, "PROTOBUF"))
     assert found.added == ("p.e", "first", "q")
-    assert found.obstacles == ('field "M.a": another type in the newer schema',)
+    assert found.conflicts == ('field "M.a": type differs in the newer schema',)
     [row] = (
         decoder_for(found.resolved, {})
         .decode(batch([b"\x08\x05\x12\x02\x10\x00\x1a\x01f\x22\x02\x08\x07"]))
@@ -92,15 +92,15 @@ def test_json_gains_fields() -> None:
             "id": {"type": "string"},
         },
     }
-    found = evolved(resolved, registered(newer, "JSON"))
+    found = evolve(resolved, registered(newer, "JSON"))
     assert found.added == ("o.l", "any")
-    assert found.obstacles == ('field "id": string in the newer schema, int64 in the reader\'s',)
+    assert found.conflicts == ('field "id": string in the newer schema, int64 in the reader schema',)
     assert found.resolved.raw == ("any",)
     [row] = decoder_for(found.resolved, {}).decode(batch([b'{"any":[1],"o":{"l":2}}'])).rows.to_pylist()
     assert row == {"id": None, "o": {"k": None, "l": 2.0}, "any": "[1]"}
 
 
-def test_another_kind_of_schema_is_refused() -> None:
+def test_schema_of_another_format_is_rejected() -> None:
     resolved = resolve(JsonFormat(columns="id BIGINT"))
-    with pytest.raises(UsageError, match="one of AVRO"):
-        evolved(resolved, registered("string"))
+    with pytest.raises(UsageError, match="has format AVRO"):
+        evolve(resolved, registered("string"))

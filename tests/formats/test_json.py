@@ -1,4 +1,4 @@
-"""JSON: nothing is lost without a word, and columns are given, inferred or registered."""
+"""JSON: no silent data loss; columns are specified, inferred or registered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.servers import SharedRegistry, unique
 from penstock.errors import DefiniteError, UsageError
 from penstock.formats import Extra, JsonFormat, RegistryAddress, resolve
 
-EVERY = (
+ALL_TYPES = (
     "t TINYINT, s SMALLINT, i INT, b BIGINT, f FLOAT, d DOUBLE, n DECIMAL(10,2), x STRING, y BOOLEAN, day DATE, "
     "at TIMESTAMP, there TIMESTAMP_NTZ, a ARRAY<STRUCT<k: INT>>, m MAP<STRING, DOUBLE>, `a b` STRING"
 )
@@ -35,7 +35,7 @@ def test_every_type() -> None:
         "a": [{"k": 1}, None, {"k": None}],
         "m": {"p": 1.0, "q": -2500.0},
     }
-    resolved = resolve(JsonFormat(columns=EVERY))
+    resolved = resolve(JsonFormat(columns=ALL_TYPES))
     for ascii_only in (True, False):
         assert rows(resolved, json.dumps(message, ensure_ascii=ascii_only).encode()) == [expected]
     assert rows(resolved, b"{}", None, b" null ") == [dict.fromkeys(expected), None, None]
@@ -44,7 +44,7 @@ def test_every_type() -> None:
 @pytest.mark.parametrize(
     ("column", "text", "expected"),
     [
-        ("DOUBLE", "1.7976931348623157e308", "range"),  # too near to the end: refused rather than rounded up
+        ("DOUBLE", "1.7976931348623157e308", "range"),  # too close to the limit: rejected rather than rounded up
         ("DOUBLE", "1.7e308", 1.7e308),
         ("DOUBLE", "5e-324", 5e-324),
         ("DOUBLE", "0.1", 0.1),
@@ -62,24 +62,24 @@ def test_every_type() -> None:
 def test_numbers_are_exact(column: str, text: str, expected: Any) -> None:
     resolved = resolve(JsonFormat(columns=f"v {column}"))
     if isinstance(expected, str):
-        assert "too large or too small" in problem(resolved, f'{{"v":{text}}}'.encode())
+        assert "out of range" in problem(resolved, f'{{"v":{text}}}'.encode())
     else:
         [row] = rows(resolved, f'{{"v":{text}}}'.encode())
         assert repr(row["v"]) == repr(expected)
 
 
-def test_extra_fields_are_ignored_or_refused() -> None:
+def test_extra_fields_are_ignored_or_rejected() -> None:
     message = b'{"id":1,"more":{"deep":[1]}}'
     assert rows(resolve(JsonFormat(columns="id INT")), message) == [{"id": 1}]
-    refusing = resolve(JsonFormat(columns="id INT", extra=Extra.REFUSE))
-    assert problem(refusing, message) == "JSON: a field at byte 8 that is not in the schema (28 bytes)"
+    rejecting = resolve(JsonFormat(columns="id INT", extra=Extra.REFUSE))
+    assert problem(rejecting, message) == "JSON: field not in the schema at byte 8 (28 bytes)"
 
 
 def test_a_single_value_is_one_column() -> None:
     assert rows(resolve(JsonFormat(columns="BIGINT")), b"5", b"null") == [{"value": 5}, {"value": None}]
 
 
-def test_columns_are_inferred_once_and_then_hold() -> None:
+def test_columns_are_inferred_once_and_then_fixed() -> None:
     sample = [
         b'{"a":1,"b":{"c":[1,2.5]},"n":null,"mixed":1}',
         b"not json",
@@ -101,14 +101,14 @@ def test_columns_are_inferred_once_and_then_hold() -> None:
     assert 'field "a": a string, expected an integer' in problem(resolved, b'{"a":"1"}')
 
 
-def test_without_columns_and_sample_it_says_what_to_do() -> None:
-    with pytest.raises(UsageError, match="neither given"):
+def test_invalid_column_specifications_are_rejected() -> None:
+    with pytest.raises(UsageError, match="neither specified"):
         resolve(JsonFormat())
-    with pytest.raises(DefiniteError, match="no message of the sample is JSON"):
+    with pytest.raises(DefiniteError, match="no message of the sample is valid JSON"):
         resolve(JsonFormat(), sample=[b"x"])
     with pytest.raises(UsageError, match="without constraints"):
         resolve(JsonFormat(columns="id INT NOT NULL"))
-    with pytest.raises(UsageError, match="not read from text"):
+    with pytest.raises(UsageError, match="cannot be parsed from text"):
         resolve(JsonFormat(columns="id BINARY"))
 
 
@@ -131,22 +131,22 @@ def test_columns_by_the_json_schema_of_a_registry(registry: SharedRegistry, addr
     resolved = resolve(JsonFormat(registry=address), subject=subject)
     value = {"id": 1, "name": None, "price": 2.5, "tags": [{"t": True}], "labels": {"a": "b"}, "odd": 3}
     assert rows(resolved, framed(identity, json.dumps(value).encode())) == [value | {"odd": "3"}]
-    unknown = "JSON: the registry does not know this schema (schema id 7654321, 7 bytes)"
+    unknown = "JSON: schema id not found in the schema registry (schema id 7654321, 7 bytes)"
     assert problem(resolved, framed(7654321, b"{}")) == unknown
 
 
-def test_mutants_are_read_as_another_parser_reads_them_or_are_problems() -> None:
-    chance = random.Random(5)
+def test_mutants_decode_as_in_python_json_or_are_problems() -> None:
+    rng = random.Random(5)
     resolved = resolve(JsonFormat(columns="a BIGINT, s STRING, l ARRAY<DOUBLE>, o STRUCT<k: BOOLEAN>"))
     original = '{"a": -12, "s": "xé\\u00e9\\n\\ud83d\\ude00", "l": [1, 2.5e1, null], "o": {"k": true}}'.encode()
     letters = b'{}[]",:\\u0dD8e+-.19tnul \x01\xc3\xa9\xff'
     mutants = []
     for _ in range(3000):
-        at = chance.randrange(len(original))
-        letter = bytes([chance.choice(letters)])
-        mutants.append(original[:at] + letter + original[at + chance.randrange(3) :])
+        at = rng.randrange(len(original))
+        letter = bytes([rng.choice(letters)])
+        mutants.append(original[:at] + letter + original[at + rng.randrange(3) :])
     result = decoded(resolved, *mutants)
-    fine = 0
+    valid = 0
     for mutant, row, text in zip(mutants, result.rows.to_pylist(), result.problems.to_pylist(), strict=True):
         try:
             other = json.loads(mutant.decode())
@@ -154,10 +154,10 @@ def test_mutants_are_read_as_another_parser_reads_them_or_are_problems() -> None
             assert text is not None, mutant
             continue
         if text is None:
-            fine += 1
+            valid += 1
             wanted = {name: other.get(name) for name in ("a", "s", "l", "o")}
             wanted["o"] = None if wanted["o"] is None else {"k": wanted["o"].get("k")}
             assert row == wanted
         else:
-            assert "not valid JSON" not in text, mutant
-    assert fine > 100
+            assert "invalid JSON" not in text, mutant
+    assert valid > 100

@@ -1,4 +1,4 @@
-"""Logical types of Connect and Debezium: values at the edges of their columns, and those that no column holds."""
+"""Logical types of Connect and Debezium: values at the limits of their columns, and values out of range."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.formats.base64_arrays import binary_of
+from penstock.formats.base64_arrays import decode_base64
 from penstock.formats.format import LogicalType
-from penstock.formats.logical_types import converted, logical_struct
+from penstock.formats.logical_types import convert_rows, logical_struct
 
 DEBEZIUM, CONNECT = "io.debezium.time.", "org.apache.kafka.connect.data."
 LAST = datetime.datetime.fromisoformat("9999-12-31T23:59:59.999999")
@@ -25,13 +25,13 @@ MOMENT = pa.timestamp("us", "UTC")
 BAD = object()
 
 
-def two(number: int) -> bytes:
-    """Write a number as Java's BigInteger does."""
+def twos_complement(number: int) -> bytes:
+    """Encode a number as Java's BigInteger does."""
     return number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
 
 
 def text(number: int) -> str:
-    return base64.b64encode(two(number)).decode()
+    return base64.b64encode(twos_complement(number)).decode()
 
 
 def utc(moment: str) -> datetime.datetime:
@@ -109,20 +109,20 @@ CASES: list[tuple[str, pa.DataType, pa.DataType, list[tuple[Any, Any]]]] = [
         VARIABLE,
         pa.string(),
         [
-            ((3, two(-1)), "-0.001"),
-            ((0, two(2**64)), str(2**64)),
-            ((20, two(10**38 - 1)), "9" * 18 + "." + "9" * 20),
-            ((-2, two(7)), "700"),
-            ((-2, two(0)), "0"),
-            ((2, two(0)), "0.00"),
-            ((2, two(-(2**63))), "-92233720368547758.08"),
-            ((16_383, two(1)), "0." + "0" * 16_382 + "1"),
-            ((0, two(10**38)), BAD),
-            ((0, two(-(10**38))), BAD),
-            ((0, two(2**128)), BAD),
+            ((3, twos_complement(-1)), "-0.001"),
+            ((0, twos_complement(2**64)), str(2**64)),
+            ((20, twos_complement(10**38 - 1)), "9" * 18 + "." + "9" * 20),
+            ((-2, twos_complement(7)), "700"),
+            ((-2, twos_complement(0)), "0"),
+            ((2, twos_complement(0)), "0.00"),
+            ((2, twos_complement(-(2**63))), "-92233720368547758.08"),
+            ((16_383, twos_complement(1)), "0." + "0" * 16_382 + "1"),
+            ((0, twos_complement(10**38)), BAD),
+            ((0, twos_complement(-(10**38))), BAD),
+            ((0, twos_complement(2**128)), BAD),
             ((0, b""), BAD),
-            ((2**31 - 1, two(1)), BAD),
-            ((-(2**31), two(1)), BAD),
+            ((2**31 - 1, twos_complement(1)), BAD),
+            ((-(2**31), twos_complement(1)), BAD),
         ],
     ),
     (
@@ -137,12 +137,12 @@ CASES: list[tuple[str, pa.DataType, pa.DataType, list[tuple[Any, Any]]]] = [
 def decoded(
     values: list[Any], physical: pa.StructType, logical_types: list[LogicalType]
 ) -> tuple[list[Any], list[Any]]:
-    """Convert rows of values that have no problem, and check the type."""
+    """Convert rows without problems, and check the type."""
     rows = pa.array(values, physical)
-    made, problems = converted(rows, pa.nulls(len(rows), pa.string()), logical_types)
-    made.validate(full=True)
-    assert made.type == logical_struct(physical, logical_types)
-    return made.to_pylist(), problems.to_pylist()
+    converted, problems = convert_rows(rows, pa.nulls(len(rows), pa.string()), logical_types)
+    converted.validate(full=True)
+    assert converted.type == logical_struct(physical, logical_types)
+    return converted.to_pylist(), problems.to_pylist()
 
 
 def as_value(value: Any, kind: pa.DataType) -> Any:
@@ -151,7 +151,7 @@ def as_value(value: Any, kind: pa.DataType) -> Any:
 
 @pytest.mark.parametrize("sliced", [False, True])
 def test_values(sliced: bool) -> None:
-    """All at once, as in a batch; also of a batch that is a slice of a larger one."""
+    """All values in one batch; also in a slice of a larger batch."""
     names = [f"c{number}" for number in range(len(CASES))]
     physical = pa.struct([pa.field(name, case[1]) for name, case in zip(names, CASES, strict=True)])
     logical_types: list[LogicalType] = [((name,), case[0]) for name, case in zip(names, CASES, strict=True)]
@@ -159,14 +159,14 @@ def test_values(sliced: bool) -> None:
     random.Random(1).shuffle(cases)
     values = [{name: value} for name, value, _ in cases]
     rows = pa.array([*values[:7], None, *values] if sliced else values, physical)[8 if sliced else 0 :]
-    made, problems = converted(rows, pa.nulls(len(rows), pa.string()), logical_types)
-    made.validate(full=True)
-    assert made.type == pa.struct([pa.field(name, case[2]) for name, case in zip(names, CASES, strict=True)])
-    for (name, value, wanted), row, problem in zip(cases, made.to_pylist(), problems.to_pylist(), strict=True):
+    converted, problems = convert_rows(rows, pa.nulls(len(rows), pa.string()), logical_types)
+    converted.validate(full=True)
+    assert converted.type == pa.struct([pa.field(name, case[2]) for name, case in zip(names, CASES, strict=True)])
+    for (name, value, wanted), row, problem in zip(cases, converted.to_pylist(), problems.to_pylist(), strict=True):
         if wanted is BAD:
             assert row is None, (name, value)
             assert f'field "{name}": ' in problem
-            assert ":" in problem.partition(f'"{name}": ')[2], "a problem ends in what to do"
+            assert ":" in problem.partition(f'"{name}": ')[2], "a problem ends in a hint"
         else:
             assert (row[name], problem) == (wanted, None), (name, value)
 
@@ -188,16 +188,16 @@ def test_arrays_and_rows_within_rows() -> None:
     assert 'field "after.times[]"' in problems[1]
 
 
-def test_the_problem_of_a_message_remains_the_first() -> None:
+def test_first_problem_of_a_message_is_kept() -> None:
     physical = pa.struct({"a": pa.int32(), "b": pa.int32()})
     logical_types: list[LogicalType] = [(("b",), f"{DEBEZIUM}Date"), (("a",), f"{DEBEZIUM}Date")]
     rows = pa.array([{"a": 10**9, "b": 10**9}, {"a": 10**9, "b": 0}, None], physical)
-    made, problems = converted(rows, pa.array([None, None, "cannot be decoded"]), logical_types)
-    assert made.null_count == 3
+    converted, problems = convert_rows(rows, pa.array([None, None, "cannot be decoded"]), logical_types)
+    assert converted.null_count == 3
     assert [str(one)[:10] for one in problems] == ['field "a":', 'field "a":', "cannot be "]
 
 
-def test_nothing_of_nothing() -> None:
+def test_empty_and_null_rows() -> None:
     physical = pa.struct({f"c{number}": case[1] for number, case in enumerate(CASES)})
     logical_types: list[LogicalType] = [((f"c{number}",), case[0]) for number, case in enumerate(CASES)]
     assert decoded([], physical, logical_types) == ([], [])
@@ -205,11 +205,11 @@ def test_nothing_of_nothing() -> None:
 
 
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=20), st.text("AQ+/=*é", max_size=12)), max_size=12))
-def test_base64_is_what_python_takes_for_it(values: list[Any]) -> None:
+def test_base64_matches_python(values: list[Any]) -> None:
     texts = [base64.b64encode(one).decode() if isinstance(one, bytes) else one for one in values]
-    made = binary_of(pa.array(texts, pa.string()))
-    made.validate(full=True)
-    assert made.to_pylist() == [_python(one) for one in texts]
+    converted = decode_base64(pa.array(texts, pa.string()))
+    converted.validate(full=True)
+    assert converted.to_pylist() == [_python(one) for one in texts]
 
 
 def _python(value: str | None) -> bytes | None:
@@ -226,7 +226,7 @@ def test_decimals_are_exact(numbers: list[int], scale: int) -> None:
         (("n",), f"{CONNECT}Decimal(38,{scale})"),
         (("v",), "io.debezium.data.VariableScaleDecimal"),
     ]
-    values = [{"n": text(one), "v": {"scale": scale, "value": two(one)}} for one in numbers]
+    values = [{"n": text(one), "v": {"scale": scale, "value": twos_complement(one)}} for one in numbers]
     rows, problems = decoded(values, physical, logical_types)
     wanted = [Decimal(f"{one}E-{scale}") for one in numbers]
     assert problems == [None] * len(numbers)

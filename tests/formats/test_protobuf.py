@@ -1,4 +1,4 @@
-"""Protobuf: what Google's implementation wrote, with descriptors from protoc and from a registry."""
+"""Protobuf: messages of Google's implementation, with descriptors from protoc and from a registry."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from penstock.errors import DefiniteError, UsageError
 from penstock.formats import Nanoseconds, ProtobufFormat, Registry, RegistryAddress, resolve
 from penstock.formats.protobuf.descriptor import Pool
 from penstock.formats.protobuf.descriptor_set import parse_descriptor_set
-from penstock.formats.protobuf.proto_text import parse_proto
+from penstock.formats.protobuf.proto_parser import parse_proto
 from penstock.formats.protobuf.types import protobuf_columns
-from penstock.formats.protobuf.well_known import well_known_types
+from penstock.formats.protobuf.well_known_types import well_known_types
 
 NAME = "shop.v1.Order"
 GIVEN = resolve(ProtobufFormat(descriptor_set=in_base64(ORDER), message=NAME))
@@ -35,19 +35,19 @@ def order(**fields: Any) -> Any:
 
 
 def full() -> tuple[Any, dict[str, Any]]:
-    """Return a message with everything in it, and what it should be read as."""
-    made = order(
+    """Return a message with all fields set, and the expected row."""
+    message = order(
         id=-3, note="", big=2**64 - 1, numbers=[1, -2, 3], status=1, count={"value": 0}, zigzag=-4, price=1.5,
         history=[1, -5, 99], f32=2**32 - 1, f64=2**63, s32=-(2**31), s64=-(2**63), ratio=0.5, raw=b"\xff",
         u32=2**32 - 1, zigzag64=-(2**63), prices=[1.0, 2.0], names={-1: "m", 7: "s"}, paid=True,
     )  # fmt: skip
-    made.items["a"].sku = "x"
-    made.items["b"].n = 4
-    made.voucher.tags.append("é")
-    made.at.FromDatetime(datetime(1969, 12, 31, 23, 59, 59, 5, tzinfo=UTC))
-    made.list.add(sku="q")
-    made.list.add()
-    made.times.add(seconds=1)
+    message.items["a"].sku = "x"
+    message.items["b"].n = 4
+    message.voucher.tags.append("é")
+    message.at.FromDatetime(datetime(1969, 12, 31, 23, 59, 59, 5, tzinfo=UTC))
+    message.list.add(sku="q")
+    message.list.add()
+    message.times.add(seconds=1)
     expected = EMPTY | {
         "id": -3, "note": "", "big": Decimal(2**64 - 1), "numbers": [1, -2, 3], "status": "PAID", "count": 0,
         "items": {"a": {"sku": "x", "n": 0, "tags": []}, "b": {"sku": "", "n": 4, "tags": []}},
@@ -57,19 +57,19 @@ def full() -> tuple[Any, dict[str, Any]]:
         "s64": -(2**63), "ratio": 0.5, "raw": b"\xff", "u32": 2**32 - 1, "zigzag64": -(2**63), "prices": [1.0, 2.0],
         "names": {-1: "m", 7: "s"}, "times": [datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)], "paid": True,
     }  # fmt: skip
-    return made, expected
+    return message, expected
 
 
 def test_every_kind_of_field_presence_and_well_known_types() -> None:
-    made, expected = full()
-    chosen = order()
-    chosen.none.SetInParent()
-    found = rows(GIVEN, made.SerializeToString(), b"", chosen.SerializeToString(), None)
+    message, expected = full()
+    with_empty = order()
+    with_empty.none.SetInParent()
+    found = rows(GIVEN, message.SerializeToString(), b"", with_empty.SerializeToString(), None)
     assert found == [expected, EMPTY, EMPTY | {"none": True}, None]
 
 
-def test_parts_of_a_message_are_one_message() -> None:
-    """Repeated fields go on, the last single value wins, single messages merge: as the encoding says."""
+def test_concatenated_messages_are_merged() -> None:
+    """Repeated fields are appended, the last single value wins, single messages merge, as the encoding specifies."""
     one, other = (
         order(id=1, numbers=[1], voucher={"sku": "a", "tags": ["x"]}),
         order(id=2, numbers=[2], voucher={"n": 5, "tags": ["y"]}),
@@ -80,26 +80,26 @@ def test_parts_of_a_message_are_one_message() -> None:
     assert message_class(ORDER, NAME).FromString(both).voucher.n == 5
 
 
-def test_unknown_fields_and_groups_are_passed_over() -> None:
+def test_unknown_fields_and_groups_are_skipped() -> None:
     assert rows(GIVEN, b"\x08\x05\xd2\x3e\x01x\xdb\x3e\x08\x01\xdc\x3e\x98\x3f\x01") == [EMPTY | {"id": 5}]
 
 
-def test_nanoseconds_are_refused_unless_they_may_be_cut_off() -> None:
+def test_nanoseconds_are_rejected_unless_truncation_is_allowed() -> None:
     message = order(at={"seconds": 1, "nanos": 1500}).SerializeToString()
-    assert 'field "at": a time with nanoseconds' in problem(GIVEN, message)
-    cutting = ProtobufFormat(descriptor_set=in_base64(ORDER), message=NAME, nanoseconds=Nanoseconds.TRUNCATE)
-    [row] = rows(resolve(cutting), message)
+    assert 'field "at": timestamp has nanoseconds' in problem(GIVEN, message)
+    truncating = ProtobufFormat(descriptor_set=in_base64(ORDER), message=NAME, nanoseconds=Nanoseconds.TRUNCATE)
+    [row] = rows(resolve(truncating), message)
     assert row["at"] == datetime(1970, 1, 1, 0, 0, 1, 1, tzinfo=UTC)
 
 
 def test_proto2_presence_and_required_fields() -> None:
     resolved = resolve(ProtobufFormat(descriptor_set=in_base64(OLD), message="Old"))
     assert rows(resolved, b"\x08\x05") == [{"id": 5, "maybe": None}]
-    assert problem(resolved, b"\x10\x05") == 'PROTOBUF: field "id": required, and missing (2 bytes)'
+    assert problem(resolved, b"\x10\x05") == 'PROTOBUF: field "id": required field is missing (2 bytes)'
 
 
 @pytest.mark.parametrize(("text", "name"), [(ORDER, NAME), (OLD, "Old")])
-def test_the_text_of_a_proto_file_says_the_same_as_protoc(text: str, name: str) -> None:
+def test_parsed_proto_file_matches_protoc(text: str, name: str) -> None:
     ours = Pool([well_known_types(), parse_proto(text)])
     theirs = Pool(parse_descriptor_set(descriptor_set(text)))
     assert protobuf_columns(ours, ours.message(name)) == protobuf_columns(theirs, theirs.message(name))
@@ -110,21 +110,21 @@ def test_the_text_of_a_proto_file_says_the_same_as_protoc(text: str, name: str) 
 
 
 @pytest.mark.parametrize("text", ["message M {", "message M { int32 a = x; }", "edition = '2023';", "%", "foo"])
-def test_text_that_is_no_proto_file_is_refused(text: str) -> None:
-    with pytest.raises(DefiniteError, match="cannot be read"):
+def test_invalid_proto_file_is_rejected(text: str) -> None:
+    with pytest.raises(DefiniteError, match="invalid Protobuf schema"):
         parse_proto(text)
 
 
-def test_recursive_messages_and_missing_names_are_refused() -> None:
+def test_recursive_messages_and_missing_names_are_rejected() -> None:
     recursive = 'syntax = "proto3"; message Node { Node next = 1; int32 a = 2; }'
-    with pytest.raises(DefiniteError, match="Node holds itself"):
+    with pytest.raises(DefiniteError, match="Node is recursive"):
         resolve(ProtobufFormat(descriptor_set=in_base64(recursive), message="Node"))
-    with pytest.raises(DefiniteError, match="no Protobuf message 'Nope'") as caught:
+    with pytest.raises(DefiniteError, match="Protobuf message 'Nope' does not exist") as caught:
         resolve(ProtobufFormat(descriptor_set=in_base64(ORDER), message="Nope"))
     assert NAME in caught.value.hint
-    with pytest.raises(UsageError, match="needs a schema registry, or a descriptor set"):
+    with pytest.raises(UsageError, match="requires a schema registry, or a descriptor set"):
         ProtobufFormat(message=NAME)
-    with pytest.raises(DefiniteError, match="descriptor set cannot be read"):
+    with pytest.raises(DefiniteError, match="invalid Protobuf descriptor set"):
         resolve(ProtobufFormat(descriptor_set="CgU=", message=NAME))
 
 
@@ -136,14 +136,14 @@ def test_messages_of_a_registry(registry: SharedRegistry, address: RegistryAddre
     subject = unique("proto")
     identity = registry.register(subject, ORDER, "PROTOBUF")
     resolved = resolve(ProtobufFormat(registry=address), subject=subject, registry=client)
-    made, expected = full()
+    message, expected = full()
     first, nested = framed(identity, b"\0"), framed(identity, b"\x04\x00\x00")
-    assert rows(resolved, first + made.SerializeToString(), registry=client) == [expected]
-    assert rows(resolved, framed(identity, b"\x02\x00") + made.SerializeToString(), registry=client) == [expected]
+    assert rows(resolved, first + message.SerializeToString(), registry=client) == [expected]
+    assert rows(resolved, framed(identity, b"\x02\x00") + message.SerializeToString(), registry=client) == [expected]
     tail = f"(schema id {identity}, 8 bytes)"
     assert problem(resolved, nested, client) == f"PROTOBUF: message shop.v1.Order.Item, expected {NAME} {tail}"
     assert "message shop.v1.Other, expected" in problem(resolved, framed(identity, b"\x02\x02"), client)
-    assert "points at no message" in problem(resolved, framed(identity, b"\x02\x0e"), client)
+    assert "does not refer to a message" in problem(resolved, framed(identity, b"\x02\x0e"), client)
     assert "message index after the schema id" in problem(resolved, framed(identity, b"\x02"), client)
     item = resolve(ProtobufFormat(registry=address, message="shop.v1.Order.Item"), subject=subject)
     assert rows(item, nested + b"\x0a\x01s") == [{"sku": "s", "n": 0, "tags": []}]
@@ -166,10 +166,10 @@ def test_writers_of_other_versions_and_other_types(registry: SharedRegistry, add
         framed(newer, b"\0\x10\x02\x1a\x01n"),
         registry=client,
     ) == [{"a": 5, "e": "B"}, {"a": 0, "e": "C"}]
-    assert 'field "a": another type in the message' in problem(resolved, framed(other, b"\0\x0a\x01x"), client)
+    assert 'field "a": type in the message differs' in problem(resolved, framed(other, b"\0\x0a\x01x"), client)
 
 
-def test_references_are_read_with_the_schema(registry: SharedRegistry, address: RegistryAddress) -> None:
+def test_references_are_resolved_with_the_schema(registry: SharedRegistry, address: RegistryAddress) -> None:
     common, bill = unique("common"), unique("bill")
     registry.register(common, 'syntax = "proto3"; package c; message Money { int64 units = 1; }', "PROTOBUF")
     text = 'syntax = "proto3"; import "common.proto"; message Bill { c.Money total = 1; }'
@@ -179,27 +179,27 @@ def test_references_are_read_with_the_schema(registry: SharedRegistry, address: 
     assert rows(resolved, framed(identity, b"\0\x0a\x02\x08\x05")) == [{"total": {"units": 5}}]
 
 
-def test_mutants_are_taken_or_refused_as_google_does() -> None:
-    chance = random.Random(3)
+def test_mutants_decode_as_in_google_protobuf_or_are_problems() -> None:
+    rng = random.Random(3)
     original = full()[0].SerializeToString()
     mutants = []
     for _ in range(2500):
-        at = chance.randrange(len(original))
-        flipped = original[:at] + bytes([original[at] ^ 1 << chance.randrange(8)]) + original[at + 1 :]
-        mutants.append(flipped if chance.random() < 0.7 else original[:at])
+        at = rng.randrange(len(original))
+        flipped = original[:at] + bytes([original[at] ^ 1 << rng.randrange(8)]) + original[at + 1 :]
+        mutants.append(flipped if rng.random() < 0.7 else original[:at])
     result = decoded(GIVEN, *mutants)
-    refused = 0
+    rejected = 0
     for mutant, row, text in zip(mutants, result.rows.to_pylist(), result.problems.to_pylist(), strict=True):
         try:
             other = message_class(ORDER, NAME).FromString(mutant)
         except Exception:
-            refused += 1
+            rejected += 1
             assert text is not None
             continue
         if text is None:
             assert (row["id"], row["numbers"], row["raw"]) == (other.id, list(other.numbers), other.raw)
             assert repr(row["price"]) == repr(other.price)
         else:
-            stricter = ("wire type", "32 bits", "nanoseconds", "beyond what", "UTF-8", "group", "64 bits")
+            stricter = ("wire type", "32 bits", "nanoseconds", "out of range", "UTF-8", "group", "64 bits")
             assert any(words in text for words in stricter), text
-    assert refused > 300
+    assert rejected > 300

@@ -10,8 +10,8 @@ from itertools import count
 from typing import Any
 
 import pytest
-from tests.formats.chances import SCHEMAS, Make, hold, integer, text
 from tests.formats.conftest import avro, encoded, record
+from tests.formats.random_messages import SCHEMAS, MakePair, check_decoding, integer, text
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NUMBERS = count()
@@ -21,13 +21,13 @@ def plain(value: Any) -> tuple[Any, Any]:
     return value, value
 
 
-def leaf(chance: random.Random) -> tuple[Any, Make]:
-    """Return a type that holds no others."""
+def leaf(rng: random.Random) -> tuple[Any, MakePair]:
+    """Return a type without nested types."""
     number = next(NUMBERS)
-    symbols = [f"S{n}" for n in range(chance.randrange(1, 200))]
-    size = chance.randrange(20)
+    symbols = [f"S{n}" for n in range(rng.randrange(1, 200))]
+    size = rng.randrange(20)
     decimal = {"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 3}
-    leaves: list[tuple[Any, Make]] = [
+    leaves: list[tuple[Any, MakePair]] = [
         ("boolean", lambda c: plain(c.random() < 0.5)),
         ("int", lambda c: plain(integer(c, 32))),
         ("long", lambda c: plain(integer(c, 64))),
@@ -44,19 +44,19 @@ def leaf(chance: random.Random) -> tuple[Any, Make]:
             lambda c: plain(EPOCH + timedelta(microseconds=integer(c, 50))),
         ),
     ]
-    return chance.choice(leaves)
+    return rng.choice(leaves)
 
 
-def schema(chance: random.Random, depth: int) -> tuple[Any, Make]:
-    """Return a type, and what makes values of it."""
-    kind = chance.choice(("leaf", "leaf", "array", "map", "record", "nullable", "union")) if depth else "leaf"
+def schema(rng: random.Random, depth: int) -> tuple[Any, MakePair]:
+    """Return a type, and a generator of its values."""
+    kind = rng.choice(("leaf", "leaf", "array", "map", "record", "nullable", "union")) if depth else "leaf"
     if kind == "leaf":
-        return leaf(chance)
+        return leaf(rng)
     if kind == "record":
-        return a_record(chance, depth)
+        return a_record(rng, depth)
     if kind == "union":
         return ["null", "long", "string"], union
-    below, make = schema(chance, depth - 1)
+    below, make = schema(rng, depth - 1)
     if kind == "array":
         return {"type": "array", "items": below}, lambda c: _listed(c, make)
     if kind == "map":
@@ -66,43 +66,45 @@ def schema(chance: random.Random, depth: int) -> tuple[Any, Make]:
     return ["null", below], lambda c: plain(None) if c.random() < 0.3 else make(c)
 
 
-def _some(chance: random.Random, make: Make) -> list[tuple[Any, Any]]:
-    return [make(chance) for _ in range(chance.choice((0, 1, 2, 6)))]
+def _some(rng: random.Random, make: MakePair) -> list[tuple[Any, Any]]:
+    return [make(rng) for _ in range(rng.choice((0, 1, 2, 6)))]
 
 
-def _listed(chance: random.Random, make: Make) -> tuple[Any, Any]:
-    made = _some(chance, make)
-    return [one for one, _ in made], [one for _, one in made]
+def _listed(rng: random.Random, make: MakePair) -> tuple[Any, Any]:
+    pairs = _some(rng, make)
+    return [one for one, _ in pairs], [one for _, one in pairs]
 
 
-def _mapped(chance: random.Random, make: Make) -> tuple[Any, Any]:
-    made = {text(chance): one for one in _some(chance, make)}
-    # An empty map cannot be told from an empty list once Arrow has made Python of it.
-    return {key: one[0] for key, one in made.items()}, {key: one[1] for key, one in made.items()} or []
+def _mapped(rng: random.Random, make: MakePair) -> tuple[Any, Any]:
+    pairs = {text(rng): one for one in _some(rng, make)}
+    # Arrow converts an empty map and an empty list to the same Python value.
+    return {key: one[0] for key, one in pairs.items()}, {key: one[1] for key, one in pairs.items()} or []
 
 
-def union(chance: random.Random) -> tuple[Any, Any]:
-    value = chance.choice((None, integer(chance, 64), text(chance)))
+def union(rng: random.Random) -> tuple[Any, Any]:
+    value = rng.choice((None, integer(rng, 64), text(rng)))
     if value is None:
         return plain(None)
     number = isinstance(value, int)
     return value, {"long": value if number else None, "string": None if number else value}
 
 
-def a_record(chance: random.Random, depth: int) -> tuple[Any, Make]:
-    fields = {f"f{n}": schema(chance, depth - 1) for n in range(chance.randrange(1, 7))}
+def a_record(rng: random.Random, depth: int) -> tuple[Any, MakePair]:
+    fields = {f"f{n}": schema(rng, depth - 1) for n in range(rng.randrange(1, 7))}
     described = record(*((name, kind) for name, (kind, _) in fields.items()), name=f"R{next(NUMBERS)}")
 
     def make(c: random.Random) -> tuple[Any, Any]:
-        made = {name: one(c) for name, (_, one) in fields.items()}
-        return {name: one[0] for name, one in made.items()}, {name: one[1] for name, one in made.items()}
+        pairs = {name: one(c) for name, (_, one) in fields.items()}
+        return {name: one[0] for name, one in pairs.items()}, {name: one[1] for name, one in pairs.items()}
 
     return described, make
 
 
 @pytest.mark.parametrize("seed", range(SCHEMAS))
 def test_messages_of_random_schemas(seed: int) -> None:
-    chance = random.Random(seed)
-    described, make = a_record(chance, 3)
-    made = [make(chance) for _ in range(30)]
-    hold(avro(described), [encoded(described, written) for written, _ in made], [read for _, read in made], chance)
+    rng = random.Random(seed)
+    described, make = a_record(rng, 3)
+    pairs = [make(rng) for _ in range(30)]
+    check_decoding(
+        avro(described), [encoded(described, written) for written, _ in pairs], [read for _, read in pairs], rng
+    )

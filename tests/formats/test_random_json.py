@@ -1,4 +1,4 @@
-"""JSON of random columns, written in all the ways that JSON allows."""
+"""JSON of random columns, in all notations that JSON allows."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from tests.formats.chances import SCHEMAS, Make, hold, integer, text
+from tests.formats.random_messages import SCHEMAS, MakePair, check_decoding, integer, text
 
 from penstock.formats import JsonFormat, resolve
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def quoted(chance: random.Random, value: str) -> str:
-    return json.dumps(value, ensure_ascii=chance.random() < 0.5)
+def quoted(rng: random.Random, value: str) -> str:
+    return json.dumps(value, ensure_ascii=rng.random() < 0.5)
 
 
-def a_text(chance: random.Random) -> tuple[str, Any]:
-    value = text(chance)
-    return quoted(chance, value), value
+def a_text(rng: random.Random) -> tuple[str, Any]:
+    value = text(rng)
+    return quoted(rng, value), value
 
 
 def number(value: Any, form: str = "") -> tuple[str, Any]:
     return format(value, form), value
 
 
-def a_time(chance: random.Random) -> tuple[str, Any]:
-    value = EPOCH + timedelta(microseconds=integer(chance, 50))
+def a_time(rng: random.Random) -> tuple[str, Any]:
+    value = EPOCH + timedelta(microseconds=integer(rng, 50))
     return f'"{value.isoformat()}"', value
 
 
-LEAVES: dict[str, Make] = {
+LEAVES: dict[str, MakePair] = {
     "BOOLEAN": lambda c: c.choice((("true", True), ("false", False))),
     "SMALLINT": lambda c: number(integer(c, 16)),
     "INT": lambda c: number(integer(c, 32)),
@@ -48,62 +48,62 @@ LEAVES: dict[str, Make] = {
 }
 
 
-def column(chance: random.Random, depth: int) -> tuple[str, Make]:
-    """Return a type as in SQL, and what makes values of it, sometimes null."""
-    kind = chance.choice(("leaf", "leaf", "array", "map", "struct")) if depth else "leaf"
+def column(rng: random.Random, depth: int) -> tuple[str, MakePair]:
+    """Return a SQL type, and a generator of its values, sometimes null."""
+    kind = rng.choice(("leaf", "leaf", "array", "map", "struct")) if depth else "leaf"
     if kind == "leaf":
-        name = chance.choice(list(LEAVES))
+        name = rng.choice(list(LEAVES))
         return name, _or_null(LEAVES[name])
     if kind == "struct":
-        fields, make = struct(chance, depth)
+        fields, make = struct(rng, depth)
         return f"STRUCT<{', '.join(f'{name}: {one}' for name, one in fields.items())}>", _or_null(make)
-    below, make = column(chance, depth - 1)
+    below, make = column(rng, depth - 1)
     if kind == "array":
         return f"ARRAY<{below}>", _or_null(lambda c: an_array(c, make))
     return f"MAP<STRING, {below}>", _or_null(lambda c: a_map(c, make))
 
 
-def _or_null(make: Make) -> Make:
+def _or_null(make: MakePair) -> MakePair:
     return lambda c: ("null", None) if c.random() < 0.1 else make(c)
 
 
-def joined(chance: random.Random, parts: list[str]) -> str:
-    """Put parts in a row, with space where JSON takes it."""
-    space = chance.choice(("", " ", "\n\t", " \r\n  "))
+def joined(rng: random.Random, parts: list[str]) -> str:
+    """Join parts by commas, with whitespace where JSON allows it."""
+    space = rng.choice(("", " ", "\n\t", " \r\n  "))
     return space + f"{space},{space}".join(parts) + space
 
 
-def an_array(chance: random.Random, make: Make) -> tuple[str, Any]:
-    items = [make(chance) for _ in range(chance.choice((0, 1, 2, 6)))]
-    return f"[{joined(chance, [one for one, _ in items])}]", [one for _, one in items]
+def an_array(rng: random.Random, make: MakePair) -> tuple[str, Any]:
+    items = [make(rng) for _ in range(rng.choice((0, 1, 2, 6)))]
+    return f"[{joined(rng, [one for one, _ in items])}]", [one for _, one in items]
 
 
-def a_map(chance: random.Random, make: Make) -> tuple[str, Any]:
-    items = {text(chance): make(chance) for _ in range(chance.choice((0, 1, 2, 6)))}
-    written = [f"{quoted(chance, key)}: {one}" for key, (one, _) in items.items()]
-    # An empty map cannot be told from an empty list once Arrow has made Python of it.
-    return f"{{{joined(chance, written)}}}", {key: one for key, (_, one) in items.items()} or []
+def a_map(rng: random.Random, make: MakePair) -> tuple[str, Any]:
+    items = {text(rng): make(rng) for _ in range(rng.choice((0, 1, 2, 6)))}
+    written = [f"{quoted(rng, key)}: {one}" for key, (one, _) in items.items()]
+    # Arrow converts an empty map and an empty list to the same Python value.
+    return f"{{{joined(rng, written)}}}", {key: one for key, (_, one) in items.items()} or []
 
 
-def struct(chance: random.Random, depth: int) -> tuple[dict[str, str], Make]:
-    fields = {f"{chance.choice(('f', 'a_long_name_of_a_field_'))}{n}": column(chance, depth - 1) for n in range(6)}
+def struct(rng: random.Random, depth: int) -> tuple[dict[str, str], MakePair]:
+    fields = {f"{rng.choice(('f', 'a_long_name_of_a_field_'))}{n}": column(rng, depth - 1) for n in range(6)}
 
     def make(c: random.Random) -> tuple[str, Any]:
-        made = {name: one(c) for name, (_, one) in fields.items() if c.random() < 0.9}
-        parts = [f"{quoted(c, name)}:{one}" for name, (one, _) in made.items()]
+        pairs = {name: one(c) for name, (_, one) in fields.items() if c.random() < 0.9}
+        parts = [f"{quoted(c, name)}:{one}" for name, (one, _) in pairs.items()]
         parts += [f'"more{n}": {{"f0": [{n}, "x"]}}' for n in range(c.choice((0, 0, 1, 3)))]
         if c.random() < 0.3:
             c.shuffle(parts)
-        return f"{{{joined(c, parts)}}}", {name: made[name][1] if name in made else None for name in fields}
+        return f"{{{joined(c, parts)}}}", {name: pairs[name][1] if name in pairs else None for name in fields}
 
     return {name: kind for name, (kind, _) in fields.items()}, make
 
 
 @pytest.mark.parametrize("seed", range(SCHEMAS))
 def test_messages_of_random_columns(seed: int) -> None:
-    chance = random.Random(seed)
-    fields, make = struct(chance, 3)
+    rng = random.Random(seed)
+    fields, make = struct(rng, 3)
     resolved = resolve(JsonFormat(columns=", ".join(f"{name} {kind}" for name, kind in fields.items())))
-    made = [make(chance) for _ in range(30)]
-    assert all(isinstance(json.loads(written), dict) for written, _ in made)
-    hold(resolved, [written.encode() for written, _ in made], [read for _, read in made], chance)
+    pairs = [make(rng) for _ in range(30)]
+    assert all(isinstance(json.loads(written), dict) for written, _ in pairs)
+    check_decoding(resolved, [written.encode() for written, _ in pairs], [read for _, read in pairs], rng)

@@ -1,4 +1,4 @@
-"""The registry: ids are looked up once, for ever; one that is down makes nobody guess."""
+"""The registry: ids are looked up once and cached; an unavailable registry is a transient error."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_several_writer_schemas_and_an_unknown_one_in_one_batch(
         None,
         None,
         f'AVRO: field "id": string in the message, expected long (schema id {ids[2]}, 7 bytes)',
-        "AVRO: the registry does not know this schema (schema id 999999, 6 bytes)",
+        "AVRO: schema id not found in the schema registry (schema id 999999, 6 bytes)",
         None,
         None,
     ]
@@ -71,24 +71,26 @@ def test_references_are_resolved(registry: SharedRegistry, address: RegistryAddr
     assert rows(resolved, framed(identity, b"\x0a\x02\x0c")) == [{"total": {"units": 5}, "tip": {"units": 6}}]
 
 
-def test_a_subject_that_is_not_there_or_of_another_kind(registry: SharedRegistry, address: RegistryAddress) -> None:
+def test_missing_subject_and_subject_of_another_format_are_rejected(
+    registry: SharedRegistry, address: RegistryAddress
+) -> None:
     with pytest.raises(DefiniteError, match="no subject 'nope'"):
         resolve(AvroFormat(registry=address), subject="nope")
-    with pytest.raises(UsageError, match="no subject"):
+    with pytest.raises(UsageError, match="missing schema registry subject"):
         resolve(AvroFormat(registry=address))
     subject = unique("kind")
     registry.register(subject, json.dumps(FIRST))
-    with pytest.raises(UsageError, match="a schema of AVRO, not of JSON") as caught:
+    with pytest.raises(UsageError, match="has format AVRO, expected JSON") as caught:
         resolve(JsonFormat(registry=address), subject=subject)
     assert "FORMAT AVRO" in caught.value.hint
 
 
-# -- a registry behind a door, which is faster to shut than a registry is to stop ----------------------------------
+# -- a proxy in front of the registry, which stops faster than a registry ------------------------------------------
 
 
 @contextmanager
 def serving(handler: type[BaseHTTPRequestHandler], port: int = 0) -> Iterator[int]:
-    """Answer at a port of this machine; afterwards nobody does."""
+    """Run an HTTP server on a local port until the end of the block."""
     server = HTTPServer(("127.0.0.1", port), handler)
     thread = threading.Thread(target=server.serve_forever, args=[0.01], daemon=True)
     thread.start()
@@ -100,25 +102,25 @@ def serving(handler: type[BaseHTTPRequestHandler], port: int = 0) -> Iterator[in
         server.server_close()
 
 
-def door_to(url: str) -> type[BaseHTTPRequestHandler]:
-    """Return what hands requests on to a registry, and its answers back."""
+def proxy_to(url: str) -> type[BaseHTTPRequestHandler]:
+    """Return a handler that forwards requests to a registry."""
 
-    class Door(BaseHTTPRequestHandler):
+    class Proxy(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            with urllib.request.urlopen(url + self.path, timeout=PATIENCE) as answer:
-                body = answer.read()
+            with urllib.request.urlopen(url + self.path, timeout=PATIENCE) as response:
+                body = response.read()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
-    return Door
+    return Proxy
 
 
-def test_a_registry_that_is_down_is_waited_for_and_what_is_known_is_read(
+def test_unavailable_registry_is_a_transient_error_and_cached_schemas_are_used(
     registry: SharedRegistry, tmp_path: Path
 ) -> None:
     subject = unique("down")
@@ -126,30 +128,30 @@ def test_a_registry_that_is_down_is_waited_for_and_what_is_known_is_read(
     later = registry.register(unique("later"), json.dumps(SECOND))
     message = framed(known, encoded(FIRST, {"id": 1}))
     new = framed(later, encoded(SECOND, {"id": 2, "note": None}))
-    with serving(door_to(registry.url)) as port:
+    with serving(proxy_to(registry.url)) as port:
         address = RegistryAddress(url=f"http://127.0.0.1:{port}")
         client = Registry(address, tmp_path / "cache")
         resolved = resolve(AvroFormat(registry=address), subject=subject, registry=client)
         assert rows(resolved, message, registry=client) == [{"id": 1}]
     assert rows(resolved, message, registry=client) == [{"id": 1}]
     assert rows(resolved, message, registry=Registry(address, tmp_path / "cache")) == [{"id": 1}]
-    with pytest.raises(TransientError, match="does not answer") as caught:
+    with pytest.raises(TransientError, match="does not respond") as caught:
         decoded(resolved, message, new, registry=client)
-    assert "Nothing is lost" in caught.value.hint
-    with serving(door_to(registry.url), port):
+    assert "No message is lost" in caught.value.hint
+    with serving(proxy_to(registry.url), port):
         assert rows(resolved, message, new, registry=client) == [{"id": 1}, {"id": 2}]
 
 
-# -- answers that a healthy registry does not give ----------------------------------------------------------------
+# -- responses that a healthy registry does not send ---------------------------------------------------------------
 
 
-class Answers(BaseHTTPRequestHandler):
-    """Answers whatever the path asks for, and remembers who asked."""
+class OddResponses(BaseHTTPRequestHandler):
+    """Responds with the status code in the path, and records the requests."""
 
-    asked: list[tuple[str, str | None]] = []  # noqa: RUF012 - one server at a time
+    requests: list[tuple[str, str | None]] = []  # noqa: RUF012 - one server at a time
 
     def do_GET(self) -> None:
-        self.asked.append((self.path, self.headers.get("Authorization")))
+        self.requests.append((self.path, self.headers.get("Authorization")))
         code = int(self.path.rsplit("/", 1)[1])
         body = {599: b"<html>", 404: b"<html>no such page</html>"}.get(code, b'{"error_code": 1}')
         self.send_response(200 if code == 599 else code)
@@ -160,13 +162,13 @@ class Answers(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def odd_server() -> Iterator[str]:
-    Answers.asked.clear()
-    with serving(Answers) as port:
+    OddResponses.requests.clear()
+    with serving(OddResponses) as port:
         yield f"http://127.0.0.1:{port}"
 
 
@@ -174,29 +176,29 @@ def odd_server() -> Iterator[str]:
     ("code", "kind"),
     [(500, TransientError), (503, TransientError), (404, TransientError), (302, TransientError), (599, TransientError)],
 )
-def test_odd_answers_are_never_taken_for_an_unknown_id(odd_server: str, code: int, kind: type[Exception]) -> None:
-    """A 404 of a proxy is no word of the registry: messages would be lost for it. Nobody is followed elsewhere."""
-    with pytest.raises(kind, match="does not answer"):
+def test_odd_responses_do_not_mean_an_unknown_id(odd_server: str, code: int, kind: type[Exception]) -> None:
+    """A 404 of a proxy does not mean that the id is unknown: messages would be lost. Redirects are not followed."""
+    with pytest.raises(kind, match="does not respond"):
         Registry(RegistryAddress(url=odd_server)).schema(code)
-    assert len(Answers.asked) == 1
+    assert len(OddResponses.requests) == 1
 
 
-def test_passwords_are_references_and_are_never_shown(
+def test_passwords_are_references_and_are_never_printed(
     odd_server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("REGISTRY_PASSWORD", "hunter2")
     address = RegistryAddress(url=odd_server, username="u", password="env:REGISTRY_PASSWORD")
-    with pytest.raises(DefiniteError, match="refuses access") as caught:
+    with pytest.raises(DefiniteError, match="denied") as caught:
         Registry(address).schema(401)
     sent = "Basic " + base64.b64encode(b"u:hunter2").decode()
-    assert Answers.asked == [("/schemas/ids/401", sent)]
+    assert OddResponses.requests == [("/schemas/ids/401", sent)]
     token = RegistryAddress(url=odd_server, token="env:REGISTRY_PASSWORD")
-    with pytest.raises(DefiniteError, match="refuses access"):
+    with pytest.raises(DefiniteError, match="denied"):
         Registry(token).schema(403)
-    assert Answers.asked[-1][1] == "Bearer hunter2"
-    shown = str(caught.value) + caplog.text + address.model_dump_json() + repr(address)
-    assert "hunter2" not in shown
-    assert sent not in shown
+    assert OddResponses.requests[-1][1] == "Bearer hunter2"
+    output = str(caught.value) + caplog.text + address.model_dump_json() + repr(address)
+    assert "hunter2" not in output
+    assert sent not in output
 
 
 @pytest.mark.parametrize(
@@ -209,14 +211,16 @@ def test_passwords_are_references_and_are_never_shown(
         {"url": "http://host", "token": "clear"},
     ],
 )
-def test_addresses_are_checked_and_secrets_in_clear_refused(options: dict[str, str]) -> None:
+def test_invalid_addresses_and_plaintext_secrets_are_rejected(options: dict[str, str]) -> None:
     with pytest.raises(UsageError) as caught:
         RegistryAddress(**options)
     assert caught.value.hint
     assert "clear" not in caught.value.message.replace("in clear", "")
 
 
-def test_a_damaged_cache_is_read_anew(registry: SharedRegistry, address: RegistryAddress, tmp_path: Path) -> None:
+def test_damaged_cache_is_read_again_from_the_registry(
+    registry: SharedRegistry, address: RegistryAddress, tmp_path: Path
+) -> None:
     identity = registry.register(unique("cache"), json.dumps(FIRST))
     Registry(address, tmp_path).schema(identity)
     [stored] = tmp_path.rglob("*.json")

@@ -1,4 +1,4 @@
-"""Numbers in text are what Python's `decimal` and `float` make of them, or are refused."""
+"""Numbers in text are parsed as by Python's `decimal` and `float`, or are rejected."""
 
 from __future__ import annotations
 
@@ -11,56 +11,54 @@ from tests.formats.conftest import decoded
 from penstock.formats import JsonFormat, resolve
 
 
-def texts(chance: random.Random, count: int) -> list[str]:
+def texts(rng: random.Random, count: int) -> list[str]:
     """Return numbers in JSON's grammar: short and long ones, with zeros at either end, points and exponents."""
     found = []
     for _ in range(count):
-        whole = str(chance.randrange(10 ** chance.choice((1, 2, 5, 9, 18, 19, 25, 38))))
-        point = "." + "0" * chance.randrange(3) + str(chance.randrange(10 ** chance.choice((1, 2, 6, 20))))
-        exponent = (
-            f"{chance.choice('eE')}{chance.choice(('', '+', '-'))}{chance.randrange(chance.choice((3, 30, 400)))}"
-        )
-        parts = [chance.choice(("", "-")), whole, chance.choice(("", point)), chance.choice(("", "", exponent))]
+        whole = str(rng.randrange(10 ** rng.choice((1, 2, 5, 9, 18, 19, 25, 38))))
+        point = "." + "0" * rng.randrange(3) + str(rng.randrange(10 ** rng.choice((1, 2, 6, 20))))
+        exponent = f"{rng.choice('eE')}{rng.choice(('', '+', '-'))}{rng.randrange(rng.choice((3, 30, 400)))}"
+        parts = [rng.choice(("", "-")), whole, rng.choice(("", point)), rng.choice(("", "", exponent))]
         found.append("".join(parts))
     return found
 
 
 @pytest.mark.parametrize(("precision", "scale"), [(5, 0), (9, 2), (18, 18), (19, 3), (38, 10)])
-def test_decimals_are_exact_or_refused(precision: int, scale: int) -> None:
+def test_decimals_are_exact_or_rejected(precision: int, scale: int) -> None:
     numbers = texts(random.Random(precision), 1200)
     resolved = resolve(JsonFormat(columns=f"DECIMAL({precision},{scale})"))
     result = decoded(resolved, *(number.encode() for number in numbers))
     exactly = Context(prec=2000, traps=[Inexact])
-    fine = 0
+    valid = 0
     for number, found, problem in zip(
         numbers, result.rows.field("value").to_pylist(), result.problems.to_pylist(), strict=True
     ):
         unscaled = Decimal(number).scaleb(scale, exactly)
         if unscaled == unscaled.to_integral_value(context=exactly) and abs(unscaled) < 10**precision:
-            fine += 1
+            valid += 1
             assert (found, problem) == (Decimal(number), None)
         else:
             assert found is None
             assert "does not fit" in str(problem) or "digits after the decimal point" in str(problem)
-    assert fine > 20
+    assert valid > 20
 
 
-def test_floating_point_numbers_are_the_nearest_or_refused() -> None:
+def test_floating_point_numbers_are_the_nearest_or_rejected() -> None:
     numbers = texts(random.Random(4), 3000)
     result = decoded(resolve(JsonFormat(columns="DOUBLE")), *(number.encode() for number in numbers))
-    fine = 0
+    valid = 0
     for number, found, problem in zip(
         numbers, result.rows.field("value").to_pylist(), result.problems.to_pylist(), strict=True
     ):
         if problem is None:
-            fine += 1
+            valid += 1
             assert repr(found) == repr(float(number))
             continue
         digits = Decimal(number).normalize().as_tuple().digits
         whole = number.lstrip("-").isdigit() and int(float(number)) != int(number)
         extreme = float(number) in (float("inf"), float("-inf")) or abs(float(number)) < 5e-324 or "e" in number.lower()
         assert len(digits) > 17 or whole or extreme, (number, problem)
-    assert fine > 1000
+    assert valid > 1000
 
 
 def test_more_digits_than_128_bits_hold_do_not_wrap_around() -> None:

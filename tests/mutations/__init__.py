@@ -1,16 +1,16 @@
-"""Mutation check: break one thing on purpose, and show that the fast tier of the tests notices.
+"""Mutation check: introduce one defect on purpose, and show that the fast tier of the tests detects it.
 
 ::
 
     python -m tests.mutations                     every mutation, each against the tests that should catch it
-    python -m tests.mutations NAME…               some of them
-    python -m tests.mutations --list              names, and what each one breaks
+    python -m tests.mutations NAME…               only these
+    python -m tests.mutations --list              names, and the effect of each mutation
     python -m tests.mutations --keep-going        do not stop at the first mutation that survives
     python -m tests.mutations --whole NAME…       against the whole fast tier instead of the chosen tests
 
 ::
 
-    the tree ─copy─▶ unmutated ─▶ all chosen tests once: they must pass, or the result means nothing
+    the tree ─copy─▶ unmutated ─▶ all chosen tests once: they must pass, or the result is meaningless
         └────copy─▶ one mutation applied ─▶ its tests ─▶ one fails: caught │ all pass: SURVIVED      for each mutation
 
 Each run gets a fresh copy of the tree in a temporary folder, with ``PYTHONPATH`` set to the ``src`` of the copy; child

@@ -17,24 +17,24 @@ from tests.mutations.trial import FAST_TIER, Outcome, copied, run_tests, snapsho
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one mutation."""
+    """The result for one mutation."""
 
     mutation: Mutation
     outcome: Outcome
 
     @property
     def caught(self) -> bool:
-        """Whether a test failed."""
+        """Return whether a test failed."""
         return not self.outcome.passed
 
     def row(self, width: int) -> str:
-        """One line of the table."""
-        what = "caught  " if self.caught else "SURVIVED"
-        return f"{self.mutation.name:<{width}}  {what}  {self.outcome.seconds:6.1f} s  {self.outcome.first_failure}"
+        """Return one line of the table."""
+        result = "caught  " if self.caught else "SURVIVED"
+        return f"{self.mutation.name:<{width}}  {result}  {self.outcome.seconds:6.1f} s  {self.outcome.first_failure}"
 
 
 def chosen(names: Sequence[str]) -> list[Mutation]:
-    """Return the mutations that were named, or all."""
+    """Return the named mutations, or all."""
     known = {mutation.name: mutation for mutation in MUTATIONS}
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -44,19 +44,19 @@ def chosen(names: Sequence[str]) -> list[Mutation]:
 
 
 def check_unmutated(taken: Path, mutations: Sequence[Mutation], *, whole: bool) -> None:
-    """Run all tests that are relied on, each once, without a mutation."""
+    """Run all chosen tests once, without a mutation."""
     tests = FAST_TIER if whole else tuple(dict.fromkeys(test for mutation in mutations for test in mutation.tests))
     print("unmutated: ", end="", flush=True)
     with copied(taken) as root:
         outcome = run_tests(root, tests, stop_at_first=False)
     if not outcome.passed:
-        message = f"tests fail without a mutation, so the check means nothing:\n{outcome.output[-4000:]}"
+        message = f"tests fail without a mutation, so the check is meaningless:\n{outcome.output[-4000:]}"
         raise MutationError(message)
     print(f"all tests pass, {outcome.seconds:.1f} s", flush=True)
 
 
 def check(taken: Path, mutations: Sequence[Mutation], *, whole: bool, keep_going: bool) -> list[Verdict]:
-    """Try each mutation; stop at the first that survives, unless told to keep going."""
+    """Try each mutation; stop at the first that survives, unless `keep_going` is set."""
     verdicts: list[Verdict] = []
     width = max(len(mutation.name) for mutation in mutations)
     for mutation in mutations:
@@ -78,16 +78,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--list", action="store_true", help="list the mutations and exit")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first mutation that survives")
     parser.add_argument("--whole", action="store_true", help="run the whole fast tier for each mutation")
-    asked = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that copies, and servers of tests, go with this process
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that copies and test servers are removed
     try:
-        mutations = chosen(asked.names)
-        if asked.list:
+        mutations = chosen(options.names)
+        if options.list:
             print("\n".join(f"{mutation.name}: {mutation.breaks}" for mutation in mutations))
             return 0
         with snapshot() as taken:
-            check_unmutated(taken, mutations, whole=asked.whole)
-            verdicts = check(taken, mutations, whole=asked.whole, keep_going=asked.keep_going)
+            check_unmutated(taken, mutations, whole=options.whole)
+            verdicts = check(taken, mutations, whole=options.whole, keep_going=options.keep_going)
     except MutationError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -9,16 +9,16 @@ __all__ = ["Mutation", "MutationError"]
 
 
 class MutationError(Exception):
-    """The check cannot say anything: fix the mutation, its tests or the environment."""
+    """The check has no result: fix the mutation, its tests or the environment."""
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """One defect, and the tests that must notice it."""
+    """One defect, and the tests that must detect it."""
 
     name: str
     breaks: str
-    """What no longer holds, and what happens to the data then."""
+    """The guarantee that is violated, and the effect on the data."""
     file: str
     """Relative to the root of the repository."""
     old: str

@@ -1,4 +1,4 @@
-"""Running tests on a copy of the tree, with or without a mutation."""
+"""Run tests on a copy of the tree, with or without a mutation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["FAST_TIER", "Outcome", "copied", "run_tests", "snapshot"]
 
 ROOT = Path(__file__).parent.parent.parent
 FAST_TIER = ("tests", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "--ignore=tests/test_mutations.py")
-"""The whole fast tier, as `make test` runs it; that a mutation changes the text it replaces is no catch."""
+"""The whole fast tier, as `make test` runs it; without the test that checks the text of mutations."""
 _SECONDS = 3600.0
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _REASON = re.compile(r"^E +(.+)$", re.MULTILINE)
@@ -30,20 +30,20 @@ _PASSED, _TESTS_FAILED = 0, 1
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run of tests ended."""
+    """The result of a test run."""
 
     passed: bool
     first_failure: str
-    """The id of the first test that failed; empty where all passed."""
+    """The id of the first test that failed; empty if all passed."""
     reason: str
-    """The first line of its error: a test that only ran out of time on a busy machine has caught nothing."""
+    """The first line of its error: a mere timeout on a busy machine does not count as caught."""
     seconds: float
     output: str
 
 
 @contextmanager
 def snapshot() -> Iterator[Path]:
-    """Yield a copy of the working tree as it is now: what changes there meanwhile does not reach the check."""
+    """Yield a copy of the current working tree, so that later changes do not affect the check."""
     with tempfile.TemporaryDirectory(prefix="penstock-mutations-") as folder:
         taken = Path(folder).resolve() / "tree"
         for path in _files():
@@ -53,7 +53,7 @@ def snapshot() -> Iterator[Path]:
 
 
 def _files() -> Iterator[Path]:
-    """Yield the files of the tree, tracked or not, and what was compiled of the sources."""
+    """Yield the files of the tree, tracked or not, and the compiled files of the sources."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     yield from (Path(name) for name in listed.split("\0") if name and (ROOT / name).is_file())
@@ -80,7 +80,7 @@ def _compiled(file: Path) -> Iterator[Path]:
 
 
 def _check_import(root: Path) -> None:
-    """Make sure that the copy is what tests import, and not an installed package."""
+    """Raise unless tests import the copy instead of an installed package."""
     command = [sys.executable, "-c", "import penstock; print(penstock.__file__)"]
     done = subprocess.run(command, cwd=root, env=_environment(root), capture_output=True, text=True, check=False)
     if not done.stdout.startswith(str(root)):
@@ -128,6 +128,6 @@ def _first(pattern: re.Pattern[str], output: str) -> str:
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """End pytest and the servers that it started."""
+    """Kill pytest and the servers that it started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Kinds of sources: ours, those of packages, and packages that are broken."""
+"""Source kinds: built-in, from packages, and from broken packages."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ def _forget() -> None:
     module._load.cache_clear()
 
 
-def bring(packages: Path, name: str, text: str) -> None:
-    """Put a package there that says that it brings a kind."""
+def install(packages: Path, name: str, text: str) -> None:
+    """Install a package with an entry point for a source kind."""
     (packages / f"{name}.py").write_text(text)
-    told = packages / f"{name}-1.0.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (told / "entry_points.txt").write_text(f"[penstock.sources]\n{name} = {name}:KIND\n")
+    metadata = packages / f"{name}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[penstock.sources]\n{name} = {name}:KIND\n")
 
 
-def test_ours_are_there() -> None:
+def test_built_in_kinds_exist() -> None:
     assert {"POSTGRES", "FILE", "LOAD GENERATOR"} <= set(kinds())
     assert all(each.name == name for name, each in kinds().items())
 
 
-def test_a_name_that_is_nearly_one() -> None:
-    with pytest.raises(UsageError, match="no kind of source FILES") as caught:
+def test_similar_kind_name_is_suggested() -> None:
+    with pytest.raises(UsageError, match='unrecognized source kind "FILES"') as caught:
         kind("FILES")
     assert "FILE" in caught.value.hint
 
 
 def test_a_kind_of_a_package(packages: Path) -> None:
-    bring(
+    install(
         packages,
         "penstock_twice",
         "from dataclasses import replace\nfrom penstock.sources.load.kind import KIND as ours\n"
@@ -59,20 +59,20 @@ def test_a_kind_of_a_package(packages: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("1 / 0", "ZeroDivisionError"), ("KIND = 1", "it is no penstock.sources.interface.Kind"), ("", "KIND")],
+    [("1 / 0", "ZeroDivisionError"), ("KIND = 1", "not a penstock.sources.interface.Kind"), ("", "KIND")],
 )
-def test_a_broken_package_hurts_its_own_sources_alone(packages: Path, text: str, why: str) -> None:
+def test_broken_package_affects_only_its_own_kind(packages: Path, text: str, why: str) -> None:
     name = f"penstock_broken_{len(text)}"
-    bring(packages, name, text)
+    install(packages, name, text)
     assert "FILE" in kinds()
-    with pytest.raises(DefiniteError, match="no kind of source ANVIL") as caught:
+    with pytest.raises(DefiniteError, match='unrecognized source kind "ANVIL"') as caught:
         kind("ANVIL")
     assert name in caught.value.hint
     assert why in caught.value.hint
 
 
-def test_no_package_takes_the_name_of_ours(packages: Path) -> None:
-    bring(
+def test_package_cannot_replace_a_built_in_kind(packages: Path) -> None:
+    install(
         packages,
         "penstock_taker",
         "from dataclasses import replace\nfrom penstock.sources.load.kind import KIND as ours\n"

@@ -1,4 +1,4 @@
-"""How the fields of a model are written follows from their types; what cannot be written is refused at once."""
+"""The SQL notation of a model's fields follows from their types; fields without one are rejected at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Login(BaseModel):
 
 
 class Clauses(BaseModel):
-    """Required fields, and two that do not go together."""
+    """Required fields, and two that are mutually exclusive."""
 
     left: bool = False
     right: bool = False
@@ -50,55 +50,55 @@ class Sided:
     WithOptions: ClassVar[type[Nothing]] = Nothing
 
 
-def refused(clauses: str) -> SqlError:
+def sql_error(clauses: str) -> SqlError:
     with pytest.raises(SqlError) as caught:
         parse(f"CREATE SOURCES s FROM SIDED {clauses}", {"SIDED": Sided})
     return caught.value
 
 
-def test_words_come_from_the_name_or_a_keyword() -> None:
+def test_keywords_come_from_the_name_or_an_annotation() -> None:
     class Model(BaseModel):
         ssl_ca_location: str = ""
         limit: Annotated[int, Size(), Keyword("NO MORE THAN")] = 0
 
     assert [(option.clause, option.form) for option in options_of(Model)] == [
-        ("SSL CA LOCATION", "SSL CA LOCATION 'text'"),
+        ("SSL CA LOCATION", "SSL CA LOCATION 'string'"),
         ("NO MORE THAN", "NO MORE THAN '16 MB'"),
     ]
 
 
-def test_a_type_that_cannot_be_written_is_refused() -> None:
+def test_type_without_sql_notation_is_rejected() -> None:
     class Model(BaseModel):
         amount: Decimal
 
-    with pytest.raises(TypeError, match="no way to write"):
+    with pytest.raises(TypeError, match="has no SQL notation"):
         options_of(Model)
 
 
-def test_a_secret_that_must_be_among_the_options_is_refused() -> None:
+def test_required_secret_is_rejected() -> None:
     class Model(BaseModel):
         password: Annotated[str, Secret()]
 
-    with pytest.raises(TypeError, match="let it have a default"):
+    with pytest.raises(TypeError, match="must have a default"):
         options_of(Model)
 
 
 @pytest.mark.parametrize("clauses", ["LEFT RIGHT PLACE 'x'", "PLACE 'x' LEFT RIGHT", "LEFT PLACE 'x' RIGHT"])
-def test_what_does_not_go_together_is_shown_at_the_later_one(clauses: str) -> None:
-    error = refused(clauses)
+def test_exclusive_clauses_are_reported_at_the_later_one(clauses: str) -> None:
+    error = sql_error(clauses)
     assert "both sides" in error.message
     assert error.column - 1 == len("CREATE SOURCES s FROM SIDED ") + clauses.index("RIGHT") + len("RIGHT") + (
         1 if not clauses.endswith("RIGHT") else 0
     )
 
 
-def test_what_is_missing_is_shown_at_the_kind() -> None:
-    error = refused("LEFT RIGHT")
-    assert (error.column, error.hint) == (23, "Add PLACE 'text'.")
+def test_missing_clause_is_reported_at_the_kind() -> None:
+    error = sql_error("LEFT RIGHT")
+    assert (error.column, error.hint) == (23, "Add PLACE 'string'.")
 
 
 def test_a_secret_within_a_model_is_a_reference() -> None:
-    error = refused("PLACE 'x' LOGIN LOGIN PASSWORD 'hunter2'")
-    assert "password holds a secret in clear" in error.message
+    error = sql_error("PLACE 'x' LOGIN LOGIN PASSWORD 'hunter2'")
+    assert '"password" contains a literal secret' in error.message
     assert "hunter2" not in str(error)
     assert parse("CREATE SOURCE s FROM SIDED PLACE 'x' LOGIN LOGIN PASSWORD 'env:X'", {"SIDED": Sided}) is not None

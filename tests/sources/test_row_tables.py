@@ -1,4 +1,4 @@
-"""Columns of kinds that make rows themselves: what they become, exactly or not at all."""
+"""Columns of sources that produce rows: converted exactly or rejected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVENTS = TableName("events", "events")
 
 
 @pytest.mark.parametrize(
-    ("found", "kept"),
+    ("found", "stored"),
     [
         (pa.int32(), pa.int32()),
         (pa.uint32(), pa.int64()),
@@ -30,17 +30,17 @@ EVENTS = TableName("events", "events")
         (pa.map_(pa.string(), pa.uint16()), pa.map_(pa.string(), pa.int32())),
     ],
 )
-def test_types_become_those_that_hold_everywhere(found: pa.DataType, kept: pa.DataType) -> None:
-    assert plain(pa.schema([("c", found)])).field("c").type == kept
+def test_types_are_converted_to_portable_types(found: pa.DataType, stored: pa.DataType) -> None:
+    assert plain(pa.schema([("c", found)])).field("c").type == stored
 
 
 @pytest.mark.parametrize("found", [pa.null(), pa.time64("us"), pa.duration("s"), pa.decimal256(50, 2), pa.struct([])])
-def test_types_that_nothing_holds_are_refused(found: pa.DataType) -> None:
-    with pytest.raises(DefiniteError, match="the column c has the type"):
+def test_unsupported_types_are_rejected(found: pa.DataType) -> None:
+    with pytest.raises(DefiniteError, match='column "c" has the unsupported type'):
         plain(pa.schema([("c", found)]))
 
 
-def test_rows_fit_exactly_or_not_at_all() -> None:
+def test_rows_are_converted_exactly_or_rejected() -> None:
     columns = pa.schema([("n", pa.decimal128(20, 0)), ("t", pa.timestamp("us")), ("new", pa.string())])
     rows = pa.record_batch({"t": pa.array([1000], pa.timestamp("ns")), "n": pa.array([2**64 - 1], pa.uint64())})
     (row,) = fitted(rows, columns).to_pylist()
@@ -50,10 +50,10 @@ def test_rows_fit_exactly_or_not_at_all() -> None:
         fitted(pa.record_batch({"t": pa.array([1001], pa.timestamp("ns"))}), columns)
 
 
-def test_a_table_is_what_was_stored_of_it() -> None:
-    made = RowTable.of(EVENTS, pa.schema([pa.field("id", pa.int64(), nullable=False), ("s", pa.string())]), ("id",))
-    read = RowTable.model_validate_json(made.model_dump_json())
-    assert read.table_schema() == made.table_schema()
+def test_table_round_trips_through_json() -> None:
+    table = RowTable.of(EVENTS, pa.schema([pa.field("id", pa.int64(), nullable=False), ("s", pa.string())]), ("id",))
+    read = RowTable.model_validate_json(table.model_dump_json())
+    assert read.table_schema() == table.table_schema()
     assert read.table_schema().key == ("id",)
 
 
@@ -61,12 +61,12 @@ def test_a_table_is_what_was_stored_of_it() -> None:
     ("columns", "key", "why"),
     [
         ([], (), "no columns"),
-        ([("a", pa.int64()), ("A", pa.int64())], (), "2 columns a"),
-        ([("_gone", pa.int64())], (), "a name of ours"),
-        ([("a", pa.int64())], ("b",), "has no column b"),
-        ([("a", pa.list_(pa.int64()))], ("a",), "cannot be in its key"),
+        ([("a", pa.int64()), ("A", pa.int64())], (), '2 columns "a"'),
+        ([("_gone", pa.int64())], (), "reserved name"),
+        ([("a", pa.int64())], ("b",), '"b" does not exist'),
+        ([("a", pa.list_(pa.int64()))], ("a",), "cannot be part of the key"),
     ],
 )
-def test_tables_that_cannot_be(columns: list[tuple[str, pa.DataType]], key: tuple[str, ...], why: str) -> None:
+def test_invalid_tables_are_rejected(columns: list[tuple[str, pa.DataType]], key: tuple[str, ...], why: str) -> None:
     with pytest.raises(DefiniteError, match=why):
         RowTable.of(EVENTS, pa.schema(columns), key)

@@ -1,4 +1,4 @@
-"""What the tests of the Spark source share."""
+"""Fixtures for the tests of the Spark data source."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.spark.shop import Following, Shop
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(tmp_path / "home")
-    with closing(made.writer):
-        yield made
+    created = Shop(tmp_path / "home")
+    with closing(created.writer):
+        yield created
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A home whose log and tables are written by hand, and a streaming query over it that remembers what it saw."""
+"""A home whose log and tables are written by the test, and a streaming query that records its batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.errors import TableError
 from penstock.layout import base_path, catalog_path
 from penstock.model import TableSchema
 from penstock.positions import Lsn
-from penstock.spark.ranges import spark_schema
+from penstock.spark.images import spark_schema
 from penstock.tables.base import DeltaBaseTable
 from penstock.testing.waiting import PATIENCE
 
@@ -26,7 +26,7 @@ START = 10
 
 
 class InOneThread:
-    """The log's writer, for several threads: Spark calls foreachBatch in one of its own."""
+    """The log writer, usable from several threads: Spark calls foreachBatch in another thread."""
 
     def __init__(self, log: ChangeLog) -> None:
         self._thread = ThreadPoolExecutor(1)
@@ -38,7 +38,7 @@ class InOneThread:
 
 
 class Shop:
-    """A home with one source, whose log is written by hand."""
+    """A home with one source, whose log is written by the test."""
 
     def __init__(self, home: Path, log: str | None = None) -> None:
         self.home = home
@@ -52,18 +52,18 @@ class Shop:
             self.writer.define(schema, Lsn(START))
 
     def orders(self, *rows: Row, durable: int = 0, errors: tuple[TableError, ...] = ()) -> None:
-        """Publish changes of orders."""
+        """Publish changes of the table orders."""
         upto = Lsn(max([durable, *(row.lsn for row in rows)]))
         self.writer.publish([chunk(ORDERS, rows)] if rows else [], upto, committed_at=upto, errors=errors)
 
     def items(self, *rows: Row) -> None:
-        """Publish changes of the other table."""
+        """Publish changes of the table items."""
         self.writer.publish([chunk(ITEMS, rows)], Lsn(rows[-1].lsn), committed_at=rows[-1].lsn)
 
     def base(
         self, spark: SparkSession, rows: Sequence[tuple[Any, ...]], at: int, schema: TableSchema = ORDERS
     ) -> DeltaBaseTable:
-        """Make the base table of orders, as of a position."""
+        """Create a base table at a position."""
         path = base_path(self.home, "shop", schema.table.name)
         table = DeltaBaseTable(spark, str(path), schema)
         table.create(spark.createDataFrame(list(rows), spark_schema(schema.columns)), Lsn(at))
@@ -71,7 +71,7 @@ class Shop:
         return table
 
     def note(self, table: DeltaBaseTable) -> None:
-        """Note in the catalog where a base table stands."""
+        """Record the position of a base table in the catalog."""
         state = table.state()
         assert state is not None
         base = BaseVersion(state.version, state.position, state.schema)
@@ -81,7 +81,7 @@ class Shop:
         return {"home": str(self.home), "source": "shop", "table": "public.orders", **options}
 
 
-def broken(lsn: int) -> TableError:
+def table_error(lsn: int) -> TableError:
     return TableError("public.orders", lsn, "public.orders: column name was dropped", "Copy it again.")
 
 
@@ -90,7 +90,7 @@ def read(spark: SparkSession, options: dict[str, str]) -> DataFrame:
 
 
 def ids(frame: DataFrame) -> list[int]:
-    """The keys of new rows, in the order of the log; those of a snapshot first, by key."""
+    """Return the keys of new rows in the order of the log, after those of a snapshot in the order of the key."""
     rows = frame.collect()
     return [
         r["after"]["id"] for r in sorted(rows, key=lambda r: (r["_xid"] or 0, r["_ordinal"] or 0, r["after"]["id"]))
@@ -98,7 +98,7 @@ def ids(frame: DataFrame) -> list[int]:
 
 
 class Following:
-    """A streaming query that remembers its batches, over restarts."""
+    """A streaming query that records its batches across restarts."""
 
     def __init__(self, spark: SparkSession, shop: Shop, checkpoint: Path) -> None:
         self._spark = spark
@@ -108,17 +108,17 @@ class Following:
         self.on_batch: Callable[[int], None] | None = None
 
     def run(self, **options: str) -> list[list[int]]:
-        """Read what is there, and stop; return the batches of this run."""
+        """Read all available changes, and stop; return the batches of this run."""
         before = len(self.batches)
         assert self.start(trigger={"availableNow": True}, **options).awaitTermination(int(PATIENCE))
         return [batch for _, batch in self.batches[before:]]
 
     def start(self, trigger: dict[str, Any] | None = None, **options: str) -> Any:
         rows = self._spark.readStream.format("penstock").options(**self._shop.options(**options)).load()
-        writer = rows.writeStream.foreachBatch(self._remember).option("checkpointLocation", str(self._checkpoint))
+        writer = rows.writeStream.foreachBatch(self._record).option("checkpointLocation", str(self._checkpoint))
         return writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
 
-    def _remember(self, rows: DataFrame, number: int) -> None:
+    def _record(self, rows: DataFrame, number: int) -> None:
         self.batches.append((number, ids(rows)))
         if self.on_batch is not None:
             self.on_batch(number)

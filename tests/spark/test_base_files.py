@@ -1,4 +1,4 @@
-"""Delta tables that Spark wrote, read without it: the same rows as Spark reads at the same version."""
+"""Delta tables written by Spark and read without it: the same rows as Spark reads at the same version."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from penstock.errors import DefiniteError
 from penstock.model import TableName, TableSchema, image_schema, with_missing
 from penstock.positions import Lsn
 from penstock.spark.base_files import BaseFile, BaseFiles, read_base_file
-from penstock.spark.net import fold_net
+from penstock.spark.images import spark_schema
+from penstock.spark.net_changes import fold_net
 from penstock.spark.overlay_arrow import kept_rows, new_rows
-from penstock.spark.ranges import spark_schema
 from penstock.tables.base import DeltaBaseTable
 from penstock.tables.fold import fold
 
@@ -70,7 +70,7 @@ SCHEMA = TableSchema(TableName("public", "t"), COLUMNS, ("id",))
 
 
 def rows(first: int, count: int) -> pa.Table:
-    """Rows in which every value of every type occurs, and null too."""
+    """Return rows in which every value of every type occurs, and null."""
     return pa.Table.from_pylist([typed(number) for number in range(first, first + count)], COLUMNS)
 
 
@@ -79,13 +79,13 @@ def typed(number: int) -> dict[str, Any]:
     return {"id": number, **values}
 
 
-def bag(found: list[dict[str, Any]]) -> Counter[str]:
-    """Rows by their text, which tells -0.0 from 0.0 and is one for all NaN."""
+def row_counts(found: list[dict[str, Any]]) -> Counter[str]:
+    """Count rows by their text, which distinguishes -0.0 from 0.0 and is the same for all NaN."""
     return Counter(repr(plain(one)) for one in found)
 
 
 def plain(value: Any) -> Any:
-    """Times without the class of their zone."""
+    """Return a value with timestamps as text, independent of the class of their time zone."""
     if isinstance(value, datetime.datetime):
         return value.isoformat()
     if isinstance(value, dict):
@@ -94,7 +94,7 @@ def plain(value: Any) -> Any:
 
 
 def read(files: BaseFiles, columns: pa.Schema, where: Any = None) -> list[dict[str, Any]]:
-    """What tasks read, each from a description that was sent to it."""
+    """Return the rows that tasks read, each from a pickled file description."""
     found: list[dict[str, Any]] = []
     for file in files.files:
         sent: BaseFile = pickle.loads(pickle.dumps(file))
@@ -115,13 +115,13 @@ def spark_reads(spark: SparkSession, path: str, version: int, columns: pa.Schema
 
 def check(spark: SparkSession, path: str, version: int, columns: pa.Schema = COLUMNS) -> BaseFiles:
     files = BaseFiles.at(path, version)
-    assert bag(read(files, columns)) == bag(spark_reads(spark, path, version, columns))
+    assert row_counts(read(files, columns)) == row_counts(spark_reads(spark, path, version, columns))
     return files
 
 
 @pytest.fixture(scope="module")
 def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DeltaBaseTable:
-    """Version 0: two files; 1, 2: rows deleted, changed, added; 3 to 5: a column more; 6: it is filled."""
+    """Version 0: two files; 1 and 2: rows deleted, changed, added; 3 to 5: a column added; 6: its values set."""
     made = DeltaBaseTable(spark, str(tmp_path_factory.mktemp("a base 100% & more") / "t"), SCHEMA)
     made.create(frame(spark, rows(0, 60)).repartition(2), Lsn(8))
     spark.sql(f"DELETE FROM delta.`{made.path}` WHERE id % 7 = 3")
@@ -153,7 +153,7 @@ def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
 
 
 def merge(spark: SparkSession, path: str) -> None:
-    """Change rows, delete some, and add as many."""
+    """Merge: update, delete and insert rows."""
     frame(spark, rows(50, 20)).createOrReplaceTempView("changed")
     spark.sql(
         f"MERGE INTO delta.`{path}` AS target USING changed AS source ON target.id = source.id "
@@ -170,7 +170,7 @@ def test_every_type_at_every_version(spark: SparkSession, table: DeltaBaseTable)
     assert len(files[2].files) > 2
 
 
-def test_columns_that_came_later(spark: SparkSession, table: DeltaBaseTable) -> None:
+def test_columns_added_later(spark: SparkSession, table: DeltaBaseTable) -> None:
     last = table.version()
     assert last is not None
     wider = table.schema.columns
@@ -179,25 +179,25 @@ def test_columns_that_came_later(spark: SparkSession, table: DeltaBaseTable) -> 
     assert {str(one["later, with a comma"]) for one in early} == {"None"}
 
 
-def test_columns_that_are_not_yet_there_have_the_value_of_older_rows(table: DeltaBaseTable) -> None:
+def test_columns_missing_in_an_old_version_have_their_default(table: DeltaBaseTable) -> None:
     price = with_missing(pa.field("price", pa.decimal128(6, 2)), pa.array([Decimal("1.50")], pa.decimal128(6, 2)))
     found = read(BaseFiles.at(table.path, 0), pa.schema([price]))
     assert found == [{"price": Decimal("1.50")}] * 60
 
 
-def test_some_columns(spark: SparkSession, table: DeltaBaseTable) -> None:
+def test_selected_columns(spark: SparkSession, table: DeltaBaseTable) -> None:
     chosen = pa.schema([COLUMNS.field(name) for name in ("long.decimal", "a point", "id")])
     check(spark, table.path, 2, chosen)
 
 
-def test_values_are_put_as_asked_for(table: DeltaBaseTable) -> None:
+def test_values_are_cast_to_the_requested_types(table: DeltaBaseTable) -> None:
     columns = pa.schema([("text", pa.large_string()), ("int", pa.int64()), ("ints", pa.list_(pa.int64()))])
     files = BaseFiles.at(table.path, 0)
     same = pa.schema([COLUMNS.field(name) for name in columns.names])
-    assert bag(read(files, columns)) == bag(read(files, same))
+    assert row_counts(read(files, columns)) == row_counts(read(files, same))
 
 
-def test_a_cast_that_loses_something_fails(table: DeltaBaseTable) -> None:
+def test_lossy_cast_fails(table: DeltaBaseTable) -> None:
     with pytest.raises(pa.ArrowInvalid):
         read(BaseFiles.at(table.path, 0), pa.schema([("bigint", pa.int16())]))
 
@@ -222,10 +222,10 @@ def test_row_groups_that_cannot_match_are_skipped(spark: SparkSession, tmp_path:
         found = read(files, columns, where)
         left = pa.Table.from_pylist(found, columns).filter(where)
         assert left.column("a key").to_pylist() == wanted
-        assert (len(found) < 30_000) == (not where.equals(number == 1.0)), "NaN is in no statistics of floats"
+        assert (len(found) < 30_000) == (not where.equals(number == 1.0)), "statistics of floats do not cover NaN"
 
 
-def test_a_deletion_vector_in_the_log_itself(spark: SparkSession, tmp_path: Path) -> None:
+def test_inline_deletion_vector(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "inline"
     create(spark.range(0, 10, 1, 1), str(path), {"delta.enableDeletionVectors": "true"})
     spark.sql(f"DELETE FROM delta.`{path}` WHERE id IN (2, 7)")
@@ -240,7 +240,7 @@ def test_a_deletion_vector_in_the_log_itself(spark: SparkSession, tmp_path: Path
 
 
 def inline(action: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Put the deletion vector of an added file into the log (storage type i, Z85)."""
+    """Inline the deletion vector of an added file into the log (storage type i, Z85)."""
     if "deletionVector" in action.get("add", {}):
         vector = action["add"]["deletionVector"]
         (file,) = path.glob("deletion_vector_*.bin")
@@ -256,13 +256,13 @@ def inline(action: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def z85(data: bytes) -> str:
-    ours = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
-    theirs = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-    return base64.b85encode(data).translate(bytes.maketrans(ours, theirs)).decode()
+    b85_alphabet = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+    z85_alphabet = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+    return base64.b85encode(data).translate(bytes.maketrans(b85_alphabet, z85_alphabet)).decode()
 
 
-def test_the_live_table_without_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """Base files, each by a task of its own, and the log after them: the table as it was upstream."""
+def test_live_table_without_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Base files, each read by a separate task, plus the log tail equal the table upstream."""
     history = random_history(21, full=False, groups=60, transactions=9)
     first, middle, last = (sorted(history.states)[at] for at in (3, 6, -1))
     made = DeltaBaseTable(spark, str(tmp_path / "base"), KEYED)
@@ -290,9 +290,9 @@ def test_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:
     assert check(spark, path, 0, pa.schema([("id", pa.int64())])).rows == 0
 
 
-def test_what_is_not_there(table: DeltaBaseTable, tmp_path: Path) -> None:
+def test_missing_table_version_or_file_is_an_error(table: DeltaBaseTable, tmp_path: Path) -> None:
     for path, version in ((table.path, 99), (str(tmp_path / "nothing"), 0)):
-        with pytest.raises(DefiniteError, match="Start the query again"):
+        with pytest.raises(DefiniteError, match="Run the query again"):
             BaseFiles.at(path, version)
     gone = BaseFile(str(tmp_path / "gone.parquet"), 1, 1, COLUMNS)
     with pytest.raises(DefiniteError, match="vacuumed"):

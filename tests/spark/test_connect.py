@@ -1,7 +1,7 @@
-"""Batch reads over Spark Connect: a server of its own, and a client without a JVM.
+"""Batch reads over Spark Connect: a separate server, and a client without a JVM.
 
-What the client needs (pandas, gRPC) is not among Penstock's dependencies: it is installed for this test alone, as
-locked, into a folder of its own.
+The packages of the client (pandas, gRPC) are no dependencies of Penstock: the test installs them from a lock file into
+a separate folder.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ print(changes.count(), [row.after.id for row in changes.filter("_lsn = '0/1E'").
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install what the client needs."""
+    """Install the packages of the client."""
     folder = tmp_path_factory.mktemp("connect")
     install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--require-hashes", "--target", str(folder)]
     subprocess.run([*install, "-r", str(LOCK)], check=True)

@@ -1,4 +1,4 @@
-"""``format("penstock")`` as a batch, over a change log that is written here: no Postgres, but real Spark."""
+"""``format("penstock")`` as a batch, over a change log written by the test: real Spark, no Postgres."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from tests.changelog.chunks import ORDERS, Row, chunk, inserted
 from tests.changelog.test_retention import later, moment
-from tests.spark.shop import START, Shop, broken, ids, read
+from tests.spark.shop import START, Shop, ids, read, table_error
 
 from penstock.errors import PenstockError, UsageError
 from penstock.model import Image
@@ -68,8 +68,8 @@ def test_ranges(spark: SparkSession, shop: Shop) -> None:
     assert between(40, 40) == between(45, 49) == between(50, None) == []
 
 
-def test_the_audit_trail_of_a_row_between_two_moments(spark: SparkSession, shop: Shop) -> None:
-    """Every change of a row, from when to when: by position and by time alike."""
+def test_audit_trail_of_a_row_between_two_positions_or_times(spark: SparkSession, shop: Shop) -> None:
+    """All changes of a row in a range: bounded by positions or by times."""
     trail = [
         Row(20, 0, Image.INSERTED, (1, "new")),
         Row(30, 0, Image.BEFORE, (1, "new")),
@@ -77,10 +77,10 @@ def test_the_audit_trail_of_a_row_between_two_moments(spark: SparkSession, shop:
         Row(40, 0, Image.DELETED, (1, "paid")),
     ]
     for lsn in (20, 30, 40):
-        made = chunk(ORDERS, [row for row in trail if row.lsn == lsn])
+        changes = chunk(ORDERS, [row for row in trail if row.lsn == lsn])
         at = pa.array([later(lsn)]).cast(pa.timestamp("us", "UTC"))
-        dated = pa.RecordBatch.from_arrays([*made.transactions.columns[:2], at], schema=made.transactions.schema)
-        shop.writer.publish([replace(made, transactions=dated)], Lsn(lsn), committed_at=later(lsn))
+        dated = pa.RecordBatch.from_arrays([*changes.transactions.columns[:2], at], schema=changes.transactions.schema)
+        shop.writer.publish([replace(changes, transactions=dated)], Lsn(lsn), committed_at=later(lsn))
 
     def between(start: str, end: str) -> list[tuple[Any, ...]]:
         found = read(spark, shop.options(startingPosition=start, endingPosition=end)).where("_xid > 0").collect()
@@ -99,15 +99,15 @@ def test_the_audit_trail_of_a_row_between_two_moments(spark: SparkSession, shop:
             read(spark, shop.options(**options)).collect()
 
 
-def test_a_range_that_the_log_does_not_have(spark: SparkSession, shop: Shop) -> None:
+def test_range_outside_of_the_log_is_an_error(spark: SparkSession, shop: Shop) -> None:
     shop.orders(inserted(20))
     with pytest.raises(PySparkException, match="begins at 0/A"):
         read(spark, shop.options(startingPosition="0/9")).collect()
-    with pytest.raises(PySparkException, match="source shop has come to 0/14, not to 0/15"):
+    with pytest.raises(PySparkException, match="source shop has reached 0/14, not 0/15"):
         read(spark, shop.options(startingPosition="0/A", endingPosition="0/15")).collect()
 
 
-def test_several_tasks_give_every_row_once_and_in_order(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_tasks_return_every_row_once_and_in_order(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     for lsn in range(20, 40):
         shop.orders(*(inserted(lsn, n) for n in range(50)))
     source = PenstockDataSource(shop.options(startingPosition="0/14", endingPosition="0/24"))
@@ -122,37 +122,37 @@ def test_several_tasks_give_every_row_once_and_in_order(shop: Shop, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"startingPositon": "0/1"}, "'startingPositon'.*Did you mean startingPosition"),
         (
             {"colour": "red"},
-            "'colour'.*Known are: home, source, table, rows, startingPosition, endingPosition, asOf, maxRows",
+            "'colour'.*Valid options: home, source, table, rows, startingPosition, endingPosition, asOf, maxRows",
         ),
         ({"rows": "rainbow"}, "option rows of format penstock.*'changes'"),
-        ({"rows": "live", "startingPosition": "0/A"}, "a live table has no startingPosition.*asOf"),
-        ({"rows": "live", "endingPosition": "0/A"}, "a live table has no endingPosition.*asOf"),
-        ({"asOf": "0/A"}, "rows=changes has no option asOf.*startingPosition"),
-        ({"rows": "updates", "asOf": "0/A"}, "rows=updates has no option asOf"),
+        ({"rows": "live", "startingPosition": "0/A"}, "option startingPosition is not valid with rows=live.*asOf"),
+        ({"rows": "live", "endingPosition": "0/A"}, "option endingPosition is not valid with rows=live.*asOf"),
+        ({"asOf": "0/A"}, "option asOf is not valid with rows=changes.*startingPosition"),
+        ({"rows": "updates", "asOf": "0/A"}, "option asOf is not valid with rows=updates"),
         ({"rows": "live", "asOf": "noon"}, "'noon' is neither an LSN nor a time"),
-        ({"rows": "live", "asOf": "2026-11-15 12:00"}, "does not say its time zone.*2026-11-15T12:00:00Z"),
+        ({"rows": "live", "asOf": "2026-11-15 12:00"}, "has no time zone.*2026-11-15T12:00:00Z"),
         ({"rows": "live", "asOf": "0/9"}, "cannot be read as of 0/9: its history begins at 0/A"),
-        ({"rows": "live", "asOf": "0/B"}, "source shop has come to 0/A, not to 0/B"),
-        ({"rows": "live", "asOf": "2199-01-01T00:00Z"}, "has come to .*, not to 2199-01-01 00:00:00"),
-        ({"endingPosition": "2199-01-01T00:00Z"}, "has come to .*, not to 2199-01-01 00:00:00"),
-        ({"startingPosition": "yesterday"}, "'yesterday' is not a position.*0?latest"),
-        ({"table": "orders"}, "schema.table, not 'orders'.*public.orders"),
-        ({"table": "public.order"}, "no table public.order.*It has: public.items, public.orders"),
-        ({"source": "shp"}, "no source shp in .*Its sources are: shop"),
+        ({"rows": "live", "asOf": "0/B"}, "source shop has reached 0/A, not 0/B"),
+        ({"rows": "live", "asOf": "2199-01-01T00:00Z"}, "has reached .*, not 2199-01-01 00:00:00"),
+        ({"endingPosition": "2199-01-01T00:00Z"}, "has reached .*, not 2199-01-01 00:00:00"),
+        ({"startingPosition": "yesterday"}, "invalid position 'yesterday'.*latest"),
+        ({"table": "orders"}, "invalid table name 'orders'.*public.orders"),
+        ({"table": "public.order"}, "no table public.order.*Its tables are: public.items, public.orders"),
+        ({"source": "shp"}, "has no source shp.*Its sources are: shop"),
     ],
 )
-def test_wrong_options_without_spark(shop: Shop, options: dict[str, str], said: str) -> None:
-    with pytest.raises(PenstockError, match=f"(?s){said}"):
+def test_invalid_options_are_rejected(shop: Shop, options: dict[str, str], message: str) -> None:
+    with pytest.raises(PenstockError, match=f"(?s){message}"):
         source = PenstockDataSource(shop.options(**options))
         source.reader(source.schema()).partitions()
 
 
-def test_names_of_options_in_any_case(shop: Shop) -> None:
+def test_option_names_are_case_insensitive(shop: Shop) -> None:
     options = PenstockOptions.parse({"HOME": "h", "Source": "s", "tAble": "a.b", "STARTINGPOSITION": "0/1"})
     assert (options.home, options.source, options.table, options.starting_position) == ("h", "s", "a.b", "0/1")
 
@@ -162,16 +162,18 @@ def test_a_missing_option() -> None:
         PenstockOptions.parse({"home": "h", "source": "s"})
 
 
-def test_what_a_user_sees_of_a_wrong_option(spark: SparkSession, shop: Shop) -> None:
-    with pytest.raises(PySparkException, match="has no option 'startingpositon'\nDid you mean startingPosition"):
+def test_invalid_option_is_reported_through_spark(spark: SparkSession, shop: Shop) -> None:
+    with pytest.raises(
+        PySparkException, match="'startingpositon' of format penstock\nhint: Did you mean startingPosition"
+    ):
         read(spark, shop.options(startingPositon="0/1"))
     with pytest.raises(PySparkException, match=r"has no table public\.order"):
         read(spark, shop.options(table="public.order"))
 
 
-def test_an_error_of_a_table_holds_from_its_lsn_on(spark: SparkSession, shop: Shop) -> None:
+def test_table_error_applies_from_its_lsn(spark: SparkSession, shop: Shop) -> None:
     shop.orders(inserted(20))
-    shop.orders(durable=30, errors=(broken(30),))
+    shop.orders(durable=30, errors=(table_error(30),))
     shop.items(inserted(40))
     assert ids(read(spark, shop.options(startingPosition="0/A", endingPosition=str(Lsn(29))))) == [20000]
     for end in (str(Lsn(30)), "latest"):

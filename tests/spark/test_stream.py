@@ -1,4 +1,4 @@
-"""``format("penstock")`` as a stream: offsets, restarts, limits, pins."""
+"""``format("penstock")`` as a stream: offsets, restarts, limits, leases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from tests.changelog.chunks import ITEMS, ORDERS, Row, chunk, inserted
 from tests.changelog.test_retention import dated
-from tests.spark.shop import Following, InOneThread, Shop, broken, read
+from tests.spark.shop import Following, InOneThread, Shop, read, table_error
 
 from penstock.changelog.interface import StagedCommit
 from penstock.model import Image, TableSchema
@@ -23,7 +23,7 @@ from penstock.testing.waiting import PATIENCE
 FAR = datetime(2200, 1, 1, tzinfo=UTC)
 
 
-def test_stop_and_start_again_gives_every_change_once(shop: Shop, following: Following) -> None:
+def test_restarted_query_gets_every_change_once(shop: Shop, following: Following) -> None:
     shop.orders(inserted(20), inserted(30))
     shop.orders(inserted(40), inserted(40, 1))
     assert following.run(startingPosition="0/A") == [[20000, 30000, 40000, 40001]]
@@ -35,7 +35,9 @@ def test_stop_and_start_again_gives_every_change_once(shop: Shop, following: Fol
 
 
 @pytest.mark.deep
-def test_a_source_made_anew_under_the_same_checkpoint(spark: SparkSession, shop: Shop, following: Following) -> None:
+def test_recreated_source_with_an_old_checkpoint_is_an_error(
+    spark: SparkSession, shop: Shop, following: Following
+) -> None:
     shop.orders(inserted(20))
     assert following.run(startingPosition="0/A") == [[20000]]
     shop.writer.close()
@@ -44,12 +46,12 @@ def test_a_source_made_anew_under_the_same_checkpoint(spark: SparkSession, shop:
     shop.writer = InOneThread(shop.log)
     shop.writer.define(ORDERS)
     shop.orders(inserted(110))
-    with pytest.raises(StreamingQueryException, match="what came after 0/14 is no longer in it"):
+    with pytest.raises(StreamingQueryException, match="changes after 0/14 were removed"):
         following.run(startingPosition="latest")
 
 
 def test_a_column_is_added_while_a_stream_runs(shop: Shop, following: Following) -> None:
-    """The query keeps the columns that it began with; started again, from its checkpoint, it has the new one."""
+    """The query fails when a column is added; restarted from its checkpoint, it has the new column."""
     shop.orders(inserted(20))
     query = following.start(startingPosition="0/A")
     try:
@@ -67,12 +69,12 @@ def test_a_column_is_added_while_a_stream_runs(shop: Shop, following: Following)
 
 
 def test_a_running_stream(shop: Shop, following: Following) -> None:
-    """From now on; transactions of other tables start no batch; a batch has whole transactions."""
+    """It starts at the latest position; changes of other tables start no batch; a batch has complete transactions."""
     shop.orders(inserted(20))
     query = following.start()
     try:
         query.processAllAvailable()
-        assert following.batches == [(0, [])], "Spark begins with a batch in any case"
+        assert following.batches == [(0, [])], "Spark always starts with a batch"
         shop.items(inserted(30), inserted(40))
         shop.writer.stage(9, [chunk(ORDERS, [Row(-1, 0, Image.INSERTED, (1, "staged"))])])
         query.processAllAvailable()
@@ -93,9 +95,9 @@ def test_a_running_stream(shop: Shop, following: Following) -> None:
     assert following.batches[1:] == [(1, [1, 60000, 60001]), (2, [70000])]
 
 
-def test_a_stream_gives_all_before_an_error_and_then_tells_it(shop: Shop, following: Following) -> None:
+def test_stream_returns_changes_before_an_error_and_then_fails(shop: Shop, following: Following) -> None:
     shop.orders(inserted(20))
-    shop.orders(durable=30, errors=(broken(30),))
+    shop.orders(durable=30, errors=(table_error(30),))
     query = following.start(startingPosition="0/A")
     with pytest.raises(StreamingQueryException, match="column name was dropped"):
         query.awaitTermination(int(PATIENCE))
@@ -103,15 +105,15 @@ def test_a_stream_gives_all_before_an_error_and_then_tells_it(shop: Shop, follow
 
 
 @pytest.mark.deep
-def test_latest_is_fixed_by_the_first_batch(shop: Shop, following: Following) -> None:
-    """What comes while the query is away is not lost, though Spark asks anew where to begin."""
+def test_latest_is_resolved_by_the_first_batch(shop: Shop, following: Following) -> None:
+    """Changes made while the query is stopped are not lost, although Spark requests the initial offset again."""
     shop.orders(inserted(20))
     assert following.run() == [[]]
     shop.orders(inserted(30))
     assert following.run() == [[30000]]
 
 
-def test_from_a_time(shop: Shop, following: Following) -> None:
+def test_start_at_a_time(shop: Shop, following: Following) -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
     for n, lsn in enumerate((20, 30, 40)):
         at = round((later + timedelta(seconds=n)).timestamp() * 1e6)
@@ -120,7 +122,7 @@ def test_from_a_time(shop: Shop, following: Following) -> None:
     assert [batch for batch in following.run(startingPosition=start) if batch] == [[30000, 40000]]
 
 
-def test_a_limit_of_rows_never_divides_a_transaction(shop: Shop, following: Following) -> None:
+def test_row_limit_never_splits_a_transaction(shop: Shop, following: Following) -> None:
     shop.orders(*(inserted(lsn, n) for lsn in (20, 21, 22) for n in range(3)))
     shop.orders(*(inserted(30, n) for n in range(10)))
     shop.orders(inserted(40), inserted(41), inserted(42))
@@ -134,7 +136,7 @@ def test_a_limit_of_rows_never_divides_a_transaction(shop: Shop, following: Foll
 
 
 @pytest.mark.deep
-def test_a_limit_of_bytes(shop: Shop, following: Following) -> None:
+def test_byte_limit(shop: Shop, following: Following) -> None:
     for lsn in range(20, 30):
         shop.orders(*(inserted(lsn, n) for n in range(100)))
     size = shop.log.reader().extent(ORDERS.table, Lsn(10), Lsn(20)).size
@@ -142,8 +144,8 @@ def test_a_limit_of_bytes(shop: Shop, following: Following) -> None:
     assert sizes == [300, 300, 300, 100]
 
 
-def test_available_now_ends_where_it_began(shop: Shop, following: Following) -> None:
-    """What is written while the query runs is for the next one."""
+def test_available_now_ends_at_the_position_of_its_start(shop: Shop, following: Following) -> None:
+    """Changes written while the query runs are read by the next run."""
     shop.orders(inserted(20), inserted(21))
     following.on_batch = lambda number: shop.orders(inserted(30 + number))
     assert following.run(startingPosition="0/A", maxRowsPerTrigger="1") == [[20000], [21000]]
@@ -151,7 +153,7 @@ def test_available_now_ends_where_it_began(shop: Shop, following: Following) -> 
     assert following.run(startingPosition="0/A", maxRowsPerTrigger="1") == [[30000], [31000]]
 
 
-def test_a_query_holds_what_it_has_not_read(shop: Shop, following: Following) -> None:
+def test_query_has_a_lease_on_unread_history(shop: Shop, following: Following) -> None:
     shop.orders(inserted(20))
     query = following.start(startingPosition="0/A", reader="nightly")
     try:
@@ -162,30 +164,30 @@ def test_a_query_holds_what_it_has_not_read(shop: Shop, following: Following) ->
         query.stop()
     shop.orders(inserted(40))
     with closing(shop.log.reader()) as log:
-        (pin,) = log.pins()
-        assert (pin.reader, pin.expires) == ("reader nightly", None)
-        assert 20 <= pin.at <= 30
-        assert shop.writer.retain(FAR).valid == pin.at
+        (lease,) = log.leases()
+        assert (lease.reader, lease.expires) == ("reader nightly", None)
+        assert 20 <= lease.at <= 30
+        assert shop.writer.retain(FAR).valid == lease.at
     assert following.run(startingPosition="0/A", reader="nightly") == [[40000]]
 
 
 @pytest.mark.deep
-def test_a_query_that_was_away_too_long(shop: Shop, following: Following) -> None:
+def test_query_that_was_stopped_too_long_is_an_error(shop: Shop, following: Following) -> None:
     shop.orders(inserted(20))
     assert following.run(startingPosition="0/A") == [[20000]]
     with closing(shop.log.reader()) as log:
-        for pin in log.pins():
-            log.pin(pin.reader, None)
+        for lease in log.leases():
+            log.set_lease(lease.reader, None)
     shop.orders(inserted(30))
     shop.writer.retain(FAR)
-    with pytest.raises(StreamingQueryException, match=r"(?s)no longer in it.*another checkpoint.*option `reader`"):
+    with pytest.raises(StreamingQueryException, match=r"(?s)were removed.*new checkpoint.*option `reader`"):
         following.run(startingPosition="0/A")
 
 
-def test_several_tables_move_together(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
+def test_several_tables_advance_together(spark: SparkSession, shop: Shop, tmp_path: Path) -> None:
     seen: list[list[tuple[str, str, str | None]]] = []
 
-    def remember(rows: DataFrame, number: int) -> None:
+    def record(rows: DataFrame, number: int) -> None:
         seen.append(sorted((r._table, r._lsn, r.after) for r in rows.collect()))
 
     both = shop.options(table="public.orders, public.items", startingPosition="0/A", maxRowsPerTrigger="2")
@@ -193,7 +195,7 @@ def test_several_tables_move_together(spark: SparkSession, shop: Shop, tmp_path:
         shop.writer.publish([chunk(ORDERS, [inserted(lsn)]), chunk(ITEMS, [inserted(lsn)])], Lsn(lsn), committed_at=lsn)
     rows = spark.readStream.format("penstock").options(**both).load()
     assert rows.columns[0] == "_table"
-    writer = rows.writeStream.foreachBatch(remember).option("checkpointLocation", str(tmp_path / "both"))
+    writer = rows.writeStream.foreachBatch(record).option("checkpointLocation", str(tmp_path / "both"))
     assert writer.trigger(availableNow=True).start().awaitTermination(int(PATIENCE))
     assert seen == [
         [(f"public.{name}", str(Lsn(lsn)), f'{{"id":{lsn * 1000},"name":"x"}}') for name in ("items", "orders")]
@@ -217,20 +219,20 @@ def test_updates_add_up(spark: SparkSession, shop: Shop) -> None:
         read(spark, shop.options(rows="updates", startingPosition="0/A")).collect()
 
 
-def test_what_a_stream_cannot(spark: SparkSession, shop: Shop) -> None:
+def test_invalid_stream_options_are_rejected(spark: SparkSession, shop: Shop) -> None:
     wrong = {
-        "rows": ("live", "no rows=live"),
-        "endingPosition": ("0/20", "no endingPosition"),
-        "asOf": ("0/20", "rows=changes has no option asOf"),
+        "rows": ("live", "rows=live is not valid for a stream"),
+        "endingPosition": ("0/20", "option endingPosition is not valid for a stream"),
+        "asOf": ("0/20", "option asOf is not valid with rows=changes"),
     }
-    for options, said in (({name: value}, said) for name, (value, said) in wrong.items()):
-        with pytest.raises(PySparkException, match=said):
+    for options, message in (({name: value}, message) for name, (value, message) in wrong.items()):
+        with pytest.raises(PySparkException, match=message):
             query = spark.readStream.format("penstock").options(**shop.options(**options)).load()
             query.writeStream.format("noop").start().processAllAvailable()
 
 
 @pytest.mark.deep
-def test_progress_tells_how_far_the_log_is(shop: Shop, following: Following) -> None:
+def test_progress_reports_the_latest_offset(shop: Shop, following: Following) -> None:
     shop.orders(inserted(20))
     query = following.start(startingPosition="0/A")
     try:
@@ -238,8 +240,8 @@ def test_progress_tells_how_far_the_log_is(shop: Shop, following: Following) -> 
         shop.orders(inserted(30))
         query.processAllAvailable()
         (source,) = next(p for p in query.recentProgress if p["batchId"] == 1)["sources"]
-        told = [json.loads(source[name]) for name in ("startOffset", "endOffset", "latestOffset")]
-        assert told == [{"lsn": "0/14"}, {"lsn": "0/1E"}, {"lsn": "0/1E"}]
+        offsets = [json.loads(source[name]) for name in ("startOffset", "endOffset", "latestOffset")]
+        assert offsets == [{"lsn": "0/14"}, {"lsn": "0/1E"}, {"lsn": "0/1E"}]
         assert source["numInputRows"] == 1
     finally:
         query.stop()

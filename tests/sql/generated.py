@@ -1,4 +1,4 @@
-"""Sources that Hypothesis draws: any options that the models accept, with odd names, quotes and characters."""
+"""Hypothesis strategies for sources: any options that the models accept, with unusual names, quotes and characters."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ REFERENCES = st.sampled_from(["env:SHOP_PASSWORD", "file:/secrets/it's here", "f
 
 
 def kept(given: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what was not drawn."""
+    """Remove options without a value."""
     return {key: value for key, value in given.items() if value is not None}
 
 
 def accepted(model: Any, given: dict[str, Any]) -> Any:
-    """Make a model, or nothing where it refuses."""
+    """Create a model; return None if it rejects the options."""
     try:
         return model(**kept(given))
     except UsageError:

@@ -1,4 +1,4 @@
-"""Kinds of sources for tests of the grammar: the real Postgres, one like Kafka, and one whose name has two words."""
+"""Source kinds for tests of the grammar: the real Postgres, one like Kafka, and one whose name has two words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHATS = ("key", "partition", "offset", "timestamp", "headers")
 
 
 class Options(BaseModel):
-    """What all models here have in common."""
+    """The base class of the models in this module."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -69,14 +69,14 @@ class DebeziumUpsert(Options):
 
 
 class Mechanism(enum.StrEnum):
-    """How one logs in."""
+    """SASL mechanisms."""
 
     PLAIN = "PLAIN"
     SCRAM = "SCRAM-SHA-512"
 
 
 class KafkaSqlOptions(Options):
-    """The clauses of interface.md's example."""
+    """The clauses of a Kafka source."""
 
     broker: str
     topic: str
@@ -90,7 +90,7 @@ class KafkaSqlOptions(Options):
     @model_validator(mode="after")
     def _one_format(self) -> KafkaSqlOptions:
         if self.format and self.value_format:
-            message = "there is a format of the value, and one of key and value"
+            message = "FORMAT and VALUE FORMAT are mutually exclusive"
             raise UsageError(message, "Give FORMAT, or KEY FORMAT and VALUE FORMAT.")
         return self
 
@@ -114,7 +114,7 @@ class KafkaWithOptions(Options):
 
 
 class KafkaLike:
-    """What the grammar needs to know of a kind."""
+    """A kind with the attributes that the grammar needs."""
 
     NAME: ClassVar[str] = "KAFKA"
     SqlOptions: ClassVar[type[KafkaSqlOptions]] = KafkaSqlOptions
@@ -122,13 +122,13 @@ class KafkaLike:
 
 
 class LoadSqlOptions(Options):
-    """A clause that can be left out."""
+    """One optional clause."""
 
     rate: int = 1
 
 
 class LoadWithOptions(Options):
-    """Nothing."""
+    """No options."""
 
 
 class LoadGenerator:

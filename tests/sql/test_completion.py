@@ -1,13 +1,13 @@
-"""What could come next, by what the grammar would take."""
+"""Completion: the words that the grammar would accept next."""
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.sql.completion import Known, candidates
+from penstock.sql.completion import KnownNames, candidates
 from tests.sql.kinds import KINDS
 
-KNOWN = Known({"shop": ("orders", "order items"), "bank": ("accounts",)})
+KNOWN = KnownNames({"shop": ("orders", "order items"), "bank": ("accounts",)})
 SHOP = "CREATE SOURCES x FROM POSTGRES CONNECTION 'postgresql://db/shop'"
 
 
@@ -52,7 +52,7 @@ def after(text: str) -> list[str]:
         ("SELECT 'SHO", []),
     ],
 )
-def test_what_could_come_next(text: str, expected: list[str]) -> None:
+def test_candidates(text: str, expected: list[str]) -> None:
     assert after(text) == expected
 
 
@@ -61,5 +61,5 @@ def test_an_empty_line_offers_statements_and_queries() -> None:
     assert {"CREATE SOURCES", "SHOW TABLES", "VERIFY", "SELECT", "WITH"} <= set(found)
 
 
-def test_a_clause_that_was_given_is_not_needed_for_the_next() -> None:
+def test_optional_clauses_are_offered_after_a_required_clause() -> None:
     assert {"FOR ALL TABLES", "PASSWORD", "WITH"} <= set(after(f"{SHOP} "))

@@ -1,4 +1,4 @@
-"""CREATE SOURCES: clauses and settings become the two models of the kind; secrets stay apart."""
+"""CREATE SOURCES: clauses and settings are parsed into the two models of the kind; secrets are kept separately."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def created(text: str) -> Any:
     return statement
 
 
-def test_the_example_for_postgres() -> None:
+def test_postgres_example() -> None:
     found = created(
         f"""{SHOP} PASSWORD 'env:SHOP_PASSWORD'
           FOR ALL TABLES                        -- or FOR SCHEMAS (a, b)
@@ -76,7 +76,7 @@ def test_the_example_for_postgres() -> None:
         ("", {}),
     ],
 )
-def test_which_tables(clauses: str, options: dict[str, Any]) -> None:
+def test_selection_of_tables(clauses: str, options: dict[str, Any]) -> None:
     found = created(f"{SHOP} {clauses}").sql_options
     assert found == PostgresSqlOptions(connection="postgresql://penstock@db:5432/shop", **options)
 
@@ -118,7 +118,7 @@ def test_shards() -> None:
         ),
     ],
 )
-def test_the_constructs_of_kafka(clauses: str, options: dict[str, Any]) -> None:
+def test_kafka_clauses(clauses: str, options: dict[str, Any]) -> None:
     found = created(f"{CLICKS} {clauses}").sql_options
     assert found == KafkaSqlOptions(broker="k1:9092,k2:9092", topic="clicks", **options)
 
@@ -154,7 +154,7 @@ def test_settings_of_every_type(settings: str, options: dict[str, Any]) -> None:
     assert created(f"{CLICKS} WITH ({settings})").with_options == KafkaWithOptions(**options)
 
 
-def test_a_kind_of_two_words() -> None:
+def test_kind_with_a_name_of_two_words() -> None:
     assert created("CREATE SOURCE load FROM LOAD GENERATOR RATE 7") == CreateSource(
         "load", "LOAD GENERATOR", LoadSqlOptions(rate=7), LoadWithOptions()
     )
@@ -177,15 +177,15 @@ def test_set() -> None:
 
 
 class TestSecrets:
-    """A literal is refused, unless it is allowed; then nothing shows it."""
+    """A literal secret is rejected unless it is allowed; it is never shown."""
 
-    def test_a_secret_in_clear_is_refused(self) -> None:
-        with pytest.raises(SqlError, match="password holds a secret in clear") as caught:
+    def test_literal_secret_is_rejected(self) -> None:
+        with pytest.raises(SqlError, match='"password" contains a literal secret') as caught:
             parse(f"{SHOP} PASSWORD 'hunter2'", KINDS)
         assert "hunter2" not in str(caught.value) + repr(caught.value.args)
         assert "env:NAME" in caught.value.hint
 
-    def test_it_can_be_allowed_and_is_kept_apart(self) -> None:
+    def test_literal_secret_can_be_allowed_and_is_kept_separately(self) -> None:
         for text in (f"{SHOP} PASSWORD 'hunter2'", f"{CLICKS} WITH (sasl password = 'hunter2', strict)"):
             allowing = text.replace("strict", "allow literal secrets") if "WITH" in text else None
             found = created(allowing or f"{text} WITH (allow literal secrets = true)")
@@ -193,12 +193,12 @@ class TestSecrets:
             assert secret.get_secret_value() == "hunter2"
             assert "hunter2" not in repr(found) + str(found.sql_options) + str(found.with_options)
 
-    def test_allowing_with_off_does_not_allow(self) -> None:
-        with pytest.raises(SqlError, match="in clear"):
+    def test_option_with_value_off_does_not_allow_it(self) -> None:
+        with pytest.raises(SqlError, match="literal secret"):
             parse(f"{SHOP} PASSWORD 'hunter2' WITH (allow literal secrets = off)", KINDS)
 
-    def test_a_changed_secret_is_held_to_the_same(self) -> None:
-        with pytest.raises(SqlError, match="in clear"):
+    def test_alter_follows_the_same_rules(self) -> None:
+        with pytest.raises(SqlError, match="literal secret"):
             parse("ALTER SOURCES clicks SET (sasl password = 'hunter2')", KINDS)
         found = parse("ALTER SOURCES clicks SET (sasl password = 'hunter2', allow literal secrets)", KINDS)
         assert isinstance(found, AlterSet)
@@ -231,7 +231,7 @@ class TestSecrets:
         assert "hunter2" not in str(caught.value) + repr(caught.value.args)
 
 
-def test_an_error_crosses_processes() -> None:
+def test_error_can_be_pickled() -> None:
     with pytest.raises(SqlError) as caught:
         parse("SHOW SOURCES please", KINDS)
     copied = pickle.loads(pickle.dumps(caught.value))

@@ -1,4 +1,4 @@
-"""Whatever is typed: a statement, None for a query, or an error of ours. Nothing else comes out of the parser."""
+"""For any input, the parser returns a statement, returns None for a query, or raises a Penstock error."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.errors import UsageError
-from penstock.sql.completion import Known, candidates
+from penstock.sql.completion import KnownNames, candidates
 from penstock.sql.errors import SqlError
-from penstock.sql.grammar import is_ours, parse
+from penstock.sql.grammar import is_penstock_statement, parse
 from penstock.sql.query import resolve
-from penstock.sql.script import divided
+from penstock.sql.script import split_statements
 from penstock.sql.statements import CreateSource
 from tests.sql.generated import ODD, sources
 from tests.sql.kinds import KINDS
@@ -33,14 +33,14 @@ TOKENS = [
 
 
 def assert_no_password(options: object) -> None:
-    """A name or a table may be called like a password; a connection holds none, and PASSWORD is a reference."""
+    """Assert that connections contain no password, and that PASSWORD is a reference; names may look like passwords."""
     connections = [getattr(options, "connection", None), *(getattr(options, "connections", None) or ())]
     assert not any(conninfo_to_dict(each).get("password") for each in connections if each)
     assert (getattr(options, "password", None) or "env:").startswith(("env:", "file:"))
 
 
 def read(text: str) -> None:
-    """Parse; whatever is raised must be ours, with a place in the text."""
+    """Parse; assert that an error is a SqlError with a valid position in the text."""
     try:
         statement = parse(text, KINDS)
     except SqlError as error:
@@ -53,7 +53,7 @@ def read(text: str) -> None:
         assert len(caret) <= 106
         assert caret.strip() == "^"
     else:
-        assert (statement is None) == (not is_ours(text))
+        assert (statement is None) == (not is_penstock_statement(text))
         if isinstance(statement, CreateSource):
             assert_no_password(statement.sql_options)
 
@@ -66,13 +66,13 @@ def test_any_text(beginning: str, text: str) -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(st.sampled_from(["", *BEGINNINGS]), st.lists(st.sampled_from(TOKENS), max_size=12), st.sampled_from(["", " "]))
-def test_a_soup_of_tokens(beginning: str, tokens: list[str], between: str) -> None:
+def test_random_tokens(beginning: str, tokens: list[str], between: str) -> None:
     read(f"{beginning} {between.join(tokens)}")
 
 
 @settings(max_examples=150, deadline=None)
 @given(sources.map(written), st.data())
-def test_a_statement_with_something_changed(text: str, data: st.DataObject) -> None:
+def test_statement_with_a_random_change(text: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 8)))
     read(text[:start] + data.draw(st.one_of(st.sampled_from(["", *TOKENS]), st.text(max_size=3))) + text[end:])
@@ -80,21 +80,21 @@ def test_a_statement_with_something_changed(text: str, data: st.DataObject) -> N
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(WRONG), st.sampled_from(WRONG), st.integers(0, 200), st.integers(0, 200))
-def test_two_statements_grown_together(first: str, second: str, until: int, after: int) -> None:
+def test_parts_of_two_statements(first: str, second: str, until: int, after: int) -> None:
     read(first[:until] + second[after:])
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.one_of(st.lists(st.sampled_from(TOKENS)).map(" ".join), st.sampled_from(WRONG), st.text(ODD)))
-def test_completion_and_scripts_take_anything(text: str) -> None:
-    assert isinstance(candidates(text, KINDS, Known({"shop": ("orders",)})), list)
-    for piece in divided(text):
+def test_completion_and_scripts_accept_any_text(text: str) -> None:
+    assert isinstance(candidates(text, KINDS, KnownNames({"shop": ("orders",)})), list)
+    for piece in split_statements(text):
         assert piece.text in text
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(["SELECT", "shop.orders", "AS OF", "LSN", "'0/1'", "x", *TOKENS])).map(" ".join))
-def test_queries_of_anything_are_resolved_or_refused(text: str) -> None:
+def test_random_queries_are_resolved_or_rejected(text: str) -> None:
     try:
         resolve(text, {("shop", "orders"): "shop.orders"}, "v")
     except UsageError as error:

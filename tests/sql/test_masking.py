@@ -1,4 +1,4 @@
-"""Secrets are found in texts that cannot be read, and nothing else is taken for one."""
+"""Secrets are masked in text that cannot be parsed, and nothing else is masked."""
 
 from __future__ import annotations
 
@@ -55,17 +55,19 @@ def test_a_secret_is_masked(text: str, shown: str) -> None:
         "SELECT past FROM shop.orders WHERE x = 'y'",
     ],
 )
-def test_what_is_no_secret_is_shown(text: str) -> None:
+def test_other_text_is_not_masked(text: str) -> None:
     assert masked(text) == text
 
 
 SECRETS = st.text("QZJX0123456789!#/:@", min_size=8, max_size=12).map("Q{}".format)
-MESS = st.text("'\"`;(),.=-/*abW \n", max_size=4)
+NOISE = st.text("'\"`;(),.=-/*abW \n", max_size=4)
 
 
 @settings(max_examples=400, deadline=None)
-@given(SECRETS, MESS, MESS, MESS, st.booleans())
-def test_no_mess_around_it_shows_a_secret(secret: str, first: str, second: str, third: str, in_url: bool) -> None:
+@given(SECRETS, NOISE, NOISE, NOISE, st.booleans())
+def test_secret_is_never_shown_in_malformed_statements(
+    secret: str, first: str, second: str, third: str, in_url: bool
+) -> None:
     given = f"CONNECTION 'postgresql://u:{secret}@db/shop'" if in_url else f"PASSWORD '{secret}'"
     text = f"CREATE SOURCES {first} shop FROM POSTGRES {second} {given} {third} FOR ALL TABLES WITH (failover)"
     try:

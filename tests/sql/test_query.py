@@ -1,4 +1,4 @@
-"""Names of live tables in a query: found where tables stand, and nothing else is touched."""
+"""Names of live tables in a query are replaced where a table is expected; other text is unchanged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import UsageError
 from penstock.positions import Lsn
 from penstock.sql.errors import SqlError
-from penstock.sql.query import Wanted, resolve
+from penstock.sql.query import TableReference, resolve
 
 TABLES = {
     ("shop", "orders"): "shop.orders",
@@ -163,14 +163,14 @@ def test_names_are_replaced(query: str, wanted: str) -> None:
         "DESCRIBE FUNCTION shop.orders",
     ],
 )
-def test_what_is_not_ours_stays(query: str) -> None:
+def test_other_names_are_unchanged(query: str) -> None:
     found = resolve(query, TABLES, "v")
     assert (found.text, found.views) == (query, {})
 
 
 def test_each_table_has_one_view() -> None:
     found = resolve("SELECT * FROM shop.orders a, shop.items, shop.public.orders b", TABLES, "p_")
-    assert found.views == {"p_1": Wanted("shop.orders"), "p_2": Wanted("shop.items")}
+    assert found.views == {"p_1": TableReference("shop.orders"), "p_2": TableReference("shop.items")}
     assert found.text == "SELECT * FROM p_1 a, p_2 AS `items`, p_1 b"
 
 
@@ -194,62 +194,62 @@ AS_OF = [
 
 
 @pytest.mark.parametrize(("query", "wanted", "as_of"), AS_OF)
-def test_a_name_can_ask_for_another_moment(query: str, wanted: str | None, as_of: datetime | Lsn | None) -> None:
+def test_as_of_clause(query: str, wanted: str | None, as_of: datetime | Lsn | None) -> None:
     found = resolve(query, TABLES, "v")
-    assert found.views == {"v1": Wanted("shop.orders", as_of)}
+    assert found.views == {"v1": TableReference("shop.orders", as_of)}
     assert wanted is None or found.text == wanted
     assert "LSN" not in found.text
 
 
-def test_a_table_at_two_moments_has_two_views() -> None:
+def test_table_at_two_positions_has_two_views() -> None:
     query = "SELECT * FROM shop.orders AS OF LSN '0/1' a JOIN shop.orders b, shop.orders AS OF LSN '0/2', shop.items"
     found = resolve(query, TABLES, "v")
     assert found.text == "SELECT * FROM v1 a JOIN v2 b, v3 AS `orders`, v4 AS `items`"
     assert [wanted.as_of for wanted in found.views.values()] == [1, None, 2, None]
 
 
-def test_an_as_of_of_tables_that_are_not_ours_stays() -> None:
+def test_as_of_clause_of_other_tables_is_unchanged() -> None:
     query = "SELECT * FROM lake.orders AS OF TIMESTAMP 'x'"
     assert resolve(query, TABLES, "v").text == query
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "message"),
     [
-        ("SELECT * FROM shop.orders AS OF '2026-11-15'", "line 1, column 33: AS OF is followed by"),
-        ("SELECT *\nFROM shop.orders AS OF TIMESTAMP x", "line 2, column 24: AS OF is followed by"),
-        ("SELECT * FROM shop.orders AS OF VERSION 3", "line 1, column 33: AS OF is followed by"),
-        ("SELECT * FROM shop.orders AS OF LSN '2026-11-15T12:00Z'", "column 37: .* is no LSN"),
-        ("SELECT * FROM shop.orders AS OF TIMESTAMP '0/1'", "column 43: '0/1' is no time"),
+        ("SELECT * FROM shop.orders AS OF '2026-11-15'", "line 1, column 33: AS OF requires TIMESTAMP or LSN"),
+        ("SELECT *\nFROM shop.orders AS OF TIMESTAMP x", "line 2, column 24: AS OF requires TIMESTAMP or LSN"),
+        ("SELECT * FROM shop.orders AS OF VERSION 3", "line 1, column 33: AS OF requires TIMESTAMP or LSN"),
+        ("SELECT * FROM shop.orders AS OF LSN '2026-11-15T12:00Z'", "column 37: invalid LSN"),
+        ("SELECT * FROM shop.orders AS OF TIMESTAMP '0/1'", "column 43: invalid timestamp '0/1'"),
         ("SELECT * FROM shop.orders AS OF TIMESTAMP 'noon'", "column 43: 'noon' is neither"),
-        ("SELECT * FROM shop.orders TIMESTAMP AS OF '2026-11-15'", "column 27: of a live table, AS OF stands before"),
-        ("SELECT * FROM shop.orders FOR VERSION AS OF 3", "(?s)column 27: .*Write: AS OF TIMESTAMP"),
-        ("SELECT * FROM shop.orders AS OF TIMESTAMP '2026-11-15 12:00'", "(?s)does not say its time zone.*12:00:00Z"),
+        ("SELECT * FROM shop.orders TIMESTAMP AS OF '2026-11-15'", "column 27: AS OF must precede"),
+        ("SELECT * FROM shop.orders FOR VERSION AS OF 3", "(?s)column 27: .*For example: AS OF TIMESTAMP"),
+        ("SELECT * FROM shop.orders AS OF TIMESTAMP '2026-11-15 12:00'", "(?s)has no time zone.*12:00:00Z"),
     ],
 )
-def test_an_as_of_that_is_wrong_is_refused_at_its_place(query: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_invalid_as_of_clause_is_rejected_with_its_position(query: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         resolve(query, TABLES, "v")
 
 
 @pytest.mark.parametrize("query", ["SELECT 'open", "SELECT `open", "SELECT /* open"])
-def test_what_cannot_be_read_is_refused(query: str) -> None:
-    with pytest.raises(UsageError, match="not SQL"):
+def test_unterminated_text_is_rejected(query: str) -> None:
+    with pytest.raises(UsageError, match="syntax error: unterminated"):
         resolve(query, TABLES, "v")
 
 
-def test_a_table_under_another_name_is_known_by_both() -> None:
+def test_aliased_table_has_both_names() -> None:
     tables = {("shop", "bills"): "shop.bills", ("shop", "public", "invoices"): "shop.bills"}
     found = resolve("SELECT shop.public.invoices.id, shop.bills.id FROM shop.bills", tables, "v")
     assert found.text == "SELECT `bills`.id, `bills`.id FROM v1 AS `bills`"
 
 
-def test_a_quote_in_a_name_is_quoted_in_its_alias() -> None:
+def test_quote_in_a_name_is_quoted_in_its_alias() -> None:
     found = resolve("SELECT * FROM shop.`it``s`", {("shop", "it`s"): "shop.it`s"}, "v")
     assert found.text == "SELECT * FROM v1 AS `it``s`"
 
 
-def test_an_error_shows_its_place() -> None:
+def test_error_shows_its_position() -> None:
     with pytest.raises(SqlError) as caught:
         resolve("SELECT *\n  FROM shop.orders AS OF LSN 'x'", TABLES, "v")
     assert str(caught.value).startswith("line 2, column 30: ")

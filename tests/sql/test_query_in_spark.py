@@ -1,4 +1,4 @@
-"""What becomes of a query is a query: Spark runs it, and finds the tables where the names of live ones were."""
+"""A resolved query is valid: Spark runs it, and reads the views in place of the live tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUERIES: list[tuple[str, list[object]]] = [
 
 
 @pytest.mark.parametrize(("query", "firsts"), QUERIES)
-def test_a_query_runs(spark: SparkSession, query: str, firsts: list[object]) -> None:
+def test_query_runs(spark: SparkSession, query: str, firsts: list[object]) -> None:
     resolved = resolve(query, TABLES, "resolved_")
     for view, wanted in resolved.views.items():
         rows = "(1, 'a'), (2, 'b'), (3, 'c')" if wanted.table == "shop.orders" else "(1, 'a'), (2, 'b')"
@@ -33,7 +33,7 @@ def test_a_query_runs(spark: SparkSession, query: str, firsts: list[object]) -> 
     assert [row[0] for row in spark.sql(resolved.text).collect()] == firsts
 
 
-def test_a_plan_can_be_looked_at(spark: SparkSession) -> None:
+def test_query_can_be_explained(spark: SparkSession) -> None:
     spark.range(3).createOrReplaceTempView("explained_1")
     resolved = resolve("EXPLAIN SELECT * FROM shop.orders", TABLES, "explained_")
     assert "Range" in spark.sql(resolved.text).collect()[0][0]

@@ -1,4 +1,4 @@
-"""SHOW CREATE and parse are inverse to one another."""
+"""SHOW CREATE and parse are inverse to each other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def written(source: CreateSource) -> str:
 
 @settings(max_examples=200, deadline=None)
 @given(sources)
-def test_what_is_written_is_read_as_the_same_source(source: CreateSource) -> None:
+def test_rendered_source_parses_to_the_same_source(source: CreateSource) -> None:
     text = written(source)
     assert parse(text, KINDS) == source
     assert parse(text.rstrip(";") + " -- a comment", KINDS) == source
@@ -28,7 +28,7 @@ def test_what_is_written_is_read_as_the_same_source(source: CreateSource) -> Non
 
 @settings(max_examples=100, deadline=None)
 @given(st.from_regex(r"[a-z][a-z0-9_]{0,40}", fullmatch=True), postgres_sql_options, postgres_with_options)
-def test_a_source_is_made_again_by_its_statement(
+def test_statement_of_a_source_creates_the_same_source(
     name: str, sql_options: PostgresSqlOptions, with_options: PostgresWithOptions
 ) -> None:
     source = PostgresSource.from_options(name, sql_options, with_options)
@@ -37,14 +37,14 @@ def test_a_source_is_made_again_by_its_statement(
     assert described_source(statement) == source
 
 
-def test_only_what_differs_from_the_defaults_is_written() -> None:
+def test_defaults_are_not_rendered() -> None:
     options = PostgresSqlOptions(connection="postgresql://penstock@db/shop")
     assert written_source("shop", "POSTGRES", options, PostgresWithOptions()) == (
         "CREATE SOURCES shop FROM POSTGRES\n  CONNECTION 'postgresql://penstock@db/shop'\n  FOR ALL TABLES;"
     )
 
 
-def test_a_statement_reads_well() -> None:
+def test_layout_of_a_statement() -> None:
     sql_options = PostgresSqlOptions(
         connection="postgresql://penstock@db/shop", password="env:PW", tables=("public.orders AS orders", '"a b".c')
     )
@@ -66,7 +66,7 @@ CREATE SOURCES "my shop" FROM POSTGRES
     )
 
 
-def test_models_within_models_are_written() -> None:
+def test_nested_models_are_rendered() -> None:
     sql_options = KafkaSqlOptions(
         broker="k:9092",
         topic="it's",

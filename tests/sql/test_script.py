@@ -1,12 +1,12 @@
-"""A script is divided at the semicolons that end statements, and errors name the line of the file."""
+"""A script is split at the semicolons that end statements, and errors have the line of the file."""
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.sql.errors import Beginning, SqlError
+from penstock.sql.errors import SqlError, StartPosition
 from penstock.sql.grammar import parse
-from penstock.sql.script import divided
+from penstock.sql.script import split_statements
 from tests.sql.kinds import KINDS
 
 
@@ -30,29 +30,33 @@ from tests.sql.kinds import KINDS
     ],
 )
 def test_where_statements_end(script: str, texts: list[str]) -> None:
-    assert [piece.text for piece in divided(script)] == texts
+    assert [piece.text for piece in split_statements(script)] == texts
 
 
-def test_each_piece_knows_where_it_begins() -> None:
+def test_each_statement_has_its_start_position() -> None:
     script = "-- a file\n\n  SHOW SOURCES; SELECT 1;\r\n/* then */ VERIFY\n shop"
-    assert [piece.begins for piece in divided(script)] == [Beginning(3, 3), Beginning(3, 17), Beginning(4, 12)]
+    assert [piece.begins for piece in split_statements(script)] == [
+        StartPosition(3, 3),
+        StartPosition(3, 17),
+        StartPosition(4, 12),
+    ]
 
 
-def test_an_error_names_the_line_of_the_file() -> None:
+def test_error_has_the_line_of_the_file() -> None:
     script = "SHOW SOURCES;\n\nSELECT 1; SHOW SORCES;\nCREATE SOURCES shop\r\n  FROM POSTGRS;\n"
-    places = []
-    for piece in divided(script):
+    positions = []
+    for piece in split_statements(script):
         try:
             parse(piece.text, KINDS, piece.begins)
         except SqlError as error:
-            places.append((error.line, error.column, error.excerpt))
-    assert places == [
+            positions.append((error.line, error.column, error.excerpt))
+    assert positions == [
         (3, 11, "  SHOW SORCES\n  ^"),
         (5, 8, "  FROM POSTGRS\n       ^"),
     ]
 
 
-def test_what_does_not_end_is_an_error_at_its_place() -> None:
-    (piece,) = divided("\n VERIFY 'shop;\n")
+def test_unterminated_string_is_an_error_with_its_position() -> None:
+    (piece,) = split_statements("\n VERIFY 'shop;\n")
     with pytest.raises(SqlError, match="line 2, column 9"):
         parse(piece.text, KINDS, piece.begins)

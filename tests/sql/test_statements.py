@@ -1,4 +1,4 @@
-"""Statements of ours among queries for Spark."""
+"""Penstock statements are distinguished from queries for Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.sql.statements import (
     AddTable,
     DropSources,
     DropTable,
-    Repairing,
+    RepairRows,
     RetryTable,
     ShowCreate,
     ShowErrors,
@@ -63,17 +63,17 @@ def test_retry_table(text: str, table: str) -> None:
         ("DROP SOURCE shop KEEP TABLES", DropSources("shop", keep_tables=True)),
         ("DROP SOURCE shop FORCE KEEP TABLES;", DropSources("shop", keep_tables=True, force=True)),
         ("DROP SOURCE if", DropSources("if")),
-        ("REPAIR shop.orders", Repairing("shop", "orders")),
-        ("repair shop.public.`my orders`;", Repairing("shop", "public.my orders")),
-        ("REPAIR shop.orders WHERE KEY IN (1, 2)", Repairing("shop", "orders", ["1", "2"])),
+        ("REPAIR shop.orders", RepairRows("shop", "orders")),
+        ("repair shop.public.`my orders`;", RepairRows("shop", "public.my orders")),
+        ("REPAIR shop.orders WHERE KEY IN (1, 2)", RepairRows("shop", "orders", ["1", "2"])),
         (
             "REPAIR shop.orders WHERE KEY IN (-1, 'it''s', 1.50, true);",
-            Repairing("shop", "orders", ["-1", "it's", "1.50", True]),
+            RepairRows("shop", "orders", ["-1", "it's", "1.50", True]),
         ),
-        ("REPAIR shop.lines WHERE KEY IN ((1, 'a'), (2, 'b'))", Repairing("shop", "lines", [["1", "a"], ["2", "b"]])),
+        ("REPAIR shop.lines WHERE KEY IN ((1, 'a'), (2, 'b'))", RepairRows("shop", "lines", [["1", "a"], ["2", "b"]])),
         (
             "REPAIR shop.orders WHERE id > 5 AND note = 'a;b';",
-            Repairing("shop", "orders", where="id > 5 AND note = 'a;b'"),
+            RepairRows("shop", "orders", where="id > 5 AND note = 'a;b'"),
         ),
         ("VERIFY shop", Verify("shop")),
         ("verify shop.orders;", Verify("shop", "orders")),
@@ -89,8 +89,8 @@ def test_show_sources(text: str) -> None:
     assert parse_statement(text) == ShowSources()
 
 
-def test_show_sources_and_more_is_refused() -> None:
-    with pytest.raises(UsageError, match="should end here, but FROM follows"):
+def test_show_sources_with_extra_words_is_rejected() -> None:
+    with pytest.raises(UsageError, match='at or near "FROM": expected end of statement'):
         parse_statement("SHOW SOURCES FROM shop")
 
 
@@ -126,7 +126,7 @@ def test_show_sources_and_more_is_refused() -> None:
         "VALUES (1)",
     ],
 )
-def test_queries_are_not_ours(text: str) -> None:
+def test_spark_statements_are_not_parsed(text: str) -> None:
     assert parse_statement(text) is None
 
 
@@ -145,14 +145,14 @@ def test_queries_are_not_ours(text: str) -> None:
         "ALTER SOURCES shop ADD TABLE public.invoices bills",
     ],
 )
-def test_what_is_half_ours_is_refused_with_the_way_to_write_it(text: str) -> None:
+def test_incomplete_alter_is_rejected_with_its_syntax(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_statement(text)
     assert "RETRY TABLE schema.table" in caught.value.hint
 
 
 @pytest.mark.parametrize("text", ["VERIFY", "VERIFY;", "VERIFY shop.", "VERIFY shop orders", "VERIFY a.b.c.d"])
-def test_verify_wants_a_name(text: str) -> None:
+def test_invalid_verify_is_rejected_with_its_syntax(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_statement(text)
     assert "VERIFY source.table" in caught.value.hint
@@ -173,7 +173,7 @@ def test_verify_wants_a_name(text: str) -> None:
         "REPAIR shop.orders id = 1",
     ],
 )
-def test_repair_says_how_it_is_written(text: str) -> None:
+def test_invalid_repair_is_rejected_with_its_syntax(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_statement(text)
     assert "REPAIR source.table" in caught.value.hint

@@ -1,7 +1,7 @@
-"""What is said of wrong statements, word for word: ``wrong_statements.txt`` has the statements and the messages.
+"""The exact messages for invalid statements: ``wrong_statements.txt`` has the statements and the messages.
 
-``PENSTOCK_REWRITE_MESSAGES=1 pytest tests/sql/test_wrong_statements.py`` writes the messages anew; then read the diff.
-To add a statement, add it with ``--> ?`` behind it, and do that.
+``PENSTOCK_REWRITE_MESSAGES=1 pytest tests/sql/test_wrong_statements.py`` regenerates the messages; then review the
+diff. To add a statement, append it with ``--> ?``, and regenerate.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from penstock.sql.grammar import parse
 from tests.sql.kinds import KINDS
 
 CORPUS = Path(__file__).parent / "wrong_statements.txt"
-BETWEEN = "\n\n" + "=" * 40 + "\n\n"
-BEHIND = "\n-->\n"
+SEPARATOR = "\n\n" + "=" * 40 + "\n\n"
+ARROW = "\n-->\n"
 
 
 def cases(corpus: Path = CORPUS) -> list[tuple[str, str]]:
-    blocks = corpus.read_text(encoding="utf-8").rstrip("\n").split(BETWEEN)
-    return [(statement, message) for statement, _, message in (block.partition(BEHIND) for block in blocks)]
+    blocks = corpus.read_text(encoding="utf-8").rstrip("\n").split(SEPARATOR)
+    return [(statement, message) for statement, _, message in (block.partition(ARROW) for block in blocks)]
 
 
-def said(statement: str) -> str:
-    """Return the error of a statement; that there is one is part of the test."""
+def message_of(statement: str) -> str:
+    """Return the error of a statement; fail if there is none."""
     with pytest.raises(SqlError) as caught:
         parse(statement, KINDS)
-    assert caught.value.hint, "each error says what to do"
+    assert caught.value.hint, "each error has a hint"
     return str(caught.value)
 
 
 def rewrite() -> None:
-    blocks = [f"{statement}{BEHIND}{said(statement)}" for statement, _ in cases()]
-    CORPUS.write_text(BETWEEN.join(blocks) + "\n", encoding="utf-8")
+    blocks = [f"{statement}{ARROW}{message_of(statement)}" for statement, _ in cases()]
+    CORPUS.write_text(SEPARATOR.join(blocks) + "\n", encoding="utf-8")
 
 
 if os.environ.get("PENSTOCK_REWRITE_MESSAGES"):
     rewrite()
 
 
-def test_there_are_many_and_each_once() -> None:
+def test_statements_are_many_and_distinct() -> None:
     statements = [statement for statement, _ in cases()]
     assert len(set(statements)) == len(statements) >= 100
 
 
 @pytest.mark.parametrize(("statement", "message"), cases())
-def test_what_is_said_of_a_wrong_statement(statement: str, message: str) -> None:
-    assert said(statement) == message
+def test_message_for_an_invalid_statement(statement: str, message: str) -> None:
+    assert message_of(statement) == message
 
 
 @pytest.mark.parametrize("statement", [statement for statement, _ in cases()])
-def test_the_caret_is_under_the_place(statement: str) -> None:
+def test_caret_is_at_the_position(statement: str) -> None:
     with pytest.raises(SqlError) as caught:
         parse(statement, KINDS)
     line, caret = caught.value.excerpt.split("\n")

@@ -1,12 +1,12 @@
-"""Any history of a table: what Hypothesis draws, what the table then holds at every position, and a real log of it.
+"""Random histories of a table: a Hypothesis strategy, the expected rows at every position, and a real change log.
 
-A `Plan` is what is drawn: transactions of steps. It is small, prints whole, and shrinks. Steps name rows by number, and
-one that does not apply (an insert of a key that is taken, an update of an empty table) is passed over, so every part of
-a plan is a plan. `History` carries it out on a list of rows, which is the model, and writes the images that capture
-would log into a change log, in chunks as the plan has them.
+Hypothesis draws a `Plan`: a list of transactions with steps. A plan is small, prints completely, and shrinks. Steps
+refer to rows by number; a step that does not apply (an insert of an existing key, an update of an empty table) is
+skipped, so every part of a plan is a valid plan. `History` executes the plan on a list of rows, the model, and writes
+the images that capture would write into a change log, in chunks as specified by the plan.
 
-Rows fall into *groups*, and a step stays within its group: each is a short history of its own, with few keys, so that
-they are left, taken, swapped and used again all the time. What Spark costs is paid once for all of them.
+Rows belong to *groups*, and a step affects one group. Each group is a short history with few keys, so that keys are
+often released, reused and swapped. One Spark job checks all groups.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ COLUMNS = (
     pa.field("a.key", pa.string()),
     pa.field("id", pa.int64()),
     pa.field("big `one`", pa.binary()),
-    # from here on, columns that are added later
+    # the columns below are added later
     pa.field("note", pa.string()),
     with_missing(pa.field("level", pa.int32()), pa.array([7], pa.int32())),
     with_missing(pa.field("more; (text)", pa.string()), pa.array(["as it was"])),
 )
 NAMES = [field.name for field in COLUMNS]
-_AT_FIRST = 6
+_INITIAL_COLUMNS = 6
 _LARGE = ({"body", "note"}, {"big `one`", "more; (text)"})
-"""Columns whose value an UPDATE may leave as it is without sending it, in two sets."""
+"""Two sets of columns whose unchanged values an UPDATE may not send."""
 _KEYS = "abcd"
-_ASIDE = "z"
-"""A key that is free between steps: where one of two rows that swap theirs waits."""
+_TEMPORARY_KEY = "z"
+"""A key that is unused between steps: the temporary key of a row during a swap."""
 _FIRST = 1000
 
 
 class Shape(NamedTuple):
-    """What the rows of a table are known by."""
+    """The key and the replica identity of a table."""
 
     key: tuple[str, ...]
     full: bool
@@ -58,47 +58,47 @@ class Shape(NamedTuple):
 
 
 KEYED = [Shape(key, full) for key in (("id",), ("a.key",), ("a.key", "grp")) for full in (False, True)]
-BAG = Shape((), True)
+KEYLESS = Shape((), True)
 
 
 class Step(NamedTuple):
     """One statement of a transaction."""
 
-    what: str
-    """insert, update, move, swap, delete; and of the whole table: truncate, widen."""
+    action: str
+    """insert, update, move, swap or delete; for the whole table: truncate or widen."""
     group: int = 0
     row: int = 0
-    """Which row of the group, counted around."""
+    """The index of the row in its group, modulo the number of rows."""
     key: int = 0
-    """Which key it gets; in a swap, which row is the other."""
+    """The new key; in a swap, the index of the other row."""
     value: int = 0
-    """What is written into it; null for 0."""
+    """The value to write; null for 0."""
     left: int = 0
-    """Bits: which of the large columns are left as they are."""
+    """Bits: the sets of large columns that stay unchanged."""
 
 
 class Transaction(NamedTuple):
-    """Some steps, and how they come into the log."""
+    """Some steps, and how they are written to the log."""
 
     steps: tuple[Step, ...]
     logged: str
-    """whole: in one chunk; cut: in a chunk for each change; staged: so, ahead of its commit; later: with the next."""
+    """whole: in one chunk; cut: one chunk per change; staged: the same, before its commit; later: with the next one."""
 
 
 class Plan(NamedTuple):
-    """A whole history."""
+    """A complete history."""
 
     shape: Shape
     transactions: tuple[Transaction, ...]
 
 
 def plans(*shapes: Shape, widened: bool = False) -> st.SearchStrategy[Plan]:
-    """Any history of a table of one of these shapes, which gains columns or not."""
+    """Return a strategy for histories of tables of these shapes; with `widened`, columns are added."""
     few = st.integers(0, 3)
-    what = st.sampled_from(("insert", "insert", "insert", "update", "update", "move", "move", "swap", "delete"))
-    of_a_group = st.builds(Step, what, st.integers(0, GROUPS - 1), few, few, few, few)
+    action = st.sampled_from(("insert", "insert", "insert", "update", "update", "move", "move", "swap", "delete"))
+    of_a_group = st.builds(Step, action, st.integers(0, GROUPS - 1), few, few, few, few)
     of_the_table = st.sampled_from([Step("truncate"), *[Step("widen")] * 3] if widened else [Step("truncate")])
-    some = st.lists(st.one_of(of_a_group, of_the_table), max_size=GROUPS)  # also none; a plan shrinks to these
+    some = st.lists(st.one_of(of_a_group, of_the_table), max_size=GROUPS)  # possibly none; plans shrink to these
     many = st.lists(of_a_group, min_size=2 * GROUPS, max_size=4 * GROUPS)
     logged = st.sampled_from(("whole", "cut", "staged", "later"))
     transaction = st.builds(Transaction, st.one_of(some, many, many).map(tuple), logged)
@@ -106,38 +106,38 @@ def plans(*shapes: Shape, widened: bool = False) -> st.SearchStrategy[Plan]:
 
 
 class Written(NamedTuple):
-    """An image as it is logged."""
+    """An image in the log."""
 
     change: int
     kind: Image
     row: Row | None
     unsent: tuple[int, ...]
     width: int
-    """How many columns the table has by then."""
+    """The number of columns of the table at this point."""
 
 
 class History:
-    """A plan, carried out on a list of rows."""
+    """A plan, executed on a list of rows."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.states: dict[Lsn, list[Row]] = {Lsn(_FIRST): []}
-        """The table at every position: the beginning, and the end of each transaction."""
-        self.schemas = {Lsn(_FIRST): self._schema(_AT_FIRST)}
-        """Its columns there, as far as the log tells: new ones come with the first image that has them."""
+        """The rows at every position: at the start, and after each transaction."""
+        self.schemas = {Lsn(_FIRST): self._schema(_INITIAL_COLUMNS)}
+        """The columns at every position in the log: an added column appears with the first image that has it."""
         self.images: dict[Lsn, list[Written]] = {}
         self._rows: list[Row] = []
-        self._width = _AT_FIRST
+        self._width = _INITIAL_COLUMNS
         for number, transaction in enumerate(plan.transactions, 1):
-            self._carry_out(transaction, Lsn(_FIRST + 8 * number))
+            self._execute(transaction, Lsn(_FIRST + 8 * number))
 
     @property
     def positions(self) -> list[Lsn]:
-        """All positions, in order."""
+        """Return all positions, in order."""
         return list(self.states)
 
     def at(self, position: Lsn) -> pa.Table:
-        """Return the rows at a position, with the columns that the log knows there."""
+        """Return the rows at a position, with the columns that the log has there."""
         columns = self.schemas[position].columns
         rows = [{name: row[name] for name in columns.names} for row in self.states[position]]
         return pa.Table.from_pylist(rows, columns)
@@ -146,18 +146,18 @@ class History:
         return TableSchema(TableName("public", "t"), pa.schema(COLUMNS[:width]), self.plan.shape.key)
 
     def write(self, log: ChangeLog) -> None:
-        """Make a log of it."""
+        """Write the history to a log."""
         log.create(Lsn(_FIRST))
         with closing(log.writer()) as writer:
-            writer.define(self._schema(_AT_FIRST), Lsn(_FIRST))
+            writer.define(self._schema(_INITIAL_COLUMNS), Lsn(_FIRST))
             waiting: list[Chunk] = []
             for transaction, (lsn, images) in zip(self.plan.transactions, self.images.items(), strict=True):
                 staged = transaction.logged == "staged" and bool(images)
-                made = list(self._chunks(writer, images, -1 if staged else lsn, transaction.logged))
+                written = list(self._chunks(writer, images, -1 if staged else lsn, transaction.logged))
                 if staged:
-                    writer.stage(int(lsn), made)
+                    writer.stage(int(lsn), written)
                 else:
-                    waiting += made
+                    waiting += written
                 if transaction.logged != "later" or lsn == self.positions[-1]:
                     commits = {int(lsn): StagedCommit(lsn, int(lsn))} if staged else {}
                     writer.publish(waiting, lsn, committed_at=int(lsn), staged=commits)
@@ -165,44 +165,44 @@ class History:
 
     # -- the model --------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, transaction: Transaction, at: Lsn) -> None:
+    def _execute(self, transaction: Transaction, at: Lsn) -> None:
         before = self.schemas[self.positions[-1]]
         written = self._written = self.images[at] = []
         for step in transaction.steps:
-            self._do(step)
+            self._run(step)
         self.states[at] = [dict(row) for row in self._rows]
         self.schemas[at] = self._schema(written[-1].width) if written else before
 
-    def _do(self, step: Step) -> None:
+    def _run(self, step: Step) -> None:
         there = [row for row in self._rows if row["grp"] == step.group]
         key = _key(step.group, _KEYS[step.key])
         free = not self.plan.shape.key or all(row["id"] != key["id"] for row in there)
-        if step.what == "truncate":
+        if step.action == "truncate":
             self._rows.clear()
             self._write(Image.TRUNCATE, None)
-        elif step.what == "widen":
+        elif step.action == "widen":
             self._widen()
-        elif step.what == "insert" and free:
+        elif step.action == "insert" and free:
             self._rows.append(self._values(step) | key)
             self._write(Image.INSERTED, self._rows[-1])
-        elif there and step.what != "insert":
+        elif there and step.action != "insert":
             self._change(step, there[step.row % len(there)], there[step.key % len(there)], key if free else {})
 
     def _change(self, step: Step, old: Row, other: Row, key: Row) -> None:
-        if step.what == "delete":
+        if step.action == "delete":
             self._rows.remove(old)
             self._write_old(Image.DELETED, Image.DELETED_KEY, old)
-        elif step.what == "swap" and old is not other:
-            here, there = ({name: row[name] for name in _key(0, _ASIDE)} for row in (old, other))
-            aside = self._update(step, old, _key(step.group, _ASIDE))
+        elif step.action == "swap" and old is not other:
+            here, there = ({name: row[name] for name in _key(0, _TEMPORARY_KEY)} for row in (old, other))
+            moved = self._update(step, old, _key(step.group, _TEMPORARY_KEY))
             self._update(step, other, here)
-            self._update(step, aside, there)
-        elif step.what != "swap":
+            self._update(step, moved, there)
+        elif step.action != "swap":
             values = {name: value for name, value in self._values(step).items() if name not in _left(step)}
-            self._update(step, old, values | (key if step.what == "move" else {}))
+            self._update(step, old, values | (key if step.action == "move" else {}))
 
     def _update(self, step: Step, old: Row, values: Row) -> Row:
-        """Set values. Large ones that the step leaves as they are, are not sent."""
+        """Set values; large values that the step leaves unchanged are not sent."""
         new = old | values
         self._rows[next(at for at, row in enumerate(self._rows) if row is old)] = new
         if self.plan.shape.full or any(old[name] != new[name] for name in self.plan.shape.key):
@@ -213,7 +213,7 @@ class History:
         return new
 
     def _widen(self) -> None:
-        """Add a column. Rows that are there get the value in it that all of them have."""
+        """Add a column. Existing rows get its default value."""
         if self._width < len(COLUMNS):
             field = COLUMNS[self._width]
             self._width += 1
@@ -221,7 +221,7 @@ class History:
                 row[field.name] = missing_value(field)[0].as_py()
 
     def _values(self, step: Step) -> Row:
-        """Return what a step writes, but for the key."""
+        """Return the values that a step writes, without the key."""
         text, data = (f"text {step.value}", b"data %d" % step.value) if step.value else (None, None)
         values = {"body": text, "n": step.value, "big `one`": data, "note": text, "more; (text)": text}
         values["level"] = step.value or None
@@ -234,14 +234,14 @@ class History:
         self._write(whole if full else key_only, old if full else {name: old[name] for name in self.plan.shape.key})
 
     def _write(self, kind: Image, row: Row | None, unsent: tuple[int, ...] = ()) -> None:
-        """Note an image; one that shows the new row after an old one is of the same change."""
+        """Record an image; the image of a new row that follows an old row belongs to the same change."""
         last = self._written[-1] if self._written else None
-        of_the_same = kind is Image.UPDATED and last is not None and last.kind in (Image.BEFORE, Image.BEFORE_KEY)
-        change = 0 if last is None else last.change + (not of_the_same)
+        same_change = kind is Image.UPDATED and last is not None and last.kind in (Image.BEFORE, Image.BEFORE_KEY)
+        change = 0 if last is None else last.change + (not same_change)
         self._written.append(Written(change, kind, row and dict(row), unsent, self._width))
 
     def _chunks(self, writer: ChangeLogWriter, images: list[Written], lsn: int, how: str) -> Iterator[Chunk]:
-        """Chunks of images: one for each version of the columns, or one for each change."""
+        """Yield chunks of images: one for each version of the columns, or one for each change."""
         every = how in ("cut", "staged")
         for (width, _), some in itertools.groupby(images, lambda image: (image.width, every and image.change)):
             schema = self._schema(width)
@@ -253,12 +253,12 @@ class History:
 
 
 def _key(group: int, letter: str) -> Row:
-    """Return the columns that keys are made of."""
+    """Return the key columns."""
     return {"grp": group, "a.key": f"{group} {letter}", "id": 10 * group + ord(letter) - ord("a")}
 
 
 def _left(step: Step) -> set[str]:
-    """Return the large columns that a step leaves as they are."""
+    """Return the large columns that a step leaves unchanged."""
     return {name for bit, names in enumerate(_LARGE) if step.left >> bit & 1 for name in names}
 
 

@@ -1,7 +1,7 @@
-"""What the tables ought to do, in plain Python: random histories, the images they leave, the table at every position.
+"""Reference model of tables in plain Python: random histories, their images, and the rows at every position.
 
-One table with many small groups of keys; every transaction touches many groups, so that one Spark job checks hundreds
-of short histories at once. Inside a group keys are few, so that they are left, taken, swapped, used again all the time.
+One table has many small groups of keys. Every transaction changes many groups, so that one Spark job checks hundreds of
+short histories at once. A group has few keys, so that keys are often released, reused and swapped.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def key_of(values: Row) -> Key:
 
 
 def plain(rows: Iterable[Any]) -> Counter[tuple[Any, ...]]:
-    """Rows of Spark or of the model, as a bag of tuples in the order of the columns."""
+    """Count rows of Spark or of the model, as tuples in the order of the columns."""
     found: Counter[tuple[Any, ...]] = Counter()
     for one in rows:
         values = one.asDict() if hasattr(one, "asDict") else one
@@ -59,7 +59,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class History:
-    """Writes to one table, as the change log shows them."""
+    """Writes to one table, as recorded in the change log."""
 
     full: bool = False
     """Replica identity FULL, else DEFAULT."""
@@ -70,7 +70,7 @@ class History:
     ordinal: int = 0
 
     def commit(self) -> int:
-        """End the transaction; return its position and remember the table as it is."""
+        """End the transaction, record the rows of the table, and return the position."""
         self.states[self.lsn] = [dict(one) for one in self.table]
         at, self.lsn, self.ordinal = self.lsn, self.lsn + 8, 0
         return at
@@ -88,15 +88,15 @@ class History:
         self._old(Image.DELETED, Image.DELETED_KEY, old)
         self.ordinal += 1
 
-    def update(self, old: Row, values: Row, left_out: Iterable[int] = ()) -> Row:
-        """Set `values`; the columns `left_out` did not change and are not sent."""
+    def update(self, old: Row, values: Row, unsent: Iterable[int] = ()) -> Row:
+        """Set `values`; the columns `unsent` did not change and are not sent."""
         new = {**old, **values}
-        left_out = [index for index in left_out if TOAST[index] not in values]
+        unsent = [index for index in unsent if TOAST[index] not in values]
         self.table[next(i for i, one in enumerate(self.table) if one is old)] = new
         if self.full or key_of(old) != key_of(new):
             self._old(Image.BEFORE, Image.BEFORE_KEY, old)
-        sent = {**new, **{TOAST[index]: None for index in left_out}}
-        self._image(Image.UPDATED, sent, list(left_out) or None)
+        sent = {**new, **{TOAST[index]: None for index in unsent}}
+        self._image(Image.UPDATED, sent, list(unsent) or None)
         self.ordinal += 1
         return new
 
@@ -106,7 +106,7 @@ class History:
         self.ordinal += 1
 
     def frame(self, spark: SparkSession, after: int = 0, upto: int = 1 << 62) -> DataFrame:
-        """The images of (after, upto], in no order."""
+        """Return the images of (after, upto], in random order."""
         chosen = [image for image in self.images if after < image["_lsn"] <= upto]
         random.Random(0).shuffle(chosen)
         return spark.createDataFrame(pa.Table.from_pylist(chosen, image_schema(COLUMNS)))
@@ -129,11 +129,11 @@ def rows_frame(spark: SparkSession, rows: list[Row]) -> DataFrame:
 def random_history(
     seed: int, *, full: bool, groups: int = 200, transactions: int = 24, truncate: bool = False, whole: bool = False
 ) -> History:
-    """Inserts, updates, deletes, changes of keys (chains, swaps); a key at most once at any time.
+    """Return a history of inserts, updates, deletes and key changes (chains, swaps), with unique keys.
 
-    Updates leave values out, unless every image is to be `whole`.
+    Updates omit unchanged values, unless every image is `whole`.
     """
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     history = History(full=full)
     history.commit()
     for number in range(transactions):
@@ -143,60 +143,58 @@ def random_history(
         for one in history.table:
             by_group[one["grp"]][one["a.key"]] = one
         for grp in range(groups):
-            for _ in range(dice.choice((0, 0, 1, 1, 2, 4))):
-                _random_change(history, dice, grp, by_group[grp], () if whole else TOAST)
+            for _ in range(rng.choice((0, 0, 1, 1, 2, 4))):
+                _random_change(history, rng, grp, by_group[grp], () if whole else TOAST)
         history.commit()
     return history
 
 
-def _random_change(
-    history: History, dice: random.Random, grp: int, there: dict[str, Row], toast: Iterable[int]
-) -> None:
+def _random_change(history: History, rng: random.Random, grp: int, there: dict[str, Row], toast: Iterable[int]) -> None:
     free = [key for key in "abcd" if key not in there]
-    what = dice.choice(("insert", "update", "update", "move", "move", "delete"))
-    if what == "insert" and free:
-        key = dice.choice(free)
-        there[key] = row(grp, key, dice.randrange(9), _text(dice), _bytes(dice))
+    action = rng.choice(("insert", "update", "update", "move", "move", "delete"))
+    if action == "insert" and free:
+        key = rng.choice(free)
+        there[key] = row(grp, key, rng.randrange(9), _text(rng), _bytes(rng))
         history.insert(there[key])
-    elif what == "delete" and there:
-        history.delete(there.pop(dice.choice(sorted(there))))
-    elif what in ("update", "move") and there:
-        old = there.pop(dice.choice(sorted(there)))
-        values: Row = {"n": dice.randrange(9)}
-        if what == "move" and free:
-            values["a.key"] = dice.choice(free)
-        if dice.random() < 0.3:
-            values["body"] = _text(dice)
-        if dice.random() < 0.3:
-            values["big `one`"] = _bytes(dice)
-        new = history.update(old, values, [index for index in toast if dice.random() < 0.8])
+    elif action == "delete" and there:
+        history.delete(there.pop(rng.choice(sorted(there))))
+    elif action in ("update", "move") and there:
+        old = there.pop(rng.choice(sorted(there)))
+        values: Row = {"n": rng.randrange(9)}
+        if action == "move" and free:
+            values["a.key"] = rng.choice(free)
+        if rng.random() < 0.3:
+            values["body"] = _text(rng)
+        if rng.random() < 0.3:
+            values["big `one`"] = _bytes(rng)
+        new = history.update(old, values, [index for index in toast if rng.random() < 0.8])
         there[new["a.key"]] = new
 
 
-def _text(dice: random.Random) -> str | None:
-    return dice.choice((None, f"text {dice.randrange(10**6)}"))
+def _text(rng: random.Random) -> str | None:
+    return rng.choice((None, f"text {rng.randrange(10**6)}"))
 
 
-def _bytes(dice: random.Random) -> bytes | None:
-    return dice.choice((None, str(dice.randrange(10**6)).encode()))
+def _bytes(rng: random.Random) -> bytes | None:
+    return rng.choice((None, str(rng.randrange(10**6)).encode()))
 
 
-def random_bag(seed: int, transactions: int = 12, changes: int = 60) -> History:
-    """A table without a key: few distinct rows, many copies, replica identity FULL."""
-    dice = random.Random(seed)
+def random_keyless_history(seed: int, transactions: int = 12, changes: int = 60) -> History:
+    """Return a history of a keyless table: few distinct rows, many copies, replica identity FULL."""
+    rng = random.Random(seed)
     history = History(full=True)
     history.commit()
     for _ in range(transactions):
         for _ in range(changes):
-            what = dice.choice(("insert", "insert", "update", "delete"))
-            new = row(dice.randrange(2), dice.choice("ab"), dice.randrange(2), dice.choice((None, "x")), None)
-            if what == "insert" or not history.table:
+            action = rng.choice(("insert", "insert", "update", "delete"))
+            new = row(rng.randrange(2), rng.choice("ab"), rng.randrange(2), rng.choice((None, "x")), None)
+            if action == "insert" or not history.table:
                 history.insert(new)
-            elif what == "update":
-                left_out = [index for index in TOAST if dice.random() < 0.5]
-                values = {name: v for name, v in new.items() if name not in (TOAST[index] for index in left_out)}
-                history.update(dice.choice(history.table), values, left_out)
+            elif action == "update":
+                unsent = [index for index in TOAST if rng.random() < 0.5]
+                values = {name: v for name, v in new.items() if name not in (TOAST[index] for index in unsent)}
+                history.update(rng.choice(history.table), values, unsent)
             else:
-                history.delete(dice.choice(history.table))
+                history.delete(rng.choice(history.table))
         history.commit()
     return history

@@ -1,4 +1,4 @@
-"""A Delta table that stands at a position: steps, replays, what a crash leaves, the way back."""
+"""A Delta base table with a position: merges, replays, recovery after a crash, older versions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.tables.model import COLUMNS, KEYED, KEYLESS, History, plain, random_bag, random_history, row, rows_frame
+from tests.tables.model import (
+    COLUMNS,
+    KEYED,
+    KEYLESS,
+    History,
+    plain,
+    random_history,
+    random_keyless_history,
+    row,
+    rows_frame,
+)
 
 from penstock.errors import DefiniteError, TableError
 from penstock.model import TableName, TableSchema, with_missing
@@ -25,7 +35,7 @@ from penstock.tables.fold import fold
 def follow(
     spark: SparkSession, table: DeltaBaseTable, history: History, low: int, high: int, known: bool = True
 ) -> None:
-    """Merge (low, high]; `known`: with what a survey of the range says."""
+    """Merge (low, high]; with `known`, use the contents found by a survey of the range."""
     images = history.frame(spark, low, high)
     found = survey(images)
     contents = found if known else Contents(truncated=found.truncated)
@@ -39,7 +49,7 @@ def rows(table: DeltaBaseTable) -> object:
 
 
 def small(spark: SparkSession, path: Path, *keys: str) -> tuple[DeltaBaseTable, History, int]:
-    """A base table with a row for each of `keys`."""
+    """Create a base table with a row for each of `keys`."""
     history = History()
     for key in keys:
         history.insert(row(1, key, 0, f"body {key}", key.encode()))
@@ -63,8 +73,8 @@ def test_merging_in_steps(spark: SparkSession, tmp_path: Path, seed: int, full: 
 
 
 @pytest.mark.deep
-def test_merging_bags_in_steps(spark: SparkSession, tmp_path: Path) -> None:
-    history = random_bag(13)
+def test_merging_a_keyless_table_in_steps(spark: SparkSession, tmp_path: Path) -> None:
+    history = random_keyless_history(13)
     positions = sorted(history.states)
     table = DeltaBaseTable(spark, str(tmp_path / "base"), KEYLESS)
     table.create(history.base(spark, positions[0]), Lsn(positions[0]))
@@ -83,7 +93,7 @@ def test_merging_bags_in_steps(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_left_out_values_stay_those_of_the_target(spark: SparkSession, tmp_path: Path) -> None:
+def test_unsent_values_keep_those_of_the_target(spark: SparkSession, tmp_path: Path) -> None:
     table, history, base = small(spark, tmp_path, "a")
     history.update(history.find(1, "a"), {"n": 5}, [0, 4])
     end = history.commit()
@@ -95,20 +105,20 @@ def test_left_out_values_stay_those_of_the_target(spark: SparkSession, tmp_path:
 
 
 @pytest.mark.deep
-def test_a_left_out_value_without_its_row_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+def test_unsent_value_without_its_row_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
     table, history, base = small(spark, tmp_path, "a")
     table.create(history.base(spark, base).limit(0), Lsn(base))
     history.update(history.find(1, "a"), {"n": 5}, [0, 4])
     end = history.commit()
     for known in (True, False):
-        with pytest.raises(TableError, match="capture it anew") as caught:
+        with pytest.raises(TableError, match="capture it again") as caught:
             follow(spark, table, history, base, end, known)
         assert (caught.value.table, caught.value.lsn) == ("public.t", end)
     assert table.position() == base
 
 
 @pytest.mark.deep
-def test_a_replay_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_replay_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     table, history, base = small(spark, tmp_path, "a", "b")
     history.update(history.find(1, "a"), {"n": 1})
     first = history.commit()
@@ -131,7 +141,7 @@ def test_a_replay_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     assert rows(table) == plain(history.states[fourth])
 
 
-def test_a_range_without_effect_moves_the_position(spark: SparkSession, tmp_path: Path) -> None:
+def test_range_without_net_changes_advances_the_position(spark: SparkSession, tmp_path: Path) -> None:
     table, history, base = small(spark, tmp_path, "a")
     history.insert(row(1, "b"))
     history.delete(history.find(1, "b"))
@@ -144,8 +154,8 @@ def test_a_range_without_effect_moves_the_position(spark: SparkSession, tmp_path
 
 
 @pytest.mark.deep
-def test_create_takes_the_place_of_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
-    """Also at a lower position: the old marks must not make Delta skip the writes that follow."""
+def test_create_replaces_an_existing_table(spark: SparkSession, tmp_path: Path) -> None:
+    """Also at a lower position: transaction versions of the old table must not make Delta skip later writes."""
     path = tmp_path / "base"
     path.mkdir()
     (path / "part-00000-of-a-dead-attempt.parquet").write_bytes(b"half a file")
@@ -163,13 +173,13 @@ def test_create_takes_the_place_of_what_is_there(spark: SparkSession, tmp_path: 
 
 
 @pytest.mark.deep
-def test_writing_before_create(spark: SparkSession, tmp_path: Path) -> None:
+def test_append_before_create_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(DefiniteError, match="no base table"):
         DeltaBaseTable(spark, str(tmp_path / "base"), KEYED).append(rows_frame(spark, [row(1, "b")]), Lsn(6000))
 
 
 @pytest.mark.deep
-def test_the_way_back(spark: SparkSession, tmp_path: Path) -> None:
+def test_older_versions_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
     table, history, base = small(spark, tmp_path, "a")
     positions = [base]
     for n in (1, 2, 3):
@@ -188,8 +198,8 @@ def test_the_way_back(spark: SparkSession, tmp_path: Path) -> None:
     assert found[0] == state[:2]
 
 
-def test_the_position_without_delta_s_checksum_files(spark: SparkSession, tmp_path: Path) -> None:
-    """A crash between a commit and its checksum file."""
+def test_position_is_found_without_checksum_files(spark: SparkSession, tmp_path: Path) -> None:
+    """As after a crash between a commit and the write of its checksum file."""
     table, _, base = small(spark, tmp_path, "a")
     table.append(rows_frame(spark, [row(1, "b")]), Lsn(base + 5))
     for checksum in (Path(table.path) / "_delta_log").glob("*.crc"):
@@ -228,7 +238,7 @@ def test_columns_are_added(
         table.evolve(wider)
     state = DeltaBaseTable(spark, table.path, KEYED).state()
     assert state is not None
-    assert (state.schema, state.position) == (KEYED, position), "a crash half-way: it counts as it was"
+    assert (state.schema, state.position) == (KEYED, position), "after a crash in between, the old schema is valid"
     table.evolve(wider)
     state = table.state()
     assert state is not None
@@ -261,7 +271,7 @@ def test_properties_and_comments(spark: SparkSession, tmp_path: Path) -> None:
     assert detail["properties"]["delta.columnMapping.mode"] == "name"
 
 
-def test_columns_are_mapped_only_where_names_need_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_column_mapping_is_enabled_only_if_names_require_it(spark: SparkSession, tmp_path: Path) -> None:
     schema = TableSchema(TableName("s", "t"), pa.schema([("id", pa.int64())]), ("id",))
     table = DeltaBaseTable(spark, str(tmp_path / "base"), schema)
     table.create(spark.range(3), Lsn(1))
@@ -269,7 +279,7 @@ def test_columns_are_mapped_only_where_names_need_it(spark: SparkSession, tmp_pa
     assert "delta.columnMapping.mode" not in detail["properties"]
 
 
-def test_a_merge_is_one_commit_with_its_mark(spark: SparkSession, tmp_path: Path) -> None:
+def test_merge_is_one_commit_with_its_position(spark: SparkSession, tmp_path: Path) -> None:
     table, history, base = small(spark, tmp_path, "a", "b")
     history.delete(history.find(1, "b"))
     history.insert(row(1, "c"))
@@ -282,7 +292,7 @@ def test_a_merge_is_one_commit_with_its_mark(spark: SparkSession, tmp_path: Path
     assert any("deletionVector" in action["add"] for action in actions if "add" in action)
 
 
-def test_sessions_of_others_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_session_settings_are_unchanged(spark: SparkSession, tmp_path: Path) -> None:
     table, history, base = small(spark, tmp_path, "a")
     history.delete(history.find(1, "a"))
     follow(spark, table, history, base, history.commit())

@@ -1,4 +1,4 @@
-"""Bounds of keys: all keys lie within them, and files outside of them are not opened."""
+"""Key bounds: all keys are within them, and files outside of them are not opened."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
-from penstock.spark.ranges import spark_schema
+from penstock.spark.images import spark_schema
 from penstock.tables.base import DeltaBaseTable
 from penstock.tables.bounds import _widened, has_bounds, intervals
 from penstock.tables.contents import Contents
@@ -56,7 +56,7 @@ def frame(spark: SparkSession, schema: TableSchema, rows: list[dict[str, Any]]) 
 
 
 def two_files(spark: SparkSession, path: Path, kind: pa.DataType, low: list[Any], high: list[Any]) -> DeltaBaseTable:
-    """A table with a file of low keys and a file of high ones."""
+    """Create a table with a file of low keys and a file of high keys."""
     schema = TableSchema(TableName("s", "t"), pa.schema([("k", kind), ("n", pa.int64())]), ("k",))
     table = DeltaBaseTable(spark, str(path / "base"), schema)
     table.create(frame(spark, schema, [{"k": key, "n": 0} for key in low]).coalesce(1), Lsn(1))
@@ -65,8 +65,8 @@ def two_files(spark: SparkSession, path: Path, kind: pa.DataType, low: list[Any]
 
 
 @contextmanager
-def first_file_gone(table: DeltaBaseTable) -> Iterator[None]:
-    """Take the file of the first commit away for a while: who opens it, fails."""
+def without_first_file(table: DeltaBaseTable) -> Iterator[None]:
+    """Hide the file of the first commit meanwhile, so that opening it fails."""
     commit = (Path(table.path) / "_delta_log" / f"{0:020}.json").read_text().splitlines()
     (added,) = [action["add"]["path"] for action in map(json.loads, commit) if "add" in action]
     path = Path(table.path) / added
@@ -76,7 +76,7 @@ def first_file_gone(table: DeltaBaseTable) -> Iterator[None]:
 
 
 def net_of(spark: SparkSession, table: DeltaBaseTable, keys: list[Any]) -> Any:
-    """A net effect that updates the rows with these keys."""
+    """Return net changes that update the rows with these keys."""
     return frame(spark, table.schema, [{"k": key, "n": 1} for key in keys]).withColumn("_gone", F.lit(False))
 
 
@@ -91,7 +91,7 @@ def test_files_without_the_keys_are_not_opened(
     spark: SparkSession, tmp_path: Path, kind: pa.DataType, low: list[Any], high: list[Any]
 ) -> None:
     table = two_files(spark, tmp_path, kind, low, high)
-    with first_file_gone(table):
+    with without_first_file(table):
         table.merge(net_of(spark, table, high), Lsn(3), EXACT)
         with pytest.raises((PySparkException, Py4JError)):
             table.merge(net_of(spark, table, low), Lsn(4), EXACT)
@@ -101,26 +101,26 @@ def test_files_without_the_keys_are_not_opened(
 
 def test_a_few_old_keys_do_not_span_the_table(spark: SparkSession, tmp_path: Path) -> None:
     table = two_files(spark, tmp_path, pa.int64(), [1000, 2000], [1, 9000])
-    with first_file_gone(table):
+    with without_first_file(table):
         table.merge(net_of(spark, table, [1, 8999, 9000]), Lsn(3), EXACT)
         with pytest.raises((PySparkException, Py4JError)):
             table.merge(net_of(spark, table, [1, 1500, 9000]), Lsn(4), EXACT)
 
 
-def test_a_table_without_a_key(spark: SparkSession, tmp_path: Path) -> None:
-    """A null lies within no bounds, and is found all the same."""
+def test_null_in_a_keyless_table_is_found(spark: SparkSession, tmp_path: Path) -> None:
+    """A null is outside of all bounds, but is found."""
     schema = TableSchema(TableName("s", "t"), pa.schema([("k", pa.int64()), ("n", pa.int64())]), ())
     table = DeltaBaseTable(spark, str(tmp_path / "base"), schema)
     table.create(frame(spark, schema, [{"k": 1, "n": 0}, {"k": 2, "n": 0}]).coalesce(1), Lsn(1))
     table.append(frame(spark, schema, [{"k": 8, "n": 0}, {"k": 9, "n": 0}, {"n": 0}]).coalesce(1), Lsn(2))
     fewer = frame(spark, schema, [{"k": 9, "n": 0}, {"n": 0}]).withColumn("_count", F.lit(-1))
-    with first_file_gone(table):
+    with without_first_file(table):
         table.merge(fewer, Lsn(3), EXACT)
     assert sorted(row.k for row in table.current().collect()) == [1, 2, 8]
 
 
 @pytest.mark.deep
-def test_a_key_behind_many_columns_has_statistics(spark: SparkSession, tmp_path: Path) -> None:
+def test_key_after_many_columns_has_statistics(spark: SparkSession, tmp_path: Path) -> None:
     columns = [(f"c{n}", pa.struct([("a", pa.int64()), ("b", pa.int64())])) for n in range(20)]
     schema = TableSchema(TableName("s", "t"), pa.schema([*columns, ("k", pa.int64())]), ("k",))
     table = DeltaBaseTable(spark, str(tmp_path / "base"), schema)
@@ -140,17 +140,19 @@ def test_types_without_bounds(kind: pa.DataType) -> None:
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
-def test_all_numbers_lie_within(values: list[int]) -> None:
-    holds(pa.chunked_array([pa.array(values, pa.int64())]), sorted(set(values)))
+def test_intervals_cover_all_numbers(values: list[int]) -> None:
+    assert_covered(pa.chunked_array([pa.array(values, pa.int64())]), sorted(set(values)))
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20)))
-def test_all_texts_lie_within(values: list[str]) -> None:
-    holds(pa.chunked_array([pa.array(values, pa.string())]), sorted(set(values), key=lambda text: text.encode()))
+def test_intervals_cover_all_strings(values: list[str]) -> None:
+    assert_covered(
+        pa.chunked_array([pa.array(values, pa.string())]), sorted(set(values), key=lambda text: text.encode())
+    )
 
 
-def holds(values: pa.ChunkedArray, ordered: list[Any]) -> None:
-    """Each interval begins and ends with a value; in order, none is left out."""
+def assert_covered(values: pa.ChunkedArray, ordered: list[Any]) -> None:
+    """Assert that each interval begins and ends with a value, and that together they cover all values in order."""
     found = [(low.as_py(), high.as_py()) for low, high in intervals(values)]
     places = [(ordered.index(low), ordered.index(high)) for low, high in found]
     covered = [place for low, high in places for place in range(low, high + 1)]
@@ -160,8 +162,8 @@ def holds(values: pa.ChunkedArray, ordered: list[Any]) -> None:
 
 @pytest.mark.parametrize("kind", [pa.int16(), pa.int32(), pa.int64(), pa.date32(), pa.timestamp("us", "UTC")], ids=str)
 @given(data=st.data())
-def test_round_bounds_hold_the_keys(kind: pa.DataType, data: st.DataObject) -> None:
-    """They are not much further apart, and can still be written down."""
+def test_rounded_bounds_contain_the_keys(kind: pa.DataType, data: st.DataObject) -> None:
+    """Rounded bounds are not much wider, and stay within the range of the type."""
     least, most = REACH.get(kind, (-(1 << kind.bit_width - 1), (1 << kind.bit_width - 1) - 1))
     low, high = sorted(data.draw(st.tuples(*[st.integers(least, most)] * 2)))
     number = pa.int32() if kind == pa.date32() else pa.int64() if pa.types.is_timestamp(kind) else kind
@@ -173,11 +175,11 @@ def test_round_bounds_hold_the_keys(kind: pa.DataType, data: st.DataObject) -> N
     assert max(low - first, last - high) <= (high - low) / 8
 
 
-def test_the_next_batch_mostly_has_the_same_bounds() -> None:
+def test_consecutive_batches_mostly_have_the_same_bounds() -> None:
     ends = [(950_000, 1_000_000 + 100 * batch) for batch in range(100)]
     found = {tuple(end.as_py() for end in _widened((pa.scalar(low), pa.scalar(high)))) for low, high in ends}
     assert len(found) <= 5
 
 
-def test_keys_all_over_the_place_are_one_interval() -> None:
+def test_scattered_keys_form_one_interval() -> None:
     assert len(intervals(pa.chunked_array([np.random.default_rng(1).integers(0, 10**7, 10_000)]))) == 1

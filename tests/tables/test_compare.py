@@ -1,4 +1,4 @@
-"""Comparing tables: what counts as a difference, and how it is told."""
+"""Comparison of tables: what counts as a difference, and how it is reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_equal_tables(spark: SparkSession) -> None:
     assert differences(frame(spark, []), frame(spark, []), ["id"]) == Differences(0, [], 0)
 
 
-WHAT_DIFFERS = [
+EXPECTED_DIFFERENCES = [
     Difference({"id": 1}, How.CHANGED),
     Difference({"id": 2}, How.MISSING),
     Difference({"id": 5}, How.UNEXPECTED),
@@ -36,11 +36,11 @@ WHAT_DIFFERS = [
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_what_differs(spark: SparkSession, exact: bool) -> None:
+def test_differences_are_found(spark: SparkSession, exact: bool) -> None:
     upstream = frame(spark, [(1, "x"), (2, None), (3, "z"), (4, "same")])
     live = frame(spark, [(1, "X"), (3, "z"), (4, "same"), (5, "")])
     found = differences(upstream, live, ["id"], exact=exact)
-    assert found == Differences(3, WHAT_DIFFERS, 4, missing=1, unexpected=1)
+    assert found == Differences(3, EXPECTED_DIFFERENCES, 4, missing=1, unexpected=1)
     assert found.changed == 1
     assert [difference.json for difference in found.first] == ['{"id":1}', '{"id":2}', '{"id":5}']
 
@@ -49,7 +49,7 @@ def test_null_is_not_empty(spark: SparkSession) -> None:
     assert differences(frame(spark, [(1, None)]), frame(spark, [(1, "")]), ["id"]).changed == 1
 
 
-def test_copies_count(spark: SparkSession) -> None:
+def test_duplicate_rows_are_counted(spark: SparkSession) -> None:
     twice, once = frame(spark, [(1, "x"), (1, "x")]), frame(spark, [(1, "x")])
     assert differences(twice, once, ["id"]) == Differences(1, [Difference({"id": 1}, How.MISSING)], 2, missing=1)
     row = Difference({"id": 1, "v": "x"}, How.UNEXPECTED)
@@ -57,7 +57,7 @@ def test_copies_count(spark: SparkSession) -> None:
 
 
 @pytest.mark.deep
-def test_only_the_first_keys_are_told(spark: SparkSession) -> None:
+def test_only_the_first_keys_are_reported(spark: SparkSession) -> None:
     found = differences(spark.range(1000), spark.range(500, 1000), ["id"], limit=3)
     assert (found.count, found.missing, found.rows_compared) == (500, 500, 1000)
     assert found.keys == [{"id": 0}, {"id": 1}, {"id": 2}]
@@ -65,7 +65,7 @@ def test_only_the_first_keys_are_told(spark: SparkSession) -> None:
 
 
 def test_values_are_compared_bit_by_bit(spark: SparkSession) -> None:
-    """One row for each pair of values: all else is equal in it."""
+    """One row for each pair of values; all other values of the row are equal."""
     pairs = [
         ("double", 0.0, -0.0),
         ("float", 0.0, -0.0),
@@ -88,7 +88,7 @@ def test_values_are_compared_bit_by_bit(spark: SparkSession) -> None:
     assert differences(left, left, ["id"]).count == 0
 
 
-def test_nan_is_nan_and_maps_have_no_order(spark: SparkSession) -> None:
+def test_nan_equals_nan_and_maps_are_unordered(spark: SparkSession) -> None:
     nan = frame(spark, [(1, float("nan"))], "double")
     assert differences(nan, nan, ["id"]).count == 0
     one, other = ({"a": 1, "b": 2}, {"b": 2, "a": 1})
@@ -96,13 +96,13 @@ def test_nan_is_nan_and_maps_have_no_order(spark: SparkSession) -> None:
     assert differences(frame(spark, [(1, one)], kind), frame(spark, [(1, other)], kind), ["id"]).count == 0
 
 
-def test_names_are_data(spark: SparkSession) -> None:
+def test_column_names_are_quoted(spark: SparkSession) -> None:
     table = pa.table({"a.b": [1, 2], "c `d`": ["x", "y"]})
     found = differences(spark.createDataFrame(table), spark.createDataFrame(table.slice(1)), ["a.b"])
     assert found == Differences(1, [Difference({"a.b": 1}, How.MISSING)], 2, missing=1)
 
 
-def test_other_columns_are_refused(spark: SparkSession) -> None:
+def test_different_columns_are_rejected(spark: SparkSession) -> None:
     with pytest.raises(UsageError, match="columns: v"):
         differences(frame(spark, []), frame(spark, [], "int"), ["id"])
 
@@ -110,7 +110,7 @@ def test_other_columns_are_refused(spark: SparkSession) -> None:
 # -- by buckets --------------------------------------------------------------------------------------------------------
 
 
-def test_keys_are_told_exactly(spark: SparkSession) -> None:
+def test_keys_are_reported_exactly(spark: SparkSession) -> None:
     moment = datetime(2026, 1, 1, 12, 0, 0, 1, tzinfo=UTC)
     kind = "at timestamp, n decimal(38, 2), f double"
     one = spark.createDataFrame([(moment, Decimal("1.50"), -0.0)], kind)
@@ -130,20 +130,20 @@ CONFUSABLE = {
 
 
 def leaves(value: Any) -> list[str]:
-    """What a value holds, without nulls and without structure: all that a careless hash would see of it."""
+    """Return the values inside a value, without nulls and structure: all that a careless hash would include."""
     if isinstance(value, list | tuple):
         return [leaf for item in value for leaf in leaves(item)]
     return [] if value is None else [repr(value)]
 
 
 @pytest.mark.deep
-def test_no_two_rows_look_the_same(spark: SparkSession) -> None:
-    """Nulls that move to another column or place, empty arrays, values that cross a border: a pair of rows per key."""
+def test_similar_rows_are_distinguished(spark: SparkSession) -> None:
+    """Nulls in another column or position, empty arrays, values in another field: a pair of rows per key."""
     alike: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
     for row in itertools.product(*CONFUSABLE.values()):
         alike.setdefault(tuple(leaves(row)), []).append(row)
     pairs = [pair for rows in alike.values() for pair in itertools.pairwise(rows)]
-    chosen = random.Random(1).sample(pairs, BUCKETS // 4)  # most have a bucket of their own
+    chosen = random.Random(1).sample(pairs, BUCKETS // 4)  # few enough that most pairs have a separate bucket
     here, there = (
         spark.createDataFrame([(n, *pair[side]) for n, pair in enumerate(chosen)], f"n int, {', '.join(CONFUSABLE)}")
         for side in (0, 1)
@@ -153,7 +153,7 @@ def test_no_two_rows_look_the_same(spark: SparkSession) -> None:
 
 
 def changed(rows: list[tuple[Any, ...]], random: random.Random) -> list[tuple[Any, ...]]:
-    """Change a few things: a value, two values that change places, a copy more, a row less, one that is new."""
+    """Apply a few random changes: change a value, swap two values, duplicate, delete or insert a row."""
     rows = list(rows)
     for _ in range(random.randrange(4)):
         at = random.randrange(len(rows))
@@ -174,11 +174,11 @@ def changed(rows: list[tuple[Any, ...]], random: random.Random) -> list[tuple[An
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(1, 6))])
-def test_it_is_what_counting_says(spark: SparkSession, seed: int) -> None:
-    chance = random.Random(seed)
+def test_result_equals_a_comparison_of_row_counts(spark: SparkSession, seed: int) -> None:
+    rng = random.Random(seed)
     words = [None, "", "a", "b"]
-    rows = [(n, chance.choice(words), chance.choice(words), chance.choice([None, [], [None]])) for n in range(200)]
-    other = changed(rows, chance)
+    rows = [(n, rng.choice(words), rng.choice(words), rng.choice([None, [], [None]])) for n in range(200)]
+    other = changed(rows, rng)
     kind = "n int, a string, b string, c array<string>"
     here, there = (spark.createDataFrame(each, kind) for each in (rows, other))
     count, recount = (Counter(repr(row) for row in each) for each in (rows, other))

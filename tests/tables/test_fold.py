@@ -1,4 +1,4 @@
-"""The net effect of a range, case by case. Random histories: `test_overlay` and `test_base`."""
+"""Net changes of a range, case by case. For random histories see `test_overlay` and `test_base`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Net = dict[str, dict[str, Any]]
 
 
 def net(spark: SparkSession, history: History, after: int = 0, contents: Contents | None = None) -> Net:
-    """Fold, by the second half of the key; values as dict."""
+    """Fold; return the net changes as dicts, by the second column of the key."""
     images = history.frame(spark, after)
     rows = fold(images, KEYED, contents or survey(images)).collect()
     found = {one["a.key"]: one.asDict(recursive=True) for one in rows}
@@ -30,7 +30,7 @@ def net(spark: SparkSession, history: History, after: int = 0, contents: Content
 
 
 def started(*keys: str, full: bool = False) -> tuple[History, int]:
-    """A history whose base has a row for each of `keys`, and the position of that base."""
+    """Return a history with a row for each of `keys`, and the position of its base."""
     history = History(full=full)
     for key in keys:
         history.insert(row(1, key, 0, f"body {key}", key.encode()))
@@ -51,14 +51,14 @@ def test_last_image_of_a_key_wins(spark: SparkSession) -> None:
     assert found["c"] == {"_gone": False, "_unchanged": None, "_from": None, **row(1, "c", 3, None, b"c")}
 
 
-def test_deleted_full_rows_come_without_their_values(spark: SparkSession) -> None:
+def test_deleted_rows_have_no_values(spark: SparkSession) -> None:
     history, base = started("a", full=True)
     history.delete(history.find(1, "a"))
     history.commit()
     assert net(spark, history, base)["a"]["body"] is None
 
 
-def test_left_out_values_come_from_the_newest_image_that_has_them(spark: SparkSession) -> None:
+def test_unsent_values_come_from_the_newest_image_that_has_them(spark: SparkSession) -> None:
     history, base = started("a", "b")
     one = history.update(history.find(1, "a"), {"body": "sent"}, [4])
     history.update(one, {"n": 5}, [0, 4])
@@ -69,7 +69,7 @@ def test_left_out_values_come_from_the_newest_image_that_has_them(spark: SparkSe
     assert (found["b"]["body"], found["b"]["_unchanged"], found["b"]["_from"]) == (None, [0, 4], None)
 
 
-def test_a_null_that_was_sent_is_a_value(spark: SparkSession) -> None:
+def test_null_that_was_sent_is_a_value(spark: SparkSession) -> None:
     history, base = started("a")
     one = history.update(history.find(1, "a"), {"body": None, "big `one`": None})
     history.update(one, {"n": 5}, [0, 4])
@@ -78,7 +78,7 @@ def test_a_null_that_was_sent_is_a_value(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("contents", [Contents(), Contents(moved=False)])
-def test_values_do_not_leak_over_a_delete(spark: SparkSession, contents: Contents) -> None:
+def test_values_before_a_delete_are_not_used(spark: SparkSession, contents: Contents) -> None:
     history, base = started("a")
     one = history.update(history.find(1, "a"), {"body": "old", "big `one`": b"old"})
     history.delete(one)
@@ -90,7 +90,7 @@ def test_values_do_not_leak_over_a_delete(spark: SparkSession, contents: Content
     assert (found["body"], found["big `one`"], found["_unchanged"]) == (None, b"new", None)
 
 
-def test_a_full_old_row_gives_its_values(spark: SparkSession) -> None:
+def test_old_row_provides_unsent_values(spark: SparkSession) -> None:
     history, base = started("a", full=True)
     history.update(history.find(1, "a"), {"n": 1}, [0])
     history.commit()
@@ -98,7 +98,7 @@ def test_a_full_old_row_gives_its_values(spark: SparkSession) -> None:
     assert (found["body"], found["_unchanged"]) == ("body a", None)
 
 
-def test_a_changed_key_takes_its_values_along(spark: SparkSession) -> None:
+def test_values_follow_a_changed_key(spark: SparkSession) -> None:
     history, base = started("a")
     history.update(history.find(1, "a"), {"a.key": "b"}, [0, 4])
     history.commit()
@@ -111,7 +111,7 @@ def test_a_changed_key_takes_its_values_along(spark: SparkSession) -> None:
     assert found["c"]["big `one`"] == b"sent"
 
 
-def test_a_row_that_comes_back_to_its_key_is_its_own_source(spark: SparkSession) -> None:
+def test_row_that_returns_to_its_key_is_its_own_source(spark: SparkSession) -> None:
     history, base = started("a")
     one = history.update(history.find(1, "a"), {"a.key": "b"}, [0, 4])
     history.update(one, {"a.key": "a", "n": 9}, [0, 4])
@@ -140,7 +140,7 @@ def test_swapped_rows(spark: SparkSession, full: bool) -> None:
     assert found["x"]["_gone"]
 
 
-def test_a_key_that_another_row_had_before_lends_no_value(spark: SparkSession) -> None:
+def test_previous_row_of_a_key_provides_no_value(spark: SparkSession) -> None:
     history, base = started("a", "b")
     history.delete(history.update(history.find(1, "b"), {"body": "of another row"}))
     history.update(history.find(1, "a"), {"a.key": "b"}, [0, 4])
@@ -151,7 +151,7 @@ def test_a_key_that_another_row_had_before_lends_no_value(spark: SparkSession) -
     assert found["a"]["body"] == "of yet another"
 
 
-def test_long_chains(spark: SparkSession) -> None:
+def test_long_chains_of_key_changes(spark: SparkSession) -> None:
     history, base = started("k0")
     for step in range(1, 38):
         values = {"a.key": f"k{step}", **({"body": "sent on the way"} if step == 5 else {})}
@@ -162,7 +162,7 @@ def test_long_chains(spark: SparkSession) -> None:
     assert found["k37"]["_from"] == {"grp": 1, "a.key": "k0"}
 
 
-def test_nothing_before_a_truncate_counts(spark: SparkSession) -> None:
+def test_changes_before_a_truncate_are_ignored(spark: SparkSession) -> None:
     history, base = started("a", "b")
     history.update(history.find(1, "a"), {"n": 5}, [0])
     history.truncate()
@@ -196,7 +196,7 @@ def test_contents_of_two_ranges() -> None:
     assert first.then(Contents(1, True, False, False, (5, 0))).truncated == (5, 0)
 
 
-def test_a_table_without_a_key_is_a_bag(spark: SparkSession) -> None:
+def test_rows_of_a_keyless_table_are_counted(spark: SparkSession) -> None:
     history = History(full=True)
     for _ in range(3):
         history.insert(row(1, "a"))
@@ -215,7 +215,7 @@ def test_a_table_without_a_key_is_a_bag(spark: SparkSession) -> None:
     }
 
 
-def test_a_column_that_has_a_name_of_ours_is_refused(spark: SparkSession) -> None:
+def test_reserved_column_name_is_rejected(spark: SparkSession) -> None:
     schema = TableSchema(TableName("public", "t"), pa.schema([("_Gone", pa.int32())]), ("_Gone",))
     with pytest.raises(UsageError, match="_gone"):
         fold(spark.range(0), schema)
@@ -260,7 +260,7 @@ def test_a_float_key_keeps_its_sign(spark: SparkSession) -> None:
     assert [struct.pack(">d", one["k"]) for one in found] == [struct.pack(">d", -0.0)]
 
 
-def test_columns_come_in_the_order_of_the_schema(spark: SparkSession) -> None:
+def test_columns_are_in_the_order_of_the_schema(spark: SparkSession) -> None:
     history, _ = started("a")
     for contents in (Contents(), Contents(unchanged=False), Contents(moved=False), Contents(inserts_only=True)):
         folded = fold(history.frame(spark), KEYED, contents)

@@ -1,9 +1,9 @@
-"""Base and live tables are what the model says, at every position of any history.
+"""Base and live tables equal the model, at every position of random histories.
 
-A plan of `tests.tables.histories` holds twenty short histories. ``PENSTOCK_HISTORIES`` says how many of them live
-tables are held to (240): each from one position to every later one. Base tables are followed through about as many,
-in real Delta tables, which take seconds each; that is of the deep tier, and the fast one has all of them in Arrow and
-two plans in Spark. A plan that fails is printed whole, after Hypothesis has made it small.
+A plan of `tests.tables.histories` has twenty short histories. ``PENSTOCK_HISTORIES`` sets the number of histories for
+live tables (240): each is checked from one position to every later one. Base tables are checked with about as many, in
+real Delta tables, which take seconds each. This is the deep tier; the fast tier checks all histories in Arrow and two
+plans in Spark. Hypothesis shrinks a failing plan and prints it completely.
 """
 
 from __future__ import annotations
@@ -24,67 +24,67 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.tables.histories import BAG, GROUPS, KEYED, NAMES, History, Plan, Row, plans
+from tests.tables.histories import GROUPS, KEYED, KEYLESS, NAMES, History, Plan, Row, plans
 
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.model import TableSchema, image_schema, missing_value
 from penstock.positions import Lsn
 from penstock.spark import overlay_arrow
-from penstock.spark.net import fold_net
-from penstock.spark.ranges import spark_schema
-from penstock.tables import tail
+from penstock.spark.images import spark_schema
+from penstock.spark.net_changes import fold_net
+from penstock.tables import log_tail
 from penstock.tables.base import DeltaBaseTable
 from penstock.tables.base_state import State
 from penstock.tables.columns import column
-from penstock.tables.live import live_rows
-from penstock.tables.tail import read_tail
+from penstock.tables.live_table import live_rows
+from penstock.tables.log_tail import read_tail
 
-ASKED = os.environ.get("PENSTOCK_HISTORIES")
-HISTORIES = int(ASKED or "240")
+REQUESTED = os.environ.get("PENSTOCK_HISTORIES")
+HISTORIES = int(REQUESTED or "240")
 POSITION = st.integers(0, 6)
 CUTS = st.lists(st.integers(0, 6), min_size=2, max_size=3, unique=True).map(sorted)
-Bag = Counter[tuple[Any, ...]]
+RowCounts = Counter[tuple[Any, ...]]
 
 
 def plans_of(count: int) -> Any:
-    """Settings for a test of so many plans: always the same ones, unless a number of histories is asked for."""
+    """Return settings for a test of `count` plans: always the same plans, unless PENSTOCK_HISTORIES is set."""
     every = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
     return settings(
-        deadline=None, max_examples=count, derandomize=ASKED is None, suppress_health_check=every, print_blob=True
+        deadline=None, max_examples=count, derandomize=REQUESTED is None, suppress_health_check=every, print_blob=True
     )
 
 
 def examples(part: float) -> Any:
-    """Settings for a test of this part of all histories."""
+    """Return settings for a test of this fraction of all histories."""
     return plans_of(max(1, round(HISTORIES * part / GROUPS)))
 
 
 @examples(1.0)
-@given(plan=plans(*KEYED, *KEYED, BAG, BAG, widened=True))
+@given(plan=plans(*KEYED, *KEYED, KEYLESS, KEYLESS, widened=True))
 def test_live_in_arrow(plan: Plan) -> None:
-    """Without Spark: from every position to every later one."""
+    """Check without Spark, from every position to every later one."""
     history = History(plan)
     with logged(history, in_spark=False) as log:
         check_in_arrow(log, history)
 
 
 @plans_of(2)
-@given(plan=plans(*KEYED, BAG, widened=True), low=POSITION, in_spark=st.booleans())
-def test_a_few_live(spark: SparkSession, plan: Plan, low: int, in_spark: bool) -> None:
+@given(plan=plans(*KEYED, KEYLESS, widened=True), low=POSITION, in_spark=st.booleans())
+def test_live_with_a_few_plans(spark: SparkSession, plan: Plan, low: int, in_spark: bool) -> None:
     check_live(spark, plan, low, in_spark)
 
 
 @plans_of(2)
-@given(plan=plans(*KEYED, BAG, widened=True), cuts=CUTS, in_spark=st.booleans())
-def test_a_few_base(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool) -> None:
+@given(plan=plans(*KEYED, KEYLESS, widened=True), cuts=CUTS, in_spark=st.booleans())
+def test_base_with_a_few_plans(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool) -> None:
     check_base(spark, plan, cuts, in_spark)
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(1800)
 @examples(1.0)
-@given(plan=plans(*KEYED, *KEYED, BAG, BAG), low=POSITION, in_spark=st.booleans())
+@given(plan=plans(*KEYED, *KEYED, KEYLESS, KEYLESS), low=POSITION, in_spark=st.booleans())
 def test_live(spark: SparkSession, plan: Plan, low: int, in_spark: bool) -> None:
     check_live(spark, plan, low, in_spark)
 
@@ -92,8 +92,8 @@ def test_live(spark: SparkSession, plan: Plan, low: int, in_spark: bool) -> None
 @pytest.mark.deep
 @pytest.mark.timeout(1800)
 @examples(0.25)
-@given(plan=plans(*KEYED, BAG, widened=True), low=POSITION, in_spark=st.booleans())
-def test_live_with_columns_that_are_added(spark: SparkSession, plan: Plan, low: int, in_spark: bool) -> None:
+@given(plan=plans(*KEYED, KEYLESS, widened=True), low=POSITION, in_spark=st.booleans())
+def test_live_with_added_columns(spark: SparkSession, plan: Plan, low: int, in_spark: bool) -> None:
     check_live(spark, plan, low, in_spark)
 
 
@@ -108,7 +108,7 @@ def test_base(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool) 
 @pytest.mark.deep
 @pytest.mark.timeout(1800)
 @examples(0.25)
-@given(plan=plans(BAG), cuts=CUTS, in_spark=st.booleans())
+@given(plan=plans(KEYLESS), cuts=CUTS, in_spark=st.booleans())
 def test_base_without_a_key(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool) -> None:
     check_base(spark, plan, cuts, in_spark)
 
@@ -116,31 +116,31 @@ def test_base_without_a_key(spark: SparkSession, plan: Plan, cuts: list[int], in
 @pytest.mark.deep
 @pytest.mark.timeout(1800)
 @examples(0.25)
-@given(plan=plans(*KEYED, BAG, widened=True), cuts=CUTS, in_spark=st.booleans())
-def test_base_with_columns_that_are_added(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool) -> None:
+@given(plan=plans(*KEYED, KEYLESS, widened=True), cuts=CUTS, in_spark=st.booleans())
+def test_base_with_added_columns(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool) -> None:
     check_base(spark, plan, cuts, in_spark)
 
 
 @contextmanager
 def logged(history: History, in_spark: bool) -> Iterator[ChangeLog]:
-    """Write a log of it. `in_spark`: ranges are folded by Spark, as large ones are."""
+    """Write the history to a log; with `in_spark`, let Spark fold all ranges, as it does large ones."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         if in_spark:
-            patch.setattr(tail, "_SMALL_BYTES", -1)
+            patch.setattr(log_tail, "_SMALL_BYTES", -1)
         log = SqliteLog(Path(folder) / "log.db")
         history.write(log)
         yield log
 
 
 def check_live(spark: SparkSession, plan: Plan, low: int, in_spark: bool) -> None:
-    """From rows at one position, look at every later one; in Arrow, without Spark, from every position."""
+    """Check every position after a base at one position; in Arrow, without Spark, for a base at every position."""
     history = History(plan)
     with logged(history, in_spark) as log:
         check_in_arrow(log, history)
         start = history.positions[low % len(history.positions)]
         base, at = frame(spark, history, start), State(0, start, history.schemas[start])
         later = [position for position in history.positions if position >= start]
-        wanted = later[-2:] if in_spark else later  # Spark runs jobs to fold rows that move
+        wanted = later[-2:] if in_spark else later  # folding moved rows in Spark takes several jobs
         live = [live_rows(spark, log, base, at, schema_at(log, at, upto), upto) for upto in wanted]
         for upto, found in zip(wanted, collected(live), strict=True):
             assert found == expected(history, upto), f"{upto} from {start}"
@@ -151,7 +151,7 @@ def check_in_arrow(log: ChangeLog, history: History) -> None:
         assert in_arrow(log, history, first, last) == expected(history, last), f"{last} from {first}, in Arrow"
 
 
-def in_arrow(log: ChangeLog, history: History, first: Lsn, last: Lsn) -> Bag:
+def in_arrow(log: ChangeLog, history: History, first: Lsn, last: Lsn) -> RowCounts:
     at = State(0, first, history.schemas[first])
     schema = schema_at(log, at, last)
     with closing(log.reader()) as reader:
@@ -159,11 +159,11 @@ def in_arrow(log: ChangeLog, history: History, first: Lsn, last: Lsn) -> Bag:
         net = fold_net(pa.Table.from_batches(images, image_schema(schema.columns)), schema)
     added = {field.name: missing_value(field)[0].as_py() for field in schema.added_to(at.schema)}
     base = pa.Table.from_pylist([added | row for row in history.at(first).to_pylist()], schema.columns)
-    return bag(row for batch in overlay_arrow.live_rows(base.to_batches(), net) for row in batch.to_pylist())
+    return row_counts(row for batch in overlay_arrow.live_rows(base.to_batches(), net) for row in batch.to_pylist())
 
 
 def check_base(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool) -> None:
-    """Make a base table at the first cut, follow to the others, and look at each of its versions."""
+    """Create a base table at the first cut, merge up to the others, and check each of its versions."""
     history = History(plan)
     first, *others = sorted({history.positions[cut % len(history.positions)] for cut in cuts})
     with logged(history, in_spark) as log, tempfile.TemporaryDirectory() as folder:
@@ -176,7 +176,7 @@ def check_base(spark: SparkSession, plan: Plan, cuts: list[int], in_spark: bool)
 
 
 def follow(spark: SparkSession, table: DeltaBaseTable, log: ChangeLog, upto: Lsn) -> State:
-    """Bring the table to a position as apply does, twice: the second time changes nothing."""
+    """Merge up to a position as apply does, twice: the second merge changes nothing."""
     before = state_of(table)
     schema = schema_at(log, before, upto)
     if schema.added_to(before.schema):
@@ -199,7 +199,7 @@ def state_of(table: DeltaBaseTable) -> State:
 
 
 def schema_at(log: ChangeLog, base: State, upto: Lsn) -> TableSchema:
-    """The columns at a position, as a live view finds them."""
+    """Return the columns at a position, as a live view resolves them."""
     with closing(log.reader()) as reader:
         logged = reader.tables()[base.schema.table]
     return logged.schema_within(base.position, upto) or base.schema
@@ -210,17 +210,17 @@ def frame(spark: SparkSession, history: History, at: Lsn) -> DataFrame:
     return spark.createDataFrame(rows, spark_schema(rows.schema)).coalesce(1)
 
 
-def expected(history: History, at: Lsn) -> Bag:
-    """The rows of the model: with null for columns that the log does not tell yet."""
-    return bag(history.at(at).to_pylist())
+def expected(history: History, at: Lsn) -> RowCounts:
+    """Return the rows of the model, with null for columns that the log does not have yet."""
+    return row_counts(history.at(at).to_pylist())
 
 
-def bag(rows: Iterable[Row]) -> Bag:
+def row_counts(rows: Iterable[Row]) -> RowCounts:
     return Counter(tuple(row.get(name) for name in NAMES) for row in rows)
 
 
-def collected(frames: list[DataFrame]) -> list[Bag]:
-    """The rows of each, by one job for all."""
+def collected(frames: list[DataFrame]) -> list[RowCounts]:
+    """Count the rows of each DataFrame, in one Spark job."""
     tagged = [
         frame.select(
             F.lit(tag).alias("tag"),
@@ -228,7 +228,7 @@ def collected(frames: list[DataFrame]) -> list[Bag]:
         )
         for tag, frame in enumerate(frames)
     ]
-    bags: list[Bag] = [Counter() for _ in frames]
+    counts: list[RowCounts] = [Counter() for _ in frames]
     for tag, *values in zip(*functools.reduce(DataFrame.union, tagged).toArrow().to_pydict().values(), strict=True):
-        bags[tag][tuple(values)] += 1
-    return bags
+        counts[tag][tuple(values)] += 1
+    return counts

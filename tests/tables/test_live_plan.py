@@ -1,4 +1,4 @@
-"""What a query over a live table reads: the columns and rows that it asks for, of the base and of the tail."""
+"""Query plans of a live table: only required columns and rows of base and log tail are read."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.changelog.chunks import Row, chunk
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn
-from penstock.spark.ranges import spark_schema
+from penstock.spark.images import spark_schema
 from penstock.tables.base import DeltaBaseTable
 from penstock.tables.base_state import State
-from penstock.tables.live import live_table
+from penstock.tables.live_table import live_table
 
 COLUMNS = pa.schema([("id", pa.int64()), ("status", pa.string()), ("note", pa.string()), ("n", pa.int32())])
 ORDERS = TableSchema(TableName("public", "orders"), COLUMNS, ("id",))
@@ -28,7 +28,7 @@ BASE = [(1, "new", "one", 10), (2, "new", "two", 20), (3, "paid", "three", 30)]
 
 @pytest.fixture(scope="module")
 def live(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
-    """Three rows in the base; in the tail one changes, one goes and one comes."""
+    """Three rows in the base; the tail updates one, deletes one and inserts one."""
     folder: Path = tmp_path_factory.mktemp("live")
     rows = pa.Table.from_pylist([dict(zip(COLUMNS.names, row, strict=True)) for row in BASE], COLUMNS)
     base = DeltaBaseTable(spark, str(folder / "base"), ORDERS)
@@ -47,25 +47,25 @@ def live(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataF
     return live_table(spark, log, folder / "base", State(0, Lsn(10), ORDERS), ORDERS, Lsn(20))
 
 
-def test_only_the_columns_that_are_asked_for_are_read(live: DataFrame) -> None:
-    asked = live.groupBy("status").agg(F.sum("n"))
-    text = plan(asked)
+def test_only_required_columns_are_read(live: DataFrame) -> None:
+    query = live.groupBy("status").agg(F.sum("n"))
+    text = plan(query)
     assert re.findall(r"ReadSchema: (.*)", text) == ["struct<id:bigint,status:string,n:int>"]
     assert "note" not in text
-    assert sorted(map(tuple, asked.collect())) == [("new", 50), ("paid", 21)]
+    assert sorted(map(tuple, query.collect())) == [("new", 50), ("paid", 21)]
 
 
 @pytest.mark.parametrize(("key", "found"), [(1, ["one"]), (2, ["new two"]), (3, []), (4, ["four"])])
-def test_a_key_is_looked_up_in_both_halves(live: DataFrame, key: int, found: list[str]) -> None:
-    asked = live.filter(F.col("id") == key).select("note")
-    text = plan(asked)
-    assert f"EqualTo(id,{key})" in text, "Parquet's statistics are asked"
-    assert [row["note"] for row in asked.collect()] == found
+def test_key_is_looked_up_in_base_and_tail(live: DataFrame, key: int, found: list[str]) -> None:
+    query = live.filter(F.col("id") == key).select("note")
+    text = plan(query)
+    assert f"EqualTo(id,{key})" in text, "the filter is pushed down to Parquet"
+    assert [row["note"] for row in query.collect()] == found
     tail = [node for node in text.split("\n\n") if "LocalTableScan" in node.partition("\n")[0]]
-    assert all("Filter" not in node for node in tail), "the tail was looked through while planning"
+    assert all("Filter" not in node for node in tail), "the tail is filtered during planning"
 
 
-def test_a_whole_query_is_one_compiled_stage(live: DataFrame) -> None:
+def test_query_is_one_compiled_stage(live: DataFrame) -> None:
     """Rows of the base are not copied one by one into the union."""
     assert re.search(r"^\s*\+- \* Union", plan(live.groupBy("status").agg(F.sum("n"))), re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""The table at T is the base at L with the net effect of (L, T]: over random histories; and what the plan is."""
+"""The table at T is the base at L with the net changes of (L, T]: random histories, and query plans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.tables.model import KEYED, KEYLESS, History, plain, random_bag, random_history, row
+from tests.tables.model import KEYED, KEYLESS, History, plain, random_history, random_keyless_history, row
 
 from penstock.errors import TableError
 from penstock.model import TableSchema
@@ -18,12 +18,12 @@ from penstock.positions import Lsn
 from penstock.tables.base import DeltaBaseTable
 from penstock.tables.contents import Contents, survey
 from penstock.tables.fold import fold
-from penstock.tables.missing_rows import absent_rows_told
+from penstock.tables.missing_rows import missing_row_errors
 from penstock.tables.overlay import overlay
 
 
 def at(spark: SparkSession, history: History, schema: TableSchema, low: int, high: int, known: bool) -> DataFrame:
-    """The table at `high` from the base at `low`; `known`: with what a survey of the range says."""
+    """Return the table at `high` from the base at `low`; with `known`, use the surveyed contents."""
     images = history.frame(spark, low, high)
     found = survey(images)
     contents = found if known else Contents(truncated=found.truncated)
@@ -31,10 +31,10 @@ def at(spark: SparkSession, history: History, schema: TableSchema, low: int, hig
 
 
 def ranges(history: History, seed: int, count: int) -> list[tuple[int, int]]:
-    """Some (L, T], the longest among them."""
+    """Return some ranges (L, T], including the longest one."""
     positions = sorted(history.states)
-    dice = random.Random(seed)
-    chosen = [sorted(dice.sample(positions, 2)) for _ in range(count - 1)]
+    rng = random.Random(seed)
+    chosen = [sorted(rng.sample(positions, 2)) for _ in range(count - 1)]
     return [(positions[0], positions[-1]), *((low, high) for low, high in chosen)]
 
 
@@ -55,15 +55,15 @@ def test_random_histories(spark: SparkSession, seed: int, full: bool, truncate: 
         assert plain(found) == plain(history.states[high]), (low, high)
 
 
-def test_random_bags(spark: SparkSession) -> None:
-    history = random_bag(5)
+def test_random_histories_of_a_keyless_table(spark: SparkSession) -> None:
+    history = random_keyless_history(5)
     for number, (low, high) in enumerate(ranges(history, 5, 3)):
         found = at(spark, history, KEYLESS, low, high, known=number % 2 == 0).collect()
         assert plain(found) == plain(history.states[high]), (low, high)
 
 
-def test_a_bag_that_was_truncated(spark: SparkSession) -> None:
-    history = random_bag(6, transactions=2)
+def test_truncated_keyless_table(spark: SparkSession) -> None:
+    history = random_keyless_history(6, transactions=2)
     base = max(history.states)
     history.truncate()
     history.insert(row(9, "z"))
@@ -84,7 +84,7 @@ def test_inserts_only(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_left_out_value_without_its_row_is_an_error(spark: SparkSession, moved: bool) -> None:
+def test_unsent_value_without_its_row_is_an_error(spark: SparkSession, moved: bool) -> None:
     history = History()
     history.insert(row(1, "a"))
     base = history.commit()
@@ -93,11 +93,11 @@ def test_a_left_out_value_without_its_row_is_an_error(spark: SparkSession, moved
     images = history.frame(spark, base, end)
     contents = survey(images)
     live = overlay(history.base(spark, base).limit(0), fold(images, KEYED, contents), KEYED, contents)
-    with pytest.raises(TableError, match="capture it anew"), absent_rows_told(KEYED, Lsn(1)):
+    with pytest.raises(TableError, match="capture it again"), missing_row_errors(KEYED, Lsn(1)):
         live.collect()
 
 
-def test_a_bag_that_loses_a_row_it_does_not_have_is_an_error(spark: SparkSession) -> None:
+def test_delete_of_a_missing_row_of_a_keyless_table_is_an_error(spark: SparkSession) -> None:
     history = History(full=True)
     history.insert(row(1, "a"))
     base = history.commit()
@@ -105,7 +105,7 @@ def test_a_bag_that_loses_a_row_it_does_not_have_is_an_error(spark: SparkSession
     history.commit()
     images = history.frame(spark, base)
     live = overlay(history.base(spark, base).limit(0), fold(images, KEYLESS), KEYLESS)
-    with pytest.raises(TableError, match="capture it anew"), absent_rows_told(KEYLESS, Lsn(1)):
+    with pytest.raises(TableError, match="capture it again"), missing_row_errors(KEYLESS, Lsn(1)):
         live.collect()
 
 

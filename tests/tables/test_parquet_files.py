@@ -1,4 +1,4 @@
-"""Files of a Delta table: all rows, true statistics, nothing left behind, and bounded memory."""
+"""Parquet files of a Delta table: all rows, correct statistics, no leftovers, and bounded memory."""
 
 from __future__ import annotations
 
@@ -87,9 +87,11 @@ def test_rows_and_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert stats["nullCount"] == {"id": 2, "none": 5, **dict.fromkeys(["body", "day", "at", "local", "f", "ok"], 0)}
 
 
-@pytest.mark.parametrize(("last", "kept"), [("z" * 33, 33), ("\U0010ffff" * 40, 40)], ids=["usual", "no greater one"])
-def test_long_texts_are_cut_off_in_statistics(tmp_path: Path, last: str, kept: int) -> None:
-    """No text lies outside of its bounds, in the order of bytes."""
+@pytest.mark.parametrize(
+    ("last", "kept"), [("z" * 33, 33), ("\U0010ffff" * 40, 40)], ids=["usual", "no greater string"]
+)
+def test_long_strings_are_truncated_in_statistics(tmp_path: Path, last: str, kept: int) -> None:
+    """No string is outside of its bounds, in byte order."""
     schema = pa.schema([("body", pa.string())])
     texts = ["b" * 40, "c", last]
     written = write_file(tmp_path, schema, [pa.RecordBatch.from_pydict({"body": texts}, schema)])
@@ -118,7 +120,7 @@ def numbers(kind: pa.DataType, values: list[int]) -> pa.Array:
 
 
 def near(*ends: int) -> st.SearchStrategy[int]:
-    """Numbers between the ends, often at one of them or right beside it."""
+    """Return a strategy for numbers between the ends, often at or next to one of them."""
     low, high = min(ends), max(ends)
     beside = [st.integers(max(low, end - 2000), min(high, end + 2000)) for end in ends]
     return st.one_of(*beside, st.integers(low, high))
@@ -132,8 +134,8 @@ def statistics_of(folder: Path, kind: pa.DataType, values: list[int]) -> tuple[P
     return folder / add["path"], json.loads(add["stats"])
 
 
-def place(kind: pa.DataType, bound: str) -> int:
-    """Which number a bound stands for."""
+def number_of(kind: pa.DataType, bound: str) -> int:
+    """Return the number that a bound represents."""
     if kind == pa.date32():
         return (date.fromisoformat(bound) - date(1970, 1, 1)).days
     return (datetime.fromisoformat(bound).replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(
@@ -144,21 +146,21 @@ def place(kind: pa.DataType, bound: str) -> int:
 @pytest.mark.parametrize("kind", EDGES, ids=str)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_no_moment_lies_outside_of_its_bounds(tmp_path: Path, kind: pa.DataType, data: st.DataObject) -> None:
-    """9999-12-31 23:59:59.999999 stands for "for ever" in many tables: it cannot be rounded up, and has no bound."""
+def test_no_timestamp_is_outside_of_its_bounds(tmp_path: Path, kind: pa.DataType, data: st.DataObject) -> None:
+    """9999-12-31 23:59:59.999999 means "forever" in many tables: it cannot be rounded up, and has no bound."""
     values = data.draw(st.lists(near(*EDGES[kind], 0), min_size=1, max_size=4))
     path, stats = statistics_of(tmp_path, kind, values)
     least, most = stats["minValues"].get("v"), stats["maxValues"].get("v")
-    assert least is not None and place(kind, least) <= min(values)
-    assert max(values) > EDGES[kind][1] - 999 if most is None else max(values) <= place(kind, most)
+    assert least is not None and number_of(kind, least) <= min(values)
+    assert max(values) > EDGES[kind][1] - 999 if most is None else max(values) <= number_of(kind, most)
     assert pq.read_table(path).column("v").combine_chunks() == numbers(kind, values)
 
 
 @pytest.mark.parametrize("kind", BEYOND, ids=str)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_what_no_calendar_holds_has_no_bounds(tmp_path: Path, kind: pa.DataType, data: st.DataObject) -> None:
-    """Nor is a row group passed by for it."""
+def test_dates_outside_of_the_calendar_have_no_bounds(tmp_path: Path, kind: pa.DataType, data: st.DataObject) -> None:
+    """A filter on such a value skips no row group."""
     values = data.draw(st.lists(near(*EDGES[kind], *BEYOND[kind], 0), min_size=1, max_size=4))
     path, stats = statistics_of(tmp_path, kind, values)
     inside = all(EDGES[kind][0] <= value <= EDGES[kind][1] for value in values)
@@ -171,7 +173,7 @@ def test_what_no_calendar_holds_has_no_bounds(tmp_path: Path, kind: pa.DataType,
 
 
 @pytest.mark.parametrize("digits", [9, 18, 38])
-def test_the_largest_decimals_pass_no_row_group_by(tmp_path: Path, digits: int) -> None:
+def test_filters_on_the_largest_decimals_skip_no_row_group(tmp_path: Path, digits: int) -> None:
     schema = pa.schema([("v", pa.decimal128(digits, 2))])
     ends = [Decimal(f"{sign}{'9' * (digits - 2)}.99") for sign in ("-", "")]
     written = write_file(tmp_path, schema, [pa.RecordBatch.from_pydict({"v": ends}, schema)])
@@ -183,21 +185,21 @@ def test_the_largest_decimals_pass_no_row_group_by(tmp_path: Path, digits: int) 
             assert _row_groups(parquet, BaseFile(str(path), 2, 0, schema), where) == [0]
 
 
-def test_no_rows_no_file(tmp_path: Path) -> None:
+def test_no_file_is_written_without_rows(tmp_path: Path) -> None:
     assert write_file(tmp_path, SCHEMA, []).add is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_begun_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_file_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_files, "_GROUP_BYTES", 1)
 
-    def broken() -> Iterator[pa.RecordBatch]:
+    def failing() -> Iterator[pa.RecordBatch]:
         yield batch(1)
         assert list(tmp_path.iterdir())
         raise ConnectionError
 
     with pytest.raises(ConnectionError):
-        write_file(tmp_path, SCHEMA, broken())
+        write_file(tmp_path, SCHEMA, failing())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -217,7 +219,7 @@ print(next(int(line.split()[1]) // 1024 for line in lines if line.startswith("Vm
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    """Of 800 MB nothing can be compressed: it would show, were more of it kept than a row group."""
+    """The 800 MB are incompressible: keeping more than a row group in memory would be measurable."""
     few, many = (
         int(subprocess.run([sys.executable, "-c", PEAK, tmp_path, n], capture_output=True, check=True).stdout)
         for n in ("20", "100")

@@ -1,4 +1,4 @@
-"""The fold of small ranges against the reference model, and against plain Python for keys of every type."""
+"""The fold of small ranges, compared with the reference model, and with plain Python for keys of every type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Images = list[dict[str, Any]]
 
 
 def contents_of(images: Images, *, exact: bool = True) -> Contents:
-    """What the log knows of these images; where not `exact`, only what is never wrong."""
+    """Return the contents of these images; if not `exact`, with conservative values."""
     kinds = {image["_image"] for image in images}
     truncates = [(image["_lsn"], image["_ordinal"]) for image in images if image["_image"] == Image.TRUNCATE]
     return Contents(
@@ -51,7 +51,7 @@ def folded(images: Images, schema: TableSchema, *, exact: bool = True, chunks: i
 
 
 def applied(base: list[Row], net: list[Row], schema: TableSchema, *, truncated: bool) -> list[Row]:
-    """The rows of a table after a net effect; a key stands in it at most once."""
+    """Return the rows of a table after applying net changes; assert that each key occurs at most once."""
     there = {key_in(schema, one): one for one in base}
     touched = [key_in(schema, one) for one in net]
     assert len(set(touched)) == len(touched)
@@ -116,7 +116,7 @@ def test_keys_are_swapped() -> None:
     assert {(key_of(one), one["n"]) for one in history.states[swapped]} == {((1, "a"), 2), ((1, "b"), 1)}
 
 
-def test_a_truncate_and_nothing_after_it() -> None:
+def test_truncate_as_the_last_change() -> None:
     history = History()
     history.insert(row(1, "a"))
     before = history.commit()
@@ -127,7 +127,7 @@ def test_a_truncate_and_nothing_after_it() -> None:
     assert folded(history.images, KEYED) == []
 
 
-def test_nothing_at_all() -> None:
+def test_empty_range() -> None:
     assert folded([], KEYED) == []
 
 
@@ -147,10 +147,10 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
 
 
 def random_changes(
-    dice: random.Random, keys: list[tuple[Any, ...]], names: list[str]
+    rng: random.Random, keys: list[tuple[Any, ...]], names: list[str]
 ) -> tuple[list[Row], Images, list[Row]]:
-    """Return the rows of a table, changes of it, and the rows that it holds then."""
-    full, there = dice.random() < 0.5, {key: 0 for key in keys if dice.random() < 0.5}
+    """Return the rows of a table, changes, and the rows after the changes."""
+    full, there = rng.random() < 0.5, {key: 0 for key in keys if rng.random() < 0.5}
     base = table_of(there, names)
     images: Images = []
 
@@ -164,16 +164,16 @@ def random_changes(
         image(whole if full else key_only, key, value if full else None, ordinal)
         return value
 
-    for n in range(1, dice.choice((2, 10, 60))):
-        key = dice.choice(keys)
-        target = dice.choice([other for other in keys if other == key or other not in there])
-        if dice.random() < 0.03:
+    for n in range(1, rng.choice((2, 10, 60))):
+        key = rng.choice(keys)
+        target = rng.choice([other for other in keys if other == key or other not in there])
+        if rng.random() < 0.03:
             there.clear()
             image(Image.TRUNCATE, None, None, n)
         elif key not in there:
             there[key] = n
             image(Image.INSERTED, key, n, n)
-        elif dice.random() < 0.4:
+        elif rng.random() < 0.4:
             old(Image.DELETED, Image.DELETED_KEY, key, n)
         else:
             if full or target != key:
@@ -183,7 +183,7 @@ def random_changes(
     return base, images, table_of(there, names)
 
 
-def bag(rows: list[Row], names: list[str]) -> Counter[tuple[Any, ...]]:
+def row_counts(rows: list[Row], names: list[str]) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(one[name] for name in names) for one in rows)
 
 
@@ -199,17 +199,17 @@ def test_keys_of_every_type(kinds: list[str]) -> None:
     fields = [(name, KEYS[kind][0]) for name, kind in zip(names, kinds, strict=True)]
     schema = TableSchema(TableName("public", "t"), pa.schema([("v", pa.int32()), *fields]), tuple(names))
     for seed in range(60):
-        dice = random.Random(seed)
-        keys = sorted({tuple(dice.choice(KEYS[kind][1]) for kind in kinds) for _ in range(8)})
-        base, images, expected = random_changes(dice, keys, names)
+        rng = random.Random(seed)
+        keys = sorted({tuple(rng.choice(KEYS[kind][1]) for kind in kinds) for _ in range(8)})
+        base, images, expected = random_changes(rng, keys, names)
         truncated = any(image["_image"] == Image.TRUNCATE for image in images)
         net = folded(images, schema, chunks=3)
         found = applied(base, net, schema, truncated=truncated)
         order = schema.columns.names
-        assert bag(found, order) == bag(expected, order), f"seed {seed}"
+        assert row_counts(found, order) == row_counts(expected, order), f"seed {seed}"
 
 
-def test_both_zeros_are_one_key() -> None:
+def test_positive_and_negative_zero_are_the_same_key() -> None:
     schema = TableSchema(TableName("public", "t"), pa.schema([("k", pa.float64()), ("v", pa.int32())]), ("k",))
     place = {"_lsn": 8, "_xid": 1, "_committed_at": NOON, "_unchanged": None}
     images = [
@@ -219,8 +219,8 @@ def test_both_zeros_are_one_key() -> None:
     assert [(one["_gone"], one["k"], one["v"]) for one in folded(images, schema)] == [(True, 0.0, None)]
 
 
-def test_a_row_that_comes_back_to_its_key_is_its_own_source() -> None:
-    """Whoever lays this over rows that were read meanwhile has to know: another row may have stood there then."""
+def test_row_that_returns_to_its_key_is_its_own_source() -> None:
+    """An overlay over rows read in between must know the source: another row may have had that key then."""
     history = History()
     history.insert(row(1, "a", 0, "body", b"big"))
     base = history.commit()
@@ -233,8 +233,8 @@ def test_a_row_that_comes_back_to_its_key_is_its_own_source() -> None:
     check(history, base, end)
 
 
-def test_a_value_that_was_sent_later_is_not_missing() -> None:
-    """Then nothing of the base is needed, and nobody looks for it."""
+def test_value_that_was_sent_later_is_not_missing() -> None:
+    """Then no value of the base is needed, and none is looked up."""
     history = History()
     history.insert(row(1, "a", 0, "body", b"big"))
     base = history.commit()
@@ -250,7 +250,7 @@ def test_a_value_that_was_sent_later_is_not_missing() -> None:
 
 
 @pytest.mark.parametrize("copies", [0, 3])
-def test_rows_of_a_table_without_a_key_are_counted(copies: int) -> None:
+def test_rows_of_a_keyless_table_are_counted(copies: int) -> None:
     history = History(full=True)
     for _ in range(copies):
         history.insert(row(1, "a"))
@@ -261,7 +261,7 @@ def test_rows_of_a_table_without_a_key_are_counted(copies: int) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED))
-def test_columns_with_names_of_ours_are_refused(name: str) -> None:
+def test_reserved_column_names_are_rejected(name: str) -> None:
     columns = COLUMNS.append(pa.field(name.title(), pa.int32()))
-    with pytest.raises(UsageError, match="a name that Penstock uses itself"):
+    with pytest.raises(UsageError, match="a name reserved by Penstock"):
         fold_small(image_schema(columns).empty_table(), TableSchema(KEYED.table, columns, KEYED.key), Contents())

@@ -1,4 +1,4 @@
-"""Faults at named points: around a store of tables, and around a change log; each happens once."""
+"""Faults at named points of a table store and of a change log; each occurs once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.testing.memory_tables import MemoryBaseTable, MemoryTables
 from penstock.testing.waiting import PATIENCE, until
 
 
-def test_a_fault_happens_once_and_only_at_its_point() -> None:
+def test_fault_occurs_once_and_only_at_its_point() -> None:
     faults = Faults()
     faults.fail_once("merge.before", TransientError("now"))
     faults.reach("merge.after")
@@ -32,12 +32,12 @@ def test_a_fault_happens_once_and_only_at_its_point() -> None:
 
 
 @pytest.mark.parametrize("point", ["merge", "merge.during", "vanish.before"])
-def test_a_point_that_does_not_exist_is_refused(point: str) -> None:
-    with pytest.raises(ValueError, match="no fault point"):
+def test_unknown_point_is_rejected(point: str) -> None:
+    with pytest.raises(ValueError, match="unrecognized fault point"):
         Faults().fail_once(point, TransientError("never"))
 
 
-def test_operations_are_those_of_the_interfaces(tmp_path: Path) -> None:
+def test_operations_exist_in_the_interfaces(tmp_path: Path) -> None:
     log = SqliteLog(tmp_path / "log.db")
     log.create(Lsn(1))
     with closing(log.writer()) as writer:
@@ -45,7 +45,7 @@ def test_operations_are_those_of_the_interfaces(tmp_path: Path) -> None:
     assert [name for name in TABLE_OPERATIONS if not callable(getattr(MemoryBaseTable, name))] == []
 
 
-def test_a_paused_thread_stands_until_it_is_released() -> None:
+def test_paused_thread_waits_until_it_is_released() -> None:
     faults, over = Faults(), threading.Event()
 
     def work() -> None:
@@ -61,15 +61,15 @@ def test_a_paused_thread_stands_until_it_is_released() -> None:
     assert over.is_set()
 
 
-def test_a_pause_that_nothing_reached_leaves_nothing_behind() -> None:
+def test_unreached_pause_is_removed() -> None:
     faults = Faults()
     with faults.paused("create.before"):
         pass
-    faults.reach("create.before")  # would wait for ever
+    faults.reach("create.before")  # would block forever
 
 
 @pytest.mark.parametrize("point", ["create.before", "create.after", "merge.before", "merge.after"])
-def test_snapshot_and_apply_go_through_a_fault_and_every_row_is_there_once(
+def test_snapshot_and_apply_recover_from_a_fault_with_every_row_once(
     database: Any, tmp_path: Path, in_process: None, point: str
 ) -> None:
     database.execute(
@@ -84,12 +84,14 @@ def test_snapshot_and_apply_go_through_a_fault_and_every_row_is_there_once(
         database.execute(
             "INSERT INTO t VALUES (10, 10); UPDATE t SET n = n + 1 WHERE id < 5; DELETE FROM t WHERE id = 9"
         )
-        until(lambda: faults.reached["merge.after"] > 0 and faults.reached[point] > 0, "both operations")
+        until(
+            lambda: faults.reached["merge.after"] > 0 and faults.reached[point] > 0, "the fault and a completed merge"
+        )
         assert [(verdict.table, verdict.equal) for verdict in home.verify(store, "shop")] == [("public.t", True)]
 
 
 @pytest.mark.parametrize("point", ["publish.before", "publish.after", "define.after"])
-def test_capture_goes_through_a_fault_of_the_log_and_nothing_is_lost_or_doubled(
+def test_capture_recovers_from_a_log_fault_without_loss_or_duplicates(
     database: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -111,7 +113,7 @@ def test_capture_goes_through_a_fault_of_the_log_and_nothing_is_lost_or_doubled(
     assert [error.message for error in capture.transient] == ["a fault, on purpose"]
 
 
-def test_a_log_behind_faults_is_the_log(tmp_path: Path) -> None:
+def test_faulty_log_without_faults_behaves_like_the_log(tmp_path: Path) -> None:
     log = FaultyLog(SqliteLog(tmp_path / "log.db"), Faults())
     assert not log.exists()
     log.create(Lsn(10))

@@ -1,4 +1,4 @@
-"""A server on this machine: it can be stopped, killed and started again, and ends with the process that started it."""
+"""A local server process: it can be stopped, killed and restarted, and ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ sys.stdin.read()
 
 
 class Sleeper(JavaServer):
-    """A server that is no JVM, and answers at once."""
+    """A server that is not a JVM, and answers immediately."""
 
     NAME, LOG, READY_SECONDS = "the sleeper", "sleeper.log", 60.0
     command = "while :; do sleep 0.1; done"
@@ -54,7 +54,7 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-def test_it_is_stopped_killed_and_started_again(tmp_path: Path) -> None:
+def test_server_is_stopped_killed_and_restarted(tmp_path: Path) -> None:
     pids = []
     with Sleeper(tmp_path) as server:
         for end in (server.stop, server.kill, server.restart, lambda: None):
@@ -62,13 +62,13 @@ def test_it_is_stopped_killed_and_started_again(tmp_path: Path) -> None:
             assert server.pid is not None
             pids.append(server.pid)
             end()
-    assert len(set(pids)) == 4, "each start has a process of its own"
+    assert len(set(pids)) == 4, "each start creates a new process"
     assert all(map(is_gone, pids))
     assert server.pid is None
-    server.stop()  # once more does no harm
+    server.stop()  # stopping twice is allowed
 
 
-def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+def test_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", STARTER, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), *sys.path]))}
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
@@ -79,10 +79,10 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     until(lambda: is_gone(pid), "the end of the server")
 
 
-def test_a_server_that_ends_instead_of_answering(tmp_path: Path) -> None:
+def test_server_that_exits_during_startup_is_an_error(tmp_path: Path) -> None:
     server = Sleeper(tmp_path)
     server.command, server.ready = "echo no room >&2", False
-    with pytest.raises(DefiniteError, match=r"the sleeper in .* gave up") as caught:
+    with pytest.raises(DefiniteError, match=r"the sleeper in .* exited or failed") as caught:
         server.start()
     assert "sleeper.log" in caught.value.hint
     assert (tmp_path / "sleeper.log").read_text(encoding="utf-8") == "no room\n"
@@ -90,6 +90,6 @@ def test_a_server_that_ends_instead_of_answering(tmp_path: Path) -> None:
 
 def test_a_server_that_never_answers_is_killed(tmp_path: Path) -> None:
     server = Mute(tmp_path)
-    with pytest.raises(TransientError, match="did not come up"):
+    with pytest.raises(TransientError, match="was not ready within"):
         server.start()
     assert server.pid is None

@@ -1,4 +1,4 @@
-"""A broker to test on: it starts, keeps its data and its ports, and ends with whoever started it."""
+"""A broker for tests: it starts, keeps its data and ports, and ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def topics(broker: KafkaBroker) -> set[str]:
     )
 
 
-def make(broker: KafkaBroker, topic: str) -> None:
+def create_topic(broker: KafkaBroker, topic: str) -> None:
     client = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
     client.create_topics([NewTopic(topic, 1, 1)])[topic].result(PATIENCE)
 
 
-def gone(pid: int) -> bool:
+def is_gone(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -45,12 +45,12 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.deep
-def test_it_keeps_topics_and_ports_over_a_restart_and_a_crash(tmp_path: Path) -> None:
+def test_broker_keeps_topics_and_ports_after_a_restart_and_a_crash(tmp_path: Path) -> None:
     with start_kafka(tmp_path / "kafka") as broker:
         where = broker.bootstrap
-        make(broker, "one")
+        create_topic(broker, "one")
         broker.restart()
-        make(broker, "two")
+        create_topic(broker, "two")
         broker.kill()
         assert broker.pid is None
         broker.start()
@@ -58,22 +58,22 @@ def test_it_keeps_topics_and_ports_over_a_restart_and_a_crash(tmp_path: Path) ->
         assert {"one", "two"} <= topics(broker)
         pid = broker.pid
     assert pid is not None
-    assert gone(pid)
-    broker.stop()  # once more does no harm
+    assert is_gone(pid)
+    broker.stop()  # stopping twice is allowed
 
 
 @pytest.mark.deep
-def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
+def test_broker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", STARTER, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
         assert starter.stdout is not None
         pid = int(starter.stdout.readline())
-        assert not gone(pid)
+        assert not is_gone(pid)
         starter.kill()
-    until(lambda: gone(pid), "the end of the broker")
+    until(lambda: is_gone(pid), "the end of the broker")
 
 
-def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+def test_unusable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("in the way", encoding="utf-8")
     with pytest.raises(DefiniteError, match="could not be formatted") as caught:
         start_kafka(tmp_path)
@@ -81,24 +81,26 @@ def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_storage_is_formatted_as_storage_tool_does(tmp_path: Path) -> None:
+def test_storage_is_formatted_like_storage_tool(tmp_path: Path) -> None:
     """After a Kafka upgrade, copy the checkpoint that StorageTool writes to `kafka.checkpoint`."""
-    with start_kafka(tmp_path / "ours"):
-        properties = (tmp_path / "ours" / "broker.properties").read_text(encoding="utf-8")
-    (tmp_path / "theirs.properties").write_text(properties.replace("/ours/", "/theirs/"), encoding="utf-8")
+    with start_kafka(tmp_path / "penstock_data"):
+        properties = (tmp_path / "penstock_data" / "broker.properties").read_text(encoding="utf-8")
+    (tmp_path / "tool_data.properties").write_text(
+        properties.replace("/penstock_data/", "/tool_data/"), encoding="utf-8"
+    )
     tool = [*of_jars("kafka.lock", 256), "kafka.tools.StorageTool", "format", "--cluster-id=W1VrVzvhSyC0tV4ELEkJZA"]
-    subprocess.run([*tool, "-c", str(tmp_path / "theirs.properties")], check=True, stdin=subprocess.DEVNULL)
-    ours, theirs = tmp_path / "ours" / "data", tmp_path / "theirs" / "data"
-    assert {path.name for path in theirs.iterdir()} == {"bootstrap.checkpoint", "meta.properties"}
-    assert records(bootstrap_checkpoint()) == records((theirs / "bootstrap.checkpoint").read_bytes())
-    assert (ours / "bootstrap.checkpoint").read_bytes() == bootstrap_checkpoint()
-    assert settings(ours / "meta.properties").keys() == settings(theirs / "meta.properties").keys()
+    subprocess.run([*tool, "-c", str(tmp_path / "tool_data.properties")], check=True, stdin=subprocess.DEVNULL)
+    penstock_data, tool_data = tmp_path / "penstock_data" / "data", tmp_path / "tool_data" / "data"
+    assert {path.name for path in tool_data.iterdir()} == {"bootstrap.checkpoint", "meta.properties"}
+    assert records(bootstrap_checkpoint()) == records((tool_data / "bootstrap.checkpoint").read_bytes())
+    assert (penstock_data / "bootstrap.checkpoint").read_bytes() == bootstrap_checkpoint()
+    assert settings(penstock_data / "meta.properties").keys() == settings(tool_data / "meta.properties").keys()
     for name in ("version", "node.id"):
-        assert settings(ours / "meta.properties")[name] == settings(theirs / "meta.properties")[name]
+        assert settings(penstock_data / "meta.properties")[name] == settings(tool_data / "meta.properties")[name]
 
 
 def records(log: bytes) -> list[bytes]:
-    """Return the record batches of a log segment, without what differs from run to run: checksum and timestamps."""
+    """Return the record batches of a log segment, without the fields that differ between runs."""
     batches, at = [], 0
     while at < len(log):
         end = at + 12 + int.from_bytes(log[at + 8 : at + 12])

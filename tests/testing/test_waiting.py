@@ -1,4 +1,4 @@
-"""Waiting for conditions, with one timeout in one place."""
+"""Waiting for conditions, with one global timeout."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ def test_until_returns_the_first_true_value() -> None:
     assert next(values) == "later"
 
 
-def test_until_looks_once_even_without_time() -> None:
+def test_until_checks_at_least_once() -> None:
     assert until(lambda: 7, "seven", 0) == 7
 
 
-def test_until_gives_up_and_names_what_it_waited_for() -> None:
-    with pytest.raises(AssertionError, match=r"waited 0\.05 s in vain for a miracle"):
+def test_until_times_out_and_names_the_condition() -> None:
+    with pytest.raises(AssertionError, match=r"timeout after 0\.05 s waiting for a miracle"):
         until(lambda: False, "a miracle", 0.05)
 
 
-def test_until_waits_for_the_one_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_until_uses_the_global_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "PATIENCE", 0.05)
-    with pytest.raises(AssertionError, match=r"waited 0\.05 s"):
+    with pytest.raises(AssertionError, match=r"timeout after 0\.05 s"):
         until(lambda: False, "a miracle")
 
 
-def test_an_error_of_the_condition_ends_the_wait() -> None:
-    def dies() -> bool:
+def test_error_in_the_condition_ends_the_wait() -> None:
+    def fails() -> bool:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        until(dies, "nothing")
+        until(fails, "nothing")
 
 
-def test_stays_looks_more_than_once() -> None:
-    looks = itertools.count(1)
-    stays(lambda: next(looks), "true", 0.05)
-    assert next(looks) > 2
+def test_stays_checks_more_than_once() -> None:
+    checks = itertools.count(1)
+    stays(lambda: next(checks), "true", 0.05)
+    assert next(checks) > 2
 
 
 def test_stays_fails_at_the_first_false_value() -> None:
     values = iter([True, True, False])
-    with pytest.raises(AssertionError, match="did not stay so: the door closed"):
+    with pytest.raises(AssertionError, match="condition did not hold throughout: the door closed"):
         stays(lambda: next(values), "the door closed", PATIENCE)
 
 

@@ -1,4 +1,4 @@
-"""``FROM SQLITE OUTBOX``: follows a table of a SQLite file to which rows are only added, by their rowid."""
+"""``FROM SQLITE OUTBOX``: captures an append-only table of a SQLite file, by rowid."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from penstock.errors import DefiniteError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.interface import Kind, Source, SourceOptions
-from penstock.sources.polling import SteppingConfig, SteppingFactory, SteppingInstance
+from penstock.sources.polling import PollingConfig, PollingFactory, PollingInstance
 from penstock.sources.polling_steps import Step, inserted
 from penstock.sources.row_tables import RowTable
 from penstock.units import parse_duration
 
 TYPES = {"INTEGER": pa.int64(), "REAL": pa.float64(), "TEXT": pa.string(), "BLOB": pa.binary()}
-AT_ONCE = 10_000
+BATCH_ROWS = 10_000
 
 
 class SqlOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: str = Field(description="the SQLite file")
-    table: str = Field(default="outbox", description="the table to which rows are added")
+    table: str = Field(default="outbox", description="the append-only table")
 
 
 class WithOptions(SourceOptions):
-    poll_interval: str = Field(default="1 s", description="how often the table is looked at")
+    poll_interval: str = Field(default="1 s", description="how often the table is polled")
 
 
-class OutboxConfig(SteppingConfig):
+class OutboxConfig(PollingConfig):
     path: str
     table: str
     poll_interval: str
@@ -54,20 +54,20 @@ class OutboxSource(Source, SqlOptions, WithOptions):
             found = db.execute("SELECT name, upper(type), pk FROM pragma_table_info(?)", (self.table,)).fetchall()
         if not found or any(kind not in TYPES for _, kind, _ in found):
             message = f"{self.path} has no table {self.table}, or one with a column that is none of {', '.join(TYPES)}"
-            raise DefiniteError(message, "Create it, or name another one.")
+            raise DefiniteError(message, "Create the table, or name another one: TABLE 'name'.")
         columns = pa.schema([(name, TYPES[kind]) for name, kind, _ in found])
         table = RowTable.of(TableName(self.name, self.table), columns, tuple(name for name, _, pk in found if pk))
-        asked = {"source": self.name, "path": self.path, "table": self.table, "poll_interval": self.poll_interval}
-        return [OutboxConfig(**asked, tables=(table,), retain_history=self.retain_history)]
+        options = {"source": self.name, "path": self.path, "table": self.table, "poll_interval": self.poll_interval}
+        return [OutboxConfig(**options, tables=(table,), retain_history=self.retain_history)]
 
     def place(self) -> str:
         return f"{self.path}, table {self.table}"
 
 
-class OutboxInstance(SteppingInstance[OutboxConfig]):
+class OutboxInstance(PollingInstance[OutboxConfig]):
     def next_step(self, at: Lsn, noted: Mapping[str, Any]) -> Step | None:
         table = '"' + self._config.table.replace('"', '""') + '"'
-        query = f"SELECT rowid, * FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT {AT_ONCE}"
+        query = f"SELECT rowid, * FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT {BATCH_ROWS}"
         with reading(self._config.path) as db:
             found = db.execute(query, (noted.get("rowid", 0),)).fetchall()
         if not found:
@@ -77,8 +77,10 @@ class OutboxInstance(SteppingInstance[OutboxConfig]):
         try:
             arrays = [pa.array(column, field.type) for column, field in zip(values, schema.columns, strict=True)]
         except pa.ArrowException:
-            message = f"a row behind rowid {noted.get('rowid', 0)} has a value that is not of its column's type"
-            raise DefiniteError(message, f"Mend it, then: ALTER SOURCES {self._config.source} RETRY TABLE …;") from None
+            message = f"a row after rowid {noted.get('rowid', 0)} has a value that is not of the type of its column"
+            raise DefiniteError(
+                message, f"Fix the row, then run: ALTER SOURCES {self._config.source} RETRY TABLE …;"
+            ) from None
         rows = pa.RecordBatch.from_arrays(arrays, schema=schema.columns)
         return Step([inserted(schema.table, rows)], {"rowid": rowids[-1]})
 
@@ -91,9 +93,9 @@ def reading(path: str) -> Iterator[sqlite3.Connection]:
     try:
         with closing(sqlite3.connect(f"{Path(path).as_uri()}?mode=ro", uri=True)) as db:
             yield db
-    except (sqlite3.Error, ValueError) as refused:
-        message = f"{path} cannot be read: {refused}"
-        raise TransientError(message, "Is it there, and readable for this user?") from refused
+    except (sqlite3.Error, ValueError) as error:
+        message = f"could not read {path}: {error}"
+        raise TransientError(message, "Check that the file exists and that this user may read it.") from error
 
 
-KIND = Kind(OutboxSource, OutboxConfig, lambda: SteppingFactory(OutboxInstance))
+KIND = Kind(OutboxSource, OutboxConfig, lambda: PollingFactory(OutboxInstance))

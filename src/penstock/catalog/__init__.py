@@ -1,1 +1,1 @@
-"""."""
+"""The catalog of a home: sources, tables, requests, repairs and progress, stored in SQLite."""

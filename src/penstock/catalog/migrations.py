@@ -1,4 +1,4 @@
-"""The tables of the catalog, version by version: a home of an older Penstock is brought up to date when opened."""
+"""The schema of the catalog, version by version: opening a home of an older Penstock migrates it."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ ALTER TABLE source_table RENAME COLUMN remedy TO hint;
 ALTER TABLE repair RENAME COLUMN remedy TO hint
 """
 _STEPS = (_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _KINDS, _SHARDS, _KEEPING, _MEMORIES, _ERRORS_AHEAD, _HINTS)
-"""The statements that take a catalog from one version, the index in this list, to the next."""
+"""The statements that migrate a catalog from one version, the index in this list, to the next."""
 VERSION = len(_STEPS)
 
 
 def migrate(db: sqlite3.Connection, home: Path) -> None:
-    """Take the catalog of a home to this version, in one transaction; refuse one that is newer."""
+    """Migrate the catalog of a home to this version, in one transaction; raise `DefiniteError` if it is newer."""
     found = db.execute("PRAGMA user_version").fetchone()[0]
     if found > VERSION:
-        message = f"the home {home} was made by a newer Penstock (catalog version {found}; this one knows {VERSION})"
+        message = f"the home {home} requires a newer Penstock (catalog version {found}; this one supports {VERSION})"
         raise DefiniteError(message, "Upgrade Penstock, or use another home (--home).")
     if found < VERSION:
         db.execute("BEGIN IMMEDIATE")

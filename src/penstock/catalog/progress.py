@@ -1,7 +1,8 @@
-"""How far copies are: what the process that copies notes in the catalog, for status and bars in any process.
+"""Progress of snapshots: recorded in the catalog by the process that copies, read by status and progress bars.
 
-One row per table that is being copied, parallel or in chunks. It appears with `note`, only ever grows, and is gone with
-`forget`. Totals are estimates: when more than that has come, they are what has come.
+There is one row per table whose snapshot, parallel or incremental, is in progress. `Catalog.note_progress` adds it,
+its counts only grow, and `Catalog.forget_progress` removes it. Totals are estimates, and are raised to the number
+copied when that is larger.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ CREATE TABLE copy_progress (
 
 @dataclass(frozen=True)
 class CopyProgress:
-    """What has been copied of a table, and about how much there is."""
+    """The rows and bytes of a table that have been copied, and the estimated totals."""
 
     rows: int = 0
     bytes: int = 0
-    """As Postgres sent them."""
+    """As sent by Postgres."""
     total_rows: int = 0
     total_bytes: int = 0
-    """As the table lies on disk upstream."""
+    """The size of the table on disk upstream."""
     waiting: str | None = None
-    """What the copy waits for, before it begins."""
+    """The reason why the snapshot has not begun yet."""

@@ -1,6 +1,6 @@
-"""Repairs: what was asked for, by whom, and what came of it. Durable, in the catalog's file.
+"""Repair requests and their results, stored in the catalog.
 
-A repair is asked for by anybody and done by whoever runs the home. It stays here afterwards, as a record.
+Any process can request a repair; the process that runs the home executes it. The entry is kept as a record.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.catalog.store import Catalog
+from penstock.catalog.file import CatalogFile
 from penstock.model import TableName
 from penstock.positions import Lsn
 
@@ -23,25 +23,25 @@ _COLUMNS = (
 
 
 class RepairState(enum.StrEnum):
-    """Where a repair stands."""
+    """The state of a repair."""
 
     ASKED = "asked"
-    """Set by whoever wants it. Met at a start, it is done, from its beginning."""
+    """Set by the process that requests the repair. The running home executes it, after a restart from the beginning."""
     DONE = "done"
-    """Set in the process that runs the home, after the commit that puts the rows right."""
+    """Set by the process that runs the home, after the commit that replaces the rows."""
     FAILED = "failed"
-    """Set there, when it cannot be done: the error says why. Nothing was changed."""
+    """Set by the process that runs the home if the repair is impossible: the error says why. Nothing was changed."""
 
 
 @dataclass(frozen=True)
 class Repair:
-    """A repair of some rows of a table; `low` and `high` are where its windows lie in the stream."""
+    """A repair of some rows of a table; its watermark windows are between the positions `low` and `high`."""
 
     id: int
     source: str
     table: TableName
     chosen: dict[str, Any]
-    """Which rows: ``{"keys": [[…], …]}``, ``{"where": "…"}`` or ``{"all": true}``."""
+    """The selected rows: ``{"keys": [[…], …]}``, ``{"where": "…"}`` or ``{"all": true}``."""
     asked_by: str
     asked_at: str
     state: RepairState = RepairState.ASKED
@@ -57,34 +57,34 @@ class Repair:
 class Repairs:
     """The repairs of a home."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: CatalogFile) -> None:
         self._catalog = catalog
 
     def ask(self, source: str, table: TableName, chosen: dict[str, Any], asked_by: str) -> Repair:
-        """Note that rows shall be put right."""
+        """Record a repair request."""
         query = "INSERT INTO repair (source, schema_name, table_name, chosen, asked_by) VALUES (?, ?, ?, ?, ?)"
         with self._catalog.transaction() as db:
             made = db.execute(query, (source, table.schema, table.name, json.dumps(chosen), asked_by)).lastrowid
         return self.get(made or 0)
 
     def get(self, number: int) -> Repair:
-        """Return one of them."""
+        """Return the repair with this id."""
         return next(repair for repair in self._select("WHERE id = ?", number))
 
     def waiting(self, source: str) -> list[Repair]:
-        """Return those that are still to be done, the oldest first."""
+        """Return the pending repairs of a source, oldest first."""
         return self._select("WHERE source = ? AND state = 'asked' ORDER BY id", source)
 
     def all(self) -> list[Repair]:
-        """Return all of them, the newest first."""
+        """Return all repairs, newest first."""
         return self._select("ORDER BY id DESC")
 
     def done(self, repair: Repair, low: Lsn, high: Lsn, rows_read: int, rows_changed: int) -> None:
-        """Note that rows are right now."""
+        """Record that a repair is done."""
         self._end(repair, RepairState.DONE, low, high, rows_read, rows_changed, None, None)
 
     def failed(self, repair: Repair, error: str, hint: str) -> None:
-        """Note why it cannot be done."""
+        """Record that a repair failed, and why."""
         self._end(repair, RepairState.FAILED, None, None, None, None, error, hint)
 
     def _end(self, repair: Repair, state: RepairState, *values: int | str | None) -> None:

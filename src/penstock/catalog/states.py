@@ -1,70 +1,71 @@
-"""The states of sources and tables. All are durable: they are in the catalog, and whoever starts next finds them.
+"""The states of sources and tables. All are durable: the catalog stores them, and they survive a restart.
 
-The same words are shown everywhere: `penstock status`, `SHOW SOURCES`, `SHOW TABLES`, the status page, the metrics.
+The same words appear everywhere: in `penstock status`, `SHOW SOURCES`, `SHOW TABLES`, the status page and the metrics.
 """
 
 from __future__ import annotations
 
 import enum
 
-__all__ = ["WISHES", "SourceState", "TableState"]
+__all__ = ["REQUESTS", "SourceState", "TableState"]
 
 
 class SourceState(enum.StrEnum):
-    """Where a source stands.
+    """The state of a source.
 
     ::
 
-        CREATE ─▶ creating ─── all of it is made ───▶ ready ◀── capture connects ──┐
-                     │                                  │ └─ a definite error ─▶ failed
-                     │ it failed, or its process died   │ DROP                     │ DROP
+        CREATE ─▶ creating ── all objects created ──▶ ready ◀── capture connects ──┐
+                     │                                  │ └─ permanent error ──▶ failed
+                     │ create fails, or its process dies│ DROP                     │ DROP
                      └─────────────▶ dropping ◀─────────┴──────────────────────────┘
-                                        └─ nothing is left of it, here and upstream ─▶ (gone)
+                                        └─ all objects removed, here and upstream ─▶ (removed)
     """
 
     CREATING = "creating"
-    """Set by `create`, with all that it is going to make, before anything is made outside. Where its process died, it
-    is undone: by whoever runs the home, or at the next start."""
+    """Set by `create`, with the list of objects to create, before any of them is created upstream. If that process
+    dies, the create is rolled back: by the running home, or at the next start."""
     READY = "ready"
-    """Set by `create` when slot, publication and log are there; whoever runs the home captures it. An error beside it
-    is transient: it is tried again."""
+    """Set by `create` when slot, publication and log exist; the running home captures the source. An error in this
+    state is transient: the operation is retried."""
     FAILED = "failed"
-    """Set by capture at a definite error of the whole source; back to ready when capture is started again, and
-    connects. Also set when capture breaks off or dies again and again without getting on: it is still tried, once a
-    minute, and back to ready when it gets on."""
+    """Set by capture at a permanent error of the whole source; back to `ready` when capture is restarted and connects.
+    Also set when capture fails or dies repeatedly without making progress: it is retried once a minute, and back to
+    `ready` when it makes progress."""
     DROPPING = "dropping"
-    """Set by `drop` before anything is removed, together with whether the base tables stay. Whoever runs the home lets
-    go of it. Where the process died that drops it, or Postgres could not be reached, whoever runs the home or starts
-    next finishes that."""
+    """Set by `drop` before anything is removed, together with whether to keep the base tables. The running home stops
+    the source. If the process that drops it dies, or Postgres is unreachable, the running home or the next start
+    completes the drop."""
 
 
 class TableState(enum.StrEnum):
-    """Where a table stands.
+    """The state of a table.
 
     ::
 
         CREATE ──────────────────────────┐
-        ADD TABLE ─▶ adding ─ captured ──┴─▶ pending ─ its copy is whole ─▶ live ─ a definite error ─▶ failed
-                                                ▲                            │                            │
-                                                └─ captured anew ─ retrying ◀┴──────── RETRY TABLE ───────┘
-        DROP TABLE, from any of them ─▶ dropping ─▶ (gone)
+        ADD TABLE ─▶ adding ─ captured ──┴─▶ pending ─ snapshot complete ─▶ live ─ permanent error ─▶ failed
+                                                ▲                            │                           │
+                                                └ captured again ─ retrying ◀┴──────── RETRY TABLE ──────┘
+        DROP TABLE, from any state ─▶ dropping ─▶ (removed)
     """
 
     ADDING = "adding"
-    """A wish, set by `ADD TABLE`. Whoever runs the home publishes and captures the table and makes it pending."""
+    """A request, set by `ADD TABLE`. The running home publishes and captures the table, and sets it to `pending`."""
     PENDING = "pending"
-    """Set by `create`, or when a wish to add or retry is carried out: its copy is not whole yet, it cannot be read.
-    An error beside it is tried again."""
+    """Set by `create`, or when a request to add or retry has been executed: the snapshot is not complete, and the table
+    is not readable yet. An error in this state is retried."""
     LIVE = "live"
-    """Set when its first copy is whole: readable at every position from there on. An error beside it says why apply
-    does not get on with it; it is tried again, and readable meanwhile."""
+    """Set when the initial snapshot is complete: readable at every position from there on. An error in this state says
+    why apply does not advance; it is retried, and the table stays readable."""
     RETRYING = "retrying"
-    """A wish, set by `RETRY TABLE`. Whoever runs the home captures the table anew and makes it pending."""
+    """A request, set by `RETRY TABLE`. The running home captures the table again, and sets it to `pending`."""
     DROPPING = "dropping"
-    """A wish, set by `DROP TABLE`: it cannot be read any more. Whoever runs the home removes what there is of it."""
+    """A request, set by `DROP TABLE`: the table is no longer readable. The running home removes its data."""
     FAILED = "failed"
-    """Set at a definite error of this table: readable before it, if it was live. A repair may make it live again."""
+    """Set at a permanent error of this table: readable before that position, if it was live. A repair may make it live
+    again."""
 
 
-WISHES = (TableState.ADDING, TableState.RETRYING, TableState.DROPPING)
-"""States that only give way when what they ask for is carried out, or to another wish."""
+REQUESTS = (TableState.ADDING, TableState.RETRYING, TableState.DROPPING)
+"""States that are requests of a user: only executing the request, or another request, ends them."""

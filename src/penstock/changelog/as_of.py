@@ -1,6 +1,7 @@
-"""Where a log is read as of a position or a moment, and what is said where it cannot be.
+"""Resolve the position or timestamp of an AS OF read against a log.
 
-Moments as logs store them, and the words for history that is gone or never was: the same in every log.
+Also converts the timestamps that logs store, and defines the errors for history that has expired, is not captured yet,
+or precedes the snapshot, which are the same for every log.
 """
 
 from __future__ import annotations
@@ -13,73 +14,86 @@ from penstock.errors import DefiniteError, HistoryExpiredError, PenstockError, T
 from penstock.model import TableName
 from penstock.positions import Lsn
 
-__all__ = ["Asked", "exactly", "history_gone", "microseconds", "moment", "not_copied", "not_yet", "position_as_of"]
+__all__ = [
+    "PositionOrTime",
+    "from_microseconds",
+    "history_expired",
+    "microseconds",
+    "no_snapshot_at",
+    "not_yet_captured",
+    "optional_from_microseconds",
+    "position_as_of",
+]
 
-Asked = Lsn | datetime
+PositionOrTime = Lsn | datetime
 
 
-def position_as_of(source: str, reader: ChangeLogReader, stands: Frontiers, asked: Asked) -> Lsn:
-    """Return the position to read a log at; raise `HistoryExpiredError` where its history begins later."""
-    if isinstance(asked, Lsn):
-        if asked < stands.valid:
-            raise _begins_later(source, asked, stands)
-        return asked
+def position_as_of(source: str, reader: ChangeLogReader, frontiers: Frontiers, target: PositionOrTime) -> Lsn:
+    """Return the position at which to read a log; raise `HistoryExpiredError` if its history begins later."""
+    if isinstance(target, Lsn):
+        if target < frontiers.valid:
+            raise _begins_later(source, target, frontiers)
+        return target
     try:
-        return reader.position_at(asked)
-    except HistoryExpiredError as gone:
-        raise _begins_later(source, asked, reader.frontiers()) from gone
+        return reader.position_at(target)
+    except HistoryExpiredError as expired:
+        raise _begins_later(source, target, reader.frontiers()) from expired
 
 
-def not_yet(behind: Mapping[str, tuple[Frontiers, Asked]]) -> TransientError:
-    """Say how far each of these sources has come, and what was asked of it."""
-    told = (
-        f"source {source} has come to {_told(stands.durable if isinstance(asked, Lsn) else stands.passed)},"
-        f" not to {_told(asked)}"
-        for source, (stands, asked) in behind.items()
+def not_yet_captured(lagging: Mapping[str, tuple[Frontiers, PositionOrTime]]) -> TransientError:
+    """Return the error for positions or timestamps that these sources have not reached yet."""
+    progress = (
+        f"source {source} has reached {_formatted(frontiers.durable if isinstance(target, Lsn) else frontiers.passed)},"
+        f" not {_formatted(target)}"
+        for source, (frontiers, target) in lagging.items()
     )
-    message = f"that is not known yet: {'; '.join(told)}"
-    return TransientError(message, "Wait for it (in Python `wait`), ask for an earlier one, or see `penstock status`.")
+    message = f"not captured yet: {'; '.join(progress)}"
+    return TransientError(
+        message, "Wait (`wait` in Python), use an earlier position or time, or run `penstock status`."
+    )
 
 
-def _begins_later(source: str, asked: Asked, stands: Frontiers) -> HistoryExpiredError:
-    begun = f"{stands.valid} ({_told(stands.valid_at)})"
-    message = f"source {source} cannot be read as of {_told(asked)}: its history begins at {begun}"
-    return HistoryExpiredError(message, "Ask for that or a later one. To keep more from now on, retain more history.")
+def _begins_later(source: str, target: PositionOrTime, frontiers: Frontiers) -> HistoryExpiredError:
+    start = f"{frontiers.valid} ({_formatted(frontiers.valid_at)})"
+    message = f"source {source} cannot be read as of {_formatted(target)}: its history begins at {start}"
+    return HistoryExpiredError(
+        message, "Use that position or a later one. To keep more from now on, retain more history."
+    )
 
 
-def _told(asked: Asked) -> str:
-    return asked.isoformat(sep=" ") if isinstance(asked, datetime) else str(asked)
+def _formatted(target: PositionOrTime) -> str:
+    return target.isoformat(sep=" ") if isinstance(target, datetime) else str(target)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def microseconds(at: datetime) -> int:
-    """Return a moment as microseconds since 1970, exactly."""
+    """Return a timestamp as microseconds since 1970, exactly."""
     return (at - _EPOCH) // timedelta(microseconds=1)
 
 
-def exactly(at: int) -> datetime:
-    """Return the moment of so many microseconds since 1970."""
+def from_microseconds(at: int) -> datetime:
+    """Return the timestamp that is `at` microseconds after 1970."""
     return _EPOCH + timedelta(microseconds=at)
 
 
-def moment(at: int | None) -> datetime | None:
-    """Do the same where there is one."""
-    return None if at is None else exactly(at)
+def optional_from_microseconds(at: int | None) -> datetime | None:
+    """Return the timestamp that is `at` microseconds after 1970, or None for None."""
+    return None if at is None else from_microseconds(at)
 
 
-def not_copied(table: TableName, first: Lsn | None, at: Lsn) -> PenstockError:
-    """Say that there is no copy of a table at or before a position; the first is at `first`, if there is one."""
+def no_snapshot_at(table: TableName, first: Lsn | None, at: Lsn) -> PenstockError:
+    """Return the error for a table without a snapshot at or before `at`; its first snapshot, if any, is at `first`."""
     if first is None:
-        return TransientError(f"{table} is still being copied", "It can be read when its first copy is whole.")
-    message = f"{table} was copied at {first}: what it was at {at}, before that, is not known"
-    return DefiniteError(message, f"Ask for {first}, the position of its copy, or a later one.")
+        return TransientError(f"the initial snapshot of {table} is not complete", "Wait, or run `penstock status`.")
+    message = f"the snapshot of {table} is at {first}: it cannot be read as of {at}, before that"
+    return DefiniteError(message, f"Use {first}, the position of the snapshot, or a later one.")
 
 
-def history_gone(what: TableName | str, after: Lsn | datetime, valid: Lsn) -> HistoryExpiredError:
-    """Say that a range begins too early."""
-    message = f"the log's history of {what} begins at {valid}: what came after {after} is no longer in it"
+def history_expired(what: TableName | str, after: Lsn | datetime, valid: Lsn) -> HistoryExpiredError:
+    """Return the error for a range that begins before `valid`."""
+    message = f"the log's history of {what} begins at {valid}: changes after {after} were removed"
     return HistoryExpiredError(
-        message, "Start from that position or a later one, or anew from a fresh copy (earliest)."
+        message, "Start from that position or a later one, or from a new snapshot (startingPosition earliest)."
     )

@@ -1,44 +1,48 @@
-"""The change log: what capture writes, and what everything downstream reads by range.
+"""The change log: the interface between capture, which writes it, and all consumers, which read it by range.
 
 ::
 
-    ChangeLog              a value that says where a log is; it travels to whoever writes or reads there
-      ├─ create, remove
-      ├─ writer() ─▶ ChangeLogWriter   one
-      │     define(schema)       the columns of a table from here on
-      │     stage(xid, chunks)   parts of a transaction in progress: written, seen by nobody
-      │     settle(xid, …)       it was rolled back: its parts are gone; or prepared: they outlive their writer
-      │     publish(...)         closed chunks, the staged parts of transactions that committed, table errors and
-      │                          the new `durable` frontier become visible in one atomic step
-      │     retain(since)        history that nobody needs is removed, and `valid` moves
-      └─ reader() ─▶ ChangeLogReader   many, anywhere
-            frontiers, wait      how far it goes
-            tables               what it knows of each table
-            extent(table, a, b)  describes what lies in (a, b]: a value that can be divided and sent elsewhere
-            read(extent)         reads it
-            pin                  keeps history for a reader
+    ChangeLog                        the location of a log: a value that can be stored, pickled and sent
+      ├─ create, remove, exists
+      ├─ writer() ─▶ ChangeLogWriter    exactly one
+      │     define(schema)             add a version of a table's schema
+      │     stage(xid, chunks)         write parts of an open transaction; readers do not see them
+      │     settle(xid, outcome)       a staged transaction was rolled back (its parts are dropped) or prepared (its
+      │                                parts survive a change of writer)
+      │     publish(...)               in one atomic step, make visible: closed chunks, the staged parts of committed
+      │                                transactions, table errors, and the new `durable` frontier
+      │     retain(since)              remove history that is no longer needed and advance `valid`
+      └─ reader() ─▶ ChangeLogReader    any number, on any machine
+            frontiers, wait            the readable range (`valid`, `durable`]
+            position_at(time)          the position that a timestamp corresponds to
+            tables                     schema versions, start of history and error of each table
+            extent(table, a, b)        describe the changes in (a, b]: a value that can be split and sent to executors
+            read(extent)               read them
+            set_lease, leases          keep history for a reader
 
-Contract, for every implementation:
+A position is the end LSN of a commit record (`penstock.positions`). A chunk holds row images of one table. Every
+implementation guarantees:
 
-* **Order.** Within a table, `read` returns images by (commit end LSN, ordinal, old before new).
-* **Atomic.** A reader sees all of a transaction, over all tables, or nothing of it. `durable` never lies
-  inside a transaction.
-* **Durable.** When `publish` returns, what it published survives a crash, as far as the medium promises. Only then may
-  the slot be confirmed up to it.
-* **Replay.** Reading the same range again gives the same rows in the same order, for as long as
-  `valid` is at or below the range's start. Below it `HistoryExpiredError` is raised, never fewer rows.
-* **One writer.** Of two writers at once one is refused: the second when it opens, or the first when it next writes.
-  Nothing of the refused one is ever seen. Staged parts of a writer that died are dropped when the next one opens the
-  log, unless they were prepared: Postgres sends those transactions again.
-* **Subtransactions.** The changes of a subtransaction that was rolled back leave no trace once the rest is published.
-* **Versions.** A chunk has the columns that its table had then. Columns are added at the end, each with the value that
-  earlier rows have in it; a reader that names the columns it wants gets earlier images with those values.
-* **Retention.** `valid` moves in `retain` alone, and never beyond a pin that was there when that began, nor beyond
-  `durable`. A pin is a lease that expires, or the mark of a registered reader, which stays until it is taken away.
-* **Moments.** A transaction counts as committed at its commit time; or, where a later time was told before it (the
-  commit time of another one, or a clock of the server: `passed`), at that. So a moment that was passed has one
-  answer, however often it is asked for.
-* **Whole.** What comes back is what was written: damage is found by checksums and is `LogCorruptError`, never data.
+* **Order.** Within a table, `read` returns images ordered by (commit end LSN, ordinal, old image before new image).
+* **Atomicity.** A reader sees either all changes of a transaction, in all tables, or none. `durable` never points into
+  the middle of a transaction.
+* **Durability.** When `publish` returns, the published data survives a crash, to the extent that the storage medium
+  guarantees it. Only then may capture confirm the position to the replication slot.
+* **Replay.** Reading the same range again returns the same rows in the same order, as long as the range does not start
+  before `valid`. If it does, the reader raises `HistoryExpiredError`; it never returns fewer rows.
+* **Single writer.** If two writers open a log, one of them fails: the second when it opens the log, or the first at its
+  next write. A rejected write never becomes visible. When a writer opens the log, it drops the staged parts
+  that an earlier writer left, because Postgres sends those transactions again; parts of prepared transactions stay.
+* **Subtransactions.** When a transaction is published, changes of its rolled-back subtransactions are not visible.
+* **Schema versions.** A chunk has the columns that its table had at that time. Columns are only added at the end, each
+  with the value that earlier rows have in it. A reader that requests specific columns gets earlier images with these
+  values filled in.
+* **Retention.** Only `retain` advances `valid`, never past `durable` and never past a lease that existed when `retain`
+  began. A lease either expires or belongs to a registered reader and stays until it is removed.
+* **Time.** A transaction counts as committed at its commit time or at the latest time published before it, whichever
+  is later. A published time is the commit time of another transaction or a clock reading of the server (`passed`). The
+  position of a time before `passed` therefore never changes.
+* **Integrity.** `read` returns the bytes that were written. Checksums detect damage, which raises `LogCorruptError`.
 """
 
 from __future__ import annotations
@@ -49,6 +53,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -66,8 +71,8 @@ __all__ = [
     "Discarded",
     "Extent",
     "Frontiers",
+    "Lease",
     "LoggedTable",
-    "Pin",
     "Prepared",
     "StagedCommit",
     "transaction_schema",
@@ -75,16 +80,16 @@ __all__ = [
 
 
 def transaction_schema() -> pa.Schema:
-    """Return the schema of a chunk's transactions: one row each, in commit order."""
+    """Return the schema of a chunk's transactions: one row per transaction, in commit order."""
     return pa.schema([("lsn", pa.int64()), ("xid", pa.int64()), ("committed_at", pa.timestamp("us", "UTC"))])
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Images of one version of one table, in order.
+    """Images of one table under one version of its schema, in order.
 
-    `images` has the columns ``_tx`` (int32, row of `transactions`), ``_ordinal``, ``_image``, ``_unchanged`` and
-    ``row`` of `penstock.model.image_schema`. Of a staged chunk, `transactions` are the subtransactions by their xid;
+    `images` has the columns ``_tx`` (int32, row number in `transactions`), ``_ordinal``, ``_image``, ``_unchanged`` and
+    ``row`` of `penstock.model.image_schema`. In a staged chunk, `transactions` lists the subtransactions by xid; their
     LSN and commit time are not known yet (-1).
     """
 
@@ -95,14 +100,14 @@ class Chunk:
     kinds: int
     """Bit `1 << image` for every kind of image in the chunk."""
     unchanged: bool
-    """Whether any image leaves out an unchanged TOAST value."""
+    """Whether any image omits an unchanged TOAST value."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """What tells one transaction from all others: where its commit ended, its id, and when it committed.
+    """The identity of a transaction: the end of its commit record, its xid, and its commit time.
 
-    Whoever finds the same three upstream again has found the same history up to there.
+    If all three match a transaction upstream, the history up to that transaction is the same.
     """
 
     lsn: Lsn
@@ -113,7 +118,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class StagedCommit:
-    """How a staged transaction ended: where and when it committed, and which of its subtransactions did not."""
+    """The commit of a staged transaction: position, commit time, and the subtransactions that were rolled back."""
 
     lsn: Lsn
     committed_at: int
@@ -123,10 +128,10 @@ class StagedCommit:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A staged transaction was prepared: its parts stay until it is published or discarded, whoever writes then."""
+    """A staged transaction was prepared: its parts stay until it is published or discarded, under any writer."""
 
     aborted: frozenset[int] = frozenset()
-    """Those of its subtransactions that were rolled back."""
+    """The subtransactions that were rolled back."""
 
 
 @dataclass(frozen=True)
@@ -136,50 +141,51 @@ class Discarded:
 
 @dataclass(frozen=True)
 class Frontiers:
-    """How far a log can be read: every range within (`valid`, `durable`]."""
+    """The readable range of a log: every range within (`valid`, `durable`] can be read."""
 
     valid: Lsn
     durable: Lsn
     committed_at: datetime | None
     """Commit time of the last transaction at or before `durable`."""
     published_at: datetime | None
-    """When that transaction became readable here."""
+    """When that transaction became readable in this log."""
     valid_at: datetime
-    """The first moment that can be asked for: what had committed by then is in `valid`."""
+    """The earliest time that can be queried: `valid` includes every transaction that had committed by then."""
     passed: datetime
-    """Every moment before this is settled: what comes after `durable` counts as committed then or later."""
+    """Times before this one are final: every transaction after `durable` counts as committed at this time or later."""
     last: Commit | None = None
-    """The last transaction that changed something, at or before `durable`, as its writer told; kept for good."""
+    """The last transaction at or before `durable` that changed a row, as its writer reported it; retention does not
+    remove it."""
 
-    def reach(self, asked: Lsn | datetime) -> bool:
-        """Say whether all is known of a position or a moment."""
-        return asked <= self.durable if isinstance(asked, Lsn) else asked < self.passed
+    def has_reached(self, target: Lsn | datetime) -> bool:
+        """Return whether the log is complete up to a position or for a time."""
+        return target <= self.durable if isinstance(target, Lsn) else target < self.passed
 
 
 @dataclass(frozen=True)
-class Pin:
-    """What a reader still needs: everything after `at`."""
+class Lease:
+    """Keeps the history after `at` for a reader."""
 
     reader: str
     at: Lsn
     expires: datetime | None
-    """None for a registered reader: its pin stays until it is taken away."""
+    """None for a registered reader: its lease stays until it is removed."""
 
 
 @dataclass(frozen=True)
 class LoggedTable:
-    """A table in the log: the versions of its schema, where its history begins, and its error if it has one."""
+    """A table in the log: the versions of its schema, the start of its history, and its error, if any."""
 
     schemas: tuple[TableSchema, ...]
     since: tuple[Lsn | None, ...]
-    """From which position on each version holds; None while only transactions in progress have it."""
+    """The first position of each version; None while only open transactions use it."""
     valid: Lsn
-    """Ranges that begin before this cannot be read: older history is gone, or the table was captured anew from here."""
+    """Ranges that begin earlier cannot be read: that history was removed, or the table was captured again from here."""
     error: TableError | None = None
     generation: int = 0
-    """How often it was captured anew."""
-    begun: Lsn = Lsn.ZERO
-    """Where that began last: what came before was written for an earlier generation, or not at all."""
+    """How often the table was captured again."""
+    generation_start: Lsn = Lsn.ZERO
+    """Where the current generation begins: earlier changes belong to an earlier generation or were never written."""
 
     @property
     def schema(self) -> TableSchema:
@@ -187,26 +193,26 @@ class LoggedTable:
         return [schema for schema, since in zip(self.schemas, self.since, strict=True) if since is not None][-1]
 
     def schema_at(self, position: Lsn) -> TableSchema:
-        """Return the schema that held at a position; before the first one, that."""
+        """Return the schema at a position; for a position before the first version, the first version."""
         return self.schema_within(Lsn.ZERO, position) or self.schemas[0]
 
     def schema_within(self, after: Lsn, upto: Lsn) -> TableSchema | None:
-        """Return the last schema that came up in (after, upto]; None where the one before still holds."""
+        """Return the last schema that begins in (after, upto]; None if the schema did not change there."""
         found = [s for s, since in zip(self.schemas, self.since, strict=True) if since and after < since <= upto]
         return found[-1] if found else None
 
 
 @dataclass(frozen=True)
 class ChunkRef:
-    """A chunk in a log, described well enough to be read by somebody who knows nothing else of that log."""
+    """Describes a chunk of a log completely: reading it requires no other metadata of the log."""
 
-    place: tuple[int, ...]
-    """Where it lies; only its log knows how to read this."""
+    location: tuple[int, ...]
+    """Location in the log; its meaning depends on the implementation."""
     version: int
-    """Of its table's schema."""
+    """Version of the table's schema."""
     first: Lsn
     last: Lsn
-    """Of its first and of its last transaction."""
+    """Positions of the first and of the last transaction."""
     rows: int
     size: int
     """In bytes."""
@@ -214,30 +220,29 @@ class ChunkRef:
     unchanged: bool
     checksum: int
     staged: tuple[int, int, bytes | None] | None = None
-    """Of a chunk that was staged: xid, commit time, and the subtransactions that were rolled back, as its log packs
-    them."""
+    """For a chunk that was staged: xid, commit time, and the rolled-back subtransactions in the encoding of the log."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """What a log holds of a table in (after, upto], known without reading it."""
+    """The chunks of a table in (after, upto], described without reading them."""
 
     table: TableName
     after: Lsn
     upto: Lsn
     chunks: tuple[ChunkRef, ...] = ()
-    """In order. The first and the last may reach beyond the range."""
+    """In order. The first and the last chunk may extend beyond the range."""
     schemas: Mapping[int, TableSchema] = field(default_factory=dict)
-    """The versions that these chunks have."""
+    """The schema versions of these chunks."""
 
     @property
     def rows(self) -> int:
-        """How many images there are, or some more: those of whole chunks."""
+        """The number of images in the chunks: an upper bound for the range."""
         return sum(chunk.rows for chunk in self.chunks)
 
     @property
     def size(self) -> int:
-        """How many bytes the chunks have."""
+        """The size of the chunks in bytes."""
         return sum(chunk.size for chunk in self.chunks)
 
     @property
@@ -247,35 +252,35 @@ class Extent:
 
     @property
     def unchanged(self) -> bool:
-        """Whether any image may leave out an unchanged TOAST value."""
+        """Whether any image may omit an unchanged TOAST value."""
         return any(chunk.unchanged for chunk in self.chunks)
 
     def has(self, image: Image) -> bool:
-        """Whether images of this kind may occur."""
+        """Return whether images of this kind may occur."""
         return bool(self.kinds >> image & 1)
 
     def divided(self, size: int) -> list[Extent]:
-        """Divide into extents of about so many bytes, in order; one chunk is never divided."""
+        """Split into extents of about `size` bytes, in order; a chunk is never split."""
         parts: list[Extent] = []
-        begun, held = 0, 0
+        start, total = 0, 0
         for at, chunk in enumerate(self.chunks):
-            held += chunk.size
-            if held >= size or at == len(self.chunks) - 1:
-                parts.append(replace(self, chunks=self.chunks[begun : at + 1]))
-                begun, held = at + 1, 0
+            total += chunk.size
+            if total >= size or at == len(self.chunks) - 1:
+                parts.append(replace(self, chunks=self.chunks[start : at + 1]))
+                start, total = at + 1, 0
         return parts
 
 
 class ChangeLogWriter(ABC):
-    """The one writer of a log; see the module's contract."""
+    """The single writer of a log; see the guarantees in the module docstring."""
 
     @abstractmethod
     def define(self, schema: TableSchema, since: Lsn | None = None, generation: int = 0) -> int:
-        """Return the version of this schema of a table, adding it when it is not the table's last.
+        """Return the version number of a table's schema; add a version if the schema differs from the latest one.
 
-        It holds from `since` on; without, from the first transaction that is published with it. A `generation` above
-        that which the log has of the table begins its history anew, after `durable`: its error is forgotten, and what
-        lies before is not read any more.
+        The version begins at `since`, or, without it, at the first transaction that is published with it. A
+        `generation` higher than the one in the log restarts the table's history after `durable`: its error is cleared,
+        and earlier changes are no longer readable.
         """
 
     @abstractmethod
@@ -284,7 +289,7 @@ class ChangeLogWriter(ABC):
 
     @abstractmethod
     def settle(self, xid: int, outcome: Prepared | Discarded) -> None:
-        """Say what became of a staged transaction, other than that it committed."""
+        """Record that a staged transaction was prepared or rolled back."""
 
     @abstractmethod
     def publish(
@@ -298,98 +303,103 @@ class ChangeLogWriter(ABC):
         passed: int | None = None,
         last: Commit | None = None,
     ) -> None:
-        """Make everything up to `durable` visible and durable; `staged` says how staged transactions ended.
+        """Make everything up to `durable` visible and durable; `staged` lists the commits of staged transactions.
 
-        `committed_at` is the commit time of the last transaction, in microseconds since 1970, if there was one; `last`
-        is the last one that changed something, if one did.
-        `passed`, in a step without transactions, is a clock of the server: what had committed before it lies at or
-        before `durable`.
+        `committed_at` is the commit time of the last transaction, in microseconds since 1970, if there is one; `last`
+        is the last transaction that changed a row, if there is one. `passed`, in a publication without transactions, is
+        a clock reading of the server: all transactions that committed before it are at or before `durable`.
         """
 
     @abstractmethod
     def retain(self, since: datetime) -> Frontiers:
-        """Remove history that ended before `since` and that no pin holds; return the frontiers after that."""
+        """Remove history that ended before `since` and that no lease keeps; return the new frontiers."""
 
     @abstractmethod
     def frontiers(self) -> Frontiers:
-        """Return where the log stands."""
+        """Return the frontiers of the log."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give up being the writer."""
+        """Close the log; another writer may open it."""
 
 
 class ChangeLogReader(ABC):
-    """A reader, in any process; one per thread. See the module's contract."""
+    """A reader, in any process; one per thread. See the guarantees in the module docstring."""
 
     @abstractmethod
     def frontiers(self) -> Frontiers:
-        """Return what can be read now."""
+        """Return the range that can be read now."""
 
     @abstractmethod
     def wait(self, beyond: Lsn, timeout: float) -> Frontiers:
-        """Return as soon as `durable` lies beyond a position, or after `timeout` seconds."""
+        """Wait until `durable` is beyond a position, for at most `timeout` seconds; return the frontiers."""
 
     @abstractmethod
     def position_at(self, moment: datetime) -> Lsn:
-        """Return the last position at which every transaction had committed at or before `moment`.
+        """Return the last position up to which every transaction had committed at or before `moment`.
 
-        What lies after this begins with a transaction that counts as later than `moment`; see the contract. While there
-        is none, that is `durable`, and may move on over nothing. `HistoryExpiredError` where the log no longer knows.
+        The next transaction, if there is one, counts as committed after `moment` (see **Time** in the module
+        docstring). If there is none yet, the result is `durable`, which may advance while nothing changes. Raise
+        `HistoryExpiredError` if the log no longer has the history of that time.
         """
 
     @abstractmethod
     def tables(self) -> dict[TableName, LoggedTable]:
-        """Return the tables that the log knows."""
+        """Return the tables in the log."""
 
     @abstractmethod
     def extent(self, table: TableName, after: Lsn, upto: Lsn) -> Extent:
-        """Describe what is published of a table in (after, upto], or raise `HistoryExpiredError`."""
+        """Describe the published changes of a table in (after, upto], or raise `HistoryExpiredError`."""
 
     @abstractmethod
     def read(self, extent: Extent, columns: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the images of an extent, as `penstock.model.image_schema`.
+        """Yield the images of an extent, in the schema `penstock.model.image_schema`.
 
-        All have these `columns`, which extend those of every image; without, each batch has its own. An image with
-        columns beyond these is a `DefiniteError`.
+        With `columns`, every image has these columns, which must extend its own; an image with other columns raises
+        `DefiniteError`. Without, each batch has the columns of its own version.
         """
 
     @abstractmethod
-    def pin(self, reader: str, at: Lsn | None, seconds: float | None = None) -> None:
-        """Keep what lies after `at` for this reader: for so many seconds, or until it pins another position.
+    def set_lease(self, reader: str, at: Lsn | None, seconds: float | None = None) -> None:
+        """Keep the history after `at` for this reader, for `seconds` or, without them, until further notice.
 
-        A reader has one pin; None removes it. Raises `HistoryExpiredError` where `at` is below `valid` already. A
-        `retain` that runs at this moment may not have seen the pin: reading then raises it.
+        A reader has one lease: a new one replaces it, and None removes it. Raise `HistoryExpiredError` if `at` is
+        before `valid`. A `retain` that is running at the same time may miss the new lease; reading then raises
+        `HistoryExpiredError`.
         """
 
     @abstractmethod
-    def pins(self) -> list[Pin]:
-        """Return the pins that have not expired, by reader."""
+    def leases(self) -> list[Lease]:
+        """Return the leases that have not expired, ordered by reader."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what the reader holds."""
+        """Release the reader's resources."""
 
 
 class ChangeLog(ABC):
-    """Where a log is: a value, which can be stored, compared and sent to where it is written or read."""
+    """The location of a log: a value that can be stored, compared, and sent to the process that writes or reads it."""
+
+    TABLES: ClassVar[str | None] = None
+    """The entry point, ``module:class``, of the tables of a log that holds messages instead of changes; see
+    `penstock.tables.message_tables`. None: the log holds changes."""
 
     @abstractmethod
     def create(self, start: Lsn) -> None:
-        """Make an empty log whose history begins after `start`; one that is there already is left as it is."""
+        """Create an empty log whose history begins after `start`; leave an existing log unchanged."""
 
     @abstractmethod
     def remove(self) -> None:
-        """Remove it, whether or not all of it is there."""
+        """Remove the log, even if it is incomplete."""
 
     @abstractmethod
     def exists(self) -> bool:
-        """Say whether it was created."""
+        """Return whether the log was created."""
 
     @abstractmethod
     def writer(self) -> ChangeLogWriter:
-        """Open it for writing."""
+        """Open the log for writing."""
 
     @abstractmethod
     def reader(self) -> ChangeLogReader:
-        """Open it for reading."""
+        """Open the log for reading."""

@@ -1,24 +1,23 @@
-"""Rows as JSON: what a stream of several tables carries, since their columns differ.
+"""Rows as JSON, for streams of several tables, whose columns differ.
 
 ::
 
     struct array ──▶ each column as JSON text ──▶ {"a":… ,"b":…} ──▶ one string array
 
-Columns become text whole, by Arrow's own kernels; a nested column is the text of its items, joined. Nothing is rounded
-and nothing left out:
+Arrow kernels convert whole columns to text; a nested column is the joined text of its items. No value is rounded or
+omitted:
 
-- integers and decimals are numbers with all their digits, never with an exponent. Floats are the shortest number that
-  reads back as the same float, with a point or an exponent in it (``-0.0`` stays that); JSON has no number for the
-  others: they are the texts ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
-- a timestamp is ISO 8601, ``"2026-01-01T12:00:00.000001Z"``: with ``Z`` where it has a time zone, and with six digits
-  or none after the second. A date is ``"2026-01-01"``. Binary values are base64.
-- a struct is an object, its keys in the order of the columns; a null is there as ``null``. A map is an object; where
-  its keys are not text, a list of ``[key, value]``.
+- Integers and decimals are numbers with all their digits, never with an exponent. A float is the shortest number that
+  reads back as the same float, with a decimal point or an exponent (``-0.0`` is preserved). JSON has no numbers for
+  non-finite values: they are the strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
+- A timestamp is ISO 8601, ``"2026-01-01T12:00:00.000001Z"``: with ``Z`` if it has a time zone, and with six digits or
+  none after the seconds. A date is ``"2026-01-01"``. Binary values are base64 (RFC 4648, padded).
+- A struct is an object with its keys in column order; a null field is present as ``null``. A map is an object, or, if
+  its keys are not strings, a list of ``[key, value]``.
 
-Binary values as base64 text (RFC 4648, padded), a column at a time.
-
-Three bytes become four characters. All groups of all values are looked up at once, in their place: a value begins at a
-group of its own, so the groups of a column lie one after another, and only the last group of a value may lack bytes.
+Base64 encoding works on a whole column: three bytes become four characters. Each value begins with a new group of three
+bytes, so the groups of a column are consecutive and only the last group of a value may be incomplete. All groups of all
+values are encoded in one table lookup.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ _NO_COLUMNS = changes_schema(pa.schema([]))
 
 
 def multi_changes_schema() -> pa.Schema:
-    """Return the schema of `multi_changes`: that of `changes`, with the table, and rows as JSON."""
+    """Return the schema of `multi_changes`: that of `changes`, with the table's name, and rows as JSON."""
     sides = [pa.field("before", pa.string()), pa.field("after", pa.string())]
     return pa.schema([pa.field("_table", pa.string(), nullable=False), *list(_NO_COLUMNS)[:-2], *sides])
 
 
 def multi_changes(images: pa.RecordBatch, table: TableName) -> pa.RecordBatch:
-    """Pair each change's images, one row per change, in a shape that all tables share."""
-    made = changes(images)
-    *told, before, after = made.columns
-    named = pa.repeat(pa.scalar(str(table), pa.string()), len(made))
-    arrays = [named, *told, json_rows(before), json_rows(after)]
+    """Combine the images of each change into one row, in a schema that all tables share."""
+    paired = changes(images)
+    *common, before, after = paired.columns
+    named = pa.repeat(pa.scalar(str(table), pa.string()), len(paired))
+    arrays = [named, *common, json_rows(before), json_rows(after)]
     return pa.RecordBatch.from_arrays(arrays, schema=multi_changes_schema())
 
 
@@ -66,7 +65,7 @@ def json_rows(rows: pa.StructArray) -> pa.StringArray:
 
 
 def _filled(values: pa.Array) -> pa.StringArray:
-    """Return JSON texts, the nulls among them as such."""
+    """Return JSON texts, with ``null`` for null values."""
     return pc.fill_null(_json(values), "null") if values.null_count else _json(values)
 
 
@@ -89,7 +88,7 @@ def _json(values: pa.Array) -> pa.StringArray:
 
 
 def _text(values: pa.Array) -> pa.StringArray:
-    """Return what stands between the quotes."""
+    """Return the text between the quotes."""
     kind = values.type
     if pa.types.is_timestamp(kind):
         return _timestamps(values)
@@ -99,7 +98,7 @@ def _text(values: pa.Array) -> pa.StringArray:
         return values.cast(pa.string())
     if _is_text(kind):
         return _escaped(values.cast(pa.string()))
-    message = f"there is no JSON for values of type {kind}"
+    message = f"values of type {kind} cannot be converted to JSON"
     raise TypeError(message)
 
 
@@ -111,7 +110,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _floats(values: pa.Array) -> pa.StringArray:
-    """Arrow prints the shortest number that reads back; a whole one without a point, which would read as an integer."""
+    """Return floats as text: the shortest form that reads back, with ``.0`` added to integral values."""
     text = values.cast(pa.string())
     whole = pc.match_substring_regex(text, "^-?[0-9]+$")
     text = pc.if_else(whole, pc.binary_join_element_wise(text, ".0", ""), text)
@@ -125,7 +124,7 @@ _EXPONENT_FROM_SCALE = 7
 
 
 def _decimals(values: pa.Array) -> pa.StringArray:
-    """Arrow prints small decimals with an exponent: write those from their digits."""
+    """Return decimals as text; Arrow prints small ones with an exponent, so those are written from their digits."""
     text = values.cast(pa.string())
     scale = values.type.scale
     if scale < _EXPONENT_FROM_SCALE:
@@ -144,7 +143,7 @@ def _quoted(text: pa.StringArray) -> pa.StringArray:
 
 
 def _escaped(text: pa.StringArray) -> pa.StringArray:
-    """Escape what RFC 8259 demands; most columns hold nothing of it, which their bytes tell at once."""
+    """Escape the characters that RFC 8259 requires; a pass over the bytes shows that most columns contain none."""
     data = _bytes(text)
     control = data[data < _FIRST_PLAIN]
     if (data == _BACKSLASH).any():
@@ -165,7 +164,7 @@ def _bytes(text: pa.StringArray) -> npt.NDArray[np.uint8]:
 
 
 def _timestamps(values: pa.Array) -> pa.StringArray:
-    """Print the instant in UTC, as it is stored; the text of Arrow has a blank in the place of the ``T``."""
+    """Return timestamps in UTC as ISO 8601; Arrow's text has a space instead of the ``T``."""
     zone = "Z" if values.type.tz else ""
     text = values.cast(pa.timestamp("us", values.type.tz)).view(pa.timestamp("us")).cast(pa.string())
     second = pc.if_else(pc.ends_with(text, ".000000"), pc.utf8_slice_codeunits(text, 0, 19), text)
@@ -186,7 +185,7 @@ def _pairs(maps: pa.MapArray) -> pa.StringArray:
 
 
 def _items(lists: pa.ListArray | pa.MapArray, child: pa.Array) -> pa.Array:
-    """Return the part of a child that these lists, which may be a slice, are about."""
+    """Return the part of a child array that these lists, which may be a slice, refer to."""
     first, last = lists.offsets[0].as_py(), lists.offsets[-1].as_py()
     return child.slice(first, last - first)
 
@@ -201,17 +200,17 @@ def _where_valid(values: pa.Array, text: pa.StringArray) -> pa.StringArray:
     return pc.if_else(values.is_valid(), text, pa.scalar(None, pa.string())) if values.null_count else text
 
 
-_LETTERS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
+_ALPHABET = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 _PADDING = ord("=")
 
 
 def base64_text(values: pa.BinaryArray) -> pa.StringArray:
-    """Return the text of each value; null for null."""
+    """Return the base64 text of each value; null for null."""
     lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy().astype(np.int64)
     groups = (lengths + 2) // 3
     offsets = np.concatenate([[0], np.cumsum(groups * 4)])
     if offsets[-1] > np.iinfo(np.int32).max:
-        message = f"base64 of {len(values)} values takes {offsets[-1]} bytes, more than one batch holds"
+        message = f"base64 text of {len(values)} values is {offsets[-1]} bytes long, more than one batch can hold"
         raise OverflowError(message)
     text = _encoded(*_grouped(values, lengths, groups))
     found = pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text))
@@ -221,24 +220,24 @@ def base64_text(values: pa.BinaryArray) -> pa.StringArray:
 def _grouped(
     values: pa.BinaryArray, lengths: npt.NDArray[np.int64], groups: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """Return each group's three bytes as one number, and how many bytes it really has."""
+    """Return the three bytes of each group as one number, and the number of bytes that the group really has."""
     _, offset_buffer, data_buffer = values.buffers()
     starts = np.frombuffer(offset_buffer, np.int32)[values.offset :][: len(values)].astype(np.int64)
     data = np.frombuffer(data_buffer or b"", np.uint8)
     within = np.arange(groups.sum()) - np.repeat(np.cumsum(groups) - groups, groups)
-    there = np.minimum(np.repeat(lengths, groups) - 3 * within, 3)
+    present = np.minimum(np.repeat(lengths, groups) - 3 * within, 3)
     at = np.repeat(starts, groups) + 3 * within
     number = data[at].astype(np.uint32) << 16
     for place, shift in ((1, 8), (2, 0)):
-        more = there > place
+        more = present > place
         number[more] |= data[at[more] + place].astype(np.uint32) << shift
-    return number, there
+    return number, present
 
 
-def _encoded(number: npt.NDArray[np.uint32], there: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+def _encoded(number: npt.NDArray[np.uint32], present: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
     text = np.empty((len(number), 4), np.uint8)
     for place in range(4):
-        text[:, place] = _LETTERS[(number >> (18 - 6 * place)) & 63]
-    text[there < 2, 2] = _PADDING
-    text[there < 3, 3] = _PADDING
+        text[:, place] = _ALPHABET[(number >> (18 - 6 * place)) & 63]
+    text[present < 2, 2] = _PADDING
+    text[present < 3, 3] = _PADDING
     return text.reshape(-1)

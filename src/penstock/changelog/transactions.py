@@ -1,15 +1,15 @@
-"""Whole transactions, in commit order, over several tables at once.
+"""Read whole transactions, in commit order, across several tables.
 
 ::
 
-    extents of all tables in (a, b]          b is chosen by what they hold, so that a window fits into memory
+    extents of all tables in (a, b]          b is chosen so that the window fits into memory
       └─▶ images ─▶ changes, per table
-            └─▶ cut by LSN, and put together: one `Transaction` per LSN
+            └─▶ split by LSN and combined across tables: one `Transaction` per LSN
 
-A transaction has one position, so a window that ends at any position holds whole transactions only. Memory is bounded
-by a window and by the largest transaction, which comes as a whole, however large it is. Windows are cut by what the
-log says of its chunks; only those of one window are read. The range is first walked in steps of so many bytes of WAL,
-that what is said of it is bounded too.
+All changes of a transaction have the same position, so a window that ends at any position contains only whole
+transactions. Memory is bounded by one window plus the largest transaction, which is always returned as a whole. The
+window boundaries come from the chunk descriptions of the log; only the chunks of one window are read at a time. The
+range is first divided into steps of a fixed number of WAL bytes, so that the descriptions in memory are bounded too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.changelog.frames import widened
+from penstock.changelog.chunk_codec import widened
 from penstock.changelog.interface import ChangeLogReader, Extent
 from penstock.changelog.user_rows import changes
 from penstock.model import TableName
@@ -36,7 +36,7 @@ _WAL_STEP, _WINDOW_BYTES = 256 << 20, 16 << 20
 
 @dataclass(frozen=True)
 class Transaction:
-    """A transaction that committed, with all that it did to the tables that were asked for."""
+    """A committed transaction, with all its changes to the selected tables."""
 
     lsn: Lsn
     """Its position: the end of its commit record."""
@@ -45,20 +45,20 @@ class Transaction:
     tables: dict[str, pa.Table]
     """By name, like ``public.orders``, in that order: one row per change, as `penstock.changelog.user_rows.changes`."""
     shard: str | None = None
-    """Of a source that is made of shards, the one in which it committed; `lsn` and `xid` are of that one."""
+    """For a sharded source, the shard in which it committed; `lsn` and `xid` are those of that shard."""
 
 
 def transactions(
     reader: ChangeLogReader, tables: Collection[TableName], after: Lsn, upto: Lsn
 ) -> Iterator[Transaction]:
-    """Yield the transactions in (after, upto] that touched these tables, in commit order."""
+    """Yield the transactions in (after, upto] that changed these tables, in commit order."""
     for extents in _steps(reader, sorted(tables), after, upto):
         for window in _windows(extents):
-            yield from _put_together(reader, window)
+            yield from _assemble(reader, window)
 
 
 def _steps(reader: ChangeLogReader, tables: Collection[TableName], after: Lsn, upto: Lsn) -> Iterator[list[Extent]]:
-    """Yield what the log says of one part of the range after the other; parts in which nothing happened grow."""
+    """Yield the extents of consecutive parts of the range; the step size doubles while there are no changes."""
     width = _WAL_STEP
     while after < upto:
         end = Lsn(min(upto, after + width))
@@ -72,19 +72,19 @@ def _steps(reader: ChangeLogReader, tables: Collection[TableName], after: Lsn, u
 
 
 def _windows(extents: list[Extent]) -> Iterator[list[Extent]]:
-    """Cut extents of the same range at positions between which there are so many bytes."""
+    """Split extents of the same range at positions that are about `_WINDOW_BYTES` apart."""
     if not extents:
         return
-    after, upto, held = extents[0].after, extents[0].upto, 0
+    after, upto, size = extents[0].after, extents[0].upto, 0
     for chunk in sorted((chunk for extent in extents for chunk in extent.chunks), key=lambda chunk: chunk.last):
-        held += chunk.size
-        if held >= _WINDOW_BYTES and after < chunk.last < upto:
-            yield _between(extents, after, chunk.last)
-            after, held = chunk.last, 0
-    yield _between(extents, after, upto)
+        size += chunk.size
+        if size >= _WINDOW_BYTES and after < chunk.last < upto:
+            yield _clip(extents, after, chunk.last)
+            after, size = chunk.last, 0
+    yield _clip(extents, after, upto)
 
 
-def _between(extents: list[Extent], after: Lsn, upto: Lsn) -> list[Extent]:
+def _clip(extents: list[Extent], after: Lsn, upto: Lsn) -> list[Extent]:
     found = []
     for extent in extents:
         chunks = tuple(chunk for chunk in extent.chunks if chunk.last > after and chunk.first <= upto)
@@ -93,7 +93,7 @@ def _between(extents: list[Extent], after: Lsn, upto: Lsn) -> list[Extent]:
     return found
 
 
-def _put_together(reader: ChangeLogReader, window: list[Extent]) -> Iterator[Transaction]:
+def _assemble(reader: ChangeLogReader, window: list[Extent]) -> Iterator[Transaction]:
     found: dict[Lsn, dict[str, pa.Table]] = {}
     for extent in window:
         for batch in _changes(reader, extent):
@@ -106,23 +106,23 @@ def _put_together(reader: ChangeLogReader, window: list[Extent]) -> Iterator[Tra
 
 
 def _changes(reader: ChangeLogReader, extent: Extent) -> Iterator[pa.RecordBatch]:
-    """Yield the changes of a table, a batch per version; a transaction that has two is in the later one, whole."""
-    held: pa.RecordBatch | None = None
+    """Yield the changes of a table, one batch per version; a transaction with two versions is in the later batch."""
+    pending: pa.RecordBatch | None = None
     for _, batches in itertools.groupby(reader.read(extent), key=lambda batch: batch.schema):
-        images = _one(list(batches))
-        if held is not None:
-            begins = int(np.searchsorted(held.column("_lsn").to_numpy(), images.column("_lsn")[0].as_py()))
+        images = _concat(list(batches))
+        if pending is not None:
+            begins = int(np.searchsorted(pending.column("_lsn").to_numpy(), images.column("_lsn")[0].as_py()))
             columns = pa.schema(list(images.schema.field("row").type))
-            images = _one([widened(held.slice(begins), columns, extent.table), images])
+            images = _concat([widened(pending.slice(begins), columns, extent.table), images])
             if begins:
-                yield changes(_one([held.slice(0, begins)]))
-        held = images
-    if held is not None:
-        yield changes(held)
+                yield changes(_concat([pending.slice(0, begins)]))
+        pending = images
+    if pending is not None:
+        yield changes(pending)
 
 
-def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Join batches: the two images of a change may lie in two of them."""
+def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Concatenate batches: the two images of a change may be in different batches."""
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 

@@ -1,19 +1,18 @@
-"""The shape in which users read changes: one row each, before and after, made from images, column by column.
+"""The row formats that users read: `changes`, one row per change, and `updates`, differences of row counts.
 
-The shape in which users add up changes: a row came (``_diff`` +1) or went (-1).
-
-::
+`changes` has the row before and after each change. `updates` has a row with ``_diff`` +1 for each row that was added
+and -1 for each row that was removed::
 
     INSERTED            +1 row
     DELETED             -1 row
     BEFORE, UPDATED     -1 old row, +1 new row
 
-The sum of ``_diff`` per distinct row, over a history from its beginning, is the table. For that to hold, what goes must
-be exactly what came: so every image must carry its whole row. An UPDATED one that left values out (TOAST) gets them
-from the old row right before it. An image that has no whole old row cannot be told this way: replica identities other
-than FULL, and a TRUNCATE, which says of no row that it went. Such a batch is refused, with the way out.
+The sum of ``_diff`` per distinct row, over the complete history, is the table. This requires that a removed row equals
+the row that was added before, so every image must carry its whole row. An UPDATED image that omits values (TOAST) takes
+them from the old row immediately before it. Images without a whole old row cannot be converted: replica identities
+other than FULL, and a TRUNCATE, which does not list the removed rows. Such a batch is rejected with a hint.
 
-Positions as Postgres writes them (``16/B374D848``), a column at a time.
+`lsn_text` formats positions as Postgres does (``16/B374D848``). All conversions work on whole columns.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ _OPS = {
     Image.INSERTED: "insert",
     Image.COPIED: "snapshot",
 }
-_NAMES = pa.array([_OPS.get(image) for image in Image], pa.string())
+_OP_NAMES = pa.array([_OPS.get(image) for image in Image], pa.string())
 
 
 def changes_schema(columns: pa.Schema) -> pa.Schema:
     """Return the schema of `changes`.
 
-    A row of a snapshot is of no transaction: it has the position, and neither ordinal, xid nor time.
-    ``before`` holds what the replica identity gives: the old row, its key, or nothing. ``_unchanged`` names the
-    columns of ``after`` that were not sent because they did not change (TOAST); they are null there.
+    A snapshot row belongs to no transaction: it has a position, but no ordinal, xid or commit time. ``before`` holds
+    what the replica identity provides: the old row, its key, or nothing. ``_unchanged`` lists the columns of ``after``
+    that Postgres did not send because they did not change (TOAST); they are null in ``after``.
     """
     row = pa.struct(list(columns))
     return pa.schema(
@@ -62,18 +61,18 @@ def changes_schema(columns: pa.Schema) -> pa.Schema:
 
 
 def changes(images: pa.RecordBatch) -> pa.RecordBatch:
-    """Pair each change's images: one row per change."""
+    """Combine the images of each change into one row."""
     kind = images.column("_image").to_numpy()
     row, columns = images.column("row"), images.schema.field("row").type
     first = (kind == Image.BEFORE) | (kind == Image.BEFORE_KEY)
     last = np.flatnonzero(~first)
     old = np.isin(kind[last], (Image.DELETED, Image.DELETED_KEY))
-    paired = np.concatenate([[False], first])[last]  # the image before this one is its old row
+    paired = np.concatenate([[False], first])[last]  # the previous image is the old row
     before = _take(row, np.where(old, last, last - 1), old | paired)
     after = _take(row, last, kind[last] >= Image.UPDATED)
     kept = images if len(last) == len(images) else images.take(pa.array(last))
     arrays = [
-        pc.take(_NAMES, kept.column("_image")),
+        pc.take(_OP_NAMES, kept.column("_image")),
         lsn_text(kept.column("_lsn")),
         *(kept.column(name) for name in ("_ordinal", "_xid", "_committed_at")),
         _column_names(kept.column("_unchanged"), [field.name for field in columns]),
@@ -83,13 +82,13 @@ def changes(images: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=changes_schema(pa.schema(list(columns))))
 
 
-def _take(row: pa.StructArray, index: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]) -> pa.Array:
-    """Take rows, null where none is there; all or none of them, the usual case, cost nothing."""
-    if not there.any():
+def _take(row: pa.StructArray, index: npt.NDArray[np.int64], exists: npt.NDArray[np.bool_]) -> pa.Array:
+    """Take rows, with null where `exists` is false; the common cases, all or none, copy nothing."""
+    if not exists.any():
         return pa.nulls(len(index), row.type)
-    if len(index) == len(row) and there.all():  # then they are all rows, in order
+    if len(index) == len(row) and exists.all():  # `index` is then all rows, in order
         return row
-    return row.take(pa.array(index, mask=~there))
+    return row.take(pa.array(index, mask=~exists))
 
 
 def _column_names(unchanged: pa.Array, names: list[str]) -> pa.Array:
@@ -99,7 +98,7 @@ def _column_names(unchanged: pa.Array, names: list[str]) -> pa.Array:
     return pa.ListArray.from_arrays(unchanged.offsets, values, mask=unchanged.is_null())
 
 
-_OWN = [
+_ADDED = [
     pa.field("_diff", pa.int32(), nullable=False),
     pa.field("_lsn", pa.string(), nullable=False),
     pa.field("_ordinal", pa.int64()),
@@ -108,21 +107,21 @@ _OWN = [
 ]
 
 
-OWN_COLUMNS = frozenset(field.name for field in _OWN)
-"""The columns that stand beside those of a row."""
+OWN_COLUMNS = frozenset(field.name for field in _ADDED)
+"""The columns that Penstock adds to those of a row."""
 
 
 def updates_schema(columns: pa.Schema) -> pa.Schema:
-    """Return the schema of `updates`: the row's columns, then how many more of it there are, and of which change."""
-    taken = OWN_COLUMNS & {name.lower() for name in columns.names}
-    if taken:
-        message = f"as updates, the columns of a row stand beside ours, and it has a column {min(taken)!r} of its own"
-        raise UsageError(message, "Read it with rows=changes, or exclude that column from the source.")
-    return pa.schema([*columns, *_OWN])
+    """Return the schema of `updates`: the row's columns, the difference, and the change that it comes from."""
+    reserved = OWN_COLUMNS & {name.lower() for name in columns.names}
+    if reserved:
+        message = f"rows=updates adds a column {min(reserved)!r}, but the table already has a column of this name"
+        raise UsageError(message, "Use rows=changes, or exclude that column from the source.")
+    return pa.schema([*columns, *_ADDED])
 
 
 def updates(images: pa.RecordBatch, table: TableName) -> pa.RecordBatch:
-    """Return one row per image, in order; refuse images of `table` that do not hold what went."""
+    """Return one row per image, in order; raise `DefiniteError` if images of `table` lack the removed rows."""
     columns = pa.schema(list(images.schema.field("row").type))
     diff = np.where(images.column("_image").to_numpy() >= Image.UPDATED, 1, -1).astype(np.int32)
     arrays = [
@@ -135,20 +134,20 @@ def updates(images: pa.RecordBatch, table: TableName) -> pa.RecordBatch:
 
 
 def whole_rows(images: pa.RecordBatch, table: TableName) -> list[pa.Array]:
-    """Return the columns of all images, whole; refuse images of `table` that are not.
+    """Return the columns of all images, complete; raise `DefiniteError` if images of `table` are not whole rows.
 
-    A value that was left out is that of the image before, which is the old row.
+    An omitted value is that of the preceding image, which is the old row.
     """
-    _refuse_what_cannot_be_told(images.column("_image").to_numpy(), table)
+    _reject_partial_rows(images.column("_image").to_numpy(), table)
     columns = images.column("row").flatten()
     unchanged = images.column("_unchanged")
     if unchanged.null_count == len(unchanged):
         return list(columns)
-    rows, left_out = pc.list_parent_indices(unchanged).to_numpy(), unchanged.flatten().to_numpy()
-    return [_from_the_row_before(values, rows[left_out == index]) for index, values in enumerate(columns)]
+    rows, omitted = pc.list_parent_indices(unchanged).to_numpy(), unchanged.flatten().to_numpy()
+    return [_fill_from_previous_row(values, rows[omitted == index]) for index, values in enumerate(columns)]
 
 
-def _from_the_row_before(values: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Array:
+def _fill_from_previous_row(values: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Array:
     if not len(rows):
         return values
     source = np.arange(len(values))
@@ -156,18 +155,18 @@ def _from_the_row_before(values: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Ar
     return values.take(pa.array(source))
 
 
-def _refuse_what_cannot_be_told(kind: npt.NDArray[np.int8], table: TableName) -> None:
+def _reject_partial_rows(kind: npt.NDArray[np.int8], table: TableName) -> None:
     if (kind == Image.TRUNCATE).any():
-        message = f"{table} was truncated: as updates, each row that went would have to be told"
-        raise DefiniteError(message, "Read it with rows=changes, which tells a truncate as one change.")
+        message = f"{table} was truncated: rows=updates requires every removed row, which a TRUNCATE does not provide"
+        raise DefiniteError(message, "Use rows=changes, which returns a TRUNCATE as one change.")
     updated = kind == Image.UPDATED
-    alone = updated & np.concatenate([[True], kind[:-1] != Image.BEFORE])[: len(kind)]
-    if alone.any() or np.isin(kind, (Image.BEFORE_KEY, Image.DELETED_KEY)).any():
-        message = f"changes of {table} do not hold the whole old row: as updates, it would have to be told that it went"
+    unpaired = updated & np.concatenate([[True], kind[:-1] != Image.BEFORE])[: len(kind)]
+    if unpaired.any() or np.isin(kind, (Image.BEFORE_KEY, Image.DELETED_KEY)).any():
+        message = f"changes of {table} do not contain the whole old row, which rows=updates requires"
         name = f"{_quoted(table.schema)}.{_quoted(table.name)}"
         hint = (
-            f"Of a table of Postgres, run upstream: ALTER TABLE {name} REPLICA IDENTITY FULL; then start the query "
-            "again from a later position, with a new checkpoint. Or read it with rows=changes."
+            f"For a Postgres table, run upstream: ALTER TABLE {name} REPLICA IDENTITY FULL; then restart the query "
+            "from a later position with a new checkpoint. Or use rows=changes."
         )
         raise DefiniteError(message, hint)
 
@@ -181,13 +180,13 @@ _SHIFTS = np.arange(28, -4, -4, dtype=np.int64)
 
 
 def lsn_text(lsn: pa.Array) -> pa.Array:
-    """Write LSNs as text; rows of one transaction share one, so each is written once."""
+    """Format LSNs as text; rows of a transaction share an LSN, so each distinct LSN is formatted once."""
     encoded = lsn.dictionary_encode()
-    return pc.take(_written(encoded.dictionary.to_numpy()), encoded.indices)
+    return pc.take(_formatted(encoded.dictionary.to_numpy()), encoded.indices)
 
 
-def _written(lsns: np.ndarray) -> pa.StringArray:
-    """Write both halves in hexadecimal, without leading zeros, and a slash between them."""
+def _formatted(lsns: np.ndarray) -> pa.StringArray:
+    """Write both halves in hexadecimal without leading zeros, separated by a slash."""
     high, high_kept = _hexadecimal(lsns >> 32)
     low, low_kept = _hexadecimal(lsns & 0xFFFFFFFF)
     slash = np.full((len(lsns), 1), ord("/"), np.uint8)
@@ -198,7 +197,7 @@ def _written(lsns: np.ndarray) -> pa.StringArray:
 
 
 def _hexadecimal(halves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return eight digits for each, and which of them to keep: from the first that is not zero, and the last."""
+    """Return eight digits per number, and a mask of those to keep: from the first non-zero digit, at least the last."""
     digits = (halves[:, None] >> _SHIFTS) & 0xF
     kept = np.logical_or.accumulate(digits != 0, axis=1)
     kept[:, -1] = True

@@ -1,1 +1,1 @@
-"""."""
+"""The ``penstock`` command: one module per subcommand."""

@@ -28,7 +28,7 @@ from penstock.cli.options import (
     TextOption,
     source_options,
 )
-from penstock.cli.starting import waiting
+from penstock.cli.spark_session import waiting
 from penstock.engine.check import CheckFinding, CheckReport
 from penstock.home import check_target
 
@@ -38,7 +38,7 @@ _COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
 def check(
-    target: Annotated[str, typer.Argument(help="postgresql://… of a database, or the name of a source.")],
+    target: Annotated[str, typer.Argument(help="The URL of a database (postgresql://…), or the name of a source.")],
     home: HomeOption = Path(".penstock"),
     password: PasswordOption = None,
     schema: SchemaOption = None,
@@ -53,16 +53,16 @@ def check(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Look whether a database can be captured, or whether a source can go on; change nothing.
+    """Check whether a database can be captured, or whether a source can resume, without changing anything.
 
-    Every finding names what mends it. Exit code 1: capture could not start.
+    Each finding comes with a hint, and with the SQL that fixes it where possible. Exit code 1: capture cannot start.
 
     Example: penstock check postgresql://penstock@db.example.com/shop
     """
     options = source_options(
         *(password, schema, table, exclude_column, text_column, publication, slot, rules, partitions, failover)
     )
-    with waiting("looking at the database"):
+    with waiting("checking the database"):
         report = check_target(home, target, **options)
     if as_json:
         typer.echo(json.dumps(report.as_json(), indent=2))
@@ -73,7 +73,7 @@ def check(
 
 
 def draw(console: Console, report: CheckReport) -> None:
-    """Print a report for a terminal."""
+    """Print a report to a terminal."""
     for finding in report.findings:
         console.print(_finding(finding))
     capturable = sum(table.capturable for table in report.tables)

@@ -15,16 +15,16 @@ __all__ = ["drop"]
 
 
 def drop(
-    source: Annotated[str, typer.Argument(help="The source's name.")],
+    source: Annotated[str, typer.Argument(help="The name of the source.")],
     home: HomeOption = Path(".penstock"),
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also when Postgres cannot be reached, or another home may use what is there."),
+        typer.Option("--force", help="Drop it even if Postgres is unreachable, or another home may use its objects."),
     ] = False,
-    keep_tables: Annotated[bool, typer.Option("--keep-tables", help="Leave its tables in the lake.")] = False,
+    keep_tables: Annotated[bool, typer.Option("--keep-tables", help="Keep its tables in the lake.")] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Remove a source and what it made, also upstream: slot, publication, log, tables.
+    """Remove a source with its slot, publication, change log and tables.
 
     Example: penstock drop shop
     """
@@ -33,6 +33,6 @@ def drop(
     left = opened.drop(source, force=force, keep_tables=keep_tables)
     typer.echo(f"dropped {source}")
     for thing in kept:
-        typer.echo(f"left in Postgres, because it is yours: {thing}")
+        typer.echo(f"kept in Postgres, not created by Penstock: {thing}")
     for line in leftovers(opened.status(), left):
         typer.echo(line)

@@ -1,7 +1,7 @@
-"""Ctrl-C: the first asks for a clean stop, the second ends the process at once.
+"""Handling of Ctrl-C: the first one requests a clean stop, the second one ends the process immediately.
 
-An exception in the middle of a call into the JVM would leave that connection unusable for the clean stop that follows,
-so the first one only raises a flag. Whatever we have started ends with this process, however that ends: capture and
+An exception in the middle of a JVM call would leave that connection unusable for the clean stop that follows.
+Therefore the first signal only sets a flag. All child processes end with this process, however it ends: capture and
 the JVM when their standard input closes, the embedded Postgres by its guard.
 """
 
@@ -19,7 +19,7 @@ _INTERRUPTED = 130
 
 
 class Interrupt:
-    """Tells whether the user asked to stop, inside its ``with`` block."""
+    """Catches SIGINT and SIGTERM inside its ``with`` block, and records that the user requested a stop."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
@@ -38,11 +38,11 @@ class Interrupt:
 
     @property
     def asked(self) -> bool:
-        """Whether to stop."""
+        """Whether a stop was requested."""
         return self._asked.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep, but not longer than until the user asks to stop; say whether that is so."""
+        """Sleep until the timeout or until a stop is requested; return whether one was."""
         return self._asked.wait(seconds)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""``penstock``: the command line. Errors say what happened, where, and what to do; exit codes are documented."""
+"""The ``penstock`` command. Errors are printed as a message and a hint; each error class has an exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.cli.sql import sql
 from penstock.cli.status import status
 from penstock.cli.tail import tail
 from penstock.cli.verify import verify
-from penstock.engine.error_policy import in_our_words
+from penstock.engine.error_policy import as_penstock_error
 from penstock.errors import DefiniteError, PenstockError
 
 __all__ = ["app", "main"]
@@ -28,7 +28,8 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     name="penstock",
     help="Postgres tables in Apache Spark, live and transaction-consistent.",
-    epilog="Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 3 a definite error, 4 gave up on a transient one.",
+    epilog="Exit codes: 0 success, 1 a check or verification failed, 2 invalid usage, 3 permanent error, "
+    "4 transient error that persisted.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -37,8 +38,8 @@ for command in (demo, run, check, sql, status, tail, verify, repair, drop):
     app.command()(command)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"penstock {importlib.metadata.version('penstock')}")
         raise typer.Exit
 
@@ -53,7 +54,7 @@ def _common(
 
 
 def main() -> None:
-    """Run a command; no traceback without ``--debug``."""
+    """Run a command; print a traceback only with ``--debug``."""
     try:
         app()
     except KeyboardInterrupt:
@@ -61,28 +62,30 @@ def main() -> None:
     except Exception as error:
         if "--debug" in sys.argv:
             traceback.print_exception(error)
-        known = _known(error)
-        _show(known)
+        known = _as_penstock_error(error)
+        _print_error(known)
         sys.exit(known.exit_code)
 
 
-def _known(error: Exception) -> PenstockError:
-    """Put into our words what nobody below did."""
-    ours = in_our_words(error)
+def _as_penstock_error(error: Exception) -> PenstockError:
+    """Return any exception as a Penstock error."""
+    ours = as_penstock_error(error)
     if ours is not None:
         return ours
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
-        return DefiniteError(f"{where}{error.strerror}", "Check that it is there, may be used, and has space left.")
-    said = " ".join(str(error).split())[:300]
+        return DefiniteError(
+            f"{where}{error.strerror}", "Check that it exists, its permissions, and the free disk space."
+        )
+    text = " ".join(str(error).split())[:300]
     return DefiniteError(
-        f"unexpected {type(error).__name__}: {said}",
-        "This is a defect in Penstock: please report it, with what --debug shows.",
+        f"unexpected {type(error).__name__}: {text}",
+        "This is a defect in Penstock. Report it with the output of --debug.",
     )
 
 
-def _show(error: PenstockError) -> None:
+def _print_error(error: PenstockError) -> None:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"[bold red]error[/]  {escape(error.message)}")
+    console.print(f"[bold red]error:[/] {escape(error.message)}")
     if error.hint:
-        console.print(f"[bold]to do[/]  {escape(error.hint)}")
+        console.print(f"[bold]hint:[/] {escape(error.hint)}")

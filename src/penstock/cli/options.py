@@ -31,83 +31,89 @@ __all__ = [
     "source_options",
 ]
 
-HomeOption = Annotated[
-    Path, typer.Option("--home", envvar="PENSTOCK_HOME", help="The folder in which everything local lives.")
-]
+HomeOption = Annotated[Path, typer.Option("--home", envvar="PENSTOCK_HOME", help="The folder with all local data.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 class RulesChoice(enum.StrEnum):
-    """What a publication may look like."""
+    """The requirements for the publication."""
 
     OPEN = "open"
     STRICT = "strict"
 
 
 class SnapshotChoice(enum.StrEnum):
-    """How tables are copied first."""
+    """The method of the initial snapshot."""
 
     PARALLEL = "parallel"
     CHUNKED = "chunked"
 
 
 class PartitionsChoice(enum.StrEnum):
-    """As what partitioned tables are captured."""
+    """The tables as which a partitioned table is captured."""
 
     LEAVES = "leaves"
     ROOT = "root"
 
 
-# -- what to capture of a database, and how: the fields of a Postgres source ----------------------------------------
+# -- the fields of a Postgres source ---------------------------------------------------------------------------------
 
 PasswordOption = Annotated[
     str | None,
-    typer.Option("--password", help="Where the password is: env:NAME or file:PATH. Never the password itself."),
+    typer.Option("--password", help="A reference to the password: env:NAME or file:PATH. Never the password itself."),
 ]
 SchemaOption = Annotated[
-    list[str] | None, typer.Option("--schema", help="All tables of this schema; may be given again.")
+    list[str] | None, typer.Option("--schema", help="Capture all tables of this schema. Can be repeated.")
 ]
 TableOption = Annotated[
     list[str] | None,
-    typer.Option("--table", help="This table, as schema.table or 'schema.table AS name'; may be given again."),
+    typer.Option("--table", help="Capture this table: schema.table or 'schema.table AS name'. Can be repeated."),
 ]
 ExcludeOption = Annotated[
     list[str] | None,
-    typer.Option("--exclude-column", help="Leave out schema.table.column; may be given again."),
+    typer.Option("--exclude-column", help="Exclude schema.table.column. Can be repeated."),
 ]
 TextOption = Annotated[
     list[str] | None,
-    typer.Option("--text-column", help="Keep schema.table.column as its text; may be given again."),
+    typer.Option("--text-column", help="Capture schema.table.column as text. Can be repeated."),
 ]
 PublicationOption = Annotated[
     str | None,
-    typer.Option("--publication", help="Read this publication of yours, which is never changed, not one of ours."),
+    typer.Option(
+        "--publication", help="Use this existing publication, which is never changed, instead of creating one."
+    ),
 ]
 SlotOption = Annotated[
     str | None,
-    typer.Option("--slot", help="Read this slot of yours, not one of ours. Needs --publication, made before it."),
+    typer.Option(
+        "--slot", help="Use this existing slot. Requires --publication; create the publication before the slot."
+    ),
 ]
 RulesOption = Annotated[
-    RulesChoice, typer.Option("--rules", help="strict: a publication of exactly the captured tables, unfiltered.")
+    RulesChoice,
+    typer.Option("--rules", help="strict: require a publication of exactly the captured tables, unfiltered."),
 ]
 PartitionsOption = Annotated[
-    PartitionsChoice, typer.Option("--partitions", help="Capture partitions as tables, or all as their root.")
+    PartitionsChoice,
+    typer.Option("--partitions", help="Capture each partition as a table, or all of them as their root table."),
 ]
 LogOption = Annotated[
     str | None,
-    typer.Option("--log", help="Where the change log is: kafka://broker:9092. Without, it is a file in the home."),
+    typer.Option("--log", help="Location of the change log: kafka://broker:9092. Default: a file in the home."),
 ]
 HistoryOption = Annotated[
     str | None,
-    typer.Option("--retain-history", help="How long history is kept beyond what readers need, like '3 days'; 1 day."),
+    typer.Option(
+        "--retain-history", help="Retain history this long, beyond what readers need, like '3 days'. Default: 1 day."
+    ),
 ]
 SnapshotOption = Annotated[
     SnapshotChoice,
-    typer.Option("--snapshot", help="chunked: copy by ranges of the key; goes on after a crash. For huge tables."),
+    typer.Option("--snapshot", help="chunked: copy in key ranges and resume after a crash. For very large tables."),
 ]
 FailoverOption = Annotated[
-    bool, typer.Option("--failover", help="Keep the slot on standbys, too (Postgres 17 or newer).")
+    bool, typer.Option("--failover", help="Synchronize the slot to standbys (Postgres 17 or later).")
 ]
 
 
@@ -126,7 +132,7 @@ def source_options(
     retain_history: str | None = None,
     snapshot: SnapshotChoice = SnapshotChoice.PARALLEL,
 ) -> dict[str, Any]:
-    """Return what was given as fields of a source: a publication or slot that is named is the user's own."""
+    """Return the given options as fields of a source; a publication or slot that is named belongs to the user."""
     given: dict[str, Any] = {
         "password": password,
         "schemas": tuple(schemas or ()) or None,

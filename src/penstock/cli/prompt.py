@@ -1,7 +1,6 @@
-"""The prompt of ``penstock sql``: lines become statements, with history, completion, and short commands.
+"""The interactive prompt of ``penstock sql``, with history, completion, and backslash commands.
 
-A statement may go over several lines, and ends with a semicolon at the end of one. What begins with a backslash is a
-short command, and ends with its line.
+A statement may span several lines, and ends with a semicolon at the end of a line. A backslash command is one line.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ __all__ = ["Prompt", "expanded"]
 _FIRST, _NEXT = "penstock> ", "      ... "
 _HISTORY_LINES = 2_000
 _HELP = """\
-\\s              the sources: SHOW SOURCES
-\\d              all tables: SHOW TABLES
-\\d source       the tables of a source: SHOW TABLES FROM source
-\\d source.table the columns of a table
-\\e              what is wrong: SHOW ERRORS
-\\c source       the statement that makes a source: SHOW CREATE SOURCES source
-\\?              this list
-\\q              leave, as Ctrl-D does
-Statements end with a semicolon; Tab completes words and names."""
+\\s              list sources: SHOW SOURCES
+\\d              list all tables: SHOW TABLES
+\\d source       list the tables of a source: SHOW TABLES FROM source
+\\d source.table describe a table
+\\e              list errors: SHOW ERRORS
+\\c source       show the statement that creates a source: SHOW CREATE SOURCES source
+\\?              show this help
+\\q              quit (or Ctrl-D)
+End statements with a semicolon. Tab completes keywords and names."""
 _SECRET = re.compile(r"password|secret|token", re.IGNORECASE)
-"""Lines that mention one are not kept: somebody may have typed it."""
+"""Lines that match are not stored in the history: they may contain a secret."""
 _LEAVE, _SHOW_HELP = "\\q", "\\?"
 
 
@@ -40,13 +39,13 @@ class Prompt:
     """Reads statements and hands each to `answer`, until the end of input."""
 
     def __init__(self, answer: Callable[[str], None], complete: Callable[[str], Sequence[str]]) -> None:
-        """`complete` gives what the word at the end of a text could become."""
+        """`complete` returns the completions of the word at the end of a text."""
         self._answer = answer
         self._complete = complete
         self._lines: list[str] = []
 
     def run(self) -> None:
-        """Read and answer; what goes wrong is told, and the next one is read."""
+        """Read and execute statements; print an error and continue if one fails."""
         history = _history_file()
         with suppress(OSError):
             readline.read_history_file(history)
@@ -54,7 +53,7 @@ class Prompt:
         readline.set_completer(self._candidate)
         readline.set_completer_delims(" \t\n(),='.")
         readline.parse_and_bind("tab: complete")
-        sys.stderr.write("Spark SQL over live tables, and our statements; each ends with ;  \\? helps, \\q leaves.\n")
+        sys.stderr.write("Spark SQL and Penstock statements; end each with a semicolon. \\? for help, \\q to quit.\n")
         try:
             while self._read_line():
                 pass
@@ -103,7 +102,7 @@ class Prompt:
 
 
 def expanded(short: str) -> str:
-    """Return the statement that a short command stands for."""
+    """Return the statement of a backslash command."""
     command, _, about = short.strip().partition(" ")
     about = about.strip().rstrip(";")
     statements = {
@@ -113,14 +112,14 @@ def expanded(short: str) -> str:
         "\\c": f"SHOW CREATE SOURCES {about}",
     }
     if command not in statements:
-        message = f"there is no short command {command}"
-        raise UsageError(message, f"{nearest(command, statements)} \\? lists them.".strip())
+        message = f"invalid command {command}"
+        raise UsageError(message, f"{nearest(command, statements)} Try \\? for help.".strip())
     if command == "\\d" and "." in about:
         return f"DESCRIBE {about}"
     return statements[command]
 
 
 def _history_file() -> Path:
-    """Return where the lines typed before are kept."""
+    """Return the path of the history file."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "penstock" / "history"

@@ -9,47 +9,51 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli.options import DebugOption, HomeOption
-from penstock.cli.starting import spark_when_needed, waiting
+from penstock.cli.spark_session import spark_when_needed, waiting
 from penstock.errors import UsageError
 from penstock.home import open_existing
-from penstock.sql.answer import repaired
+from penstock.sql.answer import repair_summary
 
 __all__ = ["repair"]
 
 
 def repair(
-    source: Annotated[str, typer.Argument(help="The source's name.")],
+    source: Annotated[str, typer.Argument(help="The name of the source.")],
     table: Annotated[str, typer.Argument(help="One of its tables, as schema.table.")],
     keys: Annotated[
-        str | None, typer.Option("--keys", help='Rows by their keys, as JSON: [1, 2] or [{"a": 1, "b": "x"}].')
+        str | None,
+        typer.Option("--keys", help='Repair the rows with these keys, as JSON: [1, 2] or [{"a": 1, "b": "x"}].'),
     ] = None,
     where: Annotated[
-        str | None, typer.Option("--where", help="Rows by a condition, in SQL that both Postgres and Spark take.")
+        str | None,
+        typer.Option(
+            "--where", help="Repair the rows that match a condition, in SQL valid in both Postgres and Spark."
+        ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All rows.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Repair all rows.")] = False,
     home: HomeOption = Path(".penstock"),
     debug: DebugOption = False,
 ) -> None:
-    """Read rows of a live table anew upstream and put them right, beside the running stream.
+    """Read rows of a live table again from Postgres and correct them, while capture continues.
 
-    Rows that are absent upstream go. Works beside `penstock run`, which then does it; where nobody runs the home, it
-    is run meanwhile. What was repaired, by whom and where in the stream, is kept: see SHOW REPAIRS.
+    Rows deleted upstream are removed. If `penstock run` is active, it does the repair; otherwise this command captures
+    until the repair is done. SHOW REPAIRS lists all repairs, with their user and positions.
 
     Example: penstock repair shop public.orders --keys '[17, 18]'
     """
     opened = open_existing(home)
-    chosen = None if keys is None else _read(keys)
-    asked = opened.ask_repair(source, table, keys=chosen, where=where, everything=everything)
+    chosen = None if keys is None else _parse_keys(keys)
+    request = opened.request_repair(source, table, keys=chosen, where=where, everything=everything)
     with spark_when_needed() as spark, waiting(f"repairing {table}") as progress:
-        done = opened.wait_for_repair(asked, None if opened.is_run() else spark(), progress)
-    typer.echo(repaired(done))
+        done = opened.wait_for_repair(request, None if opened.is_running() else spark(), progress)
+    typer.echo(repair_summary(done))
 
 
-def _read(text: str) -> list[Any]:
-    """Read keys; one that is given alone is a list of one."""
+def _parse_keys(text: str) -> list[Any]:
+    """Parse keys; a single key becomes a list of one."""
     try:
         found = json.loads(text)
     except ValueError as error:
-        message = f"--keys is not JSON: {error}"
-        raise UsageError(message, "Write it like --keys '[1, 2]'.") from None
+        message = f"invalid JSON in --keys: {error}"
+        raise UsageError(message, "For example: --keys '[1, 2]'") from None
     return found if isinstance(found, list) else [found]

@@ -1,4 +1,4 @@
-"""Rows on the terminal: as a table, as JSON lines, or as CSV."""
+"""Print rows as a table, as JSON lines, or as CSV."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["OutputFormat", "print_answer", "print_frame"]
 
 
 class OutputFormat(StrEnum):
-    """How rows are printed."""
+    """The output format of rows."""
 
     TABLE = "table"
     JSON = "json"
@@ -30,9 +30,9 @@ class OutputFormat(StrEnum):
 
 
 def print_answer(answer: Answer, output: OutputFormat) -> None:
-    """Print what a statement of ours gave back."""
-    if answer.told:
-        typer.echo(answer.told)
+    """Print the result of a Penstock statement."""
+    if answer.message:
+        typer.echo(answer.message)
     elif output is OutputFormat.JSON:
         for row in answer.rows:
             typer.echo(json.dumps(dict(zip(answer.columns, row, strict=True))))
@@ -43,7 +43,7 @@ def print_answer(answer: Answer, output: OutputFormat) -> None:
 
 
 def print_frame(rows: DataFrame, output: OutputFormat) -> None:
-    """Print the rows of a query as they come."""
+    """Print the rows of a query as they arrive."""
     names = rows.columns
     if output is OutputFormat.TABLE:
         _print_table(names, rows.toLocalIterator())

@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from penstock.cli.copying import show_copy
 from penstock.cli.interrupt import Interrupt
 from penstock.cli.options import (
     DebugOption,
@@ -34,13 +33,14 @@ from penstock.cli.options import (
     source_options,
 )
 from penstock.cli.script import read_script
-from penstock.cli.starting import start_spark, stop_spark, waiting
+from penstock.cli.snapshot_progress import show_copy
+from penstock.cli.spark_session import start_spark, stop_spark, waiting
 from penstock.cli.status import render
 from penstock.errors import PenstockError, UsageError
 from penstock.home import URL_SCHEMES, Home, open_home
 
 if TYPE_CHECKING:
-    from penstock.engine.runner import Running
+    from penstock.engine.runner import HomeRunner
 
 __all__ = ["run"]
 
@@ -48,10 +48,12 @@ __all__ = ["run"]
 def run(
     target: Annotated[
         list[str] | None,
-        typer.Argument(help="postgresql://… of a database to capture; of several, as shards; or a file of statements."),
+        typer.Argument(help="The URL of a database (postgresql://…), the URLs of several shards, or an SQL file."),
     ] = None,
     home: HomeOption = Path(".penstock"),
-    name: Annotated[str | None, typer.Option("--name", help="The source's name; else the database's.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="The name of the source. Default: that of the database.")
+    ] = None,
     password: PasswordOption = None,
     schema: SchemaOption = None,
     table: TableOption = None,
@@ -67,14 +69,14 @@ def run(
     snapshot: SnapshotOption = SnapshotChoice.PARALLEL,
     debug: DebugOption = False,
 ) -> None:
-    """Capture the tables of a database, and run every source of the home, until Ctrl-C.
+    """Capture the tables of a database, and run all sources of the home, until Ctrl-C.
 
-    All tables, unless --schema or --table name some. A file of CREATE SOURCES statements describes what the home shall
-    have: what it has not yet is made. Stops cleanly and resumes exactly where it was. The password
-    comes from PGPASSWORD, ~/.pgpass, or from where --password says.
+    Captures all tables, unless --schema or --table select some. An SQL file with CREATE SOURCES statements describes
+    the sources of the home: missing ones are created. Stops cleanly, and resumes exactly where it stopped. The password
+    comes from PGPASSWORD, from ~/.pgpass, or from the reference in --password.
 
-    Several databases with the same tables are shards of one source, which --name names: its tables have the column
-    penstock_shard.
+    Several databases with the same tables are the shards of one source, named by --name. Its tables have the additional
+    column penstock_shard.
 
     Example: penstock run postgresql://penstock@db.example.com/shop
 
@@ -94,15 +96,15 @@ def run(
     elif target:
         _capture(console, opened, target, name, options)
     elif options:
-        message = "options of a source without a database"
-        raise UsageError(message, "Name it: penstock run postgresql://user@host/database")
+        message = "source options require a database URL"
+        raise UsageError(message, "For example: penstock run postgresql://user@host/database")
     _require_sources(console, opened, left)
     with Interrupt() as interrupt:
         spark = start_spark()
         try:
-            with opened.run(spark, _say(console)) as running:
+            with opened.run(spark, _printer(console)) as running:
                 show_copy(console, opened, running, interrupt)
-                _show(console, opened, running, interrupt)
+                _show_status(console, opened, running, interrupt)
                 with waiting("stopping"):
                     running.stop()
         finally:
@@ -110,12 +112,12 @@ def run(
 
 
 def _require_sources(console: Console, home: Home, left: list[PenstockError]) -> None:
-    """Go on with what can run; say what has to wait."""
+    """Raise an error if no source can run; print the errors of the sources that cannot."""
     if not home.runnable():
         if left:
             raise left[0]
         message = "this home has no sources"
-        raise UsageError(message, "Name a database: penstock run postgresql://user@host/database")
+        raise UsageError(message, "Create one: penstock run postgresql://user@host/database")
     for error in left:
         console.print(str(error), style="yellow", highlight=False, markup=False)
 
@@ -125,41 +127,41 @@ def _is_file(target: str) -> bool:
 
 
 def _make_missing(console: Console, home: Home, target: list[str], name: str | None, options: dict[str, Any]) -> None:
-    """Make what a file of statements describes and the home has not."""
+    """Create the sources that an SQL file describes and the home does not have."""
     if options or name:
-        message = "options of a source beside a file, which has them in its statements"
-        raise UsageError(message, "Write them there: CREATE SOURCES … WITH (option = value);")
+        message = "source options cannot be combined with an SQL file"
+        raise UsageError(message, "Set them in the file: CREATE SOURCES … WITH (option = value);")
     if len(target) > 1:
-        message = "a file of statements, and more"
-        raise UsageError(message, "Name one file.")
-    with waiting("looking at the sources"):
-        made = home.make_missing(read_script(Path(target[0])))
+        message = "expected exactly one SQL file"
+        raise UsageError(message, "Run penstock with one file, like: penstock run sources.sql")
+    with waiting("creating missing sources"):
+        made = home.create_missing(read_script(Path(target[0])))
     for each in made:
-        console.print(f"created source {each}: `penstock drop {each}` removes it again, also upstream")
+        console.print(f"created source {each}: `penstock drop {each}` removes it and its upstream objects")
 
 
 def _capture(console: Console, home: Home, target: list[str], name: str | None, options: dict[str, Any]) -> None:
-    """Make the source, unless the home captures this database, or these, already."""
+    """Create the source, unless the home already captures this database or these shards."""
     for url in target:
         if not url.startswith(URL_SCHEMES):
-            message = f"{'this' if '@' in url else url} is not the URL of a database"  # a password may be in it
-            raise UsageError(message, "Name one as postgresql://user@host:5432/database, or a file: sources.sql.")
+            message = f"invalid database URL{'' if '@' in url else f': {url}'}"  # it may contain a password
+            raise UsageError(message, "Use postgresql://user@host:5432/database, or an SQL file like sources.sql.")
     existing = home.captures(target, **options)
     if existing is not None and name not in (None, existing):
-        message = f"this home captures that database already, as source {existing}"
-        raise UsageError(message, f"Leave --name out, or drop it first: penstock drop {existing}")
+        message = f'this home already captures that database, as source "{existing}"'
+        raise UsageError(message, f"Omit --name, or drop the source first: penstock drop {existing}")
     if existing is None:
-        with waiting("looking at the database"):
+        with waiting("creating the source"):
             made = home.create(target, name, **options)
-        console.print(f"created source {made}: `penstock drop {made}` removes it again, also upstream")
+        console.print(f"created source {made}: `penstock drop {made}` removes it and its upstream objects")
 
 
-def _say(console: Console) -> Callable[[str], None]:
+def _printer(console: Console) -> Callable[[str], None]:
     return lambda text: console.print(text, highlight=False, markup=False)
 
 
-def _show(console: Console, home: Home, running: Running, interrupt: Interrupt) -> None:
-    """Show the state once a second, until Ctrl-C or until a source stops for good."""
+def _show_status(console: Console, home: Home, running: HomeRunner, interrupt: Interrupt) -> None:
+    """Show the status once a second, until Ctrl-C or until a source fails permanently."""
     with Live(console=console, auto_refresh=False, transient=True) as view:
         while not interrupt.wait(1.0):
             running.check()

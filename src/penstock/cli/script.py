@@ -1,4 +1,4 @@
-"""Files of statements."""
+"""SQL files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["read_script"]
 
 
 def read_script(file: Path) -> str:
-    """Read a file of statements."""
+    """Return the text of an SQL file."""
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        message = f"the file {file} cannot be read: {error}"
-        raise UsageError(message, "Name a text file with statements in it.") from error
+        message = f"could not read file {file}: {error}"
+        raise UsageError(message, "Check the path. The file must be UTF-8 text with SQL statements.") from error

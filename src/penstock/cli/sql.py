@@ -17,7 +17,7 @@ from penstock.cli.options import DebugOption, HomeOption
 from penstock.cli.prompt import Prompt
 from penstock.cli.rows import OutputFormat, print_answer, print_frame
 from penstock.cli.script import read_script
-from penstock.cli.starting import spark_when_needed
+from penstock.cli.spark_session import spark_when_needed
 from penstock.errors import DefiniteError, UsageError
 from penstock.home import Home, open_to_run
 from penstock.positions import Lsn, parse_as_of
@@ -30,24 +30,30 @@ _CAUSE = re.compile(r"^Caused by: [\w.$]+: (.*)$", re.MULTILINE)
 
 
 def sql(
-    query: Annotated[str | None, typer.Argument(help="Statements, divided by ; — without any, a prompt.")] = None,
+    query: Annotated[
+        str | None, typer.Argument(help="Statements, separated by semicolons. Default: an interactive prompt.")
+    ] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the statements from a file.")] = None,
-    output: Annotated[OutputFormat, typer.Option("--format", help="How to print rows.")] = OutputFormat.TABLE,
+    output: Annotated[OutputFormat, typer.Option("--format", help="Output format of rows.")] = OutputFormat.TABLE,
     as_of: Annotated[
         str | None,
-        typer.Option("--as-of", metavar="LSN|TIMESTAMP", help="Read all tables as they were; AS OF in a query wins."),
+        typer.Option(
+            "--as-of",
+            metavar="LSN|TIMESTAMP",
+            help="Read all tables as of this position or time. AS OF in a query overrides it.",
+        ),
     ] = None,
     home: HomeOption = Path(".penstock"),
     debug: DebugOption = False,
 ) -> None:
-    """Run statements: Spark SQL over live tables, named source.table, and those that make, change and show sources.
+    """Execute statements: Spark SQL over live tables, named source.table, and Penstock's statements for sources.
 
-    CREATE SOURCES, EXPLAIN SOURCES, ALTER SOURCES and DROP SOURCES make, explain, change and remove them. SHOW SOURCES,
-    SHOW TABLES, SHOW ERRORS and SHOW CREATE SOURCES tell of them.
+    CREATE SOURCES, EXPLAIN SOURCES, ALTER SOURCES and DROP SOURCES create, explain, change and remove sources. SHOW
+    SOURCES, SHOW TABLES, SHOW ERRORS and SHOW CREATE SOURCES describe them.
 
-    VERIFY source.table compares live tables with Postgres, REPAIR source.table puts rows right.
+    VERIFY source.table compares live tables with Postgres; REPAIR source.table corrects their rows.
 
-    Behind a table, AS OF TIMESTAMP '2026-11-15T12:00:00Z' or AS OF LSN '16/B374D848' asks for it as it was then.
+    AS OF TIMESTAMP '2026-11-15T12:00:00Z' or AS OF LSN '16/B374D848' after the name of a table reads an earlier state.
 
     Example: penstock sql "SELECT status, count(*) FROM shop.orders GROUP BY status"
     """
@@ -68,7 +74,7 @@ def answer(
     output: OutputFormat,
     as_of: Lsn | datetime | None = None,
 ) -> None:
-    """Run statements one after the other, and print what each gives; the first that fails ends it."""
+    """Execute statements in order and print their results; stop at the first error."""
     try:
         for result in home.script(text, spark, as_of):
             if isinstance(result, Answer):
@@ -76,21 +82,21 @@ def answer(
             else:
                 print_frame(result, output)
     except (AnalysisException, ParseException) as error:
-        raise UsageError(_said(error), "Tables are named source.table; see them with: SHOW TABLES;") from error
-    except (PySparkException, Py4JJavaError) as error:  # the latter when it fails while rows are being fetched
-        message = f"the query failed: {_said(error)}"
-        raise DefiniteError(message, "Mend the query, or see with --debug where it failed.") from error
+        raise UsageError(_message(error), "Tables are named source.table. List them with SHOW TABLES;") from error
+    except (PySparkException, Py4JJavaError) as error:  # the latter is raised while rows are fetched
+        message = f"query failed: {_message(error)}"
+        raise DefiniteError(message, "Fix the query, or run it with --debug for a traceback.") from error
 
 
 def _text(query: str | None, file: Path | None) -> str | None:
-    """Return the statements to run; None asks for a prompt."""
+    """Return the statements to execute; None for a prompt."""
     if query is not None and file is not None:
-        message = "there are statements in an argument and in a file"
-        raise UsageError(message, "Give one of them.")
+        message = "statements in an argument cannot be combined with --file"
+        raise UsageError(message, "Use one of them.")
     return query if file is None else read_script(file)
 
 
-def _said(error: Exception) -> str:
-    """Leave out Spark's plan of the query, and the JVM's stack."""
+def _message(error: Exception) -> str:
+    """Return Spark's message without the query plan and the JVM's stack trace."""
     causes = _CAUSE.findall(str(error)) if isinstance(error, Py4JJavaError) else []
     return causes[-1] if causes else _PLAN.sub(r"\1", str(error).split("JVM stacktrace")[0].strip())

@@ -28,11 +28,11 @@ _COLORS = {"live": "green", "ready": "green", "pending": "yellow", "failed": "re
 def status(
     home: HomeOption = Path(".penstock"),
     as_json: JsonOption = False,
-    as_metrics: Annotated[bool, typer.Option("--metrics", help="Print metrics, as Prometheus reads them.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second.")] = False,
+    as_metrics: Annotated[bool, typer.Option("--metrics", help="Print metrics in the Prometheus text format.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Update the status every second.")] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show sources, tables, their state, frontiers, lag and errors.
+    """Show sources and tables with their states, positions, lag and errors.
 
     Example: penstock status --watch
     """
@@ -53,13 +53,13 @@ def status(
 
 
 def render(found: HomeStatus) -> RenderableType:
-    """Draw a status for a terminal."""
+    """Render a status for a terminal."""
     running = f"running, pid {found.running}" if found.running else "not running"
     parts: list[RenderableType] = [Text(f"home {found.home} ({running})")]
     if not found.sources:
         parts.append(Text("no sources yet; try: penstock run postgresql://user@host/database"))
     for source in found.sources:
-        parts += [_headline(source), _tables(source), *_copies(source), *_readers(source)]
+        parts += [_headline(source), _tables(source), *_snapshots(source), *_readers(source)]
         if source.error:
             parts.append(Text(with_hint(source.error, source.hint), style="red"))
         parts += [
@@ -67,57 +67,58 @@ def render(found: HomeStatus) -> RenderableType:
             for table in source.tables
             if table.error
         ]
-    parts += [_debt(debt) for debt in found.debts]
+    parts += [_cleanup(debt) for debt in found.debts]
     return Group(*parts)
 
 
-def _debt(debt: DebtStatus) -> Text:
+def _cleanup(debt: DebtStatus) -> Text:
     why = f" ({debt.error})" if debt.error else ""
     text = (
-        f"left upstream by {debt.source}, dropped by force, at {debt.at}{why}; tried again at each start, or run there:"
+        f"left upstream by {debt.source}, dropped with --force, at {debt.at}{why}; "
+        "removal is retried at each start, or run there:"
     )
     return Text("\n".join([text, *debt.statements]), style="yellow")
 
 
 def _headline(source: SourceStatus) -> Text:
     lag = "unknown" if source.lag_bytes is None else f"{source.lag_bytes:,} bytes"
-    current = source.latency_ms is not None and source.waiting is None  # that of long ago says nothing of now
+    current = source.latency_ms is not None and source.waiting is None  # an old latency is not shown
     latency = f", commit to readable {source.latency_ms:.0f} ms" if current else ""
     shard = f", shard {source.shard} of {source.part_of}," if source.part_of else ""
     text = Text.assemble((source.name, "bold"), f"{shard} from {source.kind} {source.at}: ", _state(source.state))
-    return text.append(f", durable {source.durable or 'nothing yet'}, lag {lag}{latency}")
+    return text.append(f", durable {source.durable or 'none'}, lag {lag}{latency}")
 
 
 def _tables(source: SourceStatus) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("table", "upstream", "state", "position"):
         table.add_column(name)
-    table.add_column("in the log only", justify="right")
+    table.add_column("unapplied", justify="right")
     for row in source.tables:
         cells = (escape(row.name), escape(row.upstream))
         table.add_row(*cells, _state(row.state), row.position or "", f"{row.behind:,}")
     return table
 
 
-def _copies(source: SourceStatus) -> list[Text]:
-    """Say what the source waits for; of tables that are being copied how far that is; and what others wait for."""
-    parts = [Text(f"waits: {source.waiting}", style="yellow")] if source.waiting else []
-    parts += [Text(f"valid from {source.valid_from} on", style="dim")] if source.valid_from else []
-    parts += [_copied(table) for table in source.tables if table.copied_rows is not None]
+def _snapshots(source: SourceStatus) -> list[Text]:
+    """Return what the source waits for, the progress of snapshots, and what pending snapshots wait for."""
+    parts = [Text(f"waiting: {source.waiting}", style="yellow")] if source.waiting else []
+    parts += [Text(f"valid from {source.valid_from}", style="dim")] if source.valid_from else []
+    parts += [_snapshot_progress(table) for table in source.tables if table.copied_rows is not None]
     waits = dict.fromkeys(table.waiting for table in source.tables if table.waiting)
-    return parts + [Text(f"the copy is {what}", style="yellow") for what in waits]
+    return parts + [Text(f"snapshot: {what}", style="yellow") for what in waits]
 
 
-def _copied(table: TableStatus) -> Text:
+def _snapshot_progress(table: TableStatus) -> Text:
     rows, size = table.copied_rows or 0, table.copied_bytes or 0
     text = f"{table.upstream}: copied {rows:,} of about {table.estimated_rows or 0:,} rows"
     return Text(f"{text}, {decimal(size)} of about {decimal(table.estimated_bytes or 0)}", style="yellow")
 
 
 def _readers(source: SourceStatus) -> list[Text]:
-    """Name those who hold history back and do not go away by themselves."""
+    """Return the retained history, and the registered readers that need it and do not expire."""
     names = [f"{reader.name} at {reader.position}" for reader in source.readers if reader.expires is None]
-    kept = f"history from {source.valid}" if source.valid else "no history yet"
+    kept = f"history from {source.valid}" if source.valid else "no history"
     return [Text(f"{kept}; needed by {', '.join(names)}" if names else kept, style="dim")]
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.options import DebugOption, HomeOption, JsonOption
-from penstock.cli.starting import spark_when_needed, waiting
+from penstock.cli.spark_session import spark_when_needed, waiting
 from penstock.engine.verify_report import VerifyRepair, VerifyReport, VerifyTable, verify_report
 from penstock.errors import DefiniteError, with_hint
 from penstock.home import Home, open_existing
@@ -26,38 +26,36 @@ if TYPE_CHECKING:
 
 __all__ = ["draw", "verify"]
 
-_SHOWN = 20
-_REPAIRED = 100_000
-"""No more keys of a table are put right at once."""
+_MAX_SHOWN = 20
+_MAX_REPAIRED = 100_000
+"""The maximum number of keys per table that one command repairs."""
 _COLORS = {"equal": "green", "different": "red", "not compared": "yellow"}
 
 
 def verify(
-    source: Annotated[str, typer.Argument(help="The source's name.")],
+    source: Annotated[str, typer.Argument(help="The name of the source.")],
     tables: Annotated[
-        list[str] | None, typer.Argument(help="Some of its tables, as schema.table; all, unless one is named.")
+        list[str] | None, typer.Argument(help="Tables of the source, as schema.table. Default: all.")
     ] = None,
     as_json: JsonOption = False,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Compare all rows, not hashes of them first; takes longer.")
-    ] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Compare all rows instead of hashes first. Slower.")] = False,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Put right what differs, beside the stream, and compare again.")
+        bool, typer.Option("--repair", help="Repair the rows that differ, while capture continues, and compare again.")
     ] = False,
     home: HomeOption = Path(".penstock"),
     debug: DebugOption = False,
 ) -> None:
     """Compare live tables with Postgres, row by row, all of them at one position.
 
-    Works beside `penstock run`; where nobody runs the home, it is run meanwhile. Exit code 1: some rows differ, and
-    their keys are shown. 3: nothing differs, but a table could not be compared.
+    If `penstock run` is not active, this command captures until it finishes. Exit code 1: rows differ; their keys are
+    shown. Exit code 3: no rows differ, but a table could not be compared.
 
     Example: penstock verify shop public.orders
     """
     opened = open_existing(home)
-    opened.tables(source, tables or ())  # names that are wrong are told before Spark is started
+    opened.tables(source, tables or ())  # report unknown names before Spark starts
     with spark_when_needed() as spark, waiting("waiting for a snapshot") as progress, opened.run_if_idle(spark()):
-        report = _verified(opened, spark(), source, tables or (), exact, repair, progress)
+        report = _verify(opened, spark(), source, tables or (), exact, repair, progress)
     if as_json:
         typer.echo(json.dumps(report.as_json(), indent=2, ensure_ascii=False))
     else:
@@ -66,7 +64,7 @@ def verify(
         raise typer.Exit(1 if report.differs else DefiniteError.exit_code)
 
 
-def _verified(
+def _verify(
     home: Home,
     spark: SparkSession,
     source: str,
@@ -75,26 +73,24 @@ def _verified(
     repair: bool,
     progress: Callable[[str], None],
 ) -> VerifyReport:
-    """Compare; then, where that is asked for and something differs, put it right and compare again."""
+    """Compare; if `repair` is set and rows differ, repair them and compare again."""
 
     def compare(limit: int) -> list[Verdict]:
         return home.verify(
             spark, source, tables, limit=limit, exact=exact, progress=lambda name: progress(f"comparing {name}")
         )
 
-    verdicts = compare(_REPAIRED if repair else _SHOWN)
-    report = verify_report(source, verdicts, _SHOWN)
+    verdicts = compare(_MAX_REPAIRED if repair else _MAX_SHOWN)
+    report = verify_report(source, verdicts, _MAX_SHOWN)
     if not repair or not report.differs:
         return report
-    repairs = [_repaired(home, spark, verdict, progress) for verdict in verdicts if verdict.key]
-    after = verify_report(source, compare(_SHOWN), _SHOWN)
+    repairs = [_repair(home, spark, verdict, progress) for verdict in verdicts if verdict.key]
+    after = verify_report(source, compare(_MAX_SHOWN), _MAX_SHOWN)
     return replace(after, repairs=[done for done in repairs if done is not None], before=report)
 
 
-def _repaired(
-    home: Home, spark: SparkSession, verdict: Verdict, progress: Callable[[str], None]
-) -> VerifyRepair | None:
-    """Have the rows of the differing keys put right; None where nothing differs."""
+def _repair(home: Home, spark: SparkSession, verdict: Verdict, progress: Callable[[str], None]) -> VerifyRepair | None:
+    """Repair the rows that differ; return None if there are none."""
     if verdict.equal or verdict.differences is None:
         return None
     name = f"{verdict.source}.{verdict.local}"
@@ -109,7 +105,7 @@ def _repaired(
 
 
 def draw(console: Console, report: VerifyReport) -> None:
-    """Print a report; after a repair, what was found at first comes first."""
+    """Print a report; after a repair, print the first comparison before the second."""
     if report.before is not None:
         draw(console, report.before)
         for done in report.repairs:
@@ -133,8 +129,8 @@ def _overview(report: VerifyReport) -> Table:
 
 def _result(table: VerifyTable) -> Text:
     counts = {"missing": table.missing, "unexpected": table.unexpected, "changed": table.changed}
-    told = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-    return Text(f"{table.result}: {told}" if told else table.result, style=_COLORS[table.result])
+    details = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    return Text(f"{table.result}: {details}" if details else table.result, style=_COLORS[table.result])
 
 
 def _details(table: VerifyTable) -> list[Text]:
@@ -146,7 +142,5 @@ def _details(table: VerifyTable) -> list[Text]:
         lines.append(Text(f"{table.name}  and {left:,} more"))
     elif left:
         again = f"ALTER SOURCES {table.name.partition('.')[0]} RETRY TABLE {table.upstream};"
-        lines.append(
-            Text(f"{table.name}  has no key, so rows cannot be put right one by one; copied afresh by: {again}")
-        )
+        lines.append(Text(f"{table.name}  has no key, so single rows cannot be repaired; copy it again with: {again}"))
     return lines

@@ -1,1 +1,1 @@
-"""The demo's upstream database: a small shop and a bank, and the load that keeps them changing."""
+"""The upstream database of ``penstock demo``: a small shop, a bank, and a load generator."""

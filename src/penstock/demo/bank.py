@@ -1,17 +1,17 @@
-"""The bank: money moves between accounts and never comes or goes.
+"""The demo's bank: transfers between accounts, with a constant sum of all balances.
 
 ::
 
     bank.transfers   one row per transfer: from_account, to_account, amount
     bank.accounts    opening (never changes), balance, transfer_count
 
-One transaction inserts a transfer and updates both of its accounts. So, at every position between two transactions,
+One transaction inserts a transfer and updates both of its accounts. Therefore, between any two transactions,
 
 - Σ balance = Σ opening, and
 - for every account, balance = opening + Σ amounts in - Σ amounts out, and transfer_count is the number of both.
 
-Whoever reads a state in which one of these fails has seen half a transaction. `penstock.demo.invariants` has the SQL.
-An account may be overdrawn; a transfer therefore never fails.
+A reader that sees a violation has seen part of a transaction. `penstock.demo.invariants` has the SQL. An account may be
+overdrawn; therefore a transfer never fails.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ SELECT i, 'Owner ' || i, money, money, date '2020-01-01' + i % 2000
 
 
 def create_bank(connection: psycopg.Connection[Any], accounts: int = 1000) -> None:
-    """Make schema ``bank`` with that many accounts and no transfer, in one transaction."""
+    """Create schema ``bank`` with this number of accounts and no transfers, in one transaction."""
     with connection.transaction():
         connection.execute(_TABLES)
         connection.execute(_TRANSFER)

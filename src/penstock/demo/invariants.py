@@ -1,8 +1,7 @@
-"""What holds between any two transactions of the demo's database, as SQL for Postgres and for Spark alike.
+"""Invariants of the demo's database that hold between any two transactions, as SQL for both Postgres and Spark.
 
-Each query returns no row while its invariant holds, and else a row for each thing that breaks it. All tables of one
-query have to be read at one position. `bank_checks` and `shop_checks` put in the names that the tables have where the
-query runs.
+Each query returns a row for each violation of its invariant. All tables of one query must be read at one position.
+`bank_checks` and `shop_checks` insert the names of the tables in the engine that runs the query.
 """
 
 from __future__ import annotations
@@ -69,21 +68,21 @@ SELECT sum(a.balance) AS total, sum(coalesce(m.sides, 0)) / 2 AS transfers,
 
 
 def bank_look(accounts: str, transfers: str) -> str:
-    """Return one query for Spark that says it all at once: the sum, the number of transfers, and what is broken.
+    """Return one query for Spark with the sum of balances, the number of transfers and the number of violations.
 
-    ``broken`` counts accounts whose balance, or number of transfers, is not that of the transfers they take part in.
+    ``broken`` counts accounts whose balance or number of transfers does not match their transfers.
     """
     return _LOOK.format(accounts=accounts, transfers=transfers)
 
 
 def bank_checks(accounts: str = "bank.accounts", transfers: str = "bank.transfers") -> dict[str, str]:
-    """Return the bank's invariants: what each one says → its query."""
+    """Return the queries of the bank's invariants, by description."""
     return {name: text.format(accounts=accounts, transfers=transfers) for name, text in _BANK.items()}
 
 
 def shop_checks(
     orders: str = "shop.orders", order_lines: str = "shop.order_lines", payments: str = "shop.payments"
 ) -> dict[str, str]:
-    """Return the shop's invariants: what each one says → its query."""
+    """Return the queries of the shop's invariants, by description."""
     names = {"orders": orders, "order_lines": order_lines, "payments": payments}
     return {name: text.format(**names) for name, text in _SHOP.items()}

@@ -5,12 +5,12 @@
     Load ──▶ worker 0 ─▶ its own connection ─▶ one function call per transaction (prepared, committed at once)
         └──▶ worker 1 ─▶ …                     due at start + (k + n / workers) · workers / rate, for its k-th
 
-Open loop: transaction k is due at its time whether or not the ones before it were fast. A worker that is late does not
-wait until it has caught up; one that is early sleeps. Nothing spins.
+Open loop: the due time of transaction k does not depend on the duration of earlier ones. A late worker does not sleep
+until it has caught up; an early worker sleeps.
 
-No deadlock: a transfer locks its two accounts in the order of ids; the shop's transactions touch one customer at most
-and orders that this worker has placed itself. What a worker does follows from the seed alone; only the numbers of new
-orders and the times in the rows do not.
+No deadlock: a transfer locks its two accounts in the order of their ids; a shop transaction locks at most one customer
+and orders that this worker has placed. The seed determines the actions of a worker, except the ids of new orders and
+the timestamps in the rows.
 """
 
 from __future__ import annotations
@@ -48,36 +48,36 @@ _STOP_TIMEOUT = 30.0
 
 
 class Load:
-    """Runs transactions from when it is started until it is stopped.
+    """Runs transactions between `start` and `stop`.
 
-    The database at `url` must have been made by `create_shop` and `create_bank`. `rate` is in transactions per second
-    over all `threads`; half of them are transfers.
+    The database at `url` must contain the tables of `create_shop` and `create_bank`. `rate` is the number of
+    transactions per second of all `threads` together; half of them are transfers.
     """
 
     def __init__(self, url: str, rate: float = 50.0, threads: int = 2, seed: int = 0) -> None:
         if rate <= 0 or threads < 1:
-            message = f"a load of {rate} transactions per second from {threads} threads makes no sense"
-            raise UsageError(message, "Give a rate above 0 and at least one thread.")
+            message = f"invalid load: {rate} transactions per second from {threads} threads"
+            raise UsageError(message, "Use a rate greater than 0 and at least one thread.")
         self._stopping = threading.Event()
         self._workers = [_Worker(url, n, threads, rate, seed, self._stopping) for n in range(threads)]
 
     @property
     def transactions(self) -> int:
-        """How many have been committed so far."""
+        """The number of transactions committed so far."""
         return sum(worker.transactions for worker in self._workers)
 
     @property
     def transfers(self) -> int:
-        """How many of them were transfers of the bank."""
+        """The number of bank transfers among them."""
         return sum(worker.transfers for worker in self._workers)
 
     @property
     def running(self) -> bool:
-        """Whether every worker is at work; False after an error in one of them, which `stop` will raise."""
+        """Whether all workers are running; False after an error in one of them, which `stop` raises."""
         return all(worker.is_alive() for worker in self._workers)
 
     def start(self) -> Self:
-        """Start the workers and return at once. A load runs once."""
+        """Start the workers and return immediately. A load can be started once."""
         begin = time.monotonic()
         for worker in self._workers:
             worker.begin = begin
@@ -85,14 +85,14 @@ class Load:
         return self
 
     def stop(self) -> None:
-        """Let the workers finish the transaction they are in; raise what ended one of them early."""
+        """Wait until the workers have finished their transactions; raise the error of a failed worker."""
         self._stopping.set()
         for worker in self._workers:
             if worker.ident is not None:
                 worker.join(_STOP_TIMEOUT)
             if worker.is_alive():
                 message = f"{worker.name} is still in a transaction after {_STOP_TIMEOUT:.0f} s"
-                raise TransientError(message, "See what it waits for: SELECT * FROM pg_stat_activity.")
+                raise TransientError(message, "Check what it waits for: SELECT * FROM pg_stat_activity;")
         for worker in self._workers:
             if worker.error is not None:
                 raise worker.error
@@ -104,7 +104,7 @@ class Load:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop; an error of the block goes before an error of a worker."""
+        """Stop; an error of the block takes precedence over an error of a worker."""
         try:
             self.stop()
         except Exception:
@@ -113,7 +113,7 @@ class Load:
 
 
 class _Worker(threading.Thread):
-    """One connection and the transactions that it runs."""
+    """A thread with one connection, and the transactions that it runs."""
 
     def __init__(self, url: str, number: int, workers: int, rate: float, seed: int, stopping: threading.Event) -> None:
         super().__init__(name=f"penstock-load-{number}", daemon=True)
@@ -140,17 +140,17 @@ class _Worker(threading.Thread):
         }
 
     def run(self) -> None:
-        """Work until told to stop, or until an error."""
+        """Run transactions until stopped, or until an error."""
         try:
             with psycopg.connect(self._url, autocommit=True, prepare_threshold=0) as connection:
                 self._connection = connection
-                self._look_around()
+                self._read_sizes()
                 self._work()
         except Exception as error:
             self.error = error
 
-    def _look_around(self) -> None:
-        """Learn how large the tables are."""
+    def _read_sizes(self) -> None:
+        """Read the sizes of the tables."""
         self._accounts: int = self._value("SELECT max(id) FROM bank.accounts")
         self._customers: int = self._value("SELECT max(id) FROM shop.customers")
 
@@ -209,6 +209,6 @@ class _Worker(threading.Thread):
         return None
 
     def _change_customer(self) -> None:
-        """Four times out of five, leave the large columns as they are."""
+        """Update a customer; four times out of five, without the large columns."""
         statement = _PROFILE if self._random.random() < 0.2 else _CUSTOMER
         self._connection.execute(statement, (self._random.randrange(10), self._random.randint(1, self._customers)))

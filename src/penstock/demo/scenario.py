@@ -1,7 +1,7 @@
-"""The demo, without its face: a database under load, looks at its live tables, and the last comparison.
+"""The demo without its user interface: a database under load, and repeated queries of its live tables.
 
-A *look* is one live view: all tables at one position. At each one the bank's invariants are checked, in Spark, over
-accounts and transfers together; now and then another table is counted.
+A *look* is one live view, with all tables at one position. Each look checks the bank's invariants in Spark, over
+accounts and transfers together; every third look also counts the rows of another table.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COUNT_EVERY = 3
 
 @contextmanager
 def start_database() -> Iterator[str]:
-    """Run a Postgres of our own with a shop and a bank in it; give its URL."""
+    """Run an embedded Postgres with a shop and a bank; yield its URL."""
     with start_postgres() as server:
         server.create_database(DATABASE)
         url = server.url_for(DATABASE)
@@ -48,29 +48,29 @@ def start_database() -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Look:
-    """What one live view showed."""
+    """The result of one look."""
 
     position: Lsn
     total: Decimal
     transfers: int
     broken: int
-    """How many accounts or transfers did not fit together: always 0."""
+    """The number of accounts that violate an invariant: always 0."""
     seconds: float
 
 
 @dataclass
 class Looker:
-    """Looks at the live tables of a home."""
+    """Queries the live tables of a home, and keeps the results."""
 
     home: Home
     spark: SparkSession
     source: str
     looks: list[Look] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
-    """The rows of each table, at the last look that counted it."""
+    """The number of rows of each table, at the last look that counted it."""
 
     def look(self) -> Look:
-        """Take one position and read everything there."""
+        """Open a live view and query it."""
         started = time.monotonic()
         live = self.home.live(self.spark)
         accounts, transfers = f"{self.source}.accounts", f"{self.source}.transfers"
@@ -85,14 +85,14 @@ class Looker:
 
     @property
     def steady(self) -> bool:
-        """Whether the sum of balances was the same at every look, and no invariant was ever broken."""
+        """Whether the sum of balances was the same at every look, and no look found a violation."""
         return len({look.total for look in self.looks}) <= 1 and not any(look.broken for look in self.looks)
 
 
 class LatencySampler:
-    """Collects, while it runs, how long transactions took from their commit to being seen by a reader of the log.
+    """Samples the latency from the commit of a transaction until a reader of the log can see it.
 
-    The reader looks every few milliseconds, and sees the last transaction of those that came together.
+    The reader polls every few milliseconds, and samples the last transaction of each batch.
     """
 
     def __init__(self, home: Home, source: str) -> None:
@@ -103,14 +103,14 @@ class LatencySampler:
         self._thread = threading.Thread(target=self._sample, name="penstock-latency", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start sampling."""
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End."""
+        """Stop sampling."""
         self._stop.set()
         self._thread.join()
 

@@ -1,10 +1,10 @@
-"""The shop: customers, orders with their lines, payments; one column of every common type.
+"""The demo's shop: customers, orders with their lines, and payments, with a column of every common type.
 
-At every position between two transactions, an order's total is the sum over its lines (see `penstock.demo.invariants`).
-Keys differ on purpose: a number, a pair (`order_lines`), a uuid (`payments`).
+Between any two transactions, the total of an order is the sum of its lines (see `penstock.demo.invariants`). The tables
+have different kinds of keys: a number, a pair (`order_lines`), a uuid (`payments`).
 
-Every 20th customer has a profile and notes of several kB, which Postgres stores out of line (TOAST). Most changes of
-a customer leave them alone, and logical replication then does not send them.
+Every 20th customer has a profile and notes of several kB, which Postgres stores out of line (TOAST). Most updates of a
+customer do not change them; logical replication then does not send them.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ $$;
 
 
 def create_shop(connection: psycopg.Connection[Any], customers: int = 5000) -> None:
-    """Make schema ``shop`` in one transaction: for each customer about two orders, five lines and 1.5 payments."""
+    """Create schema ``shop`` in one transaction: per customer, about two orders, five lines and 1.5 payments."""
     sizes = {"customers": sql.Literal(customers), "orders": sql.Literal(2 * customers)}
     with connection.transaction():
         connection.execute(_TABLES)

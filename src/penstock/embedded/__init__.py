@@ -1,1 +1,1 @@
-"""Servers that Penstock brings along, for the demo and the tests."""
+"""Servers that Penstock downloads and runs itself, for the demo and the tests."""

@@ -1,6 +1,7 @@
-"""Whom the embedded server runs as. Postgres refuses to run as root.
+"""The operating system account of the embedded server. Postgres refuses to run as root.
 
-Not root: we run it as ourselves. Root: as ``nobody``, so that no account has to be made and nothing is left behind.
+If this process runs as root, the server runs as ``nobody``, so that no account has to be created; otherwise it runs as
+the same user.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Identity(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Account:
-    """An operating system account; `switch` says whether a child must change to it."""
+    """An operating system account; `switch` is whether a child process must change to it."""
 
     name: str
     uid: int
@@ -38,7 +39,7 @@ class Account:
 
     @classmethod
     def named(cls, name: str) -> Self | None:
-        """Look it up; None when there is no such account."""
+        """Return the account of this name, or None if it does not exist."""
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
@@ -47,16 +48,16 @@ class Account:
 
     @property
     def identity(self) -> Identity:
-        """What to pass to `subprocess.Popen` so that the child runs as this account."""
+        """The arguments of `subprocess.Popen` with which a child runs as this account."""
         return {"user": self.uid, "group": self.gid, "extra_groups": []} if self.switch else {}
 
     def own(self, path: Path) -> None:
-        """Hand a file or directory over to this account."""
+        """Make this account the owner of a file or directory."""
         if self.switch:
             os.chown(path, self.uid, self.gid)
 
     def can(self, shell_test: str, *arguments: Path) -> bool:
-        """Try a shell command as this account; in it, the arguments are ``$1``, ``$2`` and so on."""
+        """Return whether a shell command succeeds as this account; its arguments are ``$1``, ``$2`` and so on."""
         command = ["/bin/sh", "-c", shell_test, "sh", *map(str, arguments)]
         done = subprocess.run(
             command, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, **self.identity
@@ -65,11 +66,11 @@ class Account:
 
 
 def server_account() -> Account:
-    """Return the account that the server is to run as."""
+    """Return the account for the server."""
     if os.geteuid() != 0:
         return Account("", os.geteuid(), os.getegid(), switch=False)
     account = Account.named(_UNPRIVILEGED)
     if account is None:
-        message = f"Postgres does not run as root, and there is no account {_UNPRIVILEGED}"
-        raise DefiniteError(message, "Run this command as another user.")
+        message = f'Postgres cannot run as root, and account "{_UNPRIVILEGED}" does not exist'
+        raise DefiniteError(message, "Run this command as an unprivileged user.")
     return account

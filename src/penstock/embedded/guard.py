@@ -1,20 +1,19 @@
-"""A process that outlives us by a moment, to stop our server and remove its directory.
+"""A guard process that stops the embedded server and removes its directory when this process ends.
 
 ::
 
     this process ──── write end of a pipe ────▶ guard (sh, own session): blocked in `read`
-         │                                          │ end of file: we closed it, or we are gone, kill -9 included
+         │                                          │ end of file: the process closed it or died, kill -9 included
          └── starts ──▶ server ◀── SIGQUIT, SIGKILL ┘ then: rm -rf home
 
-Why this holds. The kernel closes the write end however we die, and nobody else has it: it is close-on-exec, and a
-fork without exec closes it first thing. The guard is plain ``sh``: it starts in a millisecond, imports nothing and
-does not depend on a virtualenv that may be deleted under it. It has its own session, so Ctrl-C in the terminal or a
-SIGTERM to our process group does not reach it, and it ignores those signals should somebody send them.
+Why this is correct. The kernel closes the write end however this process dies, and no other process has it: it is
+close-on-exec, and a fork without exec closes it first. The guard is plain ``sh``: it starts in a millisecond, imports
+nothing and does not depend on a virtualenv that may be deleted meanwhile. It has its own session, so Ctrl-C in the
+terminal or a SIGTERM to the process group does not reach it, and it ignores these signals if they are sent to it.
 
-A process id can be reused, so the guard signals the process of the pid file only while that process has our home on
-its command line. It repeats stop-and-remove until the home stays away, which covers a server that we started just
-before we died and that has not written its pid file yet. The orderly end takes the same path: `Guard.release` closes
-the pipe.
+A process id can be reused, so the guard signals the process in the pid file only while that process has the home on
+its command line. It repeats stop-and-remove until the home stays removed: a server that was started just before this
+process died may not have written its pid file yet. A normal end works the same way: `Guard.release` closes the pipe.
 """
 
 from __future__ import annotations
@@ -69,11 +68,11 @@ exit 1
 _RELEASE_TIMEOUT = 60.0
 
 _held: set[int] = set()
-"""Write ends of the pipes of all guards of this process."""
+"""The write ends of the pipes of all guards of this process."""
 
 
 class Guard:
-    """Watches over `home`, and over the server whose pid is in the first line of `pidfile` (relative to `home`)."""
+    """Guards `home`, and the server whose pid is in the first line of `pidfile` (relative to `home`)."""
 
     def __init__(self, home: Path, pidfile: str) -> None:
         self._home = home
@@ -93,21 +92,21 @@ class Guard:
 
     @property
     def pid(self) -> int:
-        """The guard's own process id."""
+        """The process id of the guard."""
         return self._process.pid
 
     def release(self) -> None:
-        """Have the server stopped and the home removed, and wait until that is done. May be called again."""
+        """Stop the server, remove the home, and wait until that is done. Can be called repeatedly."""
         if self._write_end in _held:
             _held.discard(self._write_end)
             os.close(self._write_end)
         if self._process.wait(_RELEASE_TIMEOUT) != 0:
-            message = f"{self._home} could not be removed"
-            raise DefiniteError(message, f"Remove it by hand: rm -rf {self._home}")
+            message = f"could not remove {self._home}"
+            raise DefiniteError(message, f"Remove it manually: rm -rf {self._home}")
 
 
 def _close_inherited() -> None:
-    """Close the write ends in a forked child, which would keep the guard waiting for it too."""
+    """Close the write ends in a forked child, which would otherwise keep the guards waiting."""
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()

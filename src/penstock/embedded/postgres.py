@@ -1,24 +1,24 @@
-"""A Postgres of our own, for the demo and the tests: started in a second, gone without a trace.
+"""An embedded Postgres server for the demo and the tests, which starts in a second and is removed completely.
 
 ::
 
     start_postgres() ─▶ home (mkdtemp, 0700) ─▶ guard ─▶ initdb ─▶ postgres, logging to home/server.log
                           ├── data/                               ├── 127.0.0.1:port
                           ├── server.log                          └── home/.s.PGSQL.port
-                          └── install/   only when the server's account cannot read our environment
+                          └── install/   only if the server's account cannot read this environment
 
 `EmbeddedPostgres.stop`, `start`, `restart` and `kill` work on one data directory; `close` (or leaving the ``with``
 block) removes it. If this process dies first, however it dies, the guard does that (see `penstock.embedded.guard`).
 `standby` starts another server that follows this one, and `promote` makes that one a primary.
 
-Ports. A port that is free now may be taken when the server binds it, so the first start draws another one and tries
-again. Ports are drawn below the range from which systems take ports for outgoing connections: a later start, which
-has to use the same port again because URLs have been handed out, then finds it free.
+Ports. A port that is free now may be in use when the server binds it; the first start then tries another port. Ports
+are chosen below the ephemeral range of the operating system, so that a later start, which must use the same port
+because URLs refer to it, finds it free.
 
-Nothing is left outside of home: dynamic shared memory is files in ``data``, not in ``/dev/shm``. No copy of a fresh
-data directory is kept either: initdb takes 0.5 s, a copy 0.1 s, which is not worth a cache that somebody has to clean.
+All files are in the home: dynamic shared memory uses files in ``data``, not in ``/dev/shm``. There is no cached data
+directory: initdb takes 0.5 s and a copy 0.1 s, which does not justify a cache that has to be cleaned up.
 
-Everybody on this machine can log in as superuser over 127.0.0.1 (``trust``): not a place for real data.
+Every user of this machine can log in as superuser over 127.0.0.1 (``trust``): do not store real data in it.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ _TRUST = ("local all,replication all trust", "host all,replication all 127.0.0.1
 
 _STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 _PORT_TAKEN = "could not create any TCP/IP sockets"
-_PASSING = (_PORT_TAKEN, "is still in use")
-"""What the log says when another try may succeed: a taken port; the dying children of a server that was killed."""
+_TRANSIENT = (_PORT_TAKEN, "is still in use")
+"""Log messages after which a retry may succeed: a port in use, or remaining children of a killed server."""
 
 _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108  # only as parents for mkdtemp
 _PORTS = range(20_000, 32_000)
@@ -80,13 +80,13 @@ _RETRY_FOR = 10.0
 
 @dataclass
 class EmbeddedPostgres:
-    """One server on one data directory. Made by `start_postgres`; not safe to use from several threads at once."""
+    """One server on one data directory, created by `start_postgres`. Not thread-safe."""
 
     home: Path
-    """Holds everything that belongs to this server; removed by `close`."""
+    """The directory with all files of this server; removed by `close`."""
     port: int
     settings: dict[str, str]
-    """What goes into the configuration at the next start."""
+    """The configuration settings for the next start."""
     log: Path
     _programs: Path | None
     _bin: Path
@@ -101,7 +101,7 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        """Superuser, database ``postgres``, no password."""
+        """The URL for the superuser and database ``postgres``, without a password."""
         return self.url_for("postgres")
 
     def url_for(self, database: str, user: str = "postgres") -> str:
@@ -110,17 +110,17 @@ class EmbeddedPostgres:
 
     @property
     def running(self) -> bool:
-        """Whether the server process is there."""
+        """Whether the server process is running."""
         return self._process is not None and self._process.poll() is None
 
     def create_database(self, name: str) -> str:
-        """Make an empty database; return its URL."""
+        """Create an empty database; return its URL."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return self.url_for(name)
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
-        """Run SQL as superuser, committed at once; return the rows of the (last) result, if it has any."""
+        """Execute SQL as superuser, with autocommit; return the rows of the last result, if it has any."""
         with psycopg.connect(self.url_for(database), autocommit=True) as connection:
             cursor = connection.execute(statement)
             while cursor.nextset():
@@ -131,29 +131,29 @@ class EmbeddedPostgres:
         """Start the server, on the same port as before, and wait until it accepts connections."""
         give_up = time.monotonic() + _RETRY_FOR
         while not self.running:
-            complaint = self._launch()
-            if complaint is not None and (time.monotonic() > give_up or not _may_pass(complaint)):
-                raise _start_error(complaint)
+            error_log = self._launch()
+            if error_log is not None and (time.monotonic() > give_up or not _is_transient(error_log)):
+                raise _start_error(error_log)
 
     def stop(self, mode: str = "fast") -> None:
         """Stop the server and keep its data. Modes are those of ``pg_ctl stop``: smart, fast, immediate."""
         if mode not in _STOP_SIGNALS:
-            message = f"there is no stop mode {mode!r}"
+            message = f"unrecognized stop mode {mode!r}"
             raise UsageError(message, f"Use one of: {', '.join(_STOP_SIGNALS)}.")
         self._end(_STOP_SIGNALS[mode])
 
     def restart(self, **settings: str) -> None:
-        """Stop (fast) and start, with `settings` changed from now on."""
+        """Stop (fast) and start, with `settings` changed permanently."""
         self.stop()
         self.settings.update(settings)
         self.start()
 
     def kill(self) -> None:
-        """SIGKILL, the way a machine fails: no checkpoint, no goodbye; the next start recovers."""
+        """Kill the server with SIGKILL, as in a crash, without a checkpoint; the next start recovers."""
         self._end(signal.SIGKILL)
 
     def standby(self, slot: str, **settings: str) -> EmbeddedPostgres:
-        """Start a server of its own that follows this one through the physical slot `slot`, which is made here."""
+        """Start a standby of this server, with the physical slot `slot`, which is created here."""
         self.execute(f"SELECT pg_create_physical_replication_slot('{slot}', true)")
         source = f"host=127.0.0.1 port={self.port} user=postgres dbname=postgres"
         following = {"primary_conninfo": source, "primary_slot_name": slot, "hot_standby_feedback": "on"}
@@ -163,11 +163,11 @@ class EmbeddedPostgres:
         return server
 
     def promote(self) -> None:
-        """Let a standby become a primary, and wait until it takes writes."""
+        """Promote a standby, and wait until it accepts writes."""
         self.execute("SELECT pg_promote()")
 
     def close(self) -> None:
-        """Stop the server for good and remove everything. May be called again."""
+        """Stop the server and remove all its files. Can be called repeatedly."""
         try:
             if self.running:
                 self.stop("immediate")
@@ -175,13 +175,13 @@ class EmbeddedPostgres:
             self._guard.release()
 
     def __enter__(self) -> Self:
-        """Leave a server that runs already to the block, whose end closes it."""
+        """Return the running server; the end of the block closes it."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close, whatever happened."""
+        """Close the server."""
         self.close()
 
     def _end(self, how: signal.Signals) -> None:
@@ -191,12 +191,12 @@ class EmbeddedPostgres:
         try:
             self._process.wait(_STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
-            message = f"Postgres in {self.home} does not stop: sessions or replication are still connected"
+            message = f"Postgres in {self.home} did not stop: sessions or replication are still connected"
             raise TransientError(message, "Disconnect them, or use stop('immediate').") from None
         self._process = None
 
     def _launch(self) -> str | None:
-        """Start the server process; return None once it is ready, what it wrote to its log if it ended instead."""
+        """Start the server process; return None when it is ready, or its log output if it exited."""
         self._write_settings()
         with self.log.open("ab") as log:
             logged = log.tell()
@@ -207,14 +207,14 @@ class EmbeddedPostgres:
                 return None
             if time.monotonic() > give_up:
                 self._end(signal.SIGKILL)
-                message = f"Postgres in {self.home} is not ready after {_START_TIMEOUT:.0f} s"
-                raise TransientError(message, "The machine may be too busy: try again.")
+                message = f"Postgres in {self.home} was not ready after {_START_TIMEOUT:.0f} s"
+                raise TransientError(message, "Try again; the machine may be overloaded.")
             time.sleep(0.01)
         self._process = None
         return self.log.read_bytes()[logged:].decode(errors="replace")
 
     def _ready(self, pid: int) -> bool:
-        """Whether the pid file, which may be one left by a killed server, says that `pid` accepts connections."""
+        """Return whether `pid` accepts connections, by the pid file, which may be a stale one of a killed server."""
         with contextlib.suppress(OSError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
             return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready"
@@ -226,7 +226,7 @@ class EmbeddedPostgres:
         _write(self.data / "penstock.conf", "".join(lines), self._account)
 
     def _create(self, hba: Sequence[str]) -> None:
-        """Make the data directory."""
+        """Create the data directory."""
         options = ["--username=postgres", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C"]
         if major_version(self._bin) >= _BUILTIN_LOCALE_SINCE:
             options += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
@@ -236,26 +236,26 @@ class EmbeddedPostgres:
             configuration.write("\ninclude 'penstock.conf'\n")
 
     def _back_up(self, primary: str) -> None:
-        """Make the data directory as a copy of another server's, to follow it. Any version's server can be copied."""
+        """Create the data directory of a standby as a backup of a primary, of any version."""
         program = binaries_for(self._account, self.home) / "pg_basebackup"
         self._make_data([program, "-D", self.data, "-d", primary, "--checkpoint=fast", "--no-sync", "--no-manifest"])
         _write(self.data / "standby.signal", "", self._account)
 
     def _make_data(self, command: Sequence[str | Path]) -> None:
         with self.log.open("wb") as log:
-            made = _spawn(command, self._account, log.fileno()).wait()
-        if made != 0:
+            status = _spawn(command, self._account, log.fileno()).wait()
+        if status != 0:
             raise _start_error(self.log.read_text(errors="replace"))
 
     def _first_start(self) -> None:
-        """Start, drawing another port whenever this one turns out to be taken."""
+        """Start the server; try another port if one is in use."""
         for _ in range(20):
             self.port = _free_port()
-            complaint = self._launch()
-            if complaint is None:
+            error_log = self._launch()
+            if error_log is None:
                 return
-            if _PORT_TAKEN not in complaint:
-                raise _start_error(complaint)
+            if _PORT_TAKEN not in error_log:
+                raise _start_error(error_log)
         raise _start_error(_PORT_TAKEN)
 
 
@@ -273,9 +273,9 @@ def start_postgres(
 ) -> EmbeddedPostgres:
     """Start a new, empty server.
 
-    `settings` add to or replace ours (``wal_level = logical`` among them); `hba` are lines of ``pg_hba.conf`` that come
-    before the ones that trust everybody on this machine. Without `fsync` it is faster, and a power cut ruins it.
-    `programs` is the ``bin`` of another installation, of Postgres 14 or newer, to be used instead of the wheel's.
+    `settings` extend or override the default ones, such as ``wal_level = logical``. `hba` are lines of ``pg_hba.conf``
+    before those that trust all local users. Without `fsync` the server is faster, but a power failure corrupts it.
+    `programs` is the ``bin`` directory of another installation, Postgres 14 or later, to use instead of the wheel's.
     """
     with _new_server({**_SETTINGS, **({} if fsync else _UNSAFE), **(settings or {})}, programs) as server:
         server._create(hba)
@@ -285,7 +285,7 @@ def start_postgres(
 
 @contextmanager
 def _new_server(settings: dict[str, str], programs: Path | None) -> Iterator[EmbeddedPostgres]:
-    """Make the home of a server, for the block to create and start it; everything is removed if that fails."""
+    """Create the home of a server, for the block to initialize and start it; remove everything if that fails."""
     account = server_account()
     home = _make_home(account)
     guard = Guard(home, "data/postmaster.pid")
@@ -306,19 +306,19 @@ def _new_server(settings: dict[str, str], programs: Path | None) -> Iterator[Emb
 
 
 def _make_home(account: Account) -> Path:
-    """Make a directory that the account can enter and whose path is short enough for a socket in it."""
+    """Create a directory that the account can access, with a path short enough for a Unix-domain socket."""
     for parent in dict.fromkeys([tempfile.gettempdir(), *_TEMPORARY]):
         with contextlib.suppress(OSError):
             home = Path(tempfile.mkdtemp(prefix="penstock-pg-", dir=parent)).resolve()
-            if _suits(home, account):
+            if _is_usable(home, account):
                 return home
             shutil.rmtree(home)
-    message = f"there is no temporary directory that Postgres (as {account.name or 'yourself'}) can use"
-    raise DefiniteError(message, "Set TMPDIR to a directory with a short path that other users may enter.")
+    message = f"no temporary directory is accessible to Postgres (user {account.name or 'of this process'})"
+    raise DefiniteError(message, "Set TMPDIR to a directory with a short path that other users can access.")
 
 
-def _suits(home: Path, account: Account) -> bool:
-    """Hand `home` to the account, and see whether it is of use to it."""
+def _is_usable(home: Path, account: Account) -> bool:
+    """Make the account the owner of `home`, and return whether it can access it."""
     if len(os.fsencode(home / ".s.PGSQL.65535")) > _SOCKET_PATH_LIMIT:
         return False
     try:
@@ -329,7 +329,7 @@ def _suits(home: Path, account: Account) -> bool:
 
 
 def _free_port() -> int:
-    """Draw a port that is free at this moment."""
+    """Return a random port that is free at this time."""
     draw = random.SystemRandom()
     while True:
         port = draw.choice(_PORTS)
@@ -340,7 +340,7 @@ def _free_port() -> int:
 
 
 def _spawn(command: Sequence[str | Path], account: Account, log: int) -> subprocess.Popen[bytes]:
-    """Run a Postgres program as the account: in a session of its own, deaf to our environment."""
+    """Run a Postgres program as the account, in its own session and with a clean environment."""
     return subprocess.Popen(
         [str(part) for part in command],
         stdin=subprocess.DEVNULL,
@@ -354,7 +354,7 @@ def _spawn(command: Sequence[str | Path], account: Account, log: int) -> subproc
 
 
 def _quoted(value: str) -> str:
-    """Write a value the way a configuration file wants it."""
+    """Return a value quoted for a configuration file."""
     return "'" + value.replace("'", "''") + "'"
 
 
@@ -364,14 +364,16 @@ def _write(path: Path, text: str, account: Account) -> None:
     account.own(path)
 
 
-def _may_pass(complaint: str) -> bool:
-    """Wait a moment if the complaint is one of those that end by themselves."""
-    if not any(sign in complaint for sign in _PASSING):
+def _is_transient(error_log: str) -> bool:
+    """Return whether an error is transient, after a short pause if it is."""
+    if not any(sign in error_log for sign in _TRANSIENT):
         return False
     time.sleep(0.1)
     return True
 
 
-def _start_error(complaint: str) -> DefiniteError:
-    last = "\n".join(complaint.strip().splitlines()[-12:])
-    return DefiniteError(f"the embedded Postgres does not start:\n{last}", "Mend what it says: a setting, an hba line.")
+def _start_error(error_log: str) -> DefiniteError:
+    last = "\n".join(error_log.strip().splitlines()[-12:])
+    return DefiniteError(
+        f"the embedded Postgres did not start:\n{last}", "Fix the setting or hba line that it reports."
+    )

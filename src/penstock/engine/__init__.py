@@ -4,7 +4,7 @@
 
     runner ──▶ source_runner ──┬──▶ supervisor ──▶ capture_process     one process per source writes its change log
                                └──▶ table_loops ──┬──▶ snapshot, incremental_snapshot
-                                                  ├──▶ topic_apply, repair, compaction
+                                                  ├──▶ repair, compaction
                                                   └──▶ table_errors ──▶ error_policy
     requests ──▶ reconcile      requests of users in the catalog, and the step that executes them
     lifecycle                   creating and dropping sources

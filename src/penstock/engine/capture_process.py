@@ -1,10 +1,10 @@
 """The capture process: ``python -m penstock.engine.capture_process HOME SOURCE [DIED]``.
 
-It lives as long as its standard input: whoever started it closes that to stop it, and dies with it open. Transient
-errors are retried here, with backoff; a definite error is written into the catalog and ends the process. So is an
-exception that nobody expected, but that does not end it: capture is begun anew, and what is wrong stays in the catalog
-until capture has got on, or runs for a while; the same holds for one that was started because another died (`DIED`
-times in a row).
+The process runs until its standard input ends: the parent closes the pipe to stop it, and the pipe also closes when the
+parent dies. Transient errors are retried here, with backoff. A permanent error is recorded in the catalog and ends the
+process. An unexpected exception is recorded, too, but capture restarts inside the process; the error stays in the
+catalog until capture has made progress, or has run for a minute. The same applies to a process that replaces one that
+died: `DIED` is the number of consecutive deaths.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ __all__ = ["capture", "main"]
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 15.0
 _IN_USE_SECONDS = 15.0
 _STOP_SECONDS = 15.0
-_LOOK_SECONDS = 0.5
-_LIVED_SECONDS = 60.0
-"""Capture that runs for that long has got on."""
+_POLL_SECONDS = 0.5
+_WORKING_SECONDS = 60.0
+"""Capture that runs for this long counts as working."""
 
 
 def main(arguments: list[str]) -> int:
     """Capture one source until standard input ends."""
     home, name = Path(arguments[0]), arguments[1]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the process that started us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the terminal is for the parent process
     stop = threading.Event()
     threading.Thread(target=_wait_for_end_of_input, args=(stop,), daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -50,9 +50,9 @@ def main(arguments: list[str]) -> int:
 
 
 def capture(home: Path, name: str, stop: threading.Event, died: int = 0) -> int:
-    """Capture one source until `stop` is set, or until a definite error, which is recorded in the catalog.
+    """Capture one source until `stop` is set, or until a permanent error, which is recorded in the catalog.
 
-    Return the exit code that stands for how it ended. `died` says how often that was tried in vain before.
+    Return the exit code. `died` is the number of earlier attempts that made no progress.
     """
     catalog = Catalog(catalog_path(home))
     if catalog.source(name) is None:
@@ -65,8 +65,8 @@ def capture(home: Path, name: str, stop: threading.Event, died: int = 0) -> int:
                 return DefiniteError.exit_code
             factory = kind(record.kind).factory()
             instance = factory.instantiate(instance_of(record), catalog.log(name), state_path(home, name))
-            with _Doubt(catalog, name, instance, tries) as doubt:
-                _run_until_stopped(instance, catalog, name, stop, doubt)
+            with _ProgressWatch(catalog, name, instance, tries) as watch:
+                _run_until_stopped(instance, catalog, name, stop, watch)
             return 0
         except PenstockError as error:
             catalog.set_source(name, SourceState.FAILED, error=error.message, hint=error.hint)
@@ -74,26 +74,26 @@ def capture(home: Path, name: str, stop: threading.Event, died: int = 0) -> int:
         except Exception as error:
             if stop.is_set():
                 return 0
-            _show(catalog, name, error, tries)
+            _record_error(catalog, name, error, tries)
             if stop.wait(tries.pause):
                 return 0
 
 
-def _show(catalog: Catalog, name: str, error: Exception, tries: Tries) -> None:
-    """Note what nobody expected; after a few times in vain, the source has failed, though it is tried again."""
+def _record_error(catalog: Catalog, name: str, error: Exception, tries: Tries) -> None:
+    """Record an unexpected exception; after several attempts without progress, the source is `failed`, but retried."""
     tries.failed()
     sys.stderr.write(f"{trace(error)}\n")  # into the log of this process
     sys.stderr.flush()
-    hint = "Capture is tried again by itself, once a minute in the end; tables that are copied stay readable."
-    told = unexpected(f"capture of {name}", error, hint)
-    times = f" ({tries.count} times without getting on)" if tries.count > 1 else ""
+    hint = "Capture is retried automatically, at least once a minute. Live tables stay readable."
+    failure = unexpected(f"capture of {name}", error, hint)
+    times = f" ({tries.count} times without progress)" if tries.count > 1 else ""
     state = SourceState.FAILED if tries.spent else SourceState.READY
-    catalog.note_source_error(name, f"{told.message}{times}", told.hint, state)
+    catalog.note_source_error(name, f"{failure.message}{times}", failure.hint, state)
 
 
 @dataclass
-class _Doubt:
-    """Whether capture will get on, after it did not; while it may not, what was wrong stays in the catalog."""
+class _ProgressWatch:
+    """Keeps the error of earlier attempts in the catalog until this attempt has made progress."""
 
     catalog: Catalog
     name: str
@@ -101,37 +101,37 @@ class _Doubt:
     tries: Tries
 
     def __post_init__(self) -> None:
-        self._over = threading.Event()
+        self._done = threading.Event()
         self._before: Lsn | None = None
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> _Doubt:
-        """Look after it in a thread, if there is any doubt."""
+    def __enter__(self) -> _ProgressWatch:
+        """Watch for progress in a thread, if earlier attempts failed."""
         if self.tries.count:
             self._before = durable_now(self.catalog.log(self.name))
-            self._thread = threading.Thread(target=self._watch, name=f"penstock-doubt-{self.name}", daemon=True)
+            self._thread = threading.Thread(target=self._watch, name=f"penstock-watch-{self.name}", daemon=True)
             self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Look no longer."""
-        self._over.set()
+        """Stop watching."""
+        self._done.set()
         if self._thread is not None:
             self._thread.join()
 
     def connected(self) -> None:
-        """Store what capture goes on with, before it does: after a failover the config has another timeline."""
+        """Store the instance config with which capture resumes: after a failover it has another timeline."""
         instance = self.instance.config().model_dump_json()
         record = self.catalog.source(self.name)
         if self.tries.count and record is not None and record.error:
-            told = (record.error, record.hint or "")
-            self.catalog.set_source(self.name, record.state, instance=instance, error=told[0], hint=told[1])
+            recorded = (record.error, record.hint or "")
+            self.catalog.set_source(self.name, record.state, instance=instance, error=recorded[0], hint=recorded[1])
         else:
             self.catalog.set_source(self.name, SourceState.READY, instance=instance)
 
     def _watch(self) -> None:
-        until = time.monotonic() + _LIVED_SECONDS
-        while not self._over.wait(_LOOK_SECONDS):
+        until = time.monotonic() + _WORKING_SECONDS
+        while not self._done.wait(_POLL_SECONDS):
             if time.monotonic() > until or durable_now(self.catalog.log(self.name)) != self._before:
                 self.tries.worked()
                 self.catalog.forget_source_error(self.name)
@@ -139,19 +139,21 @@ class _Doubt:
 
 
 def _wait_for_end_of_input(stop: threading.Event) -> None:
-    while os.read(sys.stdin.fileno(), 4096):  # without a buffer: its lock would abort an interpreter that ends first
+    while os.read(sys.stdin.fileno(), 4096):  # unbuffered: the lock of a buffer aborts the interpreter at exit
         pass
     stop.set()
-    time.sleep(_STOP_SECONDS)  # a broker that is gone may hold the log up: what is not durable was not confirmed
+    time.sleep(_STOP_SECONDS)  # an unreachable broker may block the log; nothing that is not durable was confirmed
     os._exit(TransientError.exit_code)
 
 
-def _run_until_stopped(instance: Instance, catalog: Catalog, name: str, stop: threading.Event, doubt: _Doubt) -> None:
+def _run_until_stopped(
+    instance: Instance, catalog: Catalog, name: str, stop: threading.Event, watch: _ProgressWatch
+) -> None:
     pause, failing_since = _FIRST_PAUSE, 0.0
     while not stop.is_set():
         before = instance.durable_frontier()
         try:
-            instance.run(stop, doubt.connected)
+            instance.run(stop, watch.connected)
         except TransientError as error:
             moved = instance.durable_frontier() != before
             pause = _FIRST_PAUSE if moved else min(pause * 2, _LONGEST_PAUSE)

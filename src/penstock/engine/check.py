@@ -1,4 +1,4 @@
-"""Check: could this database be captured, can this source go on? One documented, versioned shape."""
+"""``penstock check``: whether a database can be captured, or a source can resume. The JSON format is versioned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class CheckTable:
-    """A table that was asked for, and whether it can be captured."""
+    """A selected table, and whether it can be captured."""
 
     name: str
     capturable: bool
@@ -30,7 +30,7 @@ class CheckTable:
 
 @dataclass(frozen=True)
 class CheckFinding:
-    """One thing that was found."""
+    """One problem or note, with the reason, a hint and the SQL that fixes it."""
 
     level: str
     object: str
@@ -41,7 +41,7 @@ class CheckFinding:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What was found; `ready` says whether capture could start."""
+    """The result of a check; `ready` says whether capture can start."""
 
     version: int
     at: str
@@ -51,18 +51,18 @@ class CheckReport:
     findings: list[CheckFinding]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the shape of ``penstock check --json``."""
+        """Return the JSON document of ``penstock check --json``."""
         return asdict(self)
 
 
 def check_database(url: str, **options: Any) -> CheckReport:
-    """Look at a database that is not captured yet."""
+    """Check a database that is not captured yet."""
     source = PostgresSource.from_url(url, **options)
     return _report(source, None, source.check())
 
 
 def check_sources(sources: Sequence[tuple[ChangeLog, SourceRecord]]) -> CheckReport:
-    """Look at a source that is there, or at its shards: whether all that it needs outside is as it should be."""
+    """Check whether the upstream objects that a source, or each of its shards, needs exist and are intact."""
     if len(sources) == 1:
         return _check_source(*sources[0])
     reports = {record.shard or record.name: _check_shard(log, record) for log, record in sources}
@@ -80,7 +80,7 @@ def check_sources(sources: Sequence[tuple[ChangeLog, SourceRecord]]) -> CheckRep
 
 
 def _check_shard(log: ChangeLog, record: SourceRecord) -> CheckReport:
-    """Look at one of several: that it cannot be reached keeps nothing from being said of the others."""
+    """Check one shard; an unreachable shard becomes a finding, so that the others are still reported."""
     try:
         return _check_source(log, record)
     except TransientError as error:

@@ -2,7 +2,8 @@
 
 ::
 
-    TableError, HistoryExpiredError         the table fails; the other tables continue
+    TableError, HistoryExpiredError
+                                    the table fails; the other tables continue
     TransientError                  retried, at least every 5 s; shown with the table after 5 tries
     LogCorruptError, and a Penstock error outside the work for a table
                                     the source fails and stops; other sources continue
@@ -12,9 +13,10 @@
     any other exception             5 tries with growing pauses; then shown as a defect, with the table or source in
                                     which it occurred; retried every minute, and cleared when it succeeds
 
-Only a few places catch all exceptions, and each asks here: snapshot, apply and repair of one table, the loops around
-them (`table_loops`), the capture process and its supervisor. Of a foreign exception only the type and the place where
-it was raised are shown, because its text may contain row values. That includes errors of Spark.
+Only a few places catch all exceptions, and each consults this module: snapshot, apply and repair of one table, the
+loops around them (`table_loops`), the capture process and its supervisor. For an exception that is not Penstock's, only
+the type and the place where it was raised are shown, because its text may contain row values. That includes errors of
+Spark.
 """
 
 from __future__ import annotations
@@ -34,68 +36,68 @@ from penstock.errors import (
     TableError,
     TransientError,
 )
-from penstock.spark.boundary import brief
-from penstock.spark.loss import dead_spark, lost
-from penstock.unexpected import REPORT, told_by, unexpected
+from penstock.spark.jvm_loss import is_spark_lost, spark_lost_error
+from penstock.spark.worker_errors import brief
+from penstock.unexpected import DEFECT_HINT, exception_in_output, unexpected
 
 __all__ = [
     "LONGEST_PAUSE",
     "LONGEST_TRANSIENT_PAUSE",
     "TRIES",
-    "Recourse",
+    "ErrorAction",
     "Tries",
+    "as_penstock_error",
+    "error_action",
     "explained",
-    "in_our_words",
     "is_lost",
-    "recourse",
 ]
 
-_PLAIN = ("java.io.", "java.nio.", "java.net.", "org.apache.hadoop.", "java.lang.OutOfMemoryError")
-"""Errors of Java that speak of files, hosts and memory, never of values."""
+_SAFE_PREFIXES = ("java.io.", "java.nio.", "java.net.", "org.apache.hadoop.", "java.lang.OutOfMemoryError")
+"""Java exceptions whose text is about files, hosts and memory, never about row values."""
 
 
-class Recourse(enum.Enum):
-    """What to do about an error."""
+class ErrorAction(enum.Enum):
+    """The response to an error."""
 
-    RETRY = "try again for as long as it lasts"
-    LIMITED = "try again a few times, then show it, and try again slowly"
+    RETRY = "retry until it succeeds"
+    LIMITED = "retry a few times, then show the error and retry slowly"
     END_TABLE = "the table has failed"
     END_SOURCE = "the source has failed"
 
 
-def recourse(error: BaseException, *, of_table: bool) -> Recourse:
-    """Say what to do about an error, where Spark is still there; `of_table`: it came in the work for one table."""
+def error_action(error: BaseException, *, of_table: bool) -> ErrorAction:
+    """Return the response to an error, given that Spark is alive; `of_table`: it occurred in work for one table."""
     if isinstance(error, TransientError):
-        return Recourse.LIMITED if _of_spark(error.__cause__) else Recourse.RETRY
+        return ErrorAction.LIMITED if _of_spark(error.__cause__) else ErrorAction.RETRY
     if isinstance(error, TableError | HistoryExpiredError) and of_table:
-        return Recourse.END_TABLE
+        return ErrorAction.END_TABLE
     if isinstance(error, LogCorruptError) or not isinstance(error, Exception):
-        return Recourse.END_SOURCE
-    return Recourse.END_SOURCE if isinstance(error, PenstockError) and not of_table else Recourse.LIMITED
+        return ErrorAction.END_SOURCE
+    return ErrorAction.END_SOURCE if isinstance(error, PenstockError) and not of_table else ErrorAction.LIMITED
 
 
 def explained(doing: str, error: BaseException, hint: str = "") -> PenstockError:
-    """Put an error into our words, without values of rows: for the catalog, and so for the status."""
+    """Translate an error into one of Penstock's, without row values: for the catalog and the status."""
     cause = error.__cause__ if isinstance(error, TransientError) else None
-    known = cause if cause is not None and _of_spark(cause) else error
-    if isinstance(known, PenstockError):
-        return known
-    worker = told_by(str(known)) if isinstance(known, PythonException) else None
-    said = worker or _of_java(known)
-    if said is not None:
-        return InternalError(f"{doing} hit an unexpected {said}", f"{REPORT} {hint}".rstrip())
-    return unexpected(doing, known, hint)
+    original = cause if cause is not None and _of_spark(cause) else error
+    if isinstance(original, PenstockError):
+        return original
+    from_worker = exception_in_output(str(original)) if isinstance(original, PythonException) else None
+    description = from_worker or _java_description(original)
+    if description is not None:
+        return InternalError(f"{doing} hit an unexpected {description}", f"{DEFECT_HINT} {hint}".rstrip())
+    return unexpected(doing, original, hint)
 
 
 def is_lost(error: BaseException) -> bool:
-    """Say whether an error came of Spark, which is gone; for the command line."""
-    return lost(error)
+    """Return whether an error means that Spark has ended; for the command line."""
+    return is_spark_lost(error)
 
 
-def in_our_words(error: BaseException) -> PenstockError | None:
-    """Return the error of ours that an error at the end of a command stands for; None for a defect."""
-    if lost(error):
-        return dead_spark()
+def as_penstock_error(error: BaseException) -> PenstockError | None:
+    """Return the Penstock error for an exception that ends a command; None for a defect."""
+    if is_spark_lost(error):
+        return spark_lost_error()
     return error if isinstance(error, PenstockError) else None
 
 
@@ -103,26 +105,26 @@ def _of_spark(error: BaseException | None) -> bool:
     return isinstance(error, PySparkException | Py4JError)
 
 
-def _of_java(error: BaseException) -> str | None:
-    """Name an error of Java's, and what it says where that holds no values."""
+def _java_description(error: BaseException) -> str | None:
+    """Return the name of a Java exception, and its text if that cannot contain row values; None for others."""
     if not isinstance(error, Py4JJavaError):
         return None
-    said = brief(error)
-    name = said.partition(":")[0]
-    return said if name.startswith(_PLAIN) else name.split()[0]
+    description = brief(error)
+    name = description.partition(":")[0]
+    return description if name.startswith(_SAFE_PREFIXES) else name.split()[0]
 
 
 TRIES = 5
-"""So many tries before an error that is not ours is shown."""
+"""The number of tries before an error is shown that is not one of Penstock's."""
 _FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
 LONGEST_TRANSIENT_PAUSE = 5.0
-"""Of what may pass by itself at any moment."""
+"""For transient errors, which may pass at any moment."""
 
 
 @dataclass
 class Tries:
-    """How often something has failed without ever having worked in between, and when it is to be tried again."""
+    """The number of consecutive failures of an operation, and the time of its next try."""
 
     count: int = 0
     pause: float = 0.0
@@ -130,7 +132,7 @@ class Tries:
 
     @property
     def spent(self) -> bool:
-        """Whether it failed so often that it is to be shown."""
+        """Whether it failed often enough for the error to be shown."""
         return self.count >= TRIES
 
     def due(self) -> bool:
@@ -138,11 +140,11 @@ class Tries:
         return time.monotonic() >= self._next
 
     def failed(self, *, longest: float = LONGEST_PAUSE) -> None:
-        """Note that it failed; the next try comes after a pause that grows, to at most `longest`."""
+        """Count a failure; the pause before the next try doubles, up to `longest`."""
         self.count += 1
         self.pause = min(_FIRST_PAUSE * 2 ** min(self.count - 1, 10), longest)
         self._next = time.monotonic() + self.pause
 
     def worked(self) -> None:
-        """Note that it works."""
+        """Reset the count after a success."""
         self.count, self.pause, self._next = 0, 0.0, 0.0

@@ -1,9 +1,9 @@
-"""Keeping history for live views: for as long as somebody has one, and a while longer.
+"""Leases for live views: history is retained while a view exists, and until its lease expires.
 
 A view needs the log after its oldest base. All views of a home share one lease per log, at the oldest position that
-any of them needs; bases are kept with the log (see `retention`). One thread renews leases, and ends when no view is
-left. A DataFrame of a view may outlive it: what a view needed is kept until its lease has run out. A process that dies
-renews nothing.
+any of them needs; bases are retained with the log (see `retention`). One thread renews the leases, and ends when no
+view is left. A DataFrame of a view may outlive the view, so the history stays until the lease expires. The leases of a
+process that dies expire, too.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from penstock.changelog.interface import ChangeLog
 from penstock.errors import HistoryExpiredError
 from penstock.positions import Lsn
 
-__all__ = ["Keeper"]
+__all__ = ["LeaseKeeper"]
 
 _LEASE_SECONDS = 600.0
-_LOOK_SECONDS = 5.0
+_POLL_SECONDS = 5.0
 _NUMBERS = itertools.count(1)
 
 
 @dataclass
 class _Need:
-    """A position after which the log is needed: by which views, and when there last was one."""
+    """A position after which the log is needed: the views that need it, and the time when a view last did."""
 
     views: set[int] = field(default_factory=set)
     last: float = 0.0
@@ -46,11 +46,11 @@ class _Lease:
     until: float = 0.0
 
     def need(self, at: Lsn) -> _Need:
-        """Return what is known of a position, new or not."""
+        """Return the entry of a position; create it if there is none."""
         return self.needs.setdefault(at, _Need())
 
     def is_used(self) -> bool:
-        """Note which positions are needed now, forget those that no longer are; say whether there is a view."""
+        """Update which positions are needed, drop expired ones; return whether a view exists."""
         now = time.monotonic()
         for need in self.needs.values():
             need.last = now if need.views else need.last
@@ -58,7 +58,7 @@ class _Lease:
         return any(need.views for need in self.needs.values())
 
     def renew(self) -> None:
-        """Pin the oldest position that is needed and still there, unless that is so for long enough already."""
+        """Lease the oldest needed position that is still valid, unless the current lease suffices."""
         held = self.at is not None and self.at <= min(self.needs)
         if held and time.monotonic() < self.until - _LEASE_SECONDS / 2:
             return
@@ -66,56 +66,56 @@ class _Lease:
             valid = reader.frontiers().valid
             self.needs = {at: need for at, need in self.needs.items() if at >= valid}
             self.at = min(self.needs, default=None)
-            reader.pin(self.name, self.at, _LEASE_SECONDS)
+            reader.set_lease(self.name, self.at, _LEASE_SECONDS)
         self.until = time.monotonic() + _LEASE_SECONDS
 
     def holds(self, at: Lsn) -> bool:
-        """Say whether the log is kept after a position."""
+        """Return whether the lease retains the log after a position."""
         return self.at is not None and self.at <= at
 
 
-class Keeper:
-    """Keeps what the views of one home need."""
+class LeaseKeeper:
+    """Holds and renews the leases of the live views of one home."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._leases: dict[str, _Lease] = {}
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def hold(self, view: object, needed: Mapping[str, Lsn], logs: Mapping[str, ChangeLog]) -> None:
-        """Keep the logs after these positions for as long as `view` lives, or raise `HistoryExpiredError`."""
-        with self._changing:
+        """Retain the logs after these positions for as long as `view` lives, or raise `HistoryExpiredError`."""
+        with self._lock:
             for source, at in needed.items():
                 lease = self._leases.setdefault(source, _Lease(logs[source], self._name))
                 need, number = lease.need(at), next(_NUMBERS)
                 need.views.add(number)
-                # What ends a view may run in any thread, at any point: it takes no lock.
+                # The finalizer may run in any thread, at any point: it takes no lock.
                 weakref.finalize(view, need.views.discard, number)
                 lease.is_used()
                 lease.renew()
                 if not lease.holds(at):
                     message = f"source {source} no longer has the history after {at}"
                     raise HistoryExpiredError(
-                        message, "Ask for a later position: see `penstock status` for where it begins."
+                        message, "Choose a later position: `penstock status` shows where the history begins."
                     )
             if self._thread is None and needed:
-                self._thread = threading.Thread(target=self._keep, name="penstock-keep", daemon=True)
+                self._thread = threading.Thread(target=self._renew_until_unused, name="penstock-keep", daemon=True)
                 self._thread.start()
 
     def forget(self, source: str) -> None:
-        """Keep nothing more of a source: it was dropped, and another may get its name."""
-        with self._changing:
+        """Release the lease on a source: it was dropped, and another may get its name."""
+        with self._lock:
             self._leases.pop(source, None)
 
-    def _keep(self) -> None:
+    def _renew_until_unused(self) -> None:
         while True:
-            time.sleep(_LOOK_SECONDS)
-            with self._changing:
+            time.sleep(_POLL_SECONDS)
+            with self._lock:
                 used = [lease for lease in self._leases.values() if lease.is_used()]
                 if not used:
                     self._thread = None
                     return
                 for lease in used:
-                    with suppress(Exception):  # whoever reads will be told what is wrong with the log; it goes on
+                    with suppress(Exception):  # readers get the log's error themselves; keep renewing the others
                         lease.renew()

@@ -1,4 +1,4 @@
-"""Creating and dropping sources, so that a crash at any point leaves nothing behind that is not recorded.
+"""Creating and dropping sources, so that a crash at any point leaves no object that is not recorded.
 
 ::
 
@@ -6,7 +6,7 @@
     drop:    catalog (dropping) ─▶ stopped by the running home ─▶ slot ─▶ publication ─▶ log, files ─▶ catalog (removed)
 
 The catalog is written first and cleared last. A source that was found half-created is removed, and one that was found
-half-dropped is finished: by the running home, or at the next start. One process does this at a time (`locks.making`),
+half-dropped is finished: by the running home, or at the next start. One process does this at a time (`lifecycle_lock`),
 so that work in progress is never taken for leftovers. Nothing is removed of a source that another process is using.
 Every step can be repeated.
 
@@ -30,11 +30,11 @@ from pathlib import Path
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog, Debt, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
-from penstock.changelog.place import log_at
+from penstock.changelog.log_url import log_at
 from penstock.engine.locks import source_holder, take_source
 from penstock.engine.records import debt_of, instance_of
 from penstock.engine.sealed_secrets import forget_unused
-from penstock.engine.shards import refuse_shard, refuse_taken, refuse_unlike
+from penstock.engine.shards import reject_shard, reject_taken, reject_unlike
 from penstock.engine.table_names import local_names
 from penstock.errors import (
     AlreadyExistsError,
@@ -52,23 +52,23 @@ from penstock.sources.interface import InstanceConfig, Source
 __all__ = ["HALF", "TABLES", "create_source", "drop_source", "recover", "remove_files", "remove_source"]
 
 TABLES = "tables"
-"""The reader that stands for the base tables: it needs what they have not taken in."""
+"""The reader that represents the base tables: it needs the history that has not been applied to them."""
 HALF = (SourceState.CREATING, SourceState.DROPPING)
-"""States of a source that is not whole: somebody is at it, or has died over it."""
+"""States of an incomplete source: a process is creating or dropping it, or died while doing so."""
 
-_LET_GO_SECONDS = 60.0
-_LEFT_ALONE_SECONDS = 1.0
+_RELEASE_SECONDS = 60.0
+_RECOVERY_LOCK_SECONDS = 1.0
 
 
 def create_source(home: Path, catalog: Catalog, source: Source) -> None:
-    """Make a source, or all of its shards: everything that is needed upstream and here, or nothing at all."""
+    """Create a source, or all of its shards: all objects that it needs, upstream and here, or none of them."""
     shards = source.shards()
-    refuse_taken(catalog, source, list(shards.values()))
+    reject_taken(catalog, source, list(shards.values()))
     for shard in shards.values():
-        _refuse_foreign_log(home, shard)
-        _refuse_kept_tables(home, shard)
+        _reject_existing_log(home, shard)
+        _reject_kept_tables(home, shard)
     instances = {word: shard.create_instances(1)[0] for word, shard in shards.items()}
-    refuse_unlike(instances)
+    reject_unlike(instances)
     records = [_record(source, shards[word], instances[word], word) for word in shards]
     catalog.add_sources(list(zip(records, map(_tables, instances.values()), strict=True)))
     prepared: list[InstanceConfig] = []
@@ -77,9 +77,9 @@ def create_source(home: Path, catalog: Catalog, source: Source) -> None:
             prepared.append(_prepared(catalog, instance))
         except BaseException as error:
             begun = prepared if isinstance(error, AlreadyExistsError) else [*prepared, instance]
-            _undo(home, catalog, list(instances.values()), begun)
+            _roll_back(home, catalog, list(instances.values()), begun)
             raise
-    catalog.made({instance.source: instance.model_dump_json() for instance in prepared})
+    catalog.mark_created({instance.source: instance.model_dump_json() for instance in prepared})
 
 
 def _record(whole: Source, source: Source, instance: InstanceConfig, shard: str | None) -> SourceRecord:
@@ -97,34 +97,36 @@ def _record(whole: Source, source: Source, instance: InstanceConfig, shard: str 
 
 def _prepared(catalog: Catalog, instance: InstanceConfig) -> InstanceConfig:
     prepared = instance.prepare()
-    _make_log(catalog.log(instance.source), prepared.start())
+    _create_log(catalog.log(instance.source), prepared.start())
     return prepared
 
 
-def _refuse_foreign_log(home: Path, source: Source) -> None:
-    """A log in Kafka may be that of another home, whose writer would be fenced and whose history mixed with ours."""
+def _reject_existing_log(home: Path, source: Source) -> None:
+    """Reject an existing log: in Kafka it may belong to another home, whose writer would be fenced."""
     log = log_at(home, source.name, source.log)
     if log.exists():
-        message = f"there is a change log of a source {source.name} already: {log}"
+        message = f"a change log of source {source.name} already exists: {log}"
         raise DefiniteError(
-            message, "Name the source otherwise, give another prefix in the URL of its log, or remove it."
+            message, "Choose another name for the source or another prefix in the URL of its log, or remove the log."
         )
 
 
-def _refuse_kept_tables(home: Path, source: Source) -> None:
-    """Tables of an earlier source of this name may have been kept: they are the user's now."""
+def _reject_kept_tables(home: Path, source: Source) -> None:
+    """Reject existing tables: a dropped source of this name may have kept them, and they belong to the user."""
     lake = lake_path(home, source.name)
     if lake.exists() and any(lake.iterdir()):
-        message = f"tables of an earlier source {source.name} are in {lake}"
-        raise DefiniteError(message, "Move that folder away, or remove it; or name the source otherwise.")
+        message = f"tables of an earlier source {source.name} exist in {lake}"
+        raise DefiniteError(message, "Move or remove that folder, or choose another name for the source.")
 
 
-def _undo(home: Path, catalog: Catalog, instances: Sequence[InstanceConfig], begun: Sequence[InstanceConfig]) -> None:
-    """Take back what a failed create made; what cannot be reached right now, the catalog keeps for `recover`."""
-    ours = {instance.source for instance in begun}
+def _roll_back(
+    home: Path, catalog: Catalog, instances: Sequence[InstanceConfig], begun: Sequence[InstanceConfig]
+) -> None:
+    """Roll back a failed create; the catalog keeps sources whose upstream is unreachable for `recover`."""
+    touched = {instance.source for instance in begun}
     for instance in instances:
         try:
-            if instance.source in ours:
+            if instance.source in touched:
                 instance.cleanup()
             remove_files(home, catalog, instance.source)
         except PenstockError:
@@ -135,24 +137,24 @@ def _undo(home: Path, catalog: Catalog, instances: Sequence[InstanceConfig], beg
 def drop_source(
     home: Path, catalog: Catalog, name: str, *, force: bool = False, keep_tables: bool = False
 ) -> list[str]:
-    """Remove a source and all that it made; return what is left upstream, as statements to run by hand.
+    """Drop a source and the objects that it created; return statements to run by hand for objects left upstream.
 
-    Of shards, those go that can; what keeps one of them is raised after that.
+    If a shard cannot be dropped, the other shards are dropped first; then its error is raised.
     """
     records = catalog.parts(name)
     if not records:
         known = ", ".join(dict.fromkeys(source.known_as for source in catalog.sources())) or "none"
-        message = f"there is no source {name}"
-        raise SourceNotFoundError(message, f"The sources of this home: {known}.")
-    refuse_shard(records[0], name)
-    catalog.dropping([record.name for record in records], keep_tables=keep_tables)
+        message = f"source {name} does not exist"
+        raise SourceNotFoundError(message, f"Sources of this home: {known}.")
+    reject_shard(records[0], name)
+    catalog.begin_drop([record.name for record in records], keep_tables=keep_tables)
     left, kept = list[str](), list[PenstockError]()
     for record in records:
         try:
-            left += _drop(home, catalog, record.name, _LET_GO_SECONDS, force=force)
+            left += _drop(home, catalog, record.name, _RELEASE_SECONDS, force=force)
         except NotOwnedError as error:
-            if record.state not in HALF:  # nothing of it was touched
-                catalog.not_dropping(record)
+            if record.state not in HALF:  # nothing was removed yet
+                catalog.cancel_drop(record)
             kept.append(error)
         except TransientError as error:
             kept.append(error)
@@ -162,34 +164,34 @@ def drop_source(
 
 
 def _drop(home: Path, catalog: Catalog, name: str, seconds: float, *, force: bool = False) -> list[str]:
-    """Remove a source that is marked so, when nobody has it in hand any more."""
+    """Remove a source that is `dropping`, once no process holds its lock."""
     lock = take_source(home, name, seconds)
     if lock is None:
-        raise _still_in_hand(home, name)
+        raise _still_in_use(home, name)
     try:
         record = catalog.source(name)
         return [] if record is None else remove_source(home, catalog, record, force=force)
     finally:
-        lock.let_go()
+        lock.release()
 
 
-def _still_in_hand(home: Path, name: str) -> TransientError:
+def _still_in_use(home: Path, name: str) -> TransientError:
     pid = source_holder(home, name)
-    message = f"source {name} is not gone yet: the Penstock that runs it (pid {pid}) has it in hand"
-    return TransientError(message, "It goes as soon as that is done; see `penstock status`.")
+    message = f"source {name} is not dropped yet: the Penstock that runs it (pid {pid}) still uses it"
+    return TransientError(message, "It is dropped when that process has finished; see `penstock status`.")
 
 
 def recover(home: Path, catalog: Catalog) -> list[PenstockError]:
-    """Undo what was half made, finish what was half dropped, settle debts; return what has to wait, and why.
+    """Roll back unfinished creates, complete unfinished drops, settle debts; return the errors of those that wait.
 
-    Upstreams that cannot be reached keep nothing else from running. Nobody else may be making anything meanwhile.
+    An unreachable upstream does not prevent the rest. The caller must hold the lifecycle lock.
     """
     waiting: list[PenstockError] = []
     for record in catalog.sources():
         if record.state in HALF:
-            catalog.dropping([record.name])
+            catalog.begin_drop([record.name])
             try:
-                _drop(home, catalog, record.name, _LEFT_ALONE_SECONDS)
+                _drop(home, catalog, record.name, _RECOVERY_LOCK_SECONDS)
             except (TransientError, NotOwnedError) as error:
                 catalog.set_source(record.name, SourceState.DROPPING, error=error.message, hint=error.hint)
                 waiting.append(error)
@@ -199,17 +201,19 @@ def recover(home: Path, catalog: Catalog) -> list[PenstockError]:
 
 
 def _settle(catalog: Catalog, debt: Debt) -> PenstockError | None:
-    """Remove what a source dropped by force left upstream; where a new source has those names, they are its own."""
+    """Remove the objects that a source dropped by force left upstream, unless a new source uses the same names."""
     instance = debt_of(debt)
     try:
-        if not any(instance.same_outside(other) for other in map(instance_of, catalog.sources())):
+        if not any(instance.shares_external_objects(other) for other in map(instance_of, catalog.sources())):
             instance.settle(debt.durable)
-    except NotOwnedError:  # then there is nothing left of it
+    except NotOwnedError:  # the objects belong to another source: nothing is left of this one
         pass
     except PenstockError as error:
         catalog.defer(debt, error.message)
-        message = f"what source {debt.source} left upstream could not be removed: {error.message}"
-        return TransientError(message, "\n".join(["It will be tried again; or run by hand:", *instance.by_hand()]))
+        message = f"the upstream objects of dropped source {debt.source} could not be removed: {error.message}"
+        return TransientError(
+            message, "\n".join(["Penstock will retry; or run by hand:", *instance.cleanup_statements()])
+        )
     catalog.settle(debt)
     return None
 
@@ -223,18 +227,18 @@ def _tables(instance: InstanceConfig) -> list[TableRecord]:
     return pending + failed
 
 
-def _make_log(log: ChangeLog, start: Lsn) -> None:
-    """Make the log, with the pin of those who follow it into the lake: nothing is removed before they say so."""
+def _create_log(log: ChangeLog, start: Lsn) -> None:
+    """Create the log, and register the base tables as its reader: no history is removed before it is applied."""
     log.create(start)
     with closing(log.reader()) as reader:
-        reader.pin(TABLES, start)
+        reader.set_lease(TABLES, start)
 
 
 def remove_source(home: Path, catalog: Catalog, record: SourceRecord, *, force: bool) -> list[str]:
-    """Remove all of a source; by force, also where the outside cannot be reached: return what is left there to do."""
+    """Remove a source, with `force` even if its upstream is unreachable; return statements to run by hand there."""
     instance, durable = instance_of(record), _durable(catalog, record)
     left, owed = _clean_upstream(instance, record.known_as, durable, force)
-    debt = (record.kind, instance.model_dump_json(), _noted(catalog, record, instance, durable)) if owed else None
+    debt = (record.kind, instance.model_dump_json(), _recorded(catalog, record, instance, durable)) if owed else None
     remove_files(home, catalog, record.name, keep_tables=record.keep_tables)
     catalog.remove_source(record.name, debt)
     return left
@@ -243,53 +247,53 @@ def remove_source(home: Path, catalog: Catalog, record: SourceRecord, *, force: 
 def _clean_upstream(
     instance: InstanceConfig, known_as: str, durable: Lsn | None, force: bool
 ) -> tuple[list[str], bool]:
-    """Remove what was made outside; return what is left there to do, and whether that is ours to try again."""
-    if not instance.by_hand():  # all of it is the user's
+    """Remove the upstream objects; return statements to run by hand, and whether the rest is a debt to retry."""
+    if not instance.cleanup_statements():  # all objects belong to the user
         return [], False
     try:
         instance.require_own(durable)
         instance.cleanup()
     except NotOwnedError as error:
         if force:
-            where, *statements = instance.by_hand()
-            why = f"-- {error.message}; only where nobody uses it any more:"
+            where, *statements = instance.cleanup_statements()
+            why = f"-- {error.message}; run these only if no other home uses these objects:"
             return [where, why, *(f"-- {statement}" for statement in statements)], False
         message = f"source {instance.source} is not dropped: {error.message}"
         hint = (
-            f"{error.hint} To remove the source here alone, and leave all that is outside: penstock drop {known_as}"
-            " --force. It prints what to run by hand where nobody uses it any more."
+            f"{error.hint} To drop the source from this home only, and leave the upstream objects: penstock drop"
+            f" {known_as} --force. It prints the statements that remove them."
         )
         raise NotOwnedError(message, hint) from error
     except PenstockError as error:
         if force:
-            return instance.by_hand(), True
+            return instance.cleanup_statements(), True
         message = (
-            f"source {instance.source} is not gone yet, because what it made upstream could not be removed:"
-            f" {error.message}"
+            f"source {instance.source} is not dropped yet: its upstream objects could not be removed: {error.message}"
         )
-        again = "Try again when that can be reached"
+        again = "Try again when the upstream is reachable"
         if isinstance(error, InUseError):
             again = (
-                "If another home reads it, a copy of this one or that of which this is a copy, leave it; else try again"
+                "If another home reads it, a copy of this one or its original, leave it in place; otherwise try again"
             )
         raise TransientError(
             message,
-            f"{again}; or: penstock drop {known_as} --force, and by hand there:\n" + "\n".join(instance.by_hand()),
+            f"{again}. Or: penstock drop {known_as} --force, and upstream:\n"
+            + "\n".join(instance.cleanup_statements()),
         ) from error
     return [], False
 
 
 def _durable(catalog: Catalog, record: SourceRecord) -> Lsn | None:
-    """Return how far the slot can have been confirmed by us; None where no log tells it and nothing was noted."""
+    """Return the last position that this source can have confirmed; None if neither log nor catalog records it."""
     try:
         with closing(catalog.log(record.name).reader()) as reader:
             return reader.frontiers().durable
-    except PenstockError:  # it was never whole, is gone already, or is damaged
+    except PenstockError:  # the log is incomplete, already removed, or damaged
         return record.durable or None
 
 
-def _noted(catalog: Catalog, record: SourceRecord, instance: InstanceConfig, durable: Lsn | None) -> Lsn:
-    """Note that, while there is a log that tells it."""
+def _recorded(catalog: Catalog, record: SourceRecord, instance: InstanceConfig, durable: Lsn | None) -> Lsn:
+    """Record that position in the catalog, before the log is removed."""
     if durable is None:
         return instance.start()
     catalog.note_durable(record.name, durable)
@@ -297,7 +301,7 @@ def _noted(catalog: Catalog, record: SourceRecord, instance: InstanceConfig, dur
 
 
 def remove_files(home: Path, catalog: Catalog, name: str, *, keep_tables: bool = False) -> None:
-    """Remove the change log of a source and what is in the home of it; of kept tables those stay that are whole."""
+    """Remove the change log and files of a source; `keep_tables` keeps base tables with a complete snapshot."""
     catalog.log(name).remove()
     whole = {table.local for table in catalog.tables(name) if catalog.bases.first(name, table.local) is not None}
     kept = whole if keep_tables else set[str]()
@@ -309,12 +313,12 @@ def remove_files(home: Path, catalog: Catalog, name: str, *, keep_tables: bool =
 
 
 def _remove_tree(path: Path) -> None:
-    """Remove a folder, whether or not it is there; a half of it must not stay unnoticed."""
+    """Remove a folder, if it exists; raise an error rather than leave a part of it."""
     while path.exists():
         try:
             shutil.rmtree(path)
-        except FileNotFoundError:  # somebody else removes it, too
+        except FileNotFoundError:  # another process removes it, too
             continue
         except OSError as error:
             message = f"{path} cannot be removed: {error.strerror}"
-            raise TransientError(message, "Mend that: it will be tried again.") from error
+            raise TransientError(message, "Fix the file system error; Penstock will retry.") from error

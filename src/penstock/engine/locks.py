@@ -1,12 +1,14 @@
-"""Who may do what in a home at the same time: locks on files in `run/`, which end with the processes that hold them.
+"""Locks of a home: advisory locks on files in `run/`, which the kernel releases when their process ends.
 
 ::
 
-    lock               the one process that runs the home
-    making             whoever makes, drops or recovers sources: nobody takes a create in progress for one that died
-    source-NAME.lock   whoever captures and follows a source; its capture process inherits it, and may live longer
+    lock               the process that runs the home
+    making             the process that creates, drops or recovers sources, so that no other process takes a create in
+                       progress for one whose process died
+    source-NAME.lock   the process that captures and applies a source; its capture process inherits the lock, and may
+                       outlive it
 
-Who holds a lock is written into it.
+The holder writes its pid into the file.
 """
 
 from __future__ import annotations
@@ -21,18 +23,18 @@ from pathlib import Path
 from penstock.errors import DefiniteError, TransientError
 from penstock.layout import run_path
 
-__all__ = ["SourceLock", "hold_home", "holder", "making", "making_if_free", "source_holder", "take_source"]
+__all__ = ["SourceLock", "hold_home", "holder", "lifecycle_lock", "source_holder", "take_source", "try_lifecycle_lock"]
 
-_MAKING_SECONDS = 60.0
-_LOOK_SECONDS = 0.05
-_GLANCE_SECONDS = 0.3
-"""Who looks whether a lock is held has it for a blink."""
+_LIFECYCLE_LOCK_SECONDS = 60.0
+_POLL_SECONDS = 0.05
+_PROBE_SECONDS = 0.3
+"""Testing whether a lock is held takes it for an instant, so wait this long before it counts as held."""
 
 
 @contextmanager
 def hold_home(home: Path) -> Iterator[None]:
-    """Be the one process that runs this home; a second one is refused, and told who has it."""
-    handle = _take(home, "lock", _GLANCE_SECONDS)
+    """Hold the lock of the process that runs the home; raise `DefiniteError` with the pid of another holder."""
+    handle = _take(home, "lock", _PROBE_SECONDS)
     if handle is None:
         message = f"another Penstock (pid {holder(home) or 'unknown'}) is using the home {home}"
         raise DefiniteError(message, "Stop it first, or use another home (--home).")
@@ -44,17 +46,17 @@ def hold_home(home: Path) -> Iterator[None]:
 
 
 def holder(home: Path) -> int | None:
-    """Return the pid of the process that holds this home, if one does."""
+    """Return the pid of the process that runs the home, or None."""
     return _holder(home, "lock")
 
 
 @contextmanager
-def making(home: Path, seconds: float = _MAKING_SECONDS) -> Iterator[None]:
-    """Be the one who makes, drops or recovers sources here; wait for somebody else to be done, but not for ever."""
+def lifecycle_lock(home: Path, seconds: float = _LIFECYCLE_LOCK_SECONDS) -> Iterator[None]:
+    """Hold the lock for creating, dropping and recovering sources; wait for another holder, up to `seconds`."""
     handle = _take(home, "making", seconds)
     if handle is None:
-        message = f"another Penstock (pid {_holder(home, 'making') or 'unknown'}) makes or drops a source in {home}"
-        raise TransientError(message, "Try again when it is done.")
+        message = f"another Penstock (pid {_holder(home, 'making') or 'unknown'}) creates or drops a source in {home}"
+        raise TransientError(message, "Try again when it has finished.")
     try:
         yield
     finally:
@@ -62,8 +64,8 @@ def making(home: Path, seconds: float = _MAKING_SECONDS) -> Iterator[None]:
 
 
 @contextmanager
-def making_if_free(home: Path) -> Iterator[bool]:
-    """Be that one, unless somebody is at this moment: say which."""
+def try_lifecycle_lock(home: Path) -> Iterator[bool]:
+    """Hold the same lock if it is free; yield whether it was."""
     handle = _take(home, "making", 0.0)
     try:
         yield handle is not None
@@ -73,27 +75,27 @@ def making_if_free(home: Path) -> Iterator[bool]:
 
 
 class SourceLock:
-    """The right to capture and follow a source, until it is let go."""
+    """The lock for capturing and applying a source, until it is released."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
-        """A process that inherits it has the lock, too, for as long as it lives."""
+        """The file descriptor; a process that inherits it holds the lock, too, until it ends."""
 
-    def let_go(self) -> None:
-        """Leave the source to others; a second time nothing happens."""
+    def release(self) -> None:
+        """Release the lock; further calls have no effect."""
         if self.handle >= 0:
             os.close(self.handle)
         self.handle = -1
 
 
 def take_source(home: Path, source: str, seconds: float = 0.0) -> SourceLock | None:
-    """Take a source; None where somebody else still has it after a while."""
+    """Lock a source; return None if another process still holds it after `seconds`."""
     handle = _take(home, _name(source), seconds)
     return None if handle is None else SourceLock(handle)
 
 
 def source_holder(home: Path, source: str) -> int | None:
-    """Return the pid of the process that took a source, if one has it."""
+    """Return the pid of the process that holds the lock of a source, or None."""
     return _holder(home, _name(source))
 
 
@@ -107,8 +109,8 @@ def _take(home: Path, name: str, seconds: float) -> int | None:
         if time.monotonic() >= deadline:
             os.close(handle)
             return None
-        time.sleep(_LOOK_SECONDS)
-    _sign(handle, home)
+        time.sleep(_POLL_SECONDS)
+    _write_pid(handle, home)
     return handle
 
 
@@ -128,19 +130,21 @@ def _open(home: Path, name: str) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         return os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise _unusable(home, error) from error
+        raise _unusable_home(home, error) from error
 
 
-def _sign(handle: int, home: Path) -> None:
+def _write_pid(handle: int, home: Path) -> None:
     try:
         os.ftruncate(handle, 0)
         os.pwrite(handle, str(os.getpid()).encode(), 0)
     except OSError as error:
-        raise _unusable(home, error) from error
+        raise _unusable_home(home, error) from error
 
 
-def _unusable(home: Path, error: OSError) -> DefiniteError:
-    return DefiniteError(f"the home {home} cannot be used: {error.strerror}", "Mend that, or use another one (--home).")
+def _unusable_home(home: Path, error: OSError) -> DefiniteError:
+    return DefiniteError(
+        f"the home {home} cannot be used: {error.strerror}", "Fix the error, or use another home (--home)."
+    )
 
 
 def _try(handle: int) -> bool:

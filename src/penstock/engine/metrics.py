@@ -1,4 +1,4 @@
-"""The status of a home as metrics, in the text format of Prometheus."""
+"""The status of a home as metrics, in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from penstock.positions import Lsn
 __all__ = ["metrics_text"]
 
 _SOURCE = {
-    "up": "1 where the source is ready, 0 where it has failed or is being made or dropped",
-    "durable_lsn": "Position up to which every transaction is in the change log, for good",
-    "valid_lsn": "Position from which on history can be read",
+    "up": "1 if the source is ready, 0 if it has failed or is being created or dropped",
+    "durable_lsn": "Position up to which every transaction is durable in the change log",
+    "valid_lsn": "Position from which history is readable",
     "committed_timestamp_seconds": "Commit time of the last transaction in the log",
-    "commit_to_readable_seconds": "From the commit of the last transaction to its being readable",
-    "lag_bytes": "WAL that the server has flushed and that is not in the log",
+    "commit_to_readable_seconds": "Time from the commit of the last transaction until it was readable",
+    "lag_bytes": "WAL that the server has flushed and that is not in the log yet",
 }
 _COPY = {
-    "copied_rows": "Rows that the copy of the table in progress has taken",
-    "copied_bytes": "Bytes that the copy of the table in progress has taken",
-    "estimated_rows": "About how many rows a table has that is being copied",
-    "estimated_bytes": "About how many bytes a table has that is being copied",
+    "copied_rows": "Rows copied so far by the snapshot in progress",
+    "copied_bytes": "Bytes copied so far by the snapshot in progress",
+    "estimated_rows": "Estimated number of rows in a table whose snapshot is in progress",
+    "estimated_bytes": "Estimated size of a table whose snapshot is in progress",
 }
 
 
 def metrics_text(status: HomeStatus) -> str:
-    """Write a status as metrics; what is not known is left out."""
+    """Return a status as metrics; unknown values are omitted."""
     registry = CollectorRegistry()
     registry.register(_Status(status))
     return generate_latest(registry).decode()
@@ -55,14 +55,14 @@ class _Status(Collector):
         yield self._readers()
 
     def _states(self) -> GaugeMetricFamily:
-        what = "1 for the state in which a source is, as the status says it"
+        what = "1 for the current state of a source, as in the status"
         family = GaugeMetricFamily("penstock_source_state", what, labels=["source", "state"])
         for source in self._status.sources:
             family.add_metric([source.name, source.state], 1)
         return family
 
     def _tables(self) -> GaugeMetricFamily:
-        what = "Changes that are in the log and not yet in the base table"
+        what = "Changes in the log that are not applied to the base table yet"
         family = GaugeMetricFamily("penstock_table_behind", what, labels=["source", "table", "state"])
         for source in self._status.sources:
             for table in source.tables:

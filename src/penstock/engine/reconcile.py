@@ -1,4 +1,4 @@
-"""Reconcile: a running source is made to match the catalog, table by table, and option by option.
+"""Reconciliation: a running source is made to match the catalog, table by table and option by option.
 
 Requests for tables (`requests`)::
 
@@ -14,7 +14,7 @@ that its history begins there, also after a crash, and an older base table is di
 `published` is a position from which its changes are sent; the snapshot waits until capture has begun the table, which
 is later, and for all transactions that ran then. So nothing is missed.
 
-Tables are independent: one that is gone upstream, or that Postgres refuses to publish, fails alone. A change made for
+Tables are independent: one that was dropped upstream, or that Postgres refuses to publish, fails alone. A change for
 one table must not hide a gap of another, so the others are checked first, as capture does when it connects.
 
 If the process dies in between, the request is still in the catalog and is executed again from the start. Every step can
@@ -22,8 +22,8 @@ be repeated.
 
 Options (``ALTER SOURCES … SET``)::
 
-    ask_set      validated like a new source ─▶ catalog: the spec, unless another process changed it meanwhile
-    set_options  instance config and spec differ: capture is stopped ─▶ catalog: the instance ─▶ capture restarted
+    request_options  validated like a new source ─▶ catalog: the spec, unless another process changed it meanwhile
+    set_options      instance config and spec differ: capture is stopped ─▶ catalog: the instance ─▶ capture restarted
 
 If the process dies in between, spec and instance differ, and the next run sees that. Only options that change nothing
 upstream can be set this way; others are rejected with the reason.
@@ -43,7 +43,7 @@ from penstock.changelog.interface import ChangeLog
 from penstock.engine.lifecycle import HALF
 from penstock.engine.records import instance_of, spec_of
 from penstock.engine.requests import dropped
-from penstock.engine.shards import refuse_shard
+from penstock.engine.shards import reject_shard
 from penstock.engine.table_names import named_sources
 from penstock.errors import PenstockError, TableError, UsageError
 from penstock.fields import with_fields
@@ -53,112 +53,114 @@ from penstock.nearest import nearest
 from penstock.positions import Lsn
 from penstock.sources.findings import Finding, error
 from penstock.sources.interface import InstanceConfig, ProducedTable, Source
-from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect
-from penstock.sources.postgres.query_errors import asking
-from penstock.sources.postgres.watch import PublicationWatch
+from penstock.sources.postgres.publication_watch import PublicationWatch
+from penstock.sources.postgres.query_errors import translate_errors
 
-__all__ = ["Described", "alter", "ask_set", "describe", "give_up", "is_set", "set_options"]
+__all__ = ["Described", "alter", "describe", "give_up", "is_set", "request_options", "set_options"]
 
 Described = Mapping[TableName, ProducedTable | Finding]
-"""Tables as they are upstream, or why they cannot be captured."""
+"""Tables as they are upstream, or the reason why they cannot be captured."""
 _Table = TypeVar("_Table", bound=ProducedTable)
 
 
-def describe(record: SourceRecord, wishes: Sequence[TableRecord]) -> Described:
-    """Look at the tables that shall come, or come again."""
-    wanted = [wish.upstream for wish in wishes if wish.state is not TableState.DROPPING]
-    found = spec_of(record).look_again(wanted) if wanted else {}
+def describe(record: SourceRecord, requests: Sequence[TableRecord]) -> Described:
+    """Query the upstream for the tables that are requested to be added or captured again."""
+    wanted = [request.upstream for request in requests if request.state is not TableState.DROPPING]
+    found = spec_of(record).redescribe(wanted) if wanted else {}
     instance, missing = instance_of(record), [name for name, why in found.items() if isinstance(why, Finding)]
     if missing and isinstance(instance, PostgresInstanceConfig):
-        moved = instance.called_now(missing)
+        moved = instance.renamed_tables(missing)
         return {**found, **{before: _renamed(record.known_as, before, now) for before, now in moved.items()}}
     return found
 
 
 def _renamed(source: str, before: TableName, now: TableName) -> Finding:
     hint = (
-        f"Give it its name again, then retry; or take it as another table: ALTER SOURCES {source} DROP TABLE {before};"
+        f"Rename it back, then retry; or capture it under its new name: ALTER SOURCES {source} DROP TABLE {before};"
         f" and ALTER SOURCES {source} ADD TABLE {now};"
     )
-    return error(str(before), f"it is called {now} upstream now", hint)
+    return error(str(before), f"it was renamed to {now} upstream", hint)
 
 
 def alter(
-    home: Path, catalog: Catalog, record: SourceRecord, wishes: Sequence[TableRecord], found: Described
+    home: Path, catalog: Catalog, record: SourceRecord, requests: Sequence[TableRecord], found: Described
 ) -> list[str]:
-    """Carry wishes out; return what there is to tell. Capture must not run meanwhile: it stores its config, too."""
+    """Execute requests; return progress messages. Capture must not run meanwhile: it stores its config, too."""
     instance, log = instance_of(record), catalog.log(record.name)
     of = _of_a_database if isinstance(instance, PostgresInstanceConfig) else _of_another_kind
-    config, published, refused = of(instance, wishes, found, log)
+    config, published, refused = of(instance, requests, found, log)
     found = {**found, **refused}
-    told = (record.error or "", record.hint or "")
-    catalog.set_source(record.name, record.state, instance=config.model_dump_json(), error=told[0], hint=told[1])
-    _end(catalog.log(record.name), record, [wish for wish in wishes if wish.state is TableState.DROPPING])
-    return [_settle(home, catalog, wish, found, published) for wish in wishes]
+    recorded = (record.error or "", record.hint or "")
+    catalog.set_source(
+        record.name, record.state, instance=config.model_dump_json(), error=recorded[0], hint=recorded[1]
+    )
+    _end(catalog.log(record.name), record, [request for request in requests if request.state is TableState.DROPPING])
+    return [_settle(home, catalog, request, found, published) for request in requests]
 
 
-def give_up(catalog: Catalog, wishes: Sequence[TableRecord], error: PenstockError) -> None:
-    """Note a definite error that is in the way: the tables have failed until somebody acts."""
-    for wish in wishes:
-        catalog.grant(wish, TableState.FAILED, error=error.message, hint=error.hint)
+def give_up(catalog: Catalog, requests: Sequence[TableRecord], error: PenstockError) -> None:
+    """Record a permanent error that prevents the requests: the tables have failed until an operator acts."""
+    for request in requests:
+        catalog.complete_request(request, TableState.FAILED, error=error.message, hint=error.hint)
 
 
 def _of_a_database(
-    instance: InstanceConfig, wishes: Sequence[TableRecord], found: Described, log: ChangeLog
+    instance: InstanceConfig, requests: Sequence[TableRecord], found: Described, log: ChangeLog
 ) -> tuple[InstanceConfig, Lsn, Described]:
-    """Let a database publish what is captured from now on; return also what it refused to."""
+    """Alter the publication of a database; return config, position, and the tables that it refused to publish."""
     assert isinstance(instance, PostgresInstanceConfig)
-    _end_unpublished(instance, wishes, log)
-    config = _altered(instance, wishes, found, _generations(log))
+    _end_unpublished(instance, requests, log)
+    config = _altered(instance, requests, found, _generations(log))
     config, published, refused = config.repair(
         [name for name, table in found.items() if isinstance(table, CapturedTable)]
     )
     if refused:
         found = {**found, **refused}
-        config = with_fields(_altered(instance, wishes, found, _generations(log)), facts=config.facts)
+        config = with_fields(_altered(instance, requests, found, _generations(log)), facts=config.facts)
     tables = [
         with_fields(t, published=int(published)) if isinstance(found.get(t.name), CapturedTable) else t
         for t in config.tables
     ]
-    return with_fields(config, tables=tuple(tables)).begun_anew(found), published, refused
+    return with_fields(config, tables=tuple(tables)).without_facts(found), published, refused
 
 
-def _end_unpublished(instance: PostgresInstanceConfig, wishes: Sequence[TableRecord], log: ChangeLog) -> None:
-    """End the other tables whose changes are not all sent: the publication is mended next, and nobody would see it."""
-    wished = {str(wish.upstream) for wish in wishes}
+def _end_unpublished(instance: PostgresInstanceConfig, requests: Sequence[TableRecord], log: ChangeLog) -> None:
+    """Fail the other tables whose changes are not all published: altering the publication next would hide the gap."""
+    requested = {str(request.upstream) for request in requests}
     with closing(log.reader()) as reader:
         durable = reader.frontiers().durable
         running = {str(name) for name, table in reader.tables().items() if table.error is None}
-    with asking(instance.connection), connect(instance.connection) as connection:
-        found = PublicationWatch(instance, durable).look(connection, durable)
-    errors = [trouble for trouble in found if trouble.table in running - wished]
+    with translate_errors(instance.connection), connect(instance.connection) as connection:
+        found = PublicationWatch(instance, durable).check(connection, durable)
+    errors = [trouble for trouble in found if trouble.table in running - requested]
     if errors:
         with closing(log.writer()) as writer:
             writer.publish([], durable, errors=errors)
 
 
 def _of_another_kind(
-    instance: InstanceConfig, wishes: Sequence[TableRecord], found: Described, log: ChangeLog
+    instance: InstanceConfig, requests: Sequence[TableRecord], found: Described, log: ChangeLog
 ) -> tuple[InstanceConfig, Lsn, Described]:
-    """Let tables begin again; elsewhere nothing needs to be done for that."""
+    """Restart the history of tables of another kind of source; nothing needs to be changed upstream for that."""
     tables, generations = [table for table in found.values() if isinstance(table, ProducedTable)], _generations(log)
     with closing(log.reader()) as reader:
         durable = reader.frontiers().durable
     anew = [_next(table, instance.produced(), generations) for table in tables]
-    return (instance.anew(anew) if anew else instance), durable, {}
+    return (instance.restarted(anew) if anew else instance), durable, {}
 
 
 def _altered(
     instance: PostgresInstanceConfig,
-    wishes: Sequence[TableRecord],
+    requests: Sequence[TableRecord],
     found: Described,
     generations: Mapping[TableName, int],
 ) -> PostgresInstanceConfig:
-    """Return the config with what comes and without what goes."""
+    """Return the config with the added tables and without the dropped ones."""
     new = [_next(table, instance.tables, generations) for table in found.values() if isinstance(table, CapturedTable)]
-    gone = {wish.upstream for wish in wishes if wish.state is TableState.DROPPING}
+    gone = {request.upstream for request in requests if request.state is TableState.DROPPING}
     kept = [table for table in instance.tables if table.name not in gone | {table.name for table in new}]
     captured = {table.name for table in (*kept, *new)}
     refused = {str(name): (why.why, why.hint) for name, why in found.items() if isinstance(why, Finding)}
@@ -182,13 +184,13 @@ def _generations(log: ChangeLog) -> dict[TableName, int]:
 
 
 def _end(log: ChangeLog, source: SourceRecord, gone: Sequence[TableRecord]) -> None:
-    """Say in the log that tables end here: whoever reads one gets all that was captured of it, and then this error.
+    """Record in the log that tables end here: a reader gets all captured changes, and then this error.
 
-    It is forgotten when the table comes again, under a higher generation.
+    The error is cleared when the table is added again, with a higher generation.
     """
     with closing(log.reader()) as reader:
         known = {name for name, table in reader.tables().items() if table.error is None}
-    ended = [wish for wish in gone if wish.upstream in known]
+    ended = [request for request in gone if request.upstream in known]
     if ended:
         with closing(log.writer()) as writer:
             durable = writer.frontiers().durable
@@ -196,35 +198,35 @@ def _end(log: ChangeLog, source: SourceRecord, gone: Sequence[TableRecord]) -> N
             writer.publish([], durable, errors=errors)
 
 
-def _settle(home: Path, catalog: Catalog, wish: TableRecord, found: Described, published: Lsn) -> str:
-    """Write down what becomes of a table, and tell it."""
-    if wish.state is TableState.DROPPING:
-        shutil.rmtree(base_path(home, wish.source, wish.local), ignore_errors=True)
-        catalog.grant(wish, None)
-        return f"{wish.source}: {wish.upstream} is dropped"
-    table = found[wish.upstream]
+def _settle(home: Path, catalog: Catalog, request: TableRecord, found: Described, published: Lsn) -> str:
+    """Record the result of a request in the catalog; return a progress message."""
+    if request.state is TableState.DROPPING:
+        shutil.rmtree(base_path(home, request.source, request.local), ignore_errors=True)
+        catalog.complete_request(request, None)
+        return f"{request.source}: {request.upstream} is dropped"
+    table = found[request.upstream]
     if isinstance(table, Finding):
-        catalog.grant(wish, TableState.FAILED, error=table.why, hint=table.hint)
-        return f"{wish.source}: {wish.upstream} cannot be captured: {table.why}"
-    catalog.grant(wish, TableState.PENDING)
-    how = "captured anew" if wish.state is TableState.RETRYING else "added"
-    return f"{wish.source}: {wish.upstream} is {how}, published from {published} on"
+        catalog.complete_request(request, TableState.FAILED, error=table.why, hint=table.hint)
+        return f"{request.source}: {request.upstream} cannot be captured: {table.why}"
+    catalog.complete_request(request, TableState.PENDING)
+    how = "captured again" if request.state is TableState.RETRYING else "added"
+    return f"{request.source}: {request.upstream} is {how}, published from {published}"
 
 
-def ask_set(catalog: Catalog, source: str, options: dict[str, Any]) -> None:
-    """Note that options of a source, on every shard, shall have other values."""
+def request_options(catalog: Catalog, source: str, options: dict[str, Any]) -> None:
+    """Record a request to change options of a source, on every shard."""
     records = named_sources(catalog, source)
-    refuse_shard(records[0], source)
-    changed = {record.name: (record.spec, _wished(record, options).model_dump_json()) for record in records}
+    reject_shard(records[0], source)
+    changed = {record.name: (record.spec, _altered_spec(record, options).model_dump_json()) for record in records}
     if any(before != after for before, after in changed.values()):
         catalog.alter(changed)
 
 
-def _wished(record: SourceRecord, options: dict[str, Any]) -> Source:
-    """Return what is asked of a source then; refuse what cannot be changed, or makes no sense."""
+def _altered_spec(record: SourceRecord, options: dict[str, Any]) -> Source:
+    """Return the spec with changed options; raise `UsageError` for options that are fixed or invalid."""
     if record.state in HALF:
         message = f"source {record.name} is {record.state}"
-        raise UsageError(message, "Its options can be changed when it is ready; see `penstock status`.")
+        raise UsageError(message, "Change its options when it is ready; see `penstock status`.")
     spec = spec_of(record)
     for option in options:
         _refuse_fixed(spec, option)
@@ -233,15 +235,15 @@ def _wished(record: SourceRecord, options: dict[str, Any]) -> Source:
 
 
 def set_options(catalog: Catalog, record: SourceRecord) -> None:
-    """Give a source the options that are wished of it. Capture must not run meanwhile: it stores its config, too."""
+    """Apply the requested options to a source. Capture must not run meanwhile: it stores its config, too."""
     if not is_set(record):
         altered = instance_of(record).altered(spec_of(record)).model_dump_json()
-        told = {"error": record.error or "", "hint": record.hint or ""}
-        catalog.set_source(record.name, record.state, instance=altered, **told)
+        recorded = {"error": record.error or "", "hint": record.hint or ""}
+        catalog.set_source(record.name, record.state, instance=altered, **recorded)
 
 
 def is_set(record: SourceRecord) -> bool:
-    """Say whether a source has the options that are wished of it."""
+    """Return whether the requested options of a source are applied."""
     instance = instance_of(record)
     return instance.altered(spec_of(record)) == instance
 
@@ -249,9 +251,9 @@ def is_set(record: SourceRecord) -> bool:
 def _refuse_fixed(spec: Source, option: str) -> None:
     if option in spec.ALTERABLE:
         return
-    changeable = f"These can be changed: {', '.join(sorted(spec.ALTERABLE))}."
+    changeable = f"Options that can be changed: {', '.join(sorted(spec.ALTERABLE))}."
     if option not in type(spec).model_fields:
-        message = f"there is no option {option} of a source {spec.NAME}"
+        message = f"unknown option {option} of a {spec.NAME} source"
         raise UsageError(message, " ".join(filter(None, [nearest(option, spec.ALTERABLE), changeable])))
-    message = f"the option {option} of source {spec.name} cannot be changed: {spec.why_fixed(option)}"
+    message = f"option {option} of source {spec.name} cannot be changed: {spec.why_fixed(option)}"
     raise UsageError(message, changeable)

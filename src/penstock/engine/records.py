@@ -1,4 +1,4 @@
-"""What the catalog holds of a source, read back as the types of its kind."""
+"""Parsing of catalog records into the types of a source's kind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.catalog.store import Debt, SourceRecord, read_instance
 from penstock.errors import UsageError
 from penstock.sources.interface import InstanceConfig, ProducedTable, Source
 from penstock.sources.kinds import kind
-from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.spec import PostgresSource
 
@@ -24,28 +24,28 @@ __all__ = [
 
 
 def spec_of(record: SourceRecord) -> Source:
-    """Read what was asked for."""
+    """Return the specification of a source."""
     return kind(record.kind).source.model_validate_json(record.spec)
 
 
 def whole_spec_of(name: str, records: Sequence[SourceRecord]) -> Source:
-    """Read what was asked for under a name: of one source, or of all the shards of which it is made."""
+    """Return the specification of a source by its user-given name, combined from its shards if it is sharded."""
     specs = [spec_of(record) for record in records]
     return specs[0] if records[0].name == name else type(specs[0]).whole(name, specs)
 
 
 def instance_of(record: SourceRecord) -> InstanceConfig:
-    """Read a source's instance config."""
+    """Return the instance config of a source."""
     return read_instance(record.kind, record.instance)
 
 
 def debt_of(debt: Debt) -> InstanceConfig:
-    """Read what a debt is about."""
+    """Return the instance config whose upstream objects a debt concerns."""
     return read_instance(debt.kind, debt.instance)
 
 
 def database_spec_of(record: SourceRecord) -> PostgresSource:
-    """Read what was asked for of a database; refuse another kind of source."""
+    """Return the specification of a Postgres source; raise `UsageError` for another kind."""
     spec = spec_of(record)
     if not isinstance(spec, PostgresSource):
         raise _no_database(record)
@@ -53,7 +53,7 @@ def database_spec_of(record: SourceRecord) -> PostgresSource:
 
 
 def database_instance_of(record: SourceRecord) -> PostgresInstanceConfig:
-    """Read the instance config of a database's source; refuse another kind of source."""
+    """Return the instance config of a Postgres source; raise `UsageError` for another kind."""
     instance = instance_of(record)
     if not isinstance(instance, PostgresInstanceConfig):
         raise _no_database(record)
@@ -61,12 +61,12 @@ def database_instance_of(record: SourceRecord) -> PostgresInstanceConfig:
 
 
 def captured_of(table: ProducedTable) -> CapturedTable:
-    """Return a table of a database's source as what it is."""
+    """Return a table of a Postgres source, narrowed to its type."""
     if not isinstance(table, CapturedTable):
         raise TypeError(table)
     return table
 
 
 def _no_database(record: SourceRecord) -> UsageError:
-    message = f"source {record.name} is of the kind {record.kind}: this can be asked of the tables of a database alone"
-    return UsageError(message, "See `penstock status` for the sources that there are.")
+    message = f"source {record.name} is of kind {record.kind}: only Postgres sources support this"
+    return UsageError(message, "`penstock status` lists the sources of this home.")

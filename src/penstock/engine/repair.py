@@ -1,19 +1,19 @@
-"""Repair: chosen rows of a live table are read again upstream, in watermark windows, and replaced beside the stream.
+"""Repair: selected rows of a live table are read again from upstream, in watermark windows, and replaced.
 
 ::
 
-    begin ─▶ position A ─▶ windows over the chosen rows ─▶ B, the HIGH of the last
+    begin ─▶ position A ─▶ windows over the selected rows ─▶ B, the HIGH of the last
     the log of (A, P] overlaid on the rows that were read, P ≥ B  =  these rows at P
     compared with the live table at P ─▶ differences, and the log that is not applied yet ─▶ one commit at P
 
-Rows are chosen by key, by a condition, or all. A condition selects keys: of rows that match upstream, and of rows that
-match in the live table. Rows deleted upstream are removed. Only differing rows are written; their number is part of the
-record in the catalog.
+Capture and apply continue meanwhile. Rows are selected by key, by a condition, or all. A condition selects keys: of
+rows that match upstream, and of rows that match in the live table. Rows deleted upstream are removed. Only differing
+rows are written; their number is part of the record in the catalog.
 
 A table that failed because its base table lacks a row is restored this way, without a new snapshot.
 
-A repair can be requested from any process (`ask_repair`, `wait_for_repair`); the process that runs the home executes
-it.
+A repair can be requested from any process (`request_repair`, `wait_for_repair`); the process that runs the home
+executes it.
 """
 
 from __future__ import annotations
@@ -40,32 +40,39 @@ from penstock.changelog.interface import ChangeLog
 from penstock.engine.as_of import reached
 from penstock.engine.incremental_snapshot import KeyRanges, frame
 from penstock.engine.records import captured_of, database_instance_of
-from penstock.engine.table import FollowedTable
-from penstock.engine.table_errors import breaking_off
+from penstock.engine.table import RunningTable
+from penstock.engine.table_errors import translated_errors
 from penstock.engine.table_names import named_source, named_table
 from penstock.errors import DefiniteError, HistoryExpiredError, TransientError, UsageError
 from penstock.layout import repair_path
 from penstock.positions import Lsn
-from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sources.postgres.windows import Key, Windows, key_of
-from penstock.spark.boundary import brief
+from penstock.sources.postgres.watermark_windows import Key, WindowReader, key_of
+from penstock.spark.worker_errors import brief
 from penstock.tables.base import DeltaBaseTable
 from penstock.tables.base_state import State
 from penstock.tables.columns import column
 from penstock.tables.compare import changed_keys
-from penstock.tables.live import live_table
-from penstock.tables.repaired_rows import laid_over, of_keys, only, put_right, unresolved, without
-from penstock.tables.tail import read_tail
+from penstock.tables.live_table import live_table
+from penstock.tables.log_tail import read_tail
+from penstock.tables.repair import (
+    overlay_tail,
+    repair_tail,
+    rows_with_keys,
+    tail_of_keys,
+    tail_without_keys,
+    unresolved_moves,
+)
 
-__all__ = ["Repairing", "ask_repair", "wait_for_repair"]
+__all__ = ["Repairer", "request_repair", "wait_for_repair"]
 
 _MOST_KEYS = 200_000
 
 
 @dataclass(frozen=True)
 class _Read:
-    """What was read upstream, as of some moment between `low` and `high`; `keys` are None for all."""
+    """The rows read from upstream, each as of a position between `low` and `high`; `keys` is None for all rows."""
 
     rows: DataFrame
     count: int
@@ -74,7 +81,7 @@ class _Read:
     high: Lsn
 
 
-class Repairing:
+class Repairer:
     """Repairs rows of the tables of one source."""
 
     def __init__(
@@ -83,7 +90,7 @@ class Repairing:
         catalog: Catalog,
         spark: SparkSession,
         instance: PostgresInstanceConfig,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         stop: threading.Event,
     ) -> None:
         self._home = home
@@ -91,37 +98,39 @@ class Repairing:
         self._instance = instance
         self._log: ChangeLog = catalog.log(instance.source)
         self._repairs = Repairs(catalog)
-        self._tell = tell
+        self._report = report
         self._stop = stop
 
-    def run(self, repair: Repair, table: FollowedTable) -> None:
-        """Do one repair; where it cannot be done, note why."""
+    def run(self, repair: Repair, table: RunningTable) -> None:
+        """Execute one repair; record the error if it is impossible."""
         try:
-            with breaking_off("the repair", self._instance.connection), self._history_kept(repair):
+            with translated_errors("the repair", self._instance.connection), self._history_kept(repair):
                 self._repair(repair, table)
         except (DefiniteError, UsageError, HistoryExpiredError) as error:
             self._repairs.failed(repair, error.message, error.hint)
-            self._tell(f"the repair of {repair.table} failed: {error.message}")
+            self._report(f"the repair of {repair.table} failed: {error.message}")
         finally:
             shutil.rmtree(repair_path(self._home, repair.source, repair.id), ignore_errors=True)
 
-    def _repair(self, repair: Repair, table: FollowedTable) -> None:
+    def _repair(self, repair: Repair, table: RunningTable) -> None:
         if table.at is None:
-            message = f"{repair.table} has no whole copy to repair"
-            raise DefiniteError(message, "See `penstock status`.")
-        captured = captured_of(table.captured).grown(table.at.schema)
+            message = f"{repair.table} cannot be repaired: its snapshot is not complete"
+            raise DefiniteError(message, "Run `penstock status` to see its progress.")
+        captured = captured_of(table.captured).with_logged_columns(table.at.schema)
         if not captured.key:
-            message = f"{repair.table} has no key by which rows could be repaired"
-            raise DefiniteError(message, f"Copy it afresh: ALTER SOURCES {repair.source} RETRY TABLE {repair.table};")
-        self._tell(f"repairing {repair.table}")
-        with closing(Windows(self._instance, captured, uuid.uuid4().hex)) as windows:
-            low = windows.begin(self._tell, self._stop)
+            message = f"keyless table {repair.table} cannot be repaired by row"
+            raise DefiniteError(message, f"Resnapshot it: ALTER SOURCES {repair.source} RETRY TABLE {repair.table};")
+        self._report(f"repairing {repair.table}")
+        with closing(WindowReader(self._instance, captured, uuid.uuid4().hex)) as windows:
+            low = windows.begin(self._report, self._stop)
             self._keep_history(repair, low)
             found = self._read(repair, table, captured, windows, low)
-            self._mend(repair, table, windows, found)
+            self._replace_until_settled(repair, table, windows, found)
 
-    def _mend(self, repair: Repair, table: FollowedTable, windows: Windows, found: _Read | None) -> None:
-        """Put right what was read; what changed its key meanwhile is read once more, until nothing is left."""
+    def _replace_until_settled(
+        self, repair: Repair, table: RunningTable, windows: WindowReader, found: _Read | None
+    ) -> None:
+        """Replace the rows that differ; read rows that changed their key meanwhile once more, until none is left."""
         read = changed = 0
         low = found.low if found is not None else Lsn.ZERO
         while found is not None:
@@ -129,57 +138,58 @@ class Repairing:
                 upto = self._reached(table, windows, found.high)
                 if upto is None:
                     return
-                done, moved = self._put_right(table, windows, found, upto)
+                done, moved = self._replace(table, windows, found, upto)
             read, changed = read + found.count, changed + done
             if not moved:
                 self._repairs.done(repair, low, found.high, read, changed)
-                self._tell(f"{repair.table} is repaired: {read:,} rows read, {changed:,} changed")
+                self._report(f"{repair.table} is repaired: {read:,} rows read, {changed:,} changed")
                 return
-            found = self._read_keys(windows, sorted(moved), windows.begin(self._tell, self._stop))
+            found = self._read_keys(windows, sorted(moved), windows.begin(self._report, self._stop))
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def _read(
-        self, repair: Repair, table: FollowedTable, captured: CapturedTable, windows: Windows, low: Lsn
+        self, repair: Repair, table: RunningTable, captured: CapturedTable, windows: WindowReader, low: Lsn
     ) -> _Read | None:
-        """Read the chosen rows upstream; None when told to stop."""
+        """Read the selected rows from upstream; return None if `stop` is set."""
         if "all" in repair.chosen:
             return self._read_all(repair, captured, windows, low)
         keys = self._chosen(repair, table, windows)
         if len(keys) > _MOST_KEYS:
-            message = f"{len(keys):,} rows of {repair.table} were chosen, and {_MOST_KEYS:,} can be at once"
-            raise UsageError(message, "Choose fewer, or repair the whole table (--all).")
+            message = f"{len(keys):,} rows of {repair.table} are selected; the limit is {_MOST_KEYS:,}"
+            raise UsageError(message, "Select fewer rows, or repair the whole table (--all).")
         return self._read_keys(windows, keys, low)
 
-    def _read_keys(self, windows: Windows, keys: list[Key], low: Lsn) -> _Read:
-        window = windows.keyed(keys)
+    def _read_keys(self, windows: WindowReader, keys: list[Key], low: Lsn) -> _Read:
+        window = windows.read_keys(keys)
         values = windows.key_values(keys)
-        asked = pa.concat_tables([values, window.rows.select(values.column_names)])  # 'a' may find 'A'
-        keyed = frame(self._spark, asked).distinct()
+        # under a case-insensitive collation, 'a' may match 'A'
+        found = pa.concat_tables([values, window.rows.select(values.column_names)])
+        keyed = frame(self._spark, found).distinct()
         return _Read(frame(self._spark, window.rows), len(window.rows), keyed, low, window.high)
 
-    def _chosen(self, repair: Repair, table: FollowedTable, windows: Windows) -> list[Key]:
+    def _chosen(self, repair: Repair, table: RunningTable, windows: WindowReader) -> list[Key]:
         if "keys" in repair.chosen:
             return sorted({tuple(key) for key in repair.chosen["keys"]})
         where = str(repair.chosen["where"])
-        return sorted({*windows.chosen(where), *self._chosen_here(table, where)})
+        return sorted({*windows.find_keys(where), *self._chosen_in_live_table(table, where)})
 
-    def _chosen_here(self, table: FollowedTable, where: str) -> Iterator[Key]:
-        """Yield the keys of rows here for which the condition holds, which Spark must understand as well."""
+    def _chosen_in_live_table(self, table: RunningTable, where: str) -> Iterator[Key]:
+        """Yield the keys of rows in the live table that match the condition, which Spark must support as well."""
         if table.at is None:
             return
         with closing(self._log.reader()) as log:
             durable = log.frontiers().durable
         names = table.at.schema.key
         try:
-            rows = self._live(table, table.stands(table.at, durable), durable).where(where)
+            rows = self._live(table, table.advanced(table.at, durable), durable).where(where)
             found = rows.select(*map(column, names)).limit(_MOST_KEYS + 1).toArrow().to_pylist()
         except PySparkException as error:
-            message = f"Spark does not take this condition: {brief(error)}"
-            raise UsageError(message, "Write it so that both Postgres and Spark SQL do.") from error
+            message = f"Spark does not accept the condition: {brief(error)}"
+            raise UsageError(message, "Write a condition that is valid in both Postgres and Spark SQL.") from error
         yield from (key_of(row, names) for row in found)
 
-    def _read_all(self, repair: Repair, captured: CapturedTable, windows: Windows, low: Lsn) -> _Read | None:
+    def _read_all(self, repair: Repair, captured: CapturedTable, windows: WindowReader, low: Lsn) -> _Read | None:
         path = repair_path(self._home, repair.source, repair.id).absolute()
         staged = DeltaBaseTable(self._spark, str(path), captured.table_schema())
         staged.create(frame(self._spark, staged.schema.columns.empty_table()), low, window=uuid.uuid4().hex)
@@ -191,63 +201,63 @@ class Repairing:
             last = ranges.copy_next(last)
         return _Read(staged.current(), last.rows, None, low, last.high)
 
-    # -- putting right ----------------------------------------------------------------------------------------------
+    # -- replacing --------------------------------------------------------------------------------------------------
 
-    def _put_right(self, table: FollowedTable, windows: Windows, found: _Read, upto: Lsn) -> tuple[int, set[Key]]:
-        """Make of the table at `upto` what was read, with what happened since.
+    def _replace(self, table: RunningTable, windows: WindowReader, found: _Read, upto: Lsn) -> tuple[int, set[Key]]:
+        """Replace rows of the table at `upto` with those that were read, overlaid with the changes since.
 
-        Return how many rows that changed, and the keys of those that are left, because they had another key before.
+        Return the number of rows that differed, and the keys of rows that are left because they had another key before.
         """
-        at = self._standing(table, upto)
+        at = self._current_state(table, upto)
         schema = table.base.schema
         later = read_tail(self._spark, self._log, schema, found.low, upto)
         if found.keys is not None:
-            later = only(later, found.keys, schema)
-        moved = {key_of(row, schema.key) for row in unresolved(later, schema)}
+            later = tail_of_keys(later, found.keys, schema)
+        moved = {key_of(row, schema.key) for row in unresolved_moves(later, schema)}
         left = frame(self._spark, windows.key_values(sorted(moved)))
-        right = laid_over(table.base.widened(found.rows), without(later, left, schema), schema)
+        expected = overlay_tail(table.base.widened(found.rows), tail_without_keys(later, left, schema), schema)
         live = self._live(table, at, upto)
         if found.keys is not None:
-            live = of_keys(live, found.keys, schema)
-        right, live = (of_keys(side, left, schema, "left_anti") for side in (right, live))
-        changed = changed_keys(right, live, schema).localCheckpoint()
+            live = rows_with_keys(live, found.keys, schema)
+        expected, live = (rows_with_keys(side, left, schema, "left_anti") for side in (expected, live))
+        changed = changed_keys(expected, live, schema).localCheckpoint()
         count = changed.count()
         failed = table.state() is TableState.FAILED
         if count or failed:
             tail = read_tail(self._spark, self._log, schema, at.position, upto)
-            net = put_right(tail, of_keys(right, changed, schema), changed, schema)
+            net = repair_tail(tail, rows_with_keys(expected, changed, schema), changed, schema)
             table.base.merge(net.net, upto, net.contents)
-            table.look_up()
+            table.load_state()
             _require_commit(table, upto)
-        if failed:  # it took in all that the log holds
+        if failed:  # the commit contains all changes in the log
             table.revive()
         return count, moved
 
-    def _reached(self, table: FollowedTable, windows: Windows, high: Lsn) -> Lsn | None:
-        """Wait until the log is at the end of a window, and beyond where the table stands: a commit has to move it."""
-        table.look_up()  # somebody else may have changed the lake, and apply has gone on
+    def _reached(self, table: RunningTable, windows: WindowReader, high: Lsn) -> Lsn | None:
+        """Wait until the log has reached the end of a window and is after the table's position, which must advance."""
+        table.load_state()  # apply has continued, and another process may have changed the base table
         if table.at is not None and table.at.position >= high:
-            high = windows.keyed([]).high
+            high = windows.read_keys([]).high
         return reached(self._log, high, self._stop)
 
-    def _standing(self, table: FollowedTable, upto: Lsn) -> State:
-        """Say where the table stands, with the columns that it has at `upto`."""
+    def _current_state(self, table: RunningTable, upto: Lsn) -> State:
+        """Return the state of the base table, with the columns that the table has at `upto`."""
         with closing(self._log.reader()) as log:
             logged = log.tables()[table.record.upstream]
         if logged.error is not None:
             raise logged.error
         if table.at is None or table.gone:
-            message = f"{table.record.upstream} was dropped meanwhile, or is captured anew"
-            raise DefiniteError(message, "See `penstock status`.")
-        at = table.stands(table.at, upto)
+            message = f"{table.record.upstream} was dropped or captured again during the repair"
+            raise DefiniteError(message, "Run `penstock status` to see its state.")
+        at = table.advanced(table.at, upto)
         schema = logged.schema_within(at.position, upto) or at.schema
         if len(schema.columns) > len(at.schema.columns):
             table.base.evolve(schema)
-            table.look_up()
-            at = table.stands(table.at, upto)
+            table.load_state()
+            at = table.advanced(table.at, upto)
         return at
 
-    def _live(self, table: FollowedTable, at: State, upto: Lsn) -> DataFrame:
+    def _live(self, table: RunningTable, at: State, upto: Lsn) -> DataFrame:
         path = Path(table.base.path)
         return live_table(self._spark, self._log, path, at, table.base.schema, upto, damaged=True)
 
@@ -255,7 +265,7 @@ class Repairing:
 
     def _keep_history(self, repair: Repair, low: Lsn) -> None:
         with closing(self._log.reader()) as log:
-            log.pin(f"repair {repair.id}", low)
+            log.set_lease(f"repair {repair.id}", low)
 
     @contextmanager
     def _history_kept(self, repair: Repair) -> Iterator[None]:
@@ -263,27 +273,27 @@ class Repairing:
             yield
         finally:
             with suppress(TransientError), closing(self._log.reader()) as log:
-                log.pin(f"repair {repair.id}", None)
+                log.set_lease(f"repair {repair.id}", None)
 
 
-def _require_commit(table: FollowedTable, upto: Lsn) -> None:
-    """Delta passes over a commit that does not move a table: nothing was put right then."""
+def _require_commit(table: RunningTable, upto: Lsn) -> None:
+    """Raise if the base table did not advance: Delta skips such a commit, so nothing was replaced."""
     if table.at is None or table.at.position < upto:
         message = f"the repair of {table.record.upstream} was not committed"
         raise TransientError(message)
 
 
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
-def ask_repair(
+def request_repair(
     catalog: Catalog, source: str, table: str, keys: Sequence[Any] | None, where: str | None, *, everything: bool
 ) -> Repair:
-    """Note that rows of a table shall be put right: with these keys, those for which a condition holds, or all."""
+    """Record a request to repair rows of a table: those with the given keys, those that match a condition, or all."""
     record = _readable_table(catalog, source, table)
     if (keys is not None) + (where is not None) + everything != 1:
-        message = "which rows shall be repaired is not said, or said twice"
-        raise UsageError(message, "Give keys, or a condition, or say that all are meant: one of the three.")
+        message = "a repair requires exactly one of keys, a condition, and all rows"
+        raise UsageError(message, "Specify keys, or a condition, or all rows.")
     names = _key(catalog, record)
     chosen: dict[str, Any] = {"all": True} if everything else {"where": where}
     if keys is not None:
@@ -292,7 +302,7 @@ def ask_repair(
 
 
 def wait_for_repair(catalog: Catalog, repair: Repair, is_running: Callable[[], bool]) -> Repair:
-    """Wait until it is done; raise the reason why it cannot be."""
+    """Wait until a repair is done; raise its error if it fails."""
     while True:
         running = is_running()
         found = Repairs(catalog).get(repair.id)
@@ -301,15 +311,15 @@ def wait_for_repair(catalog: Catalog, repair: Repair, is_running: Callable[[], b
         if found.state is RepairState.FAILED:
             raise DefiniteError(found.error or "the repair failed", found.hint or "")
         if not running:
-            message = f"nobody runs this home any more; the repair of {repair.table} waits"
-            raise TransientError(message, "It is done when the home runs again: penstock run")
-        time.sleep(_LOOK_SECONDS)
+            message = f"the repair of {repair.table} is pending: no process runs this home any more"
+            raise TransientError(message, "The next run executes it: penstock run")
+        time.sleep(_POLL_SECONDS)
 
 
 def _readable_table(catalog: Catalog, source: str, table: str) -> TableRecord:
     record = named_table(catalog, source, table)
     if record.state not in (TableState.LIVE, TableState.FAILED):
-        message = f"{record.upstream} is {record.state}, so its rows cannot be repaired"
+        message = f"{record.upstream} cannot be repaired: it is {record.state}"
         raise UsageError(message, "Try again when `penstock status` shows it as live.")
     return record
 
@@ -318,8 +328,8 @@ def _key(catalog: Catalog, table: TableRecord) -> tuple[str, ...]:
     tables = database_instance_of(named_source(catalog, table.source)).tables
     key = next((captured.key for captured in tables if captured.name == table.upstream), ())
     if not key:
-        message = f"{table.upstream} has no key by which rows could be repaired"
-        raise UsageError(message, f"Copy it afresh: ALTER SOURCES {table.source} RETRY TABLE {table.upstream};")
+        message = f"keyless table {table.upstream} cannot be repaired by row"
+        raise UsageError(message, f"Resnapshot it: ALTER SOURCES {table.source} RETRY TABLE {table.upstream};")
     return key
 
 

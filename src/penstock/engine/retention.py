@@ -1,16 +1,16 @@
-"""What the base tables still need of a log.
+"""Retention: release the history of a log that neither the base tables nor `retain history` need.
 
-A table at a position T is read as ``base@L ⊕ log (L, T]``. Whatever `valid` is, every table that can be read there must
-have a base that stands exactly there, or older history would have to be read, which is gone. So the mark of the tables
-(the pin of the reader `TABLES`) is set to a position F at which each of them has a base:
+A table at a position T is read as ``base@L ⊕ log (L, T]``. Every table that is readable at `valid` must have a base at
+exactly that position; otherwise reading it would need older history, which is removed. So the base tables, as the
+registered reader `TABLES`, retain the log after a position F at which each of them has a base:
 
-- its newest base at or before F stands at F; or
-- nothing happened to it between that base and F: then that base *is* the table at F, and the catalog notes it.
+- the position of its newest base at or before F is F; or
+- the table has no changes between that base and F: then that base *is* the table at F, and the catalog records that.
 
-F is sought from the oldest position that `retain history` asks for, downwards. All tables that changed are applied to
-the same position in one round, so it is found in a step or two. Nothing is released while a table waits for its first
-copy. A table that failed at E can be read before E, and counts for as long as F lies before that; it holds nothing back
-for longer.
+The search for F starts at the oldest position that `retain history` requires, and goes down. All tables with changes
+are applied to the same position in one round, so the search takes a step or two. Nothing is released while a table
+waits for its initial snapshot. A table that failed at E is readable before E, and counts only while F is before E; then
+it no longer holds history back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WAITING = (TableState.PENDING, TableState.RETRYING)
 
 
 def release_history(catalog: Catalog, source: str) -> Lsn | None:
-    """Move the mark of a source's tables as far as they and `retain history` allow; return where it stands now."""
+    """Advance the position of the reader `TABLES` as far as possible; return it, or None if it cannot move."""
     record = catalog.source(source)
     tables = catalog.tables(source)
     if record is None or any(table.state in _WAITING for table in tables):
@@ -44,21 +44,21 @@ def release_history(catalog: Catalog, source: str) -> Lsn | None:
         oldest = _oldest_wanted(log, datetime.now(UTC) - instance_of(record).retained())
         if oldest is None:
             return None
-        mark = _common_base(catalog, log, [*_readable(catalog, tables, log)], oldest)
-        if mark is not None:
-            log.pin(TABLES, mark)
-        return mark
+        position = _common_base(catalog, log, [*_readable(catalog, tables, log)], oldest)
+        if position is not None:
+            log.set_lease(TABLES, position)
+        return position
 
 
 def oldest_base(catalog: Catalog, source: str, upto: Lsn) -> Lsn:
-    """Return the position after which the log is needed to show all tables that can be read at `upto`."""
+    """Return the position after which the log is needed to read all tables that are readable at `upto`."""
     ended = _ended(catalog, source, upto)
     bases = catalog.bases.positions(source, upto)
     return min((position for local, position in bases.items() if local not in ended), default=upto)
 
 
 def _ended(catalog: Catalog, source: str, upto: Lsn) -> set[str]:
-    """Return the tables that cannot be read at a position: nobody who looks again and again holds them for ever."""
+    """Return the tables that are not readable at a position, so that repeated views do not retain them forever."""
     failed = [table for table in catalog.tables(source) if table.state is TableState.FAILED]
     if not failed:
         return set()
@@ -70,12 +70,12 @@ def _ended(catalog: Catalog, source: str, upto: Lsn) -> set[str]:
 def _oldest_wanted(log: ChangeLogReader, since: datetime) -> Lsn | None:
     try:
         return log.position_at(since)
-    except HistoryExpiredError:  # all of it is younger
+    except HistoryExpiredError:  # the whole history is more recent
         return None
 
 
 def _readable(catalog: Catalog, tables: list[TableRecord], log: ChangeLogReader) -> Iterator[tuple[TableRecord, Lsn]]:
-    """Yield the tables that can be read somewhere, each with the position before which it can."""
+    """Yield the tables that are readable at some position, each with the position before which it is."""
     logged = log.tables()
     for table in tables:
         known = logged.get(table.upstream)
@@ -90,10 +90,10 @@ def _readable(catalog: Catalog, tables: list[TableRecord], log: ChangeLogReader)
 def _common_base(
     catalog: Catalog, log: ChangeLogReader, tables: list[tuple[TableRecord, Lsn]], upto: Lsn
 ) -> Lsn | None:
-    """Return the last position up to `upto` at which each of these tables has a base; None where there is none."""
+    """Return the last position up to `upto` at which each of these tables has a base, or None."""
     while True:
-        stands = [_stands_at(catalog, log, table, upto) for table, end in tables if upto < end]
-        lowest = min((at for at in stands if at is not None), default=upto)
+        bases = [_base_position(catalog, log, table, upto) for table, end in tables if upto < end]
+        lowest = min((at for at in bases if at is not None), default=upto)
         if lowest >= upto:
             return upto
         if lowest <= log.frontiers().valid:
@@ -101,8 +101,8 @@ def _common_base(
         upto = lowest
 
 
-def _stands_at(catalog: Catalog, log: ChangeLogReader, table: TableRecord, upto: Lsn) -> Lsn | None:
-    """Return where the newest base of a table up to `upto` stands, noting that it stands there also; None: no base."""
+def _base_position(catalog: Catalog, log: ChangeLogReader, table: TableRecord, upto: Lsn) -> Lsn | None:
+    """Return the position of a table's newest base up to `upto`, or None; record it at `upto` if nothing changed."""
     base = catalog.bases.newest(table.source, table.local, upto)
     if base is None:
         return None

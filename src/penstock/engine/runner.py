@@ -1,14 +1,15 @@
-"""A home at work: each of its sources runs, and what is wished of them is carried out.
+"""The running home: runs each source, and executes the requests for them.
 
 ::
 
-    every second:  dropping        ─▶ let go of, for whoever drops it
-                   ready           ─▶ taken up, if nobody has it
-                   half made, half dropped, and nobody is at it any more  ─▶ undone, finished
-                   options, tables ─▶ as they are wished
-                   history that nobody needs ─▶ released
+    every second:  sources that are dropping        ─▶ stopped and released, so that they can be dropped
+                   sources that are ready           ─▶ started, unless another process holds the lock
+                   creates and drops of a process that died ─▶ rolled back, completed
+                   requested options and tables     ─▶ reconciled
+                   history that no reader needs     ─▶ released
 
-Others may make, change and drop sources meanwhile: the catalog says what they want, locks say what they have in hand.
+Other processes may create, change and drop sources meanwhile: the catalog holds their requests, and locks protect the
+sources that they work on.
 """
 
 from __future__ import annotations
@@ -24,115 +25,115 @@ from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.engine.error_policy import Tries, explained
 from penstock.engine.lifecycle import HALF, recover
-from penstock.engine.locks import making_if_free, take_source
-from penstock.engine.requests import open_wishes
+from penstock.engine.locks import take_source, try_lifecycle_lock
+from penstock.engine.requests import pending_requests
 from penstock.engine.retention import release_history
-from penstock.engine.source_runner import RunningSource
+from penstock.engine.source_runner import SourceRunner
 from penstock.engine.table import Progress
 from penstock.engine.table_names import named_source, runnable_sources
 from penstock.engine.turns import side_by_side
 from penstock.errors import PenstockError, TransientError
-from penstock.spark.loss import dead_spark, lost
+from penstock.spark.jvm_loss import is_spark_lost, spark_lost_error
 from penstock.spark.session import is_alive
 from penstock.tables.interface import TableStore
 
-__all__ = ["Running"]
+__all__ = ["HomeRunner"]
 
-_LOOK_SECONDS = 0.1
-_LOOK_AFTER_SECONDS = 1.0
-_OUTLIVED_SECONDS = 20.0
-"""A capture whose parent was killed has ended by then."""
+_POLL_SECONDS = 0.1
+_RECONCILE_SECONDS = 1.0
+_ORPHAN_SECONDS = 20.0
+"""A capture process whose parent was killed ends within this time."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
 _WAITING = (TableState.ADDING, TableState.RETRYING, TableState.PENDING)
 
 
-class Running:
-    """What runs for all sources of a home, until `stop`."""
+class HomeRunner:
+    """Runs all sources of a home, until `stop`."""
 
     def __init__(self, home: Path, catalog: Catalog, store: TableStore, progress: Progress) -> None:
         self._home = home
         self._store = store
         self._progress = progress
         self._catalog = catalog
-        self._sources: dict[str, RunningSource] = {}
-        self._leaving: dict[str, threading.Thread] = {}
+        self._sources: dict[str, SourceRunner] = {}
+        self._ending: dict[str, threading.Thread] = {}
         self._stopping = threading.Event()
-        self._told: dict[str, str] = {}
-        """What was last said to be in the way of what is tried again and again."""
+        self._reported: dict[str, str] = {}
+        """The last error that was reported for each operation that is retried."""
         self._tries: dict[str, Tries] = {}
         self._pause, self._recover_at = _FIRST_PAUSE, 0.0
         self._failure: BaseException | None = None
         self._watch: threading.Thread | None = None
         try:
             for record in runnable_sources(catalog):
-                self._take_up(record.name, _OUTLIVED_SECONDS)
+                self._start(record.name, _ORPHAN_SECONDS)
         except BaseException:
             self.stop()
             raise
-        self._watch = threading.Thread(target=self._watch_over, name="penstock-renew", daemon=True)
+        self._watch = threading.Thread(target=self._reconcile_until_stopped, name="penstock-renew", daemon=True)
         self._watch.start()
 
-    def _watch_over(self) -> None:
+    def _reconcile_until_stopped(self) -> None:
         try:
-            while not self._stopping.wait(_LOOK_AFTER_SECONDS):
-                self._look_after(self._catalog.sources())
+            while not self._stopping.wait(_RECONCILE_SECONDS):
+                self._reconcile(self._catalog.sources())
         except BaseException as error:
             self._failure = error
 
-    def _look_after(self, records: Sequence[SourceRecord]) -> None:
-        """Do what the catalog asks for."""
+    def _reconcile(self, records: Sequence[SourceRecord]) -> None:
+        """Bring the running sources in line with the catalog."""
         wanted = {record.name for record in records if record.state not in HALF}
-        self._leave(wanted)
-        for name in wanted - self._sources.keys() - self._leaving.keys():
-            self._try(f"{name} cannot run yet", partial(self._take_up, name), name)
-        if any(record.state in HALF and record.name not in self._leaving for record in records):
-            self._try("what was left half done has to wait", self._recover)
+        self._stop_dropped(wanted)
+        for name in wanted - self._sources.keys() - self._ending.keys():
+            self._try(f"{name} cannot be started yet", partial(self._start, name), name)
+        if any(record.state in HALF and record.name not in self._ending for record in records):
+            self._try("unfinished creates and drops cannot be recovered yet", self._recover)
         for name, source in self._sources.items():
-            source.show_failure()
+            source.record_failure()
             self._try(f"{name}: its options cannot be changed yet", source.set_options, name)
-            wishes = open_wishes(self._catalog, name)
-            if wishes:
-                self._try(f"{name}: its tables cannot be changed yet", partial(source.alter, wishes), name)
+            requests = pending_requests(self._catalog, name)
+            if requests:
+                self._try(f"{name}: its tables cannot be changed yet", partial(source.alter, requests), name)
             self._try(f"{name}: history cannot be released", partial(release_history, self._catalog, name), name)
 
-    def _leave(self, wanted: set[str]) -> None:
-        """Let go of sources that shall be dropped, or are gone; a copy in hand takes its time, nobody waits for it."""
-        self._leaving = {name: thread for name, thread in self._leaving.items() if thread.is_alive()}
+    def _stop_dropped(self, wanted: set[str]) -> None:
+        """Stop sources that are being dropped, or were, in a thread each: a running snapshot may take a while."""
+        self._ending = {name: thread for name, thread in self._ending.items() if thread.is_alive()}
         for name in self._sources.keys() - wanted:
             source = self._sources[name]
             self._sources = {other: kept for other, kept in self._sources.items() if other != name}
             leave = partial(self._abandon, name, source)
-            self._leaving[name] = threading.Thread(target=leave, name=f"penstock-leave-{name}", daemon=True)
-            self._leaving[name].start()
-            self._progress(f"{name}: let go, it is dropped")
+            self._ending[name] = threading.Thread(target=leave, name=f"penstock-leave-{name}", daemon=True)
+            self._ending[name].start()
+            self._progress(f"{name}: stopped: the source is being dropped")
 
-    def _abandon(self, name: str, source: RunningSource) -> None:
-        """Let go of a source; it is free then, whatever happens."""
+    def _abandon(self, name: str, source: SourceRunner) -> None:
+        """Stop a source and release its lock, whatever happens."""
         try:
             source.abandon()
         except Exception as error:
-            self._progress(f"{name}: {explained('letting go of it', error).message}")
+            self._progress(f"{name}: {explained('stopping it', error).message}")
 
-    def _take_up(self, name: str, seconds: float = 0.0) -> None:
-        """Run a source, unless somebody else has it in hand."""
+    def _start(self, name: str, seconds: float = 0.0) -> None:
+        """Start a source, unless another process holds its lock."""
         lock = take_source(self._home, name, seconds)
         if lock is None:
             return
         try:
-            if named_source(self._catalog, name).state in HALF:  # since this moment
-                lock.let_go()
+            if named_source(self._catalog, name).state in HALF:  # changed just before the lock was taken
+                lock.release()
                 return
-            source = RunningSource(self._home, self._catalog, name, self._store, self._progress, lock)
+            source = SourceRunner(self._home, self._catalog, name, self._store, self._progress, lock)
         except BaseException:
-            lock.let_go()
+            lock.release()
             raise
         self._sources = {**self._sources, name: source}
 
     def _recover(self) -> None:
-        """Undo or finish what somebody left who died, unless somebody is at it; where that fails, later again."""
+        """Recover creates and drops of a process that died, unless another process does so; retry with backoff."""
         if time.monotonic() < self._recover_at:
             return
-        with making_if_free(self._home) as free:
+        with try_lifecycle_lock(self._home) as free:
             left = recover(self._home, self._catalog) if free else []
         self._pause = min(2 * self._pause, _LONGEST_PAUSE) if left else _FIRST_PAUSE
         self._recover_at = time.monotonic() + (self._pause if left else 0.0)
@@ -140,48 +141,49 @@ class Running:
             raise left[0]
 
     def _try(self, what: str, work: Callable[[], object], source: str | None = None) -> None:
-        """Do something that will be tried again; what is in its way is told once.
+        """Run an operation that is retried; report each error once.
 
-        What nobody expected is tried again with growing pauses, and shown with the source. Without one, it ends all.
+        Retry unexpected exceptions with growing pauses, and record them with the source; without a source, raise them
+        in the end, which stops the home.
         """
         tries = self._tries.setdefault(what, Tries())
         if not tries.due():
             return
         try:
             work()
-        except PenstockError as error:  # nothing else is amiss
-            self._tell(what, error.message)
+        except PenstockError as error:  # expected: retried the next time
+            self._report(what, error.message)
         except Exception as error:
             tries.failed()
-            if lost(error) or (tries.spent and source is None):
+            if is_spark_lost(error) or (tries.spent and source is None):
                 raise
-            told = explained(what, error, "It is tried again.")
-            self._tell(what, told.message)
+            failure = explained(what, error, "Penstock retries it.")
+            self._report(what, failure.message)
             if tries.spent and source is not None:
-                self._catalog.note_source_error(source, told.message, told.hint)
+                self._catalog.note_source_error(source, failure.message, failure.hint)
         else:
             if tries.spent and source is not None:
                 self._catalog.forget_source_error(source)
             tries.worked()
 
-    def _tell(self, what: str, why: str) -> None:
-        if self._told.get(what) != why:
+    def _report(self, what: str, why: str) -> None:
+        if self._reported.get(what) != why:
             self._progress(f"{what}: {why}")
-        self._told[what] = why
+        self._reported[what] = why
 
     def capture_pids(self) -> dict[str, int]:
-        """Return the process id of each source's capture."""
+        """Return the pid of each source's capture process."""
         return {name: source.capture_pid for name, source in self._sources.items()}
 
     def check(self) -> None:
-        """Raise when every source has stopped for good, or Spark has: it is the same for all.
+        """Raise an error if every source has stopped permanently, or Spark has ended, which all sources need.
 
-        As long as a source runs, the others' errors are in the status.
+        As long as one source runs, the errors of the others are in the status only.
         """
         if self._failure is not None:
             raise self._failure
         if not is_alive():
-            raise dead_spark()
+            raise spark_lost_error()
         failures = [source.failure() for source in self._sources.values()]
         for failure in failures:
             if isinstance(failure, TransientError):
@@ -190,13 +192,13 @@ class Running:
             raise next(failure for failure in failures if failure is not None)
 
     def copied_tables(self) -> tuple[int, int]:
-        """Return how many tables have their first copy, or an error instead, and how many there are."""
+        """Return the number of tables whose initial snapshot is complete or failed, and the number of all tables."""
         running = {record.name for record in runnable_sources(self._catalog)}
         tables = [table for table in self._catalog.tables() if table.source in running]
-        return sum(not _is_awaited(table) for table in tables), len(tables)
+        return sum(not _awaits_snapshot(table) for table in tables), len(tables)
 
     def wait_live(self, seconds: float | None = None) -> None:
-        """Wait until no table waits for its first copy."""
+        """Wait until no table waits for its initial snapshot."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
             copied, total = self.copied_tables()
@@ -204,9 +206,9 @@ class Running:
                 return
             self.check()
             if deadline is not None and time.monotonic() > deadline:
-                message = f"the first copy was not whole after {seconds:.0f} s"
-                raise TransientError(message, "See `penstock status`.")
-            time.sleep(_LOOK_SECONDS)
+                message = f"the initial snapshot was not complete after {seconds:.0f} s"
+                raise TransientError(message, "Run `penstock status` to see its progress.")
+            time.sleep(_POLL_SECONDS)
 
     def stop(self) -> None:
         """Stop all sources, in parallel: apply first, then capture; both finish their current work."""
@@ -215,10 +217,10 @@ class Running:
             self._watch.join()
         if self._sources:
             with ThreadPoolExecutor(len(self._sources), "penstock-stop") as pool:
-                side_by_side(pool, RunningSource.stop, self._sources.values())
-        for thread in self._leaving.values():
+                side_by_side(pool, SourceRunner.stop, self._sources.values())
+        for thread in self._ending.values():
             thread.join()
 
 
-def _is_awaited(table: TableRecord) -> bool:
+def _awaits_snapshot(table: TableRecord) -> bool:
     return table.state in _WAITING and not (table.state is TableState.PENDING and table.error)

@@ -1,4 +1,4 @@
-"""Secrets that somebody wrote in clear: each goes into a file that only its owner reads, and a reference names it."""
+"""Storage of secrets that were given as plaintext: each in a file that only its owner can read, with a reference."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["forget_unused", "references", "seal"]
 
 
 def references(home: Path, source: str, options: Iterable[str]) -> dict[str, str]:
-    """Return what names the secrets of a source, by option; see `seal`."""
+    """Return the references to the stored secrets of a source, by option; see `seal`."""
     folder = secrets_path(home, source).absolute()
     return {option: f"file:{folder / option}" for option in options}
 
 
 def seal(home: Path, source: str, secrets: Mapping[str, SecretStr]) -> None:
-    """Keep the secrets of a source, by option. Nobody else may be making anything meanwhile: see `forget_unused`."""
+    """Store the secrets of a source, by option. The caller must hold the lifecycle lock; see `forget_unused`."""
     folder = secrets_path(home, source)
     for option, secret in secrets.items():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ def seal(home: Path, source: str, secrets: Mapping[str, SecretStr]) -> None:
 
 
 def forget_unused(home: Path, catalog: Catalog) -> None:
-    """Forget what was kept for sources that are no more, and have left nothing upstream that needs it."""
+    """Delete the secrets of sources that no longer exist, unless one of their debts needs them."""
     used = {record.known_as for record in catalog.sources()}
     owed = [debt.instance for debt in catalog.debts()]
     for folder in secrets_path(home, "any").parent.glob("*"):

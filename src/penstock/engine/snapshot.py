@@ -47,31 +47,31 @@ from penstock.catalog.progress import CopyProgress
 from penstock.changelog.interface import ChangeLog, LoggedTable
 from penstock.engine.as_of import reached
 from penstock.engine.records import captured_of
-from penstock.engine.table import FollowedTable, Progress
-from penstock.engine.table_errors import Troubles, breaking_off, spark_breaking_off
+from penstock.engine.table import Progress, RunningTable
+from penstock.engine.table_errors import TableErrors, translated_errors, translated_spark_errors
 from penstock.engine.turns import side_by_side
 from penstock.errors import PenstockError, TableError, TransientError
 from penstock.model import TableName
 from penstock.sources.interface import ProducedTable
-from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect, connection_error
-from penstock.sources.postgres.copy import Tally, copy_ranges, copying_sessions, table_bytes
-from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot, take_snapshot
+from penstock.sources.postgres.copy import Tally, copy_progress, copy_ranges, table_bytes
+from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot, import_snapshot
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.sources.postgres.table_files import TableFiles, table_files
-from penstock.sources.postgres.wal import written
+from penstock.sources.postgres.wal import wal_insert_position
 from penstock.tables.interface import UNFINISHED, CreateOptions, TableStore, UpstreamTable
 from penstock.tables.snapshot_files import finished_ranges
 from penstock.units import parse_duration
 
-__all__ = ["CopyWatch", "ParallelCopy", "Shown", "begin", "logged_table", "wait_until_captured"]
+__all__ = ["CopyWatch", "InitialSnapshot", "SnapshotTables", "create_empty", "logged_table", "wait_until_captured"]
 
-_SIDE_BY_SIDE = 2
+_PARALLEL_TABLES = 2
 
 
-class ParallelCopy:
-    """Copies tables of one source that have no whole copy yet."""
+class InitialSnapshot:
+    """Takes the initial snapshot of the pending tables of one source."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class ParallelCopy:
         log: ChangeLog,
         progress: Progress,
         stop: threading.Event,
-        troubles: Troubles,
+        errors: TableErrors,
     ) -> None:
         self._store = store
         self._spec = spec
@@ -90,23 +90,26 @@ class ParallelCopy:
         self._log = log
         self._progress = progress
         self._stop = stop
-        self._troubles = troubles
+        self._errors = errors
 
-    def run(self, tables: Sequence[FollowedTable]) -> None:
+    def run(self, tables: Sequence[RunningTable]) -> None:
         """Copy these tables, all at one position."""
         if not wait_until_captured(self._log, tables, self._stop):
             return
         self._progress(f"{self._source}: waiting for a snapshot of {len(tables)} tables")
-        copied = list[FollowedTable]()
+        copied = list[RunningTable]()
         try:
             with (
                 self._snapshot(tables) as snapshot,
-                ThreadPoolExecutor(_SIDE_BY_SIDE, f"penstock-copy-{self._source}") as pool,
+                ThreadPoolExecutor(_PARALLEL_TABLES, f"penstock-copy-{self._source}") as pool,
             ):
-                if reached(self._log, snapshot.lsn, self._stop) is None:  # a promoted standby may not have that much
+                # a promoted standby may end before that position
+                if reached(self._log, snapshot.lsn, self._stop) is None:
                     return
-                shown = Shown.by(snapshot, self._spec)
-                side_by_side(pool, lambda table: copied.append(table) if self._copy(table, shown) else None, tables)
+                snapshot_tables = SnapshotTables.by(snapshot, self._spec)
+                side_by_side(
+                    pool, lambda table: copied.append(table) if self._copy(table, snapshot_tables) else None, tables
+                )
         except psycopg.Error as error:
             raise connection_error(error, self._instance.connection) from error
         except TransientError:
@@ -117,87 +120,87 @@ class ParallelCopy:
             for table in tables:
                 table.catalog.forget_progress(self._source, table.record.local)
             if copied:
-                self._progress(f"{self._source}: {len(copied)} of {len(tables)} tables are copied")
+                self._progress(f"{self._source}: snapshot of {len(copied)} of {len(tables)} tables complete")
 
     @contextmanager
-    def _snapshot(self, tables: Sequence[FollowedTable]) -> Iterator[ExportedSnapshot]:
-        def tell(what: str) -> None:
+    def _snapshot(self, tables: Sequence[RunningTable]) -> Iterator[ExportedSnapshot]:
+        def report(what: str) -> None:
             self._progress(f"{self._source}: {what}")
             for table in tables:
                 table.catalog.note_progress(self._source, table.record.local, CopyProgress(waiting=what))
 
         wait = parse_duration(self._instance.snapshot_wait)
-        with export_snapshot(self._instance.connection, wait, tell, self._stop) as snapshot:
+        with export_snapshot(self._instance.connection, wait, report, self._stop) as snapshot:
             for table in tables:
                 table.catalog.forget_progress(self._source, table.record.local)
             yield snapshot
 
-    def _copy(self, table: FollowedTable, shown: Shown) -> bool:
-        """Copy a table, unless told to stop; say whether its copy is whole."""
+    def _copy(self, table: RunningTable, snapshot_tables: SnapshotTables) -> bool:
+        """Copy a table, unless `stop` is set; return whether the copy is complete."""
         if self._stop.is_set():
             return False
-        captured = captured_of(table.captured).as_found(shown.tables.get(table.captured.name))
+        captured = captured_of(table.captured).with_found_columns(snapshot_tables.tables.get(table.captured.name))
         if isinstance(captured, str):
             why = f"{table.record.upstream} cannot be copied: {captured}"
-            hint = f"Capture it anew: ALTER SOURCES {self._source} RETRY TABLE {table.record.upstream};"
-            self._fail(table, TableError(str(table.record.upstream), shown.snapshot.lsn, why, hint))
+            hint = f"Resnapshot it: ALTER SOURCES {self._source} RETRY TABLE {table.record.upstream};"
+            self._fail(table, TableError(str(table.record.upstream), snapshot_tables.snapshot.lsn, why, hint))
             return False
         self._progress(f"{self._source}: copying {table.record.upstream}")
-        told, whole = f"the copy of {table.record.upstream}", False
-        with self._troubles.of(table, "copying"), table.writing, breaking_off(told, self._instance.connection):
+        operation, is_complete = f"the snapshot of {table.record.upstream}", False
+        with self._errors.of(table, "copying"), table.writing, translated_errors(operation, self._instance.connection):
             if not table.gone:
-                self._create(table, captured, shown)
-                whole = True
-        return whole
+                self._create(table, captured, snapshot_tables)
+                is_complete = True
+        return is_complete
 
-    def _create(self, table: FollowedTable, captured: CapturedTable, shown: Shown) -> None:
+    def _create(self, table: RunningTable, captured: CapturedTable, snapshot_tables: SnapshotTables) -> None:
         table.base.schema = captured.table_schema()
         conninfo, folder = self._instance.connection, Path(table.base.path)
         with connect(conninfo) as connection:
             ranges = copy_ranges(connection, captured.name, self._store.parallelism)
             size = table_bytes(connection, captured.name)
         created = CreateOptions(
-            shown.snapshot.lsn,
+            snapshot_tables.snapshot.lsn,
             {"penstock.source": self._source},
             captured.comment or "",
             captured.comments(),
             captured.generation,
         )
-        upstream = UpstreamTable(conninfo, shown.snapshot, captured, ranges)
+        upstream = UpstreamTable(conninfo, snapshot_tables.snapshot, captured, ranges)
         note = partial(table.catalog.note_progress, self._source, table.record.local)
         with CopyWatch(conninfo, captured, size, folder, note) as watch:
-            whole = self._store.snapshot(
-                table.base, upstream, created, watch.notes, partial(shown.still_shows, captured.name)
+            is_complete = self._store.snapshot(
+                table.base, upstream, created, watch.notes, partial(snapshot_tables.has_all_rows, captured.name)
             )
-        if not whole:
+        if not is_complete:
             self._begin_after_truncate(table, created)
-        table.look_up()
+        table.load_state()
 
-    def _begin_after_truncate(self, table: FollowedTable, created: CreateOptions) -> None:
-        """Make a table that was truncated of the log alone, as far as that is by now."""
+    def _begin_after_truncate(self, table: RunningTable, created: CreateOptions) -> None:
+        """Create a table that was truncated from the log alone, up to the current end of the log."""
         with connect(self._instance.connection) as connection:
-            upto = reached(self._log, written(connection), self._stop)
+            upto = reached(self._log, wal_insert_position(connection), self._stop)
         if upto is None:
             return
         base, after = table.base, created.position
         schema = logged_table(self._log, table.record.upstream).schema_within(after, upto) or base.schema
         change = self._store.net_change(self._log, schema, after, upto)
         if change is None or change.contents.truncated is None:
-            message = f"{table.record.upstream} was rewritten while it was copied"
-            raise TransientError(message, "It will be copied again.")
+            message = f"{table.record.upstream} was rewritten during its snapshot"
+            raise TransientError(message, "Penstock copies it again.")
         no_rows = self._store.rows(base.schema.columns.empty_table())
         base.create(no_rows, **created.arguments(), window=UNFINISHED)
         if len(schema.columns) > len(base.schema.columns):
             base.evolve(schema)
         base.merge(change.net, upto, change.contents)
 
-    def _fail(self, table: FollowedTable, error: TableError) -> None:
+    def _fail(self, table: RunningTable, error: TableError) -> None:
         table.fail(error)
         self._progress(f"{self._source}: {error.message}")
 
 
 def logged_table(log: ChangeLog, name: TableName) -> LoggedTable:
-    """Return what the log says of a table that is being copied; its error ends that."""
+    """Return the log's entry of a table that is being copied; raise its error, if it has one."""
     with closing(log.reader()) as reader:
         logged = reader.tables()[name]
     if logged.error is not None:
@@ -205,26 +208,26 @@ def logged_table(log: ChangeLog, name: TableName) -> LoggedTable:
     return logged
 
 
-_CAPTURED_LOOK_SECONDS = 0.05
+_CAPTURED_POLL_SECONDS = 0.05
 
 
-def begin(
-    store: TableStore, log: ChangeLog, tables: Sequence[FollowedTable], stop: threading.Event, troubles: Troubles
+def create_empty(
+    store: TableStore, log: ChangeLog, tables: Sequence[RunningTable], stop: threading.Event, errors: TableErrors
 ) -> None:
-    """Make the base tables of a source that needs no copy: empty, where their history begins."""
+    """Create the base tables of a source that needs no copy: empty, where their history begins."""
     if not wait_until_captured(log, tables, stop):
         return
     with closing(log.reader()) as reader:
         logged = reader.tables()
     for table in tables:
-        told = f"the beginning of {table.record.upstream}"
-        with troubles.of(table, "beginning"), table.writing, spark_breaking_off(told):
+        operation = f"the creation of {table.record.upstream}"
+        with errors.of(table, "creating"), table.writing, translated_spark_errors(operation):
             if not table.gone and not stop.is_set():
                 _create(store, table, logged[table.record.upstream])
-                table.look_up()
+                table.load_state()
 
 
-def _create(store: TableStore, table: FollowedTable, logged: LoggedTable) -> None:
+def _create(store: TableStore, table: RunningTable, logged: LoggedTable) -> None:
     captured = table.captured
     shutil.rmtree(table.quarantine, ignore_errors=True)
     table.base.schema = captured.table_schema()
@@ -238,14 +241,14 @@ def _create(store: TableStore, table: FollowedTable, logged: LoggedTable) -> Non
     )
 
 
-def wait_until_captured(log: ChangeLog, tables: Sequence[FollowedTable], stop: threading.Event) -> bool:
-    """Wait until capture has begun these tables: a copy made before could miss what comes between."""
+def wait_until_captured(log: ChangeLog, tables: Sequence[RunningTable], stop: threading.Event) -> bool:
+    """Wait until capture has begun these tables: an earlier copy could miss changes; return False if stopped."""
     with closing(log.reader()) as reader:
         while not stop.is_set():
             logged = reader.tables()
             if all(table.gone or _has_begun(table.captured, logged.get(table.captured.name)) for table in tables):
                 return True
-            stop.wait(_CAPTURED_LOOK_SECONDS)
+            stop.wait(_CAPTURED_POLL_SECONDS)
     return False
 
 
@@ -254,8 +257,8 @@ def _has_begun(table: ProducedTable, logged: LoggedTable | None) -> bool:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A snapshot, the tables as they were then, and the files that held them."""
+class SnapshotTables:
+    """An exported snapshot, the definitions of the tables in it, and the files that stored them."""
 
     conninfo: str
     snapshot: ExportedSnapshot
@@ -264,27 +267,27 @@ class Shown:
 
     @classmethod
     def by(cls, snapshot: ExportedSnapshot, spec: PostgresSource) -> Self:
-        """Look at what a snapshot shows of the tables of a source."""
+        """Query the tables of a source in a snapshot."""
         conninfo, tables = spec.conninfo(), spec.tables_at(snapshot.name)
         with connect(conninfo) as connection:
-            take_snapshot(connection, snapshot.name)
+            import_snapshot(connection, snapshot.name)
             return cls(conninfo, snapshot, tables, table_files(connection, [table.oid for table in tables.values()]))
 
-    def still_shows(self, table: TableName) -> bool:
-        """Whether all rows of a table could be read until now: it was neither truncated nor rewritten since."""
+    def has_all_rows(self, table: TableName) -> bool:
+        """Whether the snapshot has returned all rows of a table: it was neither truncated nor rewritten since."""
         found = self.tables.get(table)
         if found is None:
-            return True  # it was not there
+            return True  # the snapshot does not contain it
         with connect(self.conninfo) as connection:
             return self.files[found.oid] <= table_files(connection, [found.oid])[found.oid]
 
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _PREFIX = ".copying-{}."
 
 
 class CopyWatch:
-    """Watches the copy of one table into `folder` while it is entered, in a thread of its own."""
+    """Records the progress of one table's copy into `folder`, in a thread, while the ``with`` block lasts."""
 
     def __init__(
         self, conninfo: str, table: CapturedTable, total_bytes: int, folder: Path, note: Callable[[CopyProgress], None]
@@ -295,21 +298,21 @@ class CopyWatch:
         self._note = note
         _remove_left_over(folder)
         self.notes = folder.with_name(_PREFIX.format(folder.name) + uuid.uuid4().hex[:12])
-        """Where workers leave their notes, and files until all are there."""
+        """The folder for the notes of workers, and for their files until all of them are complete."""
         self.notes.mkdir(parents=True)
         self._ranges: dict[int, Tally] = {}
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name=f"penstock-watch-{table.name}", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin to watch."""
+        """Start the thread."""
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop, and take the notes away."""
+        """Stop the thread and remove the notes."""
         self._done.set()
         self._thread.join()
         shutil.rmtree(self.notes, ignore_errors=True)
@@ -318,10 +321,10 @@ class CopyWatch:
         while not self._done.is_set():
             with suppress(PenstockError, psycopg.Error), connect(self._conninfo, "penstock progress") as connection:
                 while not self._done.is_set():
-                    self._look(copying_sessions(connection, self._table))
-            self._look({})
+                    self._update(copy_progress(connection, self._table))
+            self._update({})
 
-    def _look(self, running: dict[int, Tally]) -> None:
+    def _update(self, running: dict[int, Tally]) -> None:
         for found in (running, finished_ranges(self.notes)):
             for number, tally in found.items():
                 known = self._ranges.get(number, Tally())
@@ -329,11 +332,11 @@ class CopyWatch:
         rows = sum(tally.rows for tally in self._ranges.values())
         size = sum(tally.bytes for tally in self._ranges.values())
         self._note(CopyProgress(rows, size, self._table.estimated_rows, self._total_bytes))
-        self._done.wait(_LOOK_SECONDS)
+        self._done.wait(_POLL_SECONDS)
 
 
 def _remove_left_over(folder: Path) -> None:
-    """Remove what a process left that was killed at its copy; a table without a log has no files, either."""
+    """Remove the leftovers of a process that died during a copy, also files of a table without a Delta log."""
     for left in folder.parent.glob(_PREFIX.format(glob.escape(folder.name)) + "*"):
         shutil.rmtree(left, ignore_errors=True)
     if not (folder / "_delta_log").exists():

@@ -1,7 +1,7 @@
-"""One source at work: its capture process on one side of the log, copy and apply on the other.
+"""A running source: its capture process writes the log; snapshot and apply read it.
 
-Whoever runs it holds its lock, and so does the capture process, which may outlive a parent that was killed: nobody
-removes, changes or captures a source while somebody else still may.
+This process holds the lock of the source, and so does the capture process, which may outlive a parent that was killed:
+no process removes, changes or captures a source while another one may still do so.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from penstock.engine.locks import SourceLock
 from penstock.engine.reconcile import alter, describe, give_up, is_set, set_options
 from penstock.engine.supervisor import CaptureSupervisor
 from penstock.engine.table import Progress
-from penstock.engine.table_loops import Follower
+from penstock.engine.table_loops import TableLoops
 from penstock.engine.table_names import named_source
 from penstock.errors import DefiniteError, TransientError
 from penstock.tables.interface import TableStore
 
-__all__ = ["RunningSource"]
+__all__ = ["SourceRunner"]
 
 
-class RunningSource:
-    """Captures, copies and applies one source, until `stop`."""
+class SourceRunner:
+    """Runs capture, snapshot and apply of one source, until `stop`."""
 
     def __init__(
         self, home: Path, catalog: Catalog, name: str, store: TableStore, progress: Progress, lock: SourceLock
@@ -38,39 +38,39 @@ class RunningSource:
         record = named_source(catalog, name)
         set_options(catalog, record)
         self._spec = record.spec
-        """What was last looked at of what is wished."""
+        """The spec whose options were applied last."""
         self._capture = self._start_capture()
         try:
-            self._follower = Follower(home, catalog, name, store, progress)
+            self._tables = TableLoops(home, catalog, name, store, progress)
         except BaseException:
             self._capture.stop()
             raise
 
     @property
     def capture_pid(self) -> int:
-        """The process id of its capture."""
+        """The pid of the capture process."""
         return self._capture.pid
 
     def failure(self) -> BaseException | None:
-        """Return what stopped it for good, if something did."""
+        """Return the error that stopped the source permanently, or None."""
         record = self._catalog.source(self._name)
         if self._capture.ended and record is not None and record.state is SourceState.FAILED:
             return DefiniteError(record.error or f"capture of {self._name} stopped", record.hint or "")
-        return self._follower.failure
+        return self._tables.failure
 
-    def show_failure(self) -> None:
-        """Show what stopped it for good with the source: capture, which goes on, may have taken it for ready again."""
-        failure = self._follower.failure
-        if failure is None or isinstance(failure, TransientError):  # Spark is gone: that ends all sources
+    def record_failure(self) -> None:
+        """Record a permanent error with the source: capture, which continues, may have set it to `ready` again."""
+        failure = self._tables.failure
+        if failure is None or isinstance(failure, TransientError):  # Spark has ended: that stops all sources
             return
-        told = explained(f"source {self._name}", failure, "Start again: it goes on where it was.")
+        error = explained(f"source {self._name}", failure, "Restart: the source resumes where it stopped.")
         record = self._catalog.source(self._name)
         if record is not None and (record.state is SourceState.READY or record.error is None):
-            self._catalog.note_source_error(self._name, told.message, told.hint, SourceState.FAILED)
-            self._progress(f"{self._name}: {told.message}")
+            self._catalog.note_source_error(self._name, error.message, error.hint, SourceState.FAILED)
+            self._progress(f"{self._name}: {error.message}")
 
     def set_options(self) -> None:
-        """Go on with the options that are wished of it, where these are others: capture stands still for a moment."""
+        """Apply changed options, if there are any: capture is restarted."""
         record = named_source(self._catalog, self._name)
         if record.spec == self._spec:
             return
@@ -80,41 +80,41 @@ class RunningSource:
                 set_options(self._catalog, named_source(self._catalog, self._name))
             finally:
                 self._capture = self._start_capture()
-            self._follower.renew()
-            self._progress(f"{self._name}: goes on with other options")
+            self._tables.reload()
+            self._progress(f"{self._name}: resumed with changed options")
         self._spec = record.spec
 
-    def alter(self, wishes: Sequence[TableRecord]) -> None:
-        """Carry wishes out: Postgres is asked first; then capture stands still for a moment, copy and apply go on."""
-        found = describe(named_source(self._catalog, self._name), wishes)
-        free = self._follower.let_go({wish.upstream for wish in wishes})
-        ready = [wish for wish in wishes if wish.upstream in free]
+    def alter(self, requests: Sequence[TableRecord]) -> None:
+        """Execute requests for tables: query Postgres first, then restart capture; snapshot and apply continue."""
+        found = describe(named_source(self._catalog, self._name), requests)
+        free = self._tables.release_tables({request.upstream for request in requests})
+        ready = [request for request in requests if request.upstream in free]
         if not ready:
             return
         try:
             self._capture.stop()
             described = {name: table for name, table in found.items() if name in free}
-            for told in alter(self._home, self._catalog, named_source(self._catalog, self._name), ready, described):
-                self._progress(told)
+            for message in alter(self._home, self._catalog, named_source(self._catalog, self._name), ready, described):
+                self._progress(message)
         except DefiniteError as error:
             give_up(self._catalog, ready, error)
             raise
         finally:
             self._capture = self._start_capture()
-            self._follower.take_back()
+            self._tables.resume_tables()
 
     def stop(self) -> None:
-        """Stop applying, then capturing, both when they have finished what they have in hand; let go of the source."""
+        """Stop apply, then capture, each after its current work; release the lock of the source."""
         try:
-            self._follower.stop()
+            self._tables.stop()
         finally:
             try:
                 self._capture.stop()
             finally:
-                self._lock.let_go()
+                self._lock.release()
 
     def abandon(self) -> None:
-        """Stop capturing at once, for it is dropped; then the same."""
+        """Stop capture first, because the source is being dropped; then `stop`."""
         self._capture.stop()
         self.stop()
 

@@ -1,4 +1,4 @@
-"""What is the case in a home: sources, tables, frontiers, lag, errors. One documented, versioned shape."""
+"""The status of a home: sources, tables, frontiers, lag, errors. The JSON format is documented and versioned."""
 
 from __future__ import annotations
 
@@ -25,13 +25,17 @@ from penstock.positions import Lsn
 __all__ = ["DebtStatus", "HomeStatus", "ReaderStatus", "SourceStatus", "TableStatus", "home_status", "leftovers"]
 
 _VERSION = 1
-_OWED = "could not be removed; each later start tries again, or run by hand:"
-_NOT_OURS = "left as it is, because another home may use it:"
+_RETRIED = "these upstream objects could not be removed; each later start retries, or run by hand:"
+_NOT_OWNED = "these upstream objects were left in place, because another home may use them:"
 
 
 @dataclass(frozen=True)
 class TableStatus:
-    """One table: `behind` is what the log holds beyond its base table, in changes; the last fields are of its copy."""
+    """The status of one table.
+
+    `position` is the position of its base table, and `behind` the number of changes in the log that are not applied to
+    it yet. The fields from `copied_rows` on describe a snapshot in progress; `waiting` says what it waits for.
+    """
 
     name: str
     upstream: str
@@ -49,7 +53,7 @@ class TableStatus:
 
 @dataclass(frozen=True)
 class ReaderStatus:
-    """Who still needs history, and from where on; `expires` is None for a registered reader, which stays."""
+    """A reader that needs the history after `position`; `expires` is None for a registered reader, without a lease."""
 
     name: str
     position: str
@@ -58,10 +62,13 @@ class ReaderStatus:
 
 @dataclass(frozen=True)
 class SourceStatus:
-    """One source; `lag_bytes` is None where it could not be asked, `log` where the change log is in the home.
+    """The status of one source.
 
-    `waiting` says for what it waits, if it does: for the rest of a transaction, for one. `valid_from` says from when on
-    its tables are valid, where they began in the middle of something.
+    `at` is its upstream. `valid` and `durable` are the frontiers of its change log, `committed_at` the commit time of
+    the last transaction in it, and `latency_ms` the time from that commit until the transaction was readable.
+    `lag_bytes` is None if the upstream could not be queried, `log` is None if the change log is in the home. `waiting`
+    says what capture waits for, such as the rest of a transaction. `valid_from` is the time from which the tables are
+    consistent, if capture began in the middle of a transaction.
     """
 
     name: str
@@ -86,7 +93,10 @@ class SourceStatus:
 
 @dataclass(frozen=True)
 class DebtStatus:
-    """What a source dropped by force left upstream; it goes when Postgres can be reached at a start."""
+    """Upstream objects that a source dropped by force left in place.
+
+    Each later start tries to remove them; `statements` removes them by hand.
+    """
 
     source: str
     at: str
@@ -97,7 +107,7 @@ class DebtStatus:
 
 @dataclass(frozen=True)
 class HomeStatus:
-    """A home; `running` is the pid of the process that runs it."""
+    """The status of a home; `running` is the pid of the process that runs it, or None."""
 
     version: int
     home: str
@@ -106,12 +116,12 @@ class HomeStatus:
     debts: list[DebtStatus] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the shape of ``penstock status --json``."""
+        """Return the JSON document of ``penstock status --json``."""
         return asdict(self)
 
 
 def home_status(home: Path, catalog: Catalog) -> HomeStatus:
-    """Look at everything once."""
+    """Return the current status of a home."""
     running = holder(home)
     sources = [_source(home, catalog, record, running) for record in catalog.sources()]
     return HomeStatus(_VERSION, str(home), running, sources, [_debt(debt) for debt in catalog.debts()])
@@ -120,19 +130,19 @@ def home_status(home: Path, catalog: Catalog) -> HomeStatus:
 def _debt(debt: Debt) -> DebtStatus:
     instance = debt_of(debt)
     since = datetime.fromisoformat(debt.since).replace(tzinfo=UTC)
-    statements = [line for line in instance.by_hand() if not line.startswith("--")]
+    statements = [line for line in instance.cleanup_statements() if not line.startswith("--")]
     return DebtStatus(debt.source, instance.place(), since.isoformat(), statements, debt.error)
 
 
 def _source(home: Path, catalog: Catalog, record: SourceRecord, running: int | None) -> SourceStatus:
     log = catalog.log(record.name)
     frontiers, tables, readers = None, [], []
-    if record.state not in HALF and log.exists():  # it may be half made, or half removed
+    if record.state not in HALF and log.exists():  # otherwise the log may be incomplete
         with closing(log.reader()) as reader:
             frontiers = reader.frontiers()
-            copies = catalog.progress(record.name) if running else {}  # what a process left that died is no progress
+            copies = catalog.progress(record.name) if running else {}  # else left by a process that died
             tables = _tables(catalog, record.name, reader, frontiers, copies)
-            readers = [ReaderStatus(p.reader, str(p.at), _moment(p.expires)) for p in reader.pins()]
+            readers = [ReaderStatus(p.reader, str(p.at), _moment(p.expires)) for p in reader.leases()]
     instance = instance_of(record)
     return SourceStatus(
         name=record.name,
@@ -165,21 +175,21 @@ def _tables(
         behind = _behind(log, table.upstream, base.position, frontiers.durable) if base else 0
         position = str(base.position) if base else None
         name, upstream = f"{source}.{table.local}", str(table.upstream)
-        told = _told(table, logged.get(table.upstream), ahead.get(table.local), base)
-        known = (name, upstream, told.state.value, position, behind, told.error, told.hint)
+        shown = _with_reader_error(table, logged.get(table.upstream), ahead.get(table.local), base)
+        known = (name, upstream, shown.state.value, position, behind, shown.error, shown.hint)
         found.append(TableStatus(*known, *_copy(copies.get(table.local))))
     return found
 
 
-def _told(
+def _with_reader_error(
     table: TableRecord,
     logged: LoggedTable | None,
     ahead: tuple[Lsn, str, str] | None,
     base: BaseVersion | None,
 ) -> TableRecord:
-    """Return what readers of a table are told: its error is in the log first, or found by one of them.
+    """Return a table with the error that its readers get, which the catalog contains only once apply has reached it.
 
-    The catalog has it when apply comes there.
+    Until then the error is in the log, or was recorded by a live view.
     """
     if table.state is not TableState.LIVE:
         return table
@@ -197,7 +207,7 @@ def _copy(copy: CopyProgress | None) -> tuple[int | None, int | None, int | None
 
 
 def _behind(log: ChangeLogReader, table: TableName, base: Lsn, durable: Lsn) -> int:
-    """How many images the base table has not taken in; of a failed one they may be gone."""
+    """Return the number of images that are not applied to the base table; 0 if that history was removed."""
     try:
         return log.extent(table, base, durable).rows
     except HistoryExpiredError:
@@ -205,7 +215,7 @@ def _behind(log: ChangeLogReader, table: TableName, base: Lsn, durable: Lsn) -> 
 
 
 def _latency(frontiers: Frontiers | None) -> float | None:
-    """From the commit of the last transaction to its being readable, in milliseconds."""
+    """Return the milliseconds from the commit of the last transaction until it was readable."""
     if frontiers is None or frontiers.committed_at is None or frontiers.published_at is None:
         return None
     return round((frontiers.published_at - frontiers.committed_at).total_seconds() * 1000, 1)
@@ -220,4 +230,4 @@ def leftovers(status: HomeStatus, left: Sequence[str]) -> list[str]:
     if not left:
         return []
     owed = {statement for debt in status.debts for statement in debt.statements}
-    return [_OWED if owed.intersection(left) else _NOT_OURS, *left]
+    return [_RETRIED if owed.intersection(left) else _NOT_OWNED, *left]

@@ -1,4 +1,4 @@
-"""One table of a source at work: its record, its capture, its base table, and where that stands."""
+"""One table of a running source: its catalog record, its definition in capture, its base table and its position."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from penstock.changelog.interface import ChangeLog
 from penstock.engine.error_policy import Tries
 from penstock.errors import PenstockError
 from penstock.layout import base_path, quarantine_path
+from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.interface import ProducedTable
 from penstock.tables.base_state import State
 from penstock.tables.interface import BaseTable, TableStore
 
-__all__ = ["FollowedTable", "Progress"]
+__all__ = ["Progress", "RunningTable"]
 
 Progress = Callable[[str], None]
-"""Told what is being done, for people to read."""
+"""Receives progress messages for people to read."""
 
 
-class FollowedTable:
-    """A table that is copied, applied and mended; `writing` is held by whoever does one of these."""
+class RunningTable:
+    """A table that the engine snapshots, applies, repairs and compacts; each of these holds `writing` meanwhile."""
 
     def __init__(
         self, home: Path, catalog: Catalog, record: TableRecord, captured: ProducedTable, store: TableStore
@@ -35,25 +36,35 @@ class FollowedTable:
         self.record = record
         self.captured = captured
         self.quarantine = quarantine_path(home, record.source, record.local).absolute()
-        """Where goes what it refuses, if it does."""
+        """The folder of its rejected messages, if it quarantines them."""
         self.base: BaseTable = store.base(path, captured.table_schema())
         self.at: State | None = None
-        """What its Delta log said last; None while there is no whole copy."""
+        """The last state read from its Delta log; None while its snapshot is not complete."""
         self.applied: Lsn | None = None
-        """Up to where apply has taken it in, or nothing has happened to it; None before its first look."""
+        """The position up to which all changes, if any, are applied; None before the first round of apply."""
         self.tried: ChangeLog | None = None
-        """How its log was read when it had failed and was last tried again."""
+        """The log, with its options, with which apply last retried the table after it had failed."""
         self.tries = Tries()
-        """How often copying or applying it has failed since it last worked."""
-        self._troubled = record.error is not None
-        """Whether there may be an error beside its state: of this run, or left by another."""
+        """The consecutive failures of its snapshot or apply."""
+        self._has_error = record.error is not None
+        """Whether the catalog may contain a transient error of the table, from this run or an earlier one."""
         self.writing = threading.Lock()
         self.gone = False
-        """Whether it was let go, because it is dropped or captured anew: nothing may be done or noted for it any more.
+        """Whether it was released because it is dropped or captured again: it must not be written or recorded any more.
         Set while `writing` is held."""
 
+    @property
+    def name(self) -> TableName:
+        """Its upstream name."""
+        return self.record.upstream
+
+    @property
+    def local(self) -> str:
+        """Its name in queries, without the source."""
+        return self.record.local
+
     def state(self) -> TableState:
-        """Return what the catalog says of it; of one that was let go, that speaks of another by now."""
+        """Return its state in the catalog; `failed` after its release, when the record belongs to a successor."""
         if self.gone:
             return TableState.FAILED
         for record in self.catalog.tables(self.record.source):
@@ -61,16 +72,16 @@ class FollowedTable:
                 return record.state
         return TableState.FAILED
 
-    def look_up(self) -> None:
-        """Ask the Delta log where the table stands, and note it in the catalog.
+    def load_state(self) -> None:
+        """Read the position of the base table from its Delta log, and record it in the catalog.
 
-        The note may be missing: a process can die, or lose its connection to Spark, right after a commit.
+        The catalog may lack it: a process can die, or lose its connection to Spark, right after a commit.
         """
         if self.gone:
             return
         found = self.base.state()
-        whole = found and found.window is None and found.generation == self.captured.generation
-        self.at = found._replace(memory=self._memory(found)) if found and whole else None
+        is_complete = found and found.window is None and found.generation == self.captured.generation
+        self.at = found._replace(memory=self._memory(found)) if found and is_complete else None
         if self.at is not None:
             self.base.schema = self.at.schema
             base = BaseVersion(self.at.version, self.at.position, self.at.schema, self.at.memory)
@@ -79,38 +90,38 @@ class FollowedTable:
                 self.catalog.set_table(self.record.source, self.record.upstream, TableState.LIVE)
 
     def _memory(self, found: State) -> str | None:
-        """Return what its last commit says that one has to know to go on: noted here, as Delta forgets old commits."""
+        """Return the apply state of its last commit; the catalog keeps it, because Delta removes old commits."""
         if not self.captured.remembers():
             return None
         noted = self.catalog.bases.newest(self.record.source, self.record.local, found.position)
-        known = noted is not None and noted.position == found.position and noted.version == found.version
-        return noted.memory if noted is not None and known else self.base.memory(found.position)
+        is_current = noted is not None and noted.position == found.position and noted.version == found.version
+        return noted.memory if noted is not None and is_current else self.base.memory(found.position)
 
-    def stands(self, at: State, durable: Lsn) -> State:
-        """Say where its base stands: further on, if the catalog knows that nothing has happened to it since."""
+    def advanced(self, at: State, durable: Lsn) -> State:
+        """Return the state with a later position, if the catalog records that the table has no changes until then."""
         noted = self.catalog.bases.newest(self.record.source, self.record.local, durable)
         return at if noted is None else at._replace(position=Lsn(max(at.position, noted.position)))
 
     def revive(self) -> None:
-        """Note that an error of this table is mended."""
+        """Set the table to `live` again: its error is fixed."""
         if not self.gone:
             self.catalog.set_table(self.record.source, self.record.upstream, TableState.LIVE)
 
-    def trouble(self, error: PenstockError) -> None:
-        """Note an error that may pass: it stays what it is."""
+    def note_error(self, error: PenstockError) -> None:
+        """Record a transient error; the state is unchanged."""
         if not self.gone:
-            self._troubled = True
-            self.catalog.note_trouble(self.record.source, self.record.upstream, error.message, error.hint)
+            self._has_error = True
+            self.catalog.note_table_error(self.record.source, self.record.upstream, error.message, error.hint)
 
-    def works(self) -> None:
-        """Note that no such error is left."""
+    def clear_error(self) -> None:
+        """Reset the failure count, and clear the transient error."""
         self.tries.worked()
-        if self._troubled and not self.gone:
-            self.catalog.note_trouble(self.record.source, self.record.upstream)
-            self._troubled = False
+        if self._has_error and not self.gone:
+            self.catalog.note_table_error(self.record.source, self.record.upstream)
+            self._has_error = False
 
     def fail(self, error: PenstockError) -> None:
-        """Note a definite error of this table."""
+        """Record a permanent error of the table."""
         if self.gone:
             return
         self.catalog.set_table(

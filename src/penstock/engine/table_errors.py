@@ -1,8 +1,8 @@
 """Errors of the tables of one source: reported, recorded in the catalog, and written to a file for bug reports.
 
-A table with a transient error keeps its state, pending or live, with the error beside it: it stays readable, and
-resumes by itself when the cause is gone. `error_policy` decides which errors these are. Errors of Spark and Postgres
-that interrupt the work for a table are translated into Penstock's own.
+A table with a transient error keeps its state, pending or live, and the catalog records the error: the table stays
+readable, and resumes automatically when the cause is fixed. `error_policy` decides which errors these are. Errors of
+Spark and Postgres that interrupt the work for a table are translated into Penstock's own.
 """
 
 from __future__ import annotations
@@ -16,24 +16,31 @@ from pathlib import Path
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from penstock.engine.error_policy import LONGEST_PAUSE, LONGEST_TRANSIENT_PAUSE, Recourse, Tries, explained, recourse
-from penstock.engine.table import FollowedTable, Progress
+from penstock.engine.error_policy import (
+    LONGEST_PAUSE,
+    LONGEST_TRANSIENT_PAUSE,
+    ErrorAction,
+    Tries,
+    error_action,
+    explained,
+)
+from penstock.engine.table import Progress, RunningTable
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.layout import defects_path
-from penstock.sources.postgres.query_errors import asking
-from penstock.spark.boundary import brief, delivering
-from penstock.spark.loss import dead_spark, lost
+from penstock.sources.postgres.query_errors import translate_errors
+from penstock.spark.jvm_loss import is_spark_lost, spark_lost_error
+from penstock.spark.worker_errors import brief, unpack_errors
 from penstock.tables.interface import Jobs
 from penstock.unexpected import trace
 
-__all__ = ["Troubles", "breaking_off", "spark_breaking_off"]
+__all__ = ["TableErrors", "translated_errors", "translated_spark_errors"]
 
 _MOST_BYTES = 1 << 20
-"""Of the file; what is older is forgotten."""
+"""The maximum size of the file; older entries are removed."""
 
 
-class Troubles:
-    """Notes the errors of tables, so that each goes its own way."""
+class TableErrors:
+    """Records the errors of the tables of one source, so that an error of one table does not affect the others."""
 
     def __init__(self, home: Path, source: str, progress: Progress, stop: threading.Event, jobs: Jobs) -> None:
         self._home = home
@@ -43,50 +50,50 @@ class Troubles:
         self._jobs = jobs
 
     @contextmanager
-    def of(self, table: FollowedTable, doing: str, *, settles: bool = True) -> Iterator[None]:
-        """Do something for one table. Its errors end here; what ends the source, or all sources, is raised.
+    def of(self, table: RunningTable, doing: str, *, clears: bool = True) -> Iterator[None]:
+        """Handle the errors of an operation on one table; raise only errors that stop the source, or all sources.
 
-        Where it works, no trouble is left, if it `settles` that.
+        After a success, clear the table's transient error, unless `clears` is false.
         """
         try:
             with self._jobs.tagged():
                 yield
         except Exception as error:
-            what = recourse(error, of_table=True)
-            if what is Recourse.END_TABLE and isinstance(error, PenstockError):
+            action = error_action(error, of_table=True)
+            if action is ErrorAction.END_TABLE and isinstance(error, PenstockError):
                 table.fail(error)
                 self._progress(f"{self._source}: {error.message}")
                 return
-            if lost(error):
-                raise dead_spark() from error
-            if what is Recourse.END_SOURCE:
+            if is_spark_lost(error):
+                raise spark_lost_error() from error
+            if action is ErrorAction.END_SOURCE:
                 raise
             if not self._stop.is_set():
-                self._note(table, f"{doing} {table.record.upstream}", error, what)
+                self._note(table, f"{doing} {table.record.upstream}", error, action)
         else:
-            if settles:
-                table.works()
+            if clears:
+                table.clear_error()
 
-    def _note(self, table: FollowedTable, doing: str, error: Exception, what: Recourse) -> None:
-        self.tell(doing, error, table.tries, what)
+    def _note(self, table: RunningTable, doing: str, error: Exception, action: ErrorAction) -> None:
+        self.report(doing, error, table.tries, action)
         if table.tries.spent or isinstance(error, DefiniteError):
-            afresh = f" To copy it afresh: ALTER SOURCES {self._source} RETRY TABLE {table.record.upstream};"
-            hint = f"It is tried again by itself.{'' if table.at is None else afresh}"
-            table.trouble(explained(doing, error, hint))
+            resnapshot = f" To resnapshot it: ALTER SOURCES {self._source} RETRY TABLE {table.record.upstream};"
+            hint = f"Penstock retries automatically.{'' if table.at is None else resnapshot}"
+            table.note_error(explained(doing, error, hint))
 
-    def tell(self, doing: str, error: BaseException, tries: Tries, what: Recourse) -> None:
-        """Count a failure, say so, and write down where it came from."""
-        tries.failed(longest=LONGEST_TRANSIENT_PAUSE if what is Recourse.RETRY else LONGEST_PAUSE)
+    def report(self, doing: str, error: BaseException, tries: Tries, action: ErrorAction) -> None:
+        """Count and report a failure, and write the stack of an unexpected one to the defects file."""
+        tries.failed(longest=LONGEST_TRANSIENT_PAUSE if action is ErrorAction.RETRY else LONGEST_PAUSE)
         if isinstance(error, PenstockError):
-            self._progress(f"{self._source}: {error.message}; trying again")
+            self._progress(f"{self._source}: {error.message}; retrying")
         else:
-            self._progress(f"{self._source}: {explained(doing, error).message}; trying again ({brief(error)})")
-        if not isinstance(error, DefiniteError) and what is Recourse.LIMITED:
-            self._write_down(doing, error)
+            self._progress(f"{self._source}: {explained(doing, error).message}; retrying ({brief(error)})")
+        if not isinstance(error, DefiniteError) and action is ErrorAction.LIMITED:
+            self._write_defect(doing, error)
 
-    def _write_down(self, doing: str, error: BaseException) -> None:
+    def _write_defect(self, doing: str, error: BaseException) -> None:
         path = defects_path(self._home, self._source)
-        with suppress(OSError):  # a full disk is told elsewhere
+        with suppress(OSError):  # a full disk is reported elsewhere
             path.parent.mkdir(parents=True, exist_ok=True)
             kept = path.read_text(encoding="utf-8")[-_MOST_BYTES // 2 :] if _is_large(path) else None
             with path.open("a" if kept is None else "w", encoding="utf-8") as file:
@@ -98,18 +105,18 @@ def _is_large(path: Path) -> bool:
 
 
 @contextmanager
-def breaking_off(what: str, conninfo: str) -> Iterator[None]:
-    """Raise our own errors from Spark's workers as they were, and those of Postgres in our words; see below."""
-    with asking(conninfo), spark_breaking_off(what):
+def translated_errors(operation: str, conninfo: str) -> Iterator[None]:
+    """Translate errors of Postgres, and those of Spark like `translated_spark_errors`, into Penstock's own."""
+    with translate_errors(conninfo), translated_spark_errors(operation):
         yield
 
 
 @contextmanager
-def spark_breaking_off(what: str) -> Iterator[None]:
-    """Raise our own errors from Spark's workers as they were; those of Spark itself as "`what` broke off"."""
+def translated_spark_errors(operation: str) -> Iterator[None]:
+    """Raise Penstock's errors from Spark workers unchanged, and errors of Spark as "`operation` was interrupted"."""
     try:
-        with delivering():
+        with unpack_errors():
             yield
     except (PySparkException, Py4JError) as error:
-        message = f"{what} broke off: {brief(error)}"
+        message = f"{operation} was interrupted: {brief(error)}"
         raise TransientError(message) from error

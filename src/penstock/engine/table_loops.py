@@ -6,12 +6,12 @@
     live tables ─▶ (position, durable] of the log ─▶ folded, merged; the position is in the same commit ─▶ again
     base tables ─▶ `compaction`
 
-Each loop has a thread of its own. Live tables do not wait for tables that are being copied, nor for one that takes long
-(`turns`). A table without changes costs one query of the log. An error of one table is recorded with that table, and
-the others continue (`table_errors`; `error_policy` decides what each error means).
+Each loop runs in its own thread. Live tables do not wait for tables whose snapshot is running, nor for one that takes
+long (`turns`). A table without changes costs one query of the log. An error of one table is recorded with that table,
+and the others continue (`table_errors`; `error_policy` decides which action follows each error).
 
-The position of a table is stored in its own Delta commits. The catalog only notes which version shows which position,
-so that live views can choose; these notes never change, and are completed after a crash.
+The position of a table is stored in its Delta commits. The catalog only records the position of each version, so that
+live views can choose one; these records never change, and missing ones are added after a crash.
 
 Apply rests between rounds, because live views do not wait for it and queries need the cores: as long as the last round
 took, times `PENSTOCK_APPLY_REST`, within limits.
@@ -31,39 +31,38 @@ from penstock.catalog.repairs import Repair, Repairs
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord
 from penstock.changelog.interface import ChangeLogReader, LoggedTable
-from penstock.engine.compaction import Upkeeping
-from penstock.engine.error_policy import Recourse, Tries, explained, recourse
-from penstock.engine.incremental_snapshot import ChunkedCopy
+from penstock.engine.compaction import Compactor
+from penstock.engine.error_policy import ErrorAction, Tries, error_action, explained
+from penstock.engine.incremental_snapshot import IncrementalSnapshot
 from penstock.engine.records import database_instance_of, database_spec_of, instance_of
-from penstock.engine.repair import Repairing
-from penstock.engine.snapshot import ParallelCopy, begin
-from penstock.engine.table import FollowedTable, Progress
-from penstock.engine.table_errors import Troubles
-from penstock.engine.topic_apply import TopicApply
+from penstock.engine.repair import Repairer
+from penstock.engine.snapshot import InitialSnapshot, create_empty
+from penstock.engine.table import Progress, RunningTable
+from penstock.engine.table_errors import TableErrors
 from penstock.engine.turns import Turns
 from penstock.errors import DefiniteError, HistoryExpiredError, PenstockError, UsageError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.postgres.options import Snapshot
-from penstock.spark.loss import dead_spark, lost
+from penstock.spark.jvm_loss import is_spark_lost, spark_lost_error
 from penstock.tables.base_state import State
 from penstock.tables.interface import TableStore
+from penstock.tables.message_tables import message_tables
 
-__all__ = ["Follower", "apply_rest", "pause_after"]
+__all__ = ["TableLoops", "apply_rest", "pause_after"]
 
 _RETRY_SECONDS = 5.0
-_LOOK_SECONDS = 0.5
-_LET_GO_SECONDS = 5.0
-_KEEP_SECONDS = 5.0
+_POLL_SECONDS = 0.5
+_RELEASE_SECONDS = 5.0
+_COMPACTION_SECONDS = 5.0
 _ERRORS_SECONDS = 2.0
-"""Tables can end without a transaction."""
+"""A table can fail without a new transaction, so its errors are checked at this interval."""
 _GRACE_SECONDS = 10.0
-"""How long work may take to end when the source stops; then its jobs are cancelled."""
+"""The time that running work has to finish when the source stops; then its Spark jobs are cancelled."""
 
 
-class Follower:
-    """Copies and applies the tables of one source, in threads of its own."""
+class TableLoops:
+    """Runs the snapshot, apply, repair and compaction loops of one source, each in a thread."""
 
     def __init__(self, home: Path, catalog: Catalog, source: str, store: TableStore, progress: Progress) -> None:
         self._home = home
@@ -72,267 +71,272 @@ class Follower:
         self._store = store
         self._progress = progress
         self._rest = apply_rest()
-        self._tables: list[FollowedTable] = []
-        self._away: set[TableName] = set()
-        """Tables that were let go and not yet taken back: what the catalog says of them is about to change."""
-        self._renewing = threading.Lock()
-        self.renew()
+        self._tables: list[RunningTable] = []
+        self._released: set[TableName] = set()
+        """Tables that are released and not resumed yet: their catalog records are about to change."""
+        self._reload_lock = threading.Lock()
+        self.reload()
         self._stop = threading.Event()
-        self._looking_up = Turns[FollowedTable](f"penstock-look-{source}", self._stop)
-        self._applying = Turns[FollowedTable](f"penstock-{source}", self._stop)
+        self._lookups = Turns[RunningTable](f"penstock-look-{source}", self._stop)
+        self._applying = Turns[RunningTable](f"penstock-{source}", self._stop)
         self._jobs = store.jobs(f"penstock-{source}")
-        self._troubles = Troubles(home, source, progress, self._stop, self._jobs)
+        self._errors = TableErrors(home, source, progress, self._stop, self._jobs)
         self._tries = {name: Tries() for name in ("copy", "apply", "repair", "upkeep")}
         self._repair_tries: dict[int, Tries] = {}
-        self._shown: PenstockError | None = None
-        """What was last shown with the source, because one of the loops fails again and again."""
+        self._recorded_error: PenstockError | None = None
+        """The error that was last recorded with the source, because one of the loops fails repeatedly."""
         self.failure: BaseException | None = None
-        """What ended one of the loops for good."""
+        """The error that ended one of the loops permanently."""
         self._threads = [
-            threading.Thread(target=self._keep_doing, args=(name, work), name=f"penstock-{name}-{source}", daemon=True)
+            threading.Thread(target=self._run_loop, args=(name, work), name=f"penstock-{name}-{source}", daemon=True)
             for name, work in (
                 ("copy", self._copy_until_stopped),
                 ("apply", self._apply_until_stopped),
                 ("repair", self._repair_until_stopped),
-                ("upkeep", self._keep_until_stopped),
+                ("upkeep", self._compact_until_stopped),
             )
         ]
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Finish the merges in hand, and stop; what takes long is cancelled, and begins again at the next start."""
+        """Finish the current merges, and stop; long-running work is cancelled, and restarts at the next run."""
         self._stop.set()
         ending = threading.Thread(target=self._end, name=f"penstock-end-{self._source}", daemon=True)
         ending.start()
         ending.join(_GRACE_SECONDS)
         if ending.is_alive():
-            self._tell("cancelling the Spark jobs that still run; their work begins again at the next start")
+            self._report("cancelling the Spark jobs that still run; their work restarts at the next run")
         while ending.is_alive():
             self._jobs.cancel()
             ending.join(1.0)
 
     def _end(self) -> None:
-        """Wait until nothing is at work."""
+        """Wait until all loops and their work have ended."""
         for thread in self._threads:
             thread.join()
-        self._looking_up.shut_down()
+        self._lookups.shut_down()
         self._applying.shut_down()
 
-    def renew(self) -> None:
-        """Take over which tables are captured, and how, from the catalog; what is in hand goes on."""
-        with self._renewing:
+    def reload(self) -> None:
+        """Reload the captured tables and their definitions from the catalog; running work continues."""
+        with self._reload_lock:
             instance = instance_of(self._record())
             self._log = self._catalog.log(self._source)
             records = {record.upstream: record for record in self._catalog.tables(self._source)}
             known = {(table.record.upstream, table.captured.generation): table for table in self._tables}
             found = []
-            for captured in (table for table in instance.produced() if table.name not in self._away):
+            for captured in (table for table in instance.produced() if table.name not in self._released):
                 table = known.get((captured.name, captured.generation))
                 if table is None:
-                    table = FollowedTable(self._home, self._catalog, records[captured.name], captured, self._store)
+                    table = RunningTable(self._home, self._catalog, records[captured.name], captured, self._store)
                 table.captured = captured
                 found.append(table)
             self._tables = found
 
-    def let_go(self, names: Collection[TableName]) -> set[TableName]:
-        """Do nothing more for these tables until `take_back`; return those of which nothing is in hand.
+    def release_tables(self, names: Collection[TableName]) -> set[TableName]:
+        """Release tables until `resume_tables`; return the names of those that are released.
 
-        The others, which are being copied, stay as they are.
+        The others are busy, for example with a snapshot, and are not released.
         """
-        with self._renewing:
-            going = [table for table in self._tables if table.record.upstream in names]
-            busy = {table.record.upstream for table in going if not _let_go(table)}
+        with self._reload_lock:
+            releasing = [table for table in self._tables if table.record.upstream in names]
+            busy = {table.record.upstream for table in releasing if not _release(table)}
             self._tables = [table for table in self._tables if not table.gone]
-            self._away = set(names) - busy
-            return self._away
+            self._released = set(names) - busy
+            return self._released
 
-    def take_back(self) -> None:
-        """Follow again what is captured by now."""
-        with self._renewing:
-            self._away = set()
-        self.renew()
+    def resume_tables(self) -> None:
+        """Resume work on all tables that are captured now."""
+        with self._reload_lock:
+            self._released = set()
+        self.reload()
 
     def _record(self) -> SourceRecord:
         record = self._catalog.source(self._source)
         if record is None:
-            message = f"there is no source {self._source}"
-            raise DefiniteError(message, "See `penstock status`.")
+            message = f"source {self._source} does not exist"
+            raise DefiniteError(message, "`penstock status` lists the sources of this home.")
         return record
 
-    def _keep_doing(self, name: str, work: Callable[[], None]) -> None:
-        """Do it until told to stop; after an error, again, unless that ends the source."""
+    def _run_loop(self, name: str, work: Callable[[], None]) -> None:
+        """Run a loop until `stop` is set; restart it after an error, unless that error stops the source."""
         while not self._stop.is_set():
             try:
                 work()
             except BaseException as error:
-                if not self._goes_on(name, error):
+                if not self._should_restart(name, error):
                     return
 
-    def _goes_on(self, name: str, error: BaseException) -> bool:
-        """Note what broke a loop off; say whether it is to be begun again, after a pause that is over then."""
-        what = recourse(error, of_table=False)
-        if lost(error):
-            self.failure = dead_spark()
+    def _should_restart(self, name: str, error: BaseException) -> bool:
+        """Handle an error that ended a loop; return whether to restart it, after having waited for the pause."""
+        action = error_action(error, of_table=False)
+        if is_spark_lost(error):
+            self.failure = spark_lost_error()
             return False
-        if self._stop.is_set() and what is not Recourse.END_SOURCE:
+        if self._stop.is_set() and action is not ErrorAction.END_SOURCE:
             return False
-        if what is Recourse.END_SOURCE:
+        if action is ErrorAction.END_SOURCE:
             self.failure = error
             return False
         tries = self._tries[name]
-        self._troubles.tell(name, error, tries, what)
+        self._errors.report(name, error, tries, action)
         if tries.spent and not self._stop.is_set():
-            self._show(explained(f"{name} of source {self._source}", error, "It is tried again every minute."))
-        self._stop.wait(_RETRY_SECONDS if what is Recourse.RETRY else tries.pause)
+            self._record_error(
+                explained(f"{name} of source {self._source}", error, "Penstock retries it every minute.")
+            )
+        self._stop.wait(_RETRY_SECONDS if action is ErrorAction.RETRY else tries.pause)
         return True
 
-    def _show(self, error: PenstockError) -> None:
-        self._shown = error
+    def _record_error(self, error: PenstockError) -> None:
+        self._recorded_error = error
         self._catalog.note_source_error(self._source, error.message, error.hint)
 
-    def _works(self, name: str) -> None:
-        """Note that a loop has come round: what was shown of it before holds no longer."""
+    def _note_success(self, name: str) -> None:
+        """Record a successful round of a loop: clear the error that the source shows, unless another loop fails."""
         self._tries[name].worked()
-        if self._shown is not None and not any(tries.spent for tries in self._tries.values()):
-            shown, self._shown = self._shown, None
-            self._catalog.forget_source_error(self._source, shown.message)
+        if self._recorded_error is not None and not any(tries.spent for tries in self._tries.values()):
+            recorded, self._recorded_error = self._recorded_error, None
+            self._catalog.forget_source_error(self._source, recorded.message)
 
-    # -- the first copy ---------------------------------------------------------------------------------------------
+    # -- initial snapshot -------------------------------------------------------------------------------------------
 
     def _copy_until_stopped(self) -> None:
-        looked_up: list[FollowedTable] = []
+        loaded: list[RunningTable] = []
         while not self._stop.is_set():
             if self._pending():
-                self.renew()
+                self.reload()
             tables = self._tables
-            self._looking_up.round(self._look_up, [table for table in tables if table not in looked_up])
-            looked_up = tables
+            self._lookups.round(self._load_state, [table for table in tables if table not in loaded])
+            loaded = tables
             pending = self._pending()
             if pending:
                 self._copy(pending)
-            self._works("copy")
-            self._stop.wait(_LOOK_SECONDS)
+            self._note_success("copy")
+            self._stop.wait(_POLL_SECONDS)
 
-    def _pending(self) -> list[FollowedTable]:
-        """Return the tables that have no whole copy yet."""
+    def _pending(self) -> list[RunningTable]:
+        """Return the tables whose snapshot is due."""
         states = {record.upstream: record.state for record in self._catalog.tables(self._source)}
         waiting = [name for name, state in states.items() if state is TableState.PENDING]
         found = [table for table in self._tables if table.record.upstream in waiting and not table.gone]
         return [table for table in found if table.tries.due()]
 
-    def _look_up(self, table: FollowedTable) -> None:
-        with self._troubles.of(table, "looking up", settles=not table.tries.count), table.writing:
-            table.look_up()
+    def _load_state(self, table: RunningTable) -> None:
+        with self._errors.of(table, "looking up", clears=not table.tries.count), table.writing:
+            table.load_state()
 
-    def _copy(self, pending: list[FollowedTable]) -> None:
+    def _copy(self, pending: list[RunningTable]) -> None:
         record = self._record()
         if not instance_of(record).copies():
-            begin(self._store, self._log, pending, self._stop, self._troubles)
+            create_empty(self._store, self._log, pending, self._stop, self._errors)
             return
         spec, instance = database_spec_of(record), database_instance_of(record)
         if instance.snapshot is Snapshot.CHUNKED:
-            ChunkedCopy(self._store.spark, instance, self._log, self._progress, self._stop, self._troubles).run(pending)
+            IncrementalSnapshot(self._store.spark, instance, self._log, self._progress, self._stop, self._errors).run(
+                pending
+            )
             return
-        ParallelCopy(self._store, spec, instance, self._log, self._progress, self._stop, self._troubles).run(pending)
+        InitialSnapshot(self._store, spec, instance, self._log, self._progress, self._stop, self._errors).run(pending)
 
     # -- repair -----------------------------------------------------------------------------------------------------
 
     def _repair_until_stopped(self) -> None:
         repairs = Repairs(self._catalog)
-        while not self._stop.wait(_LOOK_SECONDS):
+        while not self._stop.wait(_POLL_SECONDS):
             for repair in repairs.waiting(self._source):
                 table = next((table for table in self._tables if table.record.upstream == repair.table), None)
                 if table is None:
-                    repairs.failed(repair, f"{repair.table} is not captured", "See `penstock status`.")
+                    repairs.failed(repair, f"{repair.table} is not captured", "Run `penstock status` to see why.")
                 elif self._repair_tries.setdefault(repair.id, Tries()).due():
                     self._repair(repairs, repair, table)
-            self._works("repair")
+            self._note_success("repair")
 
-    def _repair(self, repairs: Repairs, repair: Repair, table: FollowedTable) -> None:
+    def _repair(self, repairs: Repairs, repair: Repair, table: RunningTable) -> None:
         try:
             with self._jobs.tagged():
-                self._repairing().run(repair, table)
+                self._repairer().run(repair, table)
         except Exception as error:
-            if lost(error):
-                raise dead_spark() from error
-            if recourse(error, of_table=True) is not Recourse.LIMITED:
+            if is_spark_lost(error):
+                raise spark_lost_error() from error
+            if error_action(error, of_table=True) is not ErrorAction.LIMITED:
                 raise
             tries, doing = self._repair_tries[repair.id], f"the repair of {repair.table}"
-            self._troubles.tell(doing, error, tries, Recourse.LIMITED)
+            self._errors.report(doing, error, tries, ErrorAction.LIMITED)
             if tries.spent:
-                told = explained(doing, error)
-                repairs.failed(repair, told.message, told.hint)
+                failure = explained(doing, error)
+                repairs.failed(repair, failure.message, failure.hint)
 
-    def _repairing(self) -> Repairing:
+    def _repairer(self) -> Repairer:
         instance = database_instance_of(self._record())
-        return Repairing(self._home, self._catalog, self._store.spark, instance, self._tell, self._stop)
+        return Repairer(self._home, self._catalog, self._store.spark, instance, self._report, self._stop)
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self._progress(f"{self._source}: {text}")
 
-    # -- upkeep -----------------------------------------------------------------------------------------------------
+    # -- compaction -------------------------------------------------------------------------------------------------
 
-    def _keep_until_stopped(self) -> None:
-        upkeeping = Upkeeping(self._store, self._tell)
-        while not self._stop.wait(_KEEP_SECONDS):
+    def _compact_until_stopped(self) -> None:
+        compactor = Compactor(self._store, self._report)
+        while not self._stop.wait(_COMPACTION_SECONDS):
             tables = self._tables
-            upkeeping.forget_all_but(tables)
+            compactor.forget_all_but(tables)
             for table in tables:
                 if not self._stop.is_set():
                     with self._jobs.tagged():
-                        upkeeping.look_after(table)
-            self._works("upkeep")
+                        compactor.compact_if_due(table)
+            self._note_success("upkeep")
 
     # -- apply ------------------------------------------------------------------------------------------------------
 
     def _apply_until_stopped(self) -> None:
-        seen, looked = Lsn.ZERO, 0.0
+        applied, checked = Lsn.ZERO, 0.0
         with closing(self._log.reader()) as log:
             while not self._stop.is_set():
-                durable = log.wait(seen, 0.5).durable
-                if durable <= seen and time.monotonic() < looked + _ERRORS_SECONDS:
+                durable = log.wait(applied, 0.5).durable
+                if durable <= applied and time.monotonic() < checked + _ERRORS_SECONDS:
                     continue
-                started = looked = time.monotonic()
-                self._log = self._catalog.log(self._source)  # options that were set before these changes came hold
+                started = checked = time.monotonic()
+                # with the options that were set before these changes arrived
+                self._log = self._catalog.log(self._source)
                 logged = log.tables()
-                behind = [table for table in self._tables if self._is_behind(table, log, logged, durable)]
-                self._applying.round(partial(self._apply, durable=durable, logged=logged), behind)
-                self._works("apply")
-                seen = durable
+                pending = [table for table in self._tables if self._is_behind(table, log, logged, durable)]
+                self._applying.round(partial(self._apply, durable=durable, logged=logged), pending)
+                self._note_success("apply")
+                applied = durable
                 cost = time.monotonic() - started
                 self._stop.wait(pause_after(cost, self._rest))
 
     def _is_behind(
-        self, table: FollowedTable, log: ChangeLogReader, logged: dict[TableName, LoggedTable], durable: Lsn
+        self, table: RunningTable, log: ChangeLogReader, logged: dict[TableName, LoggedTable], durable: Lsn
     ) -> bool:
-        """Whether there may be something to do for a table: changes, an error; or nobody has looked at it yet."""
+        """Whether a table may have work for apply: changes or an error in the log, or no round yet."""
         known = logged.get(table.record.upstream)
         if table.at is None or known is None or not table.tries.due():
             return False
         if table.applied is None or known.error is not None:
             return True
-        with suppress(HistoryExpiredError):  # only of one that failed, which holds no history
+        with suppress(HistoryExpiredError):  # only for a failed table, which retains no history
             if durable > table.applied and not log.extent(table.record.upstream, table.applied, durable).chunks:
                 table.applied = durable
         return durable > table.applied
 
-    def _apply(self, table: FollowedTable, durable: Lsn, logged: dict[TableName, LoggedTable]) -> None:
-        """Bring one table to the durable frontier, or to just before its error."""
+    def _apply(self, table: RunningTable, durable: Lsn, logged: dict[TableName, LoggedTable]) -> None:
+        """Apply the log to one table, up to the durable frontier or to just before the table's error."""
         if self._stop.is_set() or table.at is None or table.record.upstream not in logged:
             return
         known = logged[table.record.upstream]
         error = known.error
         failed = error is None and table.state() is TableState.FAILED
-        if failed and not self._may_go_on(table):  # it waits to be repaired, or captured anew
+        if failed and not self._may_retry(table):  # it waits for a repair or resnapshot
             return
         upto = durable if error is None else Lsn(min(durable, error.lsn - 1))
         if not table.writing.acquire(blocking=False):  # its turn comes in the next round
             return
         try:
-            with self._troubles.of(table, "applying"):
+            with self._errors.of(table, "applying"):
                 if not table.gone:
-                    self._merge(table, table.stands(table.at, durable), upto, known)
+                    self._merge(table, table.advanced(table.at, durable), upto, known)
                     table.applied = upto
                     if failed:
                         table.revive()
@@ -342,36 +346,36 @@ class Follower:
         if error is not None and tried and table.state() is not TableState.FAILED:
             self._fail(table, error)
 
-    def _may_go_on(self, table: FollowedTable) -> bool:
-        """Whether a table that failed is to be tried again: once with each way to treat what it refuses."""
+    def _may_retry(self, table: RunningTable) -> bool:
+        """Whether to retry a failed table: once after each change of the options for rejected messages."""
         if not table.captured.refuses() or self._log == table.tried:
             return False
         table.tried = self._log
         return True
 
-    def _merge(self, table: FollowedTable, at: State, upto: Lsn, logged: LoggedTable) -> None:
+    def _merge(self, table: RunningTable, at: State, upto: Lsn, logged: LoggedTable) -> None:
         if upto <= at.position:
             return
-        if isinstance(self._log, TopicLog):
-            TopicApply(self._store.spark, self._log, table).merge(at, upto)
+        if (messages := message_tables(self._log)) is not None:
+            messages.apply(self._store.spark, table, at, upto)
             return
         schema = logged.schema_within(at.position, upto) or at.schema
         if len(schema.columns) > len(at.schema.columns):
-            self._progress(f"{self._source}: {table.record.upstream} has gained columns")
+            self._progress(f"{self._source}: {table.record.upstream} has new columns")
             table.base.evolve(schema)
         change = self._store.net_change(self._log, schema, at.position, upto)
         if change is not None:
             table.base.merge(change.net, upto, change.contents)
-            table.look_up()
+            table.load_state()
 
-    def _fail(self, table: FollowedTable, error: PenstockError) -> None:
+    def _fail(self, table: RunningTable, error: PenstockError) -> None:
         table.fail(error)
         self._progress(f"{self._source}: {error.message}")
 
 
-def _let_go(table: FollowedTable) -> bool:
-    """Wait a moment for a merge to end; a copy may take hours."""
-    if not table.writing.acquire(timeout=_LET_GO_SECONDS):
+def _release(table: RunningTable) -> bool:
+    """Release a table if its current merge ends soon; a snapshot may take hours."""
+    if not table.writing.acquire(timeout=_RELEASE_SECONDS):
         return False
     table.gone = True
     table.writing.release()
@@ -384,18 +388,20 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
 
 
 def apply_rest() -> float:
-    """Return how many times as long as a round of merges apply rests after it."""
+    """Return the rest of apply after a round, as a multiple of the round's duration."""
     text = os.environ.get(_VARIABLE, "")
     try:
         rest = float(text) if text else _REST
     except ValueError:
         rest = -1.0
     if not 0 <= rest < float("inf"):
-        message = f"{_VARIABLE} is {text!r}, and has to be a number that is not negative"
-        raise UsageError(message, f"Set it to how many times as long as a round apply shall rest; else {_REST:g}.")
+        message = f"invalid value {text!r} of {_VARIABLE}: expected a non-negative number"
+        raise UsageError(
+            message, f"Set it to the rest of apply as a multiple of a round's duration; default {_REST:g}."
+        )
     return rest
 
 
 def pause_after(seconds: float, rest: float) -> float:
-    """Return how long to rest after a round that took so many seconds."""
+    """Return the pause after a round of this duration, in seconds."""
     return min(max(rest * seconds, _SHORTEST_PAUSE), _LONGEST_PAUSE)

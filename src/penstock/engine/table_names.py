@@ -24,36 +24,36 @@ __all__ = [
     "named_table",
     "named_tables",
     "runnable_sources",
-    "told_apart",
+    "unique_local_names",
 ]
 
 
 def named_sources(catalog: Catalog, name: str) -> list[SourceRecord]:
-    """Look a source up, or the shards of which it is made; one that is not there is told with those that are."""
+    """Return a source, or the shards of a sharded source; raise `UsageError` with the known names if there is none."""
     found = catalog.parts(name)
     if not found:
         known = ", ".join(dict.fromkeys(source.known_as for source in catalog.sources())) or "none"
-        message = f"there is no source {name}"
-        raise UsageError(message, f"Known are: {known}")
+        message = f"source {name} does not exist"
+        raise UsageError(message, f"Sources of this home: {known}.")
     return found
 
 
 def named_source(catalog: Catalog, name: str) -> SourceRecord:
-    """Look one source up; of one that is made of shards, a shard has to be named."""
+    """Return one source; raise `UsageError` for a sharded source, of which a single shard must be named."""
     found = named_sources(catalog, name)
     if found[0].name != name:
-        message = f"source {name} is made of shards, and this can be done with one of them only"
+        message = f"source {name} is sharded, and this operation requires a single shard"
         raise UsageError(message, f"Name a shard: {', '.join(record.name for record in found)}")
     return found[0]
 
 
 def runnable_sources(catalog: Catalog) -> list[SourceRecord]:
-    """Return the sources that can run: not those that are being made or dropped."""
+    """Return the sources that can run: all that are neither being created nor being dropped."""
     return [r for r in catalog.sources() if r.state in (SourceState.READY, SourceState.FAILED)]
 
 
 def named_table(catalog: Catalog, source: str, name: str) -> TableRecord:
-    """Look a table of a source up, as ``schema.table`` or as it is called here."""
+    """Return a table of a source by ``schema.table`` or by its local name; raise `UsageError` if there is none."""
     named_source(catalog, source)
     records = catalog.tables(source)
     found = next((r for r in records if name == str(r.upstream)), None)
@@ -62,25 +62,25 @@ def named_table(catalog: Catalog, source: str, name: str) -> TableRecord:
         known = ", ".join(str(record.upstream) for record in records) or "none"
         message = f"source {source} has no table {name}"
         names = [text for record in records for text in (str(record.upstream), record.local)]
-        raise UsageError(message, f"{nearest(name, names) or ''} Its tables are: {known}.".strip())
+        raise UsageError(message, f"{nearest(name, names) or ''} Tables of this source: {known}.".strip())
     return found
 
 
 def named_tables(catalog: Catalog, source: str, names: Sequence[str]) -> list[TableRecord]:
-    """Look several up, each once, in the order of the catalog; all of them where none is named."""
+    """Return several tables, each once, in catalog order; all tables if none is named."""
     named_source(catalog, source)
     wanted = {named_table(catalog, source, name).upstream for name in names}
     return [record for record in catalog.tables(source) if not names or record.upstream in wanted]
 
 
 def local_names(instance: InstanceConfig) -> dict[TableName, str]:
-    """Name the tables of a source, also those that cannot be captured."""
+    """Return the local names of a source's tables, including those that cannot be captured."""
     aliases = {table.name: table.alias for table in instance.produced() if table.alias}
-    return told_apart([*(table.name for table in instance.produced()), *instance.left_out()], aliases)
+    return unique_local_names([*(table.name for table in instance.produced()), *instance.left_out()], aliases)
 
 
-def told_apart(tables: Sequence[TableName], aliases: Mapping[TableName, str]) -> dict[TableName, str]:
-    """Name a table as asked for, else as upstream does; where that is taken, in any case, by its schema, a number."""
+def unique_local_names(tables: Sequence[TableName], aliases: Mapping[TableName, str]) -> dict[TableName, str]:
+    """Choose unique local names, ignoring case: the alias, else the upstream name, else one with schema and number."""
     own = {table: _folder_name(alias) for table, alias in aliases.items()}
     taken = {name.lower() for name in own.values()}
     names = [table.name.lower() for table in tables if table not in own]
@@ -97,7 +97,7 @@ def told_apart(tables: Sequence[TableName], aliases: Mapping[TableName, str]) ->
 
 
 def free_name(table: TableName, taken: Collection[str]) -> str:
-    """Name a table that comes later as upstream does; where that is taken, in any case, by its schema, a number."""
+    """Choose the local name of an added table: the upstream name if it is free, else one with schema and number."""
     name = _folder_name(table.name)
     return name if name.lower() not in taken else _longer_name(table, taken)
 
@@ -109,5 +109,5 @@ def _longer_name(table: TableName, taken: Collection[str]) -> str:
 
 
 def _folder_name(name: str) -> str:
-    """A local name is a folder's, too."""
+    """Return a name that is also valid as a folder name."""
     return name.replace("/", "_") if name.strip(".") else name.replace(".", "_")

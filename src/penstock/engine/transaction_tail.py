@@ -4,9 +4,9 @@
 
     log.reader() ── wait ── transactions(after, durable] ──▶ the iterator
          ▲
-    a lease, renewed by a thread of its own: the consumer may take as long as it likes over a transaction
+    a lease, renewed by a separate thread: the consumer may take any time to process a transaction
 
-Several logs, those of shards, are read in turns. Everything before an error of a table is delivered; then the error
+The logs of several shards are read in turns. All transactions before an error of a table are delivered; then the error
 ends the tail if the table was named, or if no `failed` function was given. Otherwise the error is reported once, and
 the tail continues without the table, as long as tables are left::
 
@@ -42,10 +42,10 @@ from penstock.positions import Lsn
 
 __all__ = ["VERSION", "Tailed", "follow", "tail", "transaction_json"]
 
-_LEASE_SECONDS, _RENEW_SECONDS, _LOOK_SECONDS = 60.0, 15.0, 0.1
+_LEASE_SECONDS, _RENEW_SECONDS, _POLL_SECONDS = 60.0, 15.0, 0.1
 _NUMBERS = itertools.count(1)
-_ANYWHERE = ("earliest", "latest")
-_GONE = "Read its live table for what it is now; it is followed again from where its history begins."
+_NAMED_STARTS = ("earliest", "latest")
+_GAP_HINT = "Read the live table for its current rows. The tail continues from where the new history begins."
 
 
 def tail(
@@ -56,11 +56,11 @@ def tail(
     stop: Callable[[], bool],
     failed: Callable[[TableError], None] | None = None,
 ) -> Generator[Transaction, None, None]:
-    """Check what was asked for, and follow the log of a source; of shards, those of all of them."""
+    """Validate the arguments, and tail the log of a source, or the logs of all its shards."""
     records = named_sources(catalog, source)
-    if len(records) > 1 and start not in _ANYWHERE:
-        message = f"source {source} is made of shards, and {start} is a position in one of them"
-        raise UsageError(message, f"Begin at earliest or latest, or name a shard: {records[0].name}")
+    if len(records) > 1 and start not in _NAMED_STARTS:
+        message = f"start position {start} is ambiguous: source {source} is sharded"
+        raise UsageError(message, f"Start at earliest or latest, or name a shard: {records[0].name}")
     tailed = [_tailed(catalog, record, tables, start) for record in records]
     return follow(tailed, stop, None if tables else failed)
 
@@ -75,7 +75,7 @@ def _tailed(catalog: Catalog, source: SourceRecord, tables: Sequence[str], start
 
 @dataclass(frozen=True)
 class Tailed:
-    """A log, the tables that are followed in it (none: all), and after which position."""
+    """A log to tail, the selected tables (empty: all), and the position after which to begin."""
 
     log: ChangeLog
     chosen: frozenset[TableName]
@@ -86,26 +86,28 @@ class Tailed:
 def follow(
     tailed: Sequence[Tailed], stop: Callable[[], bool], failed: Callable[[TableError], None] | None = None
 ) -> Generator[Transaction, None, None]:
-    """Yield the transactions of logs until told to stop: those of one log in commit order, of several as they come.
+    """Yield the transactions of logs until `stop` returns True: each log in commit order, several in arrival order.
 
-    The first error of a table is raised; where `failed` is given it is told that, and the last table's is raised.
+    Raise the first error of a table; if `failed` is given, call it with each error, and raise that of the last table.
     """
     with ExitStack() as opened:
-        logs = [opened.enter_context(_following(each)) for each in tailed]
+        logs = [opened.enter_context(_opened(each)) for each in tailed]
         before = [error for log in logs for error in log.ended()]
         if failed is not None or _is_over(logs):
-            _tell(before, logs, failed)
+            _report_errors(before, logs, failed)
         while not stop():
             for log in logs:
-                for transaction in log.more(_LOOK_SECONDS / len(logs)):
+                for transaction in log.more(_POLL_SECONDS / len(logs)):
                     yield transaction
                     log.lease.at = transaction.lsn
                     if stop():
                         return
-                _tell(log.ended(), logs, failed)
+                _report_errors(log.ended(), logs, failed)
 
 
-def _tell(errors: list[TableError], logs: Sequence[_Followed], failed: Callable[[TableError], None] | None) -> None:
+def _report_errors(
+    errors: list[TableError], logs: Sequence[_Followed], failed: Callable[[TableError], None] | None
+) -> None:
     if errors and failed is None:
         raise errors[0]
     over = _is_over(logs)
@@ -121,27 +123,27 @@ def _is_over(logs: Sequence[_Followed]) -> bool:
 
 
 class _Followed:
-    """One log that is followed, and how far."""
+    """One log that is being tailed, and its current position."""
 
     def __init__(self, tailed: Tailed, reader: ChangeLogReader, lease: _Lease) -> None:
         self.lease = lease
         self.is_over = False
-        """Whether all tables that there are were left out."""
+        """Whether all tables of the log are excluded."""
         self._tailed = tailed
         self._reader = reader
         self._after = tailed.after
         self._ended: list[TableError] = []
         self._left_out: dict[TableName, int] = {}
-        """Tables that are not followed any more, and the generation of which that is true."""
+        """Excluded tables, and the generation up to which they are excluded."""
         logged = reader.tables()
         self._known = _generations(logged)
-        """Tables that are followed, or were, and their generation."""
+        """Tables that are or were included, and their generation."""
         if not tailed.chosen:
             self._leave_out(logged, logged, tailed.after)
             self.is_over = bool(logged) and len(self._left_out) == len(logged)
 
     def more(self, seconds: float) -> Iterator[Transaction]:
-        """Yield what is there, or comes within so many seconds, up to where a table begins or ends; see `ended`."""
+        """Yield transactions, waiting up to `seconds` for new ones, up to where a table begins or ends; see `ended`."""
         durable = self._reader.wait(self._after, seconds).durable
         logged = self._reader.tables()
         if self._tailed.chosen:
@@ -157,18 +159,18 @@ class _Followed:
         except HistoryExpiredError:
             if self._tailed.chosen or _generations(self._reader.tables()) == _generations(logged):
                 raise
-            return  # a table was captured anew just now: the next look knows it
+            return  # a table was captured again just now: the next call sees its new generation
         self.lease.at = self._after = upto
         self._leave_out(logged, names, min(durable, Lsn(upto + 1)))
         self.is_over = bool(logged) and not begins and names <= self._left_out.keys()
 
     def ended(self) -> list[TableError]:
-        """Return the errors of tables that were left out since this was asked."""
+        """Return the errors of tables that were excluded since the last call."""
         ended, self._ended = self._ended, []
         return ended
 
     def _followed(self, logged: Mapping[TableName, LoggedTable]) -> tuple[set[TableName], set[Lsn]]:
-        """Return the tables that are followed from here on, and where others begin that will be."""
+        """Return the tables to include from the current position on, and the positions where other tables begin."""
         names, begins = set[TableName](), set[Lsn]()
         for name, table in logged.items():
             if self._left_out.get(name, -1) >= table.generation:
@@ -182,14 +184,14 @@ class _Followed:
         return names, begins
 
     def _note_gap(self, name: TableName, table: LoggedTable) -> None:
-        """Note that changes of a table are skipped: it was followed up to here, and has begun anew further on."""
+        """Record an error if changes of a table are skipped: it was included, and its new history begins later."""
         before = self._known.pop(name, None)
         if before is not None and self._left_out.get(name) != before:
-            message = f"{name} was captured anew: its changes after {self._after} and up to {table.valid} are gone"
-            self._note(TableError(str(name), self._after + 1, message, _GONE))
+            message = f"{name} was captured again: changes after {self._after} and up to {table.valid} are skipped"
+            self._note(TableError(str(name), self._after + 1, message, _GAP_HINT))
 
     def _leave_out(self, logged: Mapping[TableName, LoggedTable], names: Collection[TableName], upto: Lsn) -> None:
-        """Leave those tables out that have ended by a position."""
+        """Exclude the tables that have failed at or before a position."""
         for name in sorted(name for name in names if name in logged):
             error = logged[name].error
             if error is not None and error.lsn <= upto:
@@ -210,22 +212,22 @@ def _on_shard(shard: str, error: TableError) -> TableError:
 
 
 @contextmanager
-def _following(tailed: Tailed) -> Iterator[_Followed]:
+def _opened(tailed: Tailed) -> Iterator[_Followed]:
     with closing(tailed.log.reader()) as reader, _lease(tailed.log, tailed.after) as lease:
         yield _Followed(tailed, reader, lease)
 
 
 def _refuse_uncaptured(reader: ChangeLogReader, tables: list[TableRecord]) -> None:
-    """Refuse a table that failed before anything of it came into the log: nothing ever will."""
+    """Raise `DefiniteError` for a table that failed before its first change was logged: it will never have any."""
     logged = reader.tables()
     for record in tables:
         if record.state is TableState.FAILED and record.upstream not in logged:
             message = f"{record.upstream} is not captured: {record.error}"
-            raise DefiniteError(message, record.hint or "See what penstock status says of it.")
+            raise DefiniteError(message, record.hint or "Run `penstock status` to see its state.")
 
 
 def _position(reader: ChangeLogReader, start: str | Lsn, chosen: Collection[TableName]) -> Lsn:
-    """Return where to begin; the earliest position is that from which on all of the tables are whole."""
+    """Return the start position; ``earliest`` is the first from which the history of all tables is complete."""
     frontiers = reader.frontiers()
     if start == "latest":
         return frontiers.durable
@@ -238,12 +240,12 @@ def _position(reader: ChangeLogReader, start: str | Lsn, chosen: Collection[Tabl
     try:
         return Lsn.parse(start)
     except ValueError as error:
-        message = f"{start!r} is not a position to start from"
-        raise UsageError(message, "Name earliest, latest, or an LSN like 16/B374D848.") from error
+        message = f"invalid start position {start!r}"
+        raise UsageError(message, "Use earliest, latest, or an LSN like 16/B374D848.") from error
 
 
 class _Lease:
-    """The pin of one tail."""
+    """The lease of one tail on the history after its position."""
 
     def __init__(self, log: ChangeLog, at: Lsn) -> None:
         self.at = at
@@ -253,22 +255,22 @@ class _Lease:
         self._thread = threading.Thread(target=self._renew, name=self._name, daemon=True)
 
     def take(self) -> None:
-        """Pin the position, and go on doing so; `HistoryExpiredError` where it is too early."""
+        """Take the lease and start renewing it; raise `HistoryExpiredError` if that history was removed."""
         with closing(self._log.reader()) as reader:
-            reader.pin(self._name, self.at, _LEASE_SECONDS)
+            reader.set_lease(self._name, self.at, _LEASE_SECONDS)
         self._thread.start()
 
-    def give_back(self) -> None:
-        """Take the pin away."""
+    def release(self) -> None:
+        """Release the lease."""
         self._over.set()
         self._thread.join()
         with closing(self._log.reader()) as reader:
-            reader.pin(self._name, None)
+            reader.set_lease(self._name, None)
 
     def _renew(self) -> None:
         while not self._over.wait(_RENEW_SECONDS):
-            with suppress(Exception), closing(self._log.reader()) as reader:  # whoever reads will be told; this goes on
-                reader.pin(self._name, self.at, _LEASE_SECONDS)
+            with suppress(Exception), closing(self._log.reader()) as reader:  # the reader gets the log's error
+                reader.set_lease(self._name, self.at, _LEASE_SECONDS)
 
 
 @contextmanager
@@ -278,16 +280,16 @@ def _lease(log: ChangeLog, at: Lsn) -> Iterator[_Lease]:
     try:
         yield lease
     finally:
-        lease.give_back()
+        lease.release()
 
 
 VERSION = 1
-"""Of this shape: it changes when a field changes its meaning or goes."""
+"""The version of the JSON format: it changes when a field changes its meaning or is removed."""
 
 
 def transaction_json(source: str, transaction: Transaction) -> str:
-    """Return the line, without its end."""
-    told = {
+    """Return a transaction as one line of JSON, without the newline."""
+    fields = {
         "version": VERSION,
         "source": source,
         "shard": transaction.shard,
@@ -296,15 +298,15 @@ def transaction_json(source: str, transaction: Transaction) -> str:
         "committed_at": transaction.committed_at.isoformat(timespec="microseconds").replace("+00:00", "Z"),
     }
     tables = ",".join(f"{_text(name)}:[{','.join(_changes(table))}]" for name, table in transaction.tables.items())
-    return f'{_text(told)[:-1]},"tables":{{{tables}}}}}'
+    return f'{_text(fields)[:-1]},"tables":{{{tables}}}}}'
 
 
 def _changes(table: pa.Table) -> Iterator[str]:
     before, after = (_rows(table.column(name)) for name in ("before", "after"))
     kept = (table.column(name).to_pylist() for name in ("_op", "_ordinal", "_unchanged"))
     for op, ordinal, unchanged, old, new in zip(*kept, before, after, strict=True):
-        told = _text({"op": op, "ordinal": ordinal, "unchanged": unchanged or []})
-        yield f'{told[:-1]},"before":{old or "null"},"after":{new or "null"}}}'
+        fields = _text({"op": op, "ordinal": ordinal, "unchanged": unchanged or []})
+        yield f'{fields[:-1]},"before":{old or "null"},"after":{new or "null"}}}'
 
 
 def _rows(rows: pa.ChunkedArray) -> list[str | None]:

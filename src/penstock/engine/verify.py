@@ -5,9 +5,9 @@
     exported snapshot at S ─▶ the log holds S ─┬▶ rows of Postgres at S ┐
                                                └▶ live table at S ──────┴▶ compared (`tables.compare`) ─▶ Verdict
 
-All tables are compared at the same S, so a transaction over several of them is in both sides of each, or in none. A
-table that has no rows to compare (it failed, or waits for its copy) has a verdict that says so, and keeps no other from
-being compared.
+All tables are compared at the same S, so a transaction over several tables is on both sides of each, or on none. A
+table that cannot be compared (it failed, or its snapshot is not complete) gets a verdict with the reason; the other
+tables are still compared.
 """
 
 from __future__ import annotations
@@ -26,56 +26,56 @@ from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
 from penstock.engine.records import database_instance_of, database_spec_of
-from penstock.engine.snapshot import Shown
-from penstock.engine.table import FollowedTable
+from penstock.engine.snapshot import SnapshotTables
+from penstock.engine.table import RunningTable
 from penstock.engine.table_names import named_source, named_tables
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.fields import with_fields
 from penstock.positions import Lsn
-from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect, connection_error
 from penstock.sources.postgres.copy import copy_ranges
 from penstock.sources.postgres.slot import export_snapshot
-from penstock.spark.boundary import brief, delivering
+from penstock.spark.worker_errors import brief, unpack_errors
 from penstock.tables.compare import Differences
 from penstock.tables.interface import Rows, TableStore, UpstreamTable
 
 __all__ = ["LiveTables", "Verdict", "verify_source", "wait_for"]
 
-_PATIENCE_SECONDS = 120.0
+_TIMEOUT_SECONDS = 120.0
 _ATTEMPTS = 5
-"""How often a table is compared again that was truncated or rewritten meanwhile."""
+"""The maximum number of comparisons of a table that is truncated or rewritten meanwhile."""
 _WAITING = {
     TableState.ADDING: "it is being added",
     TableState.DROPPING: "it is being dropped",
-    TableState.PENDING: "it is still being copied",
-    TableState.RETRYING: "it is to be captured anew",
+    TableState.PENDING: "its snapshot is not complete",
+    TableState.RETRYING: "it is about to be captured again",
 }
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The comparison of one table with Postgres at a position, or why there is none."""
+    """The result of comparing one table with Postgres at a position, or the reason why it was not compared."""
 
     table: str
-    """Its name upstream."""
+    """Its upstream name."""
     local: str
-    """Its name here."""
+    """Its local name."""
     position: Lsn | None
-    """None where a shard could not be asked for one."""
+    """None if the shard is unreachable."""
     key: tuple[str, ...] = ()
-    """The columns that its keys have; none for a table without a key, of which whole rows are told."""
+    """The key columns; empty for a keyless table, of which whole rows are compared."""
     differences: Differences | None = None
     error: str | None = None
     hint: str | None = None
     source: str = ""
-    """The source that it is of; of shards, each has its own."""
+    """Its source; each shard is a source of its own."""
     shard: str | None = None
 
     @property
     def equal(self) -> bool:
-        """Whether it was compared and not one row differs."""
+        """Whether the table was compared and no row differs."""
         return self.differences is not None and self.differences.count == 0
 
 
@@ -88,17 +88,17 @@ class LiveTables(Protocol):
 
 @dataclass(frozen=True)
 class _Sides:
-    """Both sides of the comparison, at one position."""
+    """Both sides of a comparison, at one position."""
 
     store: TableStore
     instance: PostgresInstanceConfig
-    shown: Shown
+    snapshot_tables: SnapshotTables
     live: LiveTables
 
 
 @dataclass(frozen=True)
-class _How:
-    """How to compare."""
+class _Comparison:
+    """The arguments of a comparison."""
 
     home: Path
     catalog: Catalog
@@ -122,57 +122,57 @@ def verify_source(
     exact: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Verdict]:
-    """Compare tables, all unless some are named, at one exported snapshot; `progress` gets each name.
+    """Compare tables, all unless some are named, at one exported snapshot; `progress` is called with each name.
 
-    A shard that cannot be reached keeps the others from nothing: it has verdicts that say so.
+    The tables of an unreachable shard get verdicts with the error, so that the other shards are still compared.
     """
     chosen = named_tables(catalog, source.name, tables)
-    how = _How(home, catalog, store, source, live_at, limit, exact, progress)
+    comparison = _Comparison(home, catalog, store, source, live_at, limit, exact, progress)
     try:
-        verdicts = _compare_until_shown(how, chosen)
+        verdicts = _compare_until_shown(comparison, chosen)
     except TransientError as error:
         if source.shard is None:
             raise
-        told = (error.message, error.hint)
-        verdicts = [Verdict(str(t.upstream), t.local, None, error=told[0], hint=told[1]) for t in chosen]
+        reported = (error.message, error.hint)
+        verdicts = [Verdict(str(t.upstream), t.local, None, error=reported[0], hint=reported[1]) for t in chosen]
     return [replace(verdict, source=source.name, shard=source.shard) for verdict in verdicts]
 
 
-def _compare_until_shown(how: _How, chosen: Sequence[TableRecord]) -> list[Verdict]:
+def _compare_until_shown(comparison: _Comparison, chosen: Sequence[TableRecord]) -> list[Verdict]:
     verdicts: dict[str, Verdict] = {}
-    asked = chosen
+    remaining = chosen
     for _ in range(_ATTEMPTS):
-        found, asked = _compare(how, asked)
+        found, remaining = _compare(comparison, remaining)
         verdicts |= {verdict.table: verdict for verdict in found}
-        if not asked:
+        if not remaining:
             break
     return [verdicts[str(table.upstream)] for table in chosen]
 
 
-def _compare(how: _How, chosen: Sequence[TableRecord]) -> tuple[list[Verdict], list[TableRecord]]:
-    """Compare tables once, at one snapshot; return the verdicts, and the tables whose difference may be none.
+def _compare(comparison: _Comparison, chosen: Sequence[TableRecord]) -> tuple[list[Verdict], list[TableRecord]]:
+    """Compare tables once, at one snapshot; return the verdicts, and the tables to compare again.
 
-    Those looked empty to the snapshot, because they were truncated or rewritten since.
+    These were truncated or rewritten since, and look empty in the snapshot: their differences may be false.
     """
-    catalog, store, source = how.catalog, how.store, how.record.name
+    catalog, store, source = comparison.catalog, comparison.store, comparison.record.name
     record = named_source(catalog, source)
     spec, instance = database_spec_of(record), database_instance_of(record)
     try:
-        _note_newest(how.home, catalog, store, instance, chosen)
-        with export_snapshot(instance.connection) as snapshot, delivering():
+        _note_newest(comparison.home, catalog, store, instance, chosen)
+        with export_snapshot(instance.connection) as snapshot, unpack_errors():
             wait_for(catalog.log(source), source, snapshot.lsn)
-            sides = _Sides(store, instance, Shown.by(snapshot, spec), how.live_at(snapshot.lsn))
+            sides = _Sides(store, instance, SnapshotTables.by(snapshot, spec), comparison.live_at(snapshot.lsn))
             verdicts, again = [], []
             for table in chosen:
-                how.progress(f"{source}.{table.local}")
-                verdict = _verdict(sides, table, how.limit, how.exact)
+                comparison.progress(f"{source}.{table.local}")
+                verdict = _verdict(sides, table, comparison.limit, comparison.exact)
                 verdicts.append(verdict)
-                if verdict.differences and not verdict.equal and not sides.shown.still_shows(table.upstream):
+                if verdict.differences and not verdict.equal and not sides.snapshot_tables.has_all_rows(table.upstream):
                     again.append(table)
     except psycopg.Error as error:
         raise connection_error(error, instance.connection) from error
     except (PySparkException, Py4JError) as error:
-        message = f"the comparison broke off: {brief(error)}"
+        message = f"the comparison was interrupted: {brief(error)}"
         raise TransientError(message, "Try again.") from error
     return verdicts, again
 
@@ -180,46 +180,48 @@ def _compare(how: _How, chosen: Sequence[TableRecord]) -> tuple[list[Verdict], l
 def _note_newest(
     home: Path, catalog: Catalog, store: TableStore, instance: PostgresInstanceConfig, tables: Sequence[TableRecord]
 ) -> None:
-    """Compare the lake as it is now, also where somebody else changed it: live views know what we wrote ourselves."""
+    """Record the newest Delta versions, so that changes by other writers are compared, too."""
     captured = {table.name: table for table in instance.tables}
     for record in tables:
         if record.state is TableState.LIVE and record.upstream in captured:
-            FollowedTable(home, catalog, record, captured[record.upstream], store).look_up()
+            RunningTable(home, catalog, record, captured[record.upstream], store).load_state()
 
 
 def _verdict(sides: _Sides, table: TableRecord, limit: int, exact: bool) -> Verdict:
-    name, position = str(table.upstream), sides.shown.snapshot.lsn
+    name, position = str(table.upstream), sides.snapshot_tables.snapshot.lsn
     try:
         captured = _captured(sides, table)
         live = sides.live.table(f"{table.source}.{table.local}")
     except PenstockError as error:
         return Verdict(name, table.local, position, error=error.message, hint=error.hint)
     captured = with_fields(captured, columns=captured.columns[: len(live.columns)])
-    with connect(sides.shown.conninfo) as connection:
+    with connect(sides.snapshot_tables.conninfo) as connection:
         ranges = copy_ranges(connection, captured.name, sides.store.parallelism)
-    rows = sides.store.upstream(UpstreamTable(sides.shown.conninfo, sides.shown.snapshot, captured, ranges))
+    rows = sides.store.upstream(
+        UpstreamTable(sides.snapshot_tables.conninfo, sides.snapshot_tables.snapshot, captured, ranges)
+    )
     found = sides.store.differences(rows, live, captured.key, limit, exact=exact)
     return Verdict(name, table.local, position, captured.key, found)
 
 
 def _captured(sides: _Sides, table: TableRecord) -> CapturedTable:
-    """Return the table as it is upstream; a column that is new there comes here with the first change after it."""
+    """Return the upstream definition of a table; a new column arrives here only with the first change after it."""
     if table.state is TableState.FAILED:
         raise DefiniteError(table.error or f"{table.upstream} has failed", table.hint or "")
     known = next((t for t in sides.instance.tables if t.name == table.upstream), None)
     if table.state in _WAITING or known is None:
         message = f"{table.upstream} cannot be compared: {_WAITING.get(table.state, 'it is not captured')}"
         raise TransientError(message, "Try again when `penstock status` shows it as live.")
-    now = known.as_found(sides.shown.tables.get(table.upstream))
+    now = known.with_found_columns(sides.snapshot_tables.tables.get(table.upstream))
     if isinstance(now, str):
         message = f"{table.upstream} cannot be compared: {now}"
-        raise DefiniteError(message, f"Capture it anew: ALTER SOURCES {table.source} RETRY TABLE {table.upstream};")
+        raise DefiniteError(message, f"Resnapshot it: ALTER SOURCES {table.source} RETRY TABLE {table.upstream};")
     return now
 
 
-def wait_for(log: ChangeLog, source: str, position: Lsn, seconds: float = _PATIENCE_SECONDS) -> None:
-    """Wait until the log holds everything up to a position."""
+def wait_for(log: ChangeLog, source: str, position: Lsn, seconds: float = _TIMEOUT_SECONDS) -> None:
+    """Wait until the log has reached a position."""
     with closing(log.reader()) as reader:
         if reader.wait(Lsn(position - 1), seconds).durable < position:
             message = f"the log of {source} did not reach {position} in {seconds:.0f} s"
-            raise TransientError(message, "Is its capture running? See `penstock status`.")
+            raise TransientError(message, "Check with `penstock status` that capture is running.")

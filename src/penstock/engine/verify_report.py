@@ -1,7 +1,7 @@
-"""What ``penstock verify`` tells. One documented, versioned shape.
+"""The report of ``penstock verify``. Its JSON format is documented and versioned.
 
-Keys are in it, as that is what was asked for; other values of rows never are. A table without a key has only whole rows
-to tell, so of these it has the number.
+It contains the keys of differing rows, which the user requested, but no other row values. For a keyless table it
+contains only the number of differing rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class VerifyKey:
-    """A key at which a table differs."""
+    """The key of a differing row, and how the row differs."""
 
     key: dict[str, Any]
     how: str
@@ -29,7 +29,7 @@ class VerifyKey:
 
 @dataclass(frozen=True)
 class VerifyTable:
-    """The comparison of one table."""
+    """The result for one table."""
 
     name: str
     upstream: str
@@ -48,7 +48,7 @@ class VerifyTable:
 
 @dataclass(frozen=True)
 class VerifyRepair:
-    """What was put right in one table."""
+    """The repair of one table."""
 
     name: str
     rows_changed: int
@@ -58,7 +58,7 @@ class VerifyRepair:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """The comparison of tables at one position; after a repair, `before` has what was found at first."""
+    """The comparison of tables at one position; after a repair, `before` is the report of the first comparison."""
 
     version: int
     source: str
@@ -70,16 +70,16 @@ class VerifyReport:
 
     @property
     def differs(self) -> bool:
-        """Whether some table was compared and differs."""
+        """Whether a table was compared and differs."""
         return any(table.result == "different" for table in self.tables)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the shape of ``penstock verify --json``."""
+        """Return the JSON document of ``penstock verify --json``."""
         return asdict(self)
 
 
 def verify_report(source: str, verdicts: Sequence[Verdict], limit: int = 20) -> VerifyReport:
-    """Tell verdicts, with so many keys of each table; tables of shards have no position that they share."""
+    """Return the report of verdicts, with up to `limit` keys per table; shards have no common position."""
     tables = [_table(verdict, limit) for verdict in verdicts]
     sharded = any(verdict.shard is not None for verdict in verdicts)
     position = None if sharded or not verdicts else tables[0].position
@@ -92,8 +92,8 @@ def _table(verdict: Verdict, limit: int) -> VerifyTable:
     if found is None:
         none = (None, None, None, None, None)
         return VerifyTable(name, verdict.table, "not compared", *none, [], verdict.error, verdict.hint, *of)
-    told = found.first[:limit] if verdict.key else []
-    keys = [VerifyKey(json.loads(each.json, parse_float=str), each.how.value) for each in told]
+    reported = found.first[:limit] if verdict.key else []
+    keys = [VerifyKey(json.loads(each.json, parse_float=str), each.how.value) for each in reported]
     result = "equal" if verdict.equal else "different"
     counts = (found.rows_compared, found.count, found.missing, found.unexpected, found.changed)
     return VerifyTable(name, verdict.table, result, *counts, keys, None, None, *of)

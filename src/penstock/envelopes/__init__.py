@@ -1,27 +1,27 @@
-"""Envelopes: what decoded messages say of the rows of a table. Frames in, frames out; nothing is read or written here.
+"""Envelopes: turn decoded messages into changes of a table. DataFrames in, DataFrames out; no I/O.
 
 ::
 
-    messages ──▶ append            NONE              each is a row of its own
-             ──▶ upsert            UPSERT            the newest row of its key
-             ──▶ debezium_upsert   DEBEZIUM UPSERT   the same, of Debezium's records
-             ──▶ debezium          DEBEZIUM          changes, each once; with a state of fixed size ──▶ broken
+    messages ──▶ append            NONE              each message is a new row
+             ──▶ upsert            UPSERT            each message is the latest row of its key
+             ──▶ debezium_upsert   DEBEZIUM UPSERT   the same, from Debezium records
+             ──▶ debezium          DEBEZIUM          changes, each exactly once; state of fixed size ──▶ contradictions
                      │
                      ▼
-             images and refused (`penstock.envelopes.messages` has the columns)
+             images and rejected messages (`penstock.envelopes.messages` defines the columns)
 
-A message that breaks a rule is refused, alone, with the reason and the way out. Whoever calls decides what that
-means: a definite error of the source from there on, or quarantine.
+A message that violates a rule is rejected on its own, with the reason and a fix. The caller decides whether a rejected
+message is a permanent error of the table or goes to quarantine.
 """
 
 from penstock.envelopes.debezium import DebeziumState, Deduplicated, Progress, debezium
 from penstock.envelopes.debezium_records import debezium_shape, debezium_shape_of
-from penstock.envelopes.included import included_type, with_included
+from penstock.envelopes.include_columns import included_type, with_included
 from penstock.envelopes.messages import Enveloped
-from penstock.envelopes.retractions import broken
+from penstock.envelopes.retractions import contradictions
 from penstock.envelopes.shape import Shape, keyed_shape, value_shape
 from penstock.envelopes.upsert import append, debezium_upsert, upsert
-from penstock.envelopes.upstream import refuse_compacted
+from penstock.envelopes.upstream_positions import reject_compacted
 from penstock.model import IncludedColumn
 
 __all__ = [
@@ -32,14 +32,14 @@ __all__ = [
     "Progress",
     "Shape",
     "append",
-    "broken",
+    "contradictions",
     "debezium",
     "debezium_shape",
     "debezium_shape_of",
     "debezium_upsert",
     "included_type",
     "keyed_shape",
-    "refuse_compacted",
+    "reject_compacted",
     "upsert",
     "value_shape",
     "with_included",

@@ -1,48 +1,50 @@
-"""ENVELOPE DEBEZIUM: changes with the row before and after them, each exactly once, from a state of fixed size.
+"""ENVELOPE DEBEZIUM: changes with the row before and after, each exactly once, from a state of fixed size.
 
 ::
 
-    messages ──▶ records ──▶ usable? ──▶ new, replayed or out of order? ──▶ rows there? ──▶ images
+    messages ──▶ records ──▶ usable? ──▶ new, replayed or out of order? ──▶ rows present? ──▶ images
                     │           │                    │       ▲                  │
-                    │           └────────────────────┼───────┼──────────────────┴─────────▶ refused
+                    │           └────────────────────┼───────┼──────────────────┴─────────▶ rejected
                     └ tombstones: dropped            ▼       │
-                                                   state (and keys of the snapshot while it lasts)
+                                                   state (and keys of the snapshot until it ends)
 
-What makes it exact is described below; what must hold for that is checked here and in
-`penstock.envelopes.upstream`, and each refusal says the way out: records with keys, ``before`` and ``after``, of
-Postgres or MySQL, from a recent Debezium, not compacted, and in order but for what Debezium repeats when it starts
-anew.
+The exactly-once argument is below. Its preconditions are checked here and in `penstock.envelopes.upstream_positions`,
+and each rejected record names a fix: records must have keys, ``before`` and ``after``, come from Postgres or MySQL and
+a recent Debezium version, must not be compacted, and must be in order except for those that Debezium repeats after a
+restart.
 
-The state counts what was refused as read: a record that is refused is refused once, and its replay is a replay.
+The state counts rejected records as read: a record is rejected once, and its replay is an ordinary replay.
 
-What ENVELOPE DEBEZIUM remembers between batches: per partition, how far the upstream log has been followed.
+**State.** ENVELOPE DEBEZIUM keeps one `Progress` per partition between batches: how far the upstream log was read.
 
-It is of one size, whatever number of records was read: a position, the keys at just that position (two where a key
-changed, at most a page of rows after a COPY), a time and a mark. Keys of a first snapshot are not in it: while that
-lasts, they are those of the table that the records make. Stored in one step with that table, a state is all that is
-needed to go on. Whoever has no such state begins from zero, with ``DebeziumState()`` and an empty table: also exact.
+Its size does not depend on the number of records read: a position, the keys at exactly that position (two if a key
+changed, at most a page of rows after a COPY), a time and a flag. The keys of an initial snapshot are not part of it:
+until the snapshot ends, they are the keys of the table built from the records. If the state is committed atomically
+with that table, it is sufficient to resume. Without a state, a reader starts with ``DebeziumState()`` and an empty
+table, which is exact as well.
 
-Which records of Debezium are new, which were there before, and which should not be where they are.
+**Deduplication** decides which Debezium records are new, which are replays, and which are out of order.
 
-Debezium notes how far it came now and then, and writes what lies after that note again when it starts anew. So a
+Debezium commits its offset periodically, and after a restart it writes everything after that offset again. So a
 partition looks like this, by upstream positions::
 
     snapshot          changes                    replay               changes
-    S S S S S S S  │  1 2 3 4 5 6 7  │  (start)  4 5 6 7  │           8 9 …
+    S S S S S S S  │  1 2 3 4 5 6 7  │ (restart) 4 5 6 7  │           8 9 …
 
-- **A change** is new if its position is above all before it, or is the highest one and its key was not yet there.
-- **A replay comes to its end**: it goes up to the highest position before anything new follows. If a new position
-  follows one that lies below, a record was out of order; it was dropped, so what follows is refused.
-- **A replay is old**: a record below the highest position that is later, by the database's clock, than all records read
-  so far was never read. The positions began anew (another server), and the record is refused.
-- **A row of the snapshot** is new if its key was not yet there. After the first change of a partition no more are new.
-- **A second snapshot**, at another position, does not say which rows have gone since the first: its rows are refused.
+- **A change** is new if its position is above all earlier ones, or equals the highest one with a key not seen there.
+- **A replay is complete**: it reaches the highest position before anything new follows. If a new position follows one
+  below the highest, a record was out of order and was dropped, so the following record is rejected.
+- **A replay is old**: a record below the highest position that is later, by the clock of the database, than all records
+  read so far was never read. Positions started over (another server), and the record is rejected.
+- **A snapshot row** is new if its key was not seen yet. After the first change of a partition, no snapshot row is new.
+- **A second snapshot**, at another position, does not show which rows were deleted since the first one: its rows are
+  rejected.
 
-All of it is decided by windows over one partition in the order of offsets, from the state before, and by the keys of
-the snapshot while that lasts. No record is compared with more than what came before it, so batches can end anywhere.
+All of this is computed by window functions over one partition in offset order, from the previous state and, until the
+snapshot ends, from the snapshot's keys. A record is compared only with records before it, so batches can end anywhere.
 
-Each partition stands for itself. If a topic gets more partitions, and Debezium then repeats records of before, some of
-them come where they never were, and are taken for new: `penstock.envelopes.retractions` finds them.
+Partitions are independent. If partitions are added to a topic and Debezium then repeats earlier records, some of them
+land in another partition and count as new: `penstock.envelopes.retractions` detects them.
 """
 
 from __future__ import annotations
@@ -56,15 +58,21 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
-from penstock.envelopes.debezium_records import RecordType, missing_row, opened, record_type, unknown_op
-from penstock.envelopes.messages import Enveloped, enveloped, image, judged
-from penstock.envelopes.shape import Shape, contradiction, key_problem, quoted, unavailable
-from penstock.envelopes.upsert import truncate_refused
-from penstock.envelopes.upstream import event_time, in_snapshot, upstream_position, upstream_problem
+from penstock.envelopes.debezium_records import (
+    RecordType,
+    missing_after_problem,
+    op_problem,
+    record_type,
+    with_record_fields,
+)
+from penstock.envelopes.messages import Enveloped, enveloped, image, with_problem
+from penstock.envelopes.shape import Shape, key_mismatch_problem, key_problem, placeholder_problem, quoted
+from penstock.envelopes.upsert import truncate_problem
+from penstock.envelopes.upstream_positions import event_time, in_snapshot, upstream_position, upstream_problem
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import Image
 
-__all__ = ["DebeziumState", "Deduplicated", "Progress", "debezium", "followed", "progress"]
+__all__ = ["DebeziumState", "Deduplicated", "Progress", "debezium", "progress", "with_replays"]
 
 _KEY_TEXT = {
     "timeZone": "UTC",
@@ -72,53 +80,54 @@ _KEY_TEXT = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 _FULL = (
-    "ALTER TABLE … REPLICA IDENTITY FULL (Postgres), binlog_row_image = FULL (MySQL), "
-    "or choose ENVELOPE DEBEZIUM UPSERT"
+    "ALTER TABLE … REPLICA IDENTITY FULL (Postgres), binlog_row_image = FULL (MySQL), or use ENVELOPE DEBEZIUM UPSERT"
 )
 
 
 @dataclass(frozen=True)
 class Deduplicated(Enveloped):
-    """What messages say, and what to remember for those that follow them."""
+    """The changes that messages make, and the state to store for the messages after them."""
 
     known: DataFrame
-    """The messages, each held against what was before it (`penstock.envelopes.debezium`)."""
+    """The messages, each compared with those before it (see the module)."""
     before: DebeziumState
 
     @cached_property
     def state(self) -> DebeziumState:
-        """What to remember: to be stored with the images, in one step. Runs a job when it is first asked for."""
+        """The state to commit atomically with the images. The first access runs a Spark job."""
         return self.before.then(progress(self.known))
 
 
 def debezium(messages: DataFrame, shape: Shape, state: DebeziumState, rows: DataFrame | None = None) -> Deduplicated:
-    """Return the images of records that are new; `shape` is that of `debezium_shape`.
+    """Return the images of the new records; `shape` comes from `debezium_shape`.
 
-    `messages` follow, in each partition, those that made `state`. While a first snapshot lasts, `rows` of the table, as
-    those messages made it, tell which of the snapshot's rows were there; else they are not needed. Rows that are taken
-    away should be held against the table: `penstock.envelopes.retractions`.
+    In each partition, `messages` must follow those that led to `state`. During an initial snapshot, `rows` of the table
+    built from those messages show which snapshot rows were already read; otherwise they are not needed. Check removed
+    rows against the table with `penstock.envelopes.retractions`.
     """
     types = record_type(messages)
-    _refuse_unfit(types)
-    if state.snapshot_lasts and rows is None:
-        message = "a state in the middle of a snapshot was given without the rows of that snapshot"
-        raise UsageError(message, "begin from zero: DebeziumState() and an empty table")
-    seen = _seen(rows, shape) if rows is not None and state.snapshot_lasts else None
-    known = followed(_records(messages, types, shape), state, seen)
-    checked = judged(known, F.col("disorder"), F.when(F.col("usable") & ~F.col("replayed"), _row_problem(types, shape)))
+    _reject_unsupported(types)
+    if state.has_open_snapshot and rows is None:
+        message = "a state within a snapshot requires the rows of that snapshot"
+        raise UsageError(message, "Start over with DebeziumState() and an empty table.")
+    seen = _seen(rows, shape) if rows is not None and state.has_open_snapshot else None
+    known = with_replays(_records(messages, types, shape), state, seen)
+    checked = with_problem(
+        known, F.col("disorder"), F.when(F.col("usable") & ~F.col("replayed"), _row_problem(types, shape))
+    )
     made = enveloped(
         checked.filter(F.col("problem").isNotNull() | F.col("usable") & ~F.col("replayed")), _changes(shape)
     )
-    return Deduplicated(made.told, known, state)
+    return Deduplicated(made.results, known, state)
 
 
 def _records(messages: DataFrame, types: RecordType, shape: Shape) -> DataFrame:
-    """Return messages as records, with what tells their place; a problem where that cannot be told."""
+    """Return messages as records with their upstream position, or with a problem if it cannot be determined."""
     assert types.source is not None
     whole_table = F.coalesce(F.col("op") == "t", F.lit(False))
-    problems = [unknown_op(), F.when(~whole_table, key_problem(F.col("key"), shape)), upstream_problem(types.source)]
+    problems = [op_problem(), F.when(~whole_table, key_problem(F.col("key"), shape)), upstream_problem(types.source)]
     record = [F.when(~F.col("tombstone"), problem) for problem in problems]
-    checked = judged(opened(messages), *record)
+    checked = with_problem(with_record_fields(messages), *record)
     return checked.withColumns(
         {
             "usable": F.col("problem").isNull() & ~F.col("tombstone"),
@@ -131,21 +140,21 @@ def _records(messages: DataFrame, types: RecordType, shape: Shape) -> DataFrame:
 
 
 def _row_problem(types: RecordType, shape: Shape) -> Column:
-    """Say of a new record that rows are missing in it."""
+    """Return the problem of a new record that lacks a row."""
     op, before, after = F.col("op"), F.col("before"), F.col("after")
-    no_before = F.when(op.isin("u", "d") & before.isNull(), F.lit(f"it has no 'before', the row as it was: {_FULL}"))
+    no_before = F.when(op.isin("u", "d") & before.isNull(), F.lit(f"the record has no 'before' row: set {_FULL}"))
     names = types.after.names
     return F.coalesce(
-        truncate_refused(),
-        missing_row(),
+        truncate_problem(),
+        missing_after_problem(),
         no_before,
-        contradiction(F.col("key"), F.when(op == "d", before).otherwise(after), shape, names),
-        F.when(op != "d", unavailable(after, types.after)),
+        key_mismatch_problem(F.col("key"), F.when(op == "d", before).otherwise(after), shape, names),
+        F.when(op != "d", placeholder_problem(after, types.after)),
     )
 
 
 def _changes(shape: Shape) -> Column:
-    op, before, after = F.col("op"), shape.whole(F.col("before")), shape.whole(F.col("after"))
+    op, before, after = F.col("op"), shape.value_row(F.col("before")), shape.value_row(F.col("after"))
     changed = F.array(image(Image.BEFORE, before), image(Image.UPDATED, after))
     return (
         F.when(op == "u", changed)
@@ -163,19 +172,21 @@ def _digest(key: Column) -> Column:
     return F.coalesce(F.md5(F.to_json(key, _KEY_TEXT)), F.lit(""))
 
 
-def _refuse_unfit(types: RecordType) -> None:
-    """Raise a `UsageError` where no record of such types can be told from its replay."""
+def _reject_unsupported(types: RecordType) -> None:
+    """Raise `UsageError` if records of these types cannot be distinguished from their replays."""
     lacking = [name for name, kind in (("before", types.before), ("source", types.source)) if kind is None]
     if lacking:
-        message = f"records of the topic have no field {lacking[0]!r}, without which ENVELOPE DEBEZIUM cannot do"
-        raise UsageError(message, "choose ENVELOPE DEBEZIUM UPSERT")
+        message = f"ENVELOPE DEBEZIUM requires the field {lacking[0]!r}, which records of the topic do not have"
+        raise UsageError(message, "Use ENVELOPE DEBEZIUM UPSERT.")
     apart = [name for name in types.key.names if name not in types.after.names]
     if apart:
-        message = f"the key has a field {apart[0]!r}, which rows do not have: it is not the primary key"
-        raise UsageError(message, "let Debezium write the primary key as key, or choose ENVELOPE DEBEZIUM UPSERT")
+        message = f"key field {apart[0]!r} is not a column of the row: the key is not the primary key"
+        raise UsageError(
+            message, "Configure Debezium to write the primary key as key, or use ENVELOPE DEBEZIUM UPSERT."
+        )
     if types.before is not None and types.before.names != types.after.names:
-        message = "records of the topic have other fields in 'before' than in 'after'"
-        raise UsageError(message, "give both the columns of the table, or choose ENVELOPE DEBEZIUM UPSERT")
+        message = "records of the topic have different fields in 'before' and 'after'"
+        raise UsageError(message, "Write the same columns to both, or use ENVELOPE DEBEZIUM UPSERT.")
 
 
 _FROZEN = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -183,20 +194,20 @@ _POSITION = r"^\d{40}$"
 
 
 class Progress(BaseModel):
-    """How far one partition has come. Its parts are facts about records read so far, so that facts can be added up."""
+    """The progress of one partition. Its fields are facts about the records read so far, and can be merged."""
 
     model_config = _FROZEN
 
     snapshot: str | None = Field(default=None, pattern=r"^(\d{40})?$")
-    """The position of the first snapshot; empty if it tells none, None if no row of one was read."""
+    """The position of the initial snapshot; empty if it has none, None if no snapshot row was read."""
     highest: str | None = Field(default=None, pattern=_POSITION)
-    """The highest position of a change; None until the first, which ends the snapshot in this partition."""
+    """The highest position of a change; None until the first change, which ends the snapshot in this partition."""
     at_highest: tuple[str, ...] = ()
     """Digests of the keys of changes at that position, sorted."""
     latest: int | None = None
     """The latest time of a change, in milliseconds."""
     behind: bool = False
-    """Whether the last change lies below the highest position: a replay that has not come to its end."""
+    """Whether the last change is below the highest position: a replay is not complete."""
 
     def then(self, later: Progress) -> Progress:
         """Return the progress after these records and the `later` ones."""
@@ -222,29 +233,29 @@ class DebeziumState(BaseModel):
     partitions: dict[int, Progress] = Field(default_factory=dict)
 
     @property
-    def snapshot_lasts(self) -> bool:
-        """Whether some partition has rows of the first snapshot, and no change yet."""
+    def has_open_snapshot(self) -> bool:
+        """Whether a partition has rows of the initial snapshot and no change yet."""
         return any(one.snapshot is not None and one.highest is None for one in self.partitions.values())
 
     def then(self, read: Iterable[tuple[int, Progress]]) -> DebeziumState:
-        """Return the state after more records, of which `read` tells per partition."""
+        """Return the state after more records, given the progress they make per partition."""
         partitions = dict(self.partitions)
         for number, progress in read:
             partitions[number] = partitions.get(number, Progress()).then(progress)
         return DebeziumState(partitions=dict(sorted(partitions.items())))
 
     def to_json(self) -> str:
-        """Write the state as text."""
+        """Return the state as JSON."""
         return self.model_dump_json()
 
     @classmethod
     def from_json(cls, text: str) -> DebeziumState:
-        """Read what `to_json` wrote; `DefiniteError` for anything else."""
+        """Parse the JSON of `to_json`; raise `DefiniteError` for anything else."""
         try:
             return cls.model_validate_json(text)
         except ValidationError:
-            message = "the stored state of a Debezium topic cannot be read"
-            raise DefiniteError(message, "read the topic from the beginning, into an empty table") from None
+            message = "could not parse the stored state of a Debezium topic"
+            raise DefiniteError(message, "Read the topic from the beginning into an empty table.") from None
 
 
 def _greater(one: str | None, other: str | None) -> str | None:
@@ -261,17 +272,17 @@ _STATE = pa.schema(
         ("was_behind", pa.bool_()),
     ]
 )
-_LATE = "its position lies below others that are older: the server changed, or its log began anew"
-_GAP = "a record before it was out of order, and is lost"
-_ANEW = "it is of a second snapshot, which does not tell which rows are gone since the first"
-_TAKE_ANEW = "read a topic that Debezium wrote anew"
+_LATE = "the record is newer than records at higher positions: the server changed, or its log was reset"
+_GAP = "an earlier record was out of order and was lost"
+_SECOND_SNAPSHOT = "the record belongs to a second snapshot, which does not show rows deleted since the first"
+_NEW_TOPIC = "have Debezium write a new topic, and read that one"
 
 
-def followed(records: DataFrame, state: DebeziumState, seen: DataFrame | None) -> DataFrame:
-    """Return records with ``replayed``, ``disorder`` (a problem, or null) and what `progress` needs.
+def with_replays(records: DataFrame, state: DebeziumState, seen: DataFrame | None) -> DataFrame:
+    """Return records with ``replayed``, ``disorder`` (a problem, or null) and the columns that `progress` needs.
 
-    Records have ``usable`` (what counts here), ``copied`` (a row of the snapshot), ``position``, ``digest`` of the key,
-    ``time``, and ``partition`` and ``offset``. `seen` has the ``digest`` of each row of the snapshot so far.
+    Records have ``usable`` (whether the record counts), ``copied`` (a snapshot row), ``position``, ``digest`` of the
+    key, ``time``, ``partition`` and ``offset``. `seen` has the ``digest`` of each snapshot row so far.
     """
     frame = records.join(F.broadcast(_known(records, state)), "partition", "left")
     frame = _with_steps(_with_earlier(_with_seen(frame, seen)))
@@ -279,11 +290,11 @@ def followed(records: DataFrame, state: DebeziumState, seen: DataFrame | None) -
 
 
 def progress(records: DataFrame) -> Iterator[tuple[int, Progress]]:
-    """Yield how far each partition has come by records that `followed` gave. One job, with a row per partition."""
+    """Yield the progress of each partition after records of `with_replays`. Runs one job, one row per partition."""
     top = F.max(_of_change("position")).over(Window.partitionBy("partition"))
     at_top = F.when(_is_change() & (F.col("position") == F.col("top")), F.col("digest"))
-    told = records.withColumn("top", top).groupBy("partition")
-    facts = told.agg(
+    by_partition = records.withColumn("top", top).groupBy("partition")
+    facts = by_partition.agg(
         F.max("snapshot").alias("snapshot"),
         F.max("top").alias("highest"),
         F.sort_array(F.collect_set(at_top)).alias("at_highest"),
@@ -297,7 +308,7 @@ def progress(records: DataFrame) -> Iterator[tuple[int, Progress]]:
 
 
 def _with_earlier(frame: DataFrame) -> DataFrame:
-    """Add what changes before a record tell: the highest position, the latest time; and how often it was there."""
+    """Add the highest position and latest time of earlier changes, and how often the record occurred so far."""
     same = Window.partitionBy("partition", "usable", "copied", "position", "digest").orderBy("offset")
     return frame.withColumns(
         {
@@ -309,7 +320,7 @@ def _with_earlier(frame: DataFrame) -> DataFrame:
 
 
 def _with_steps(frame: DataFrame) -> DataFrame:
-    """Add where a change goes (1: on, 0: stays, -1: back), if the one before went back, and the snapshot's place."""
+    """Add the step of a change (1: up, 0: same, -1: back), whether the one before went back, and the snapshot."""
     step = F.when(F.col("highest").isNull() | (F.col("position") > F.col("highest")), 1)
     step = step.when(F.col("position") == F.col("highest"), 0).otherwise(-1)
     first = F.when(_is_row() & F.col("highest").isNull(), F.col("position"))
@@ -321,7 +332,7 @@ def _with_steps(frame: DataFrame) -> DataFrame:
 
 
 def _replayed() -> Column:
-    """Whether a record was there before."""
+    """Return whether a record was read before."""
     at_highest = (F.col("position") == F.col("was_highest")) & F.array_contains("was_at", F.col("digest"))
     repeated = F.col("repetition") > 1
     change = (F.col("step") < 0) | repeated | F.coalesce(at_highest, F.lit(False))
@@ -330,16 +341,16 @@ def _replayed() -> Column:
 
 
 def _disorder() -> Column:
-    """Say what is wrong with the place of a record in the topic."""
+    """Return the problem of a record at a wrong place in the topic."""
     late = _is_change() & (F.col("step") < 0) & (F.col("time") > F.col("latest"))
     gap = _is_change() & (F.col("step") > 0) & F.col("behind")
-    anew = _is_row() & ~F.col("position").eqNullSafe(F.col("snapshot"))
-    problem = F.when(late, F.lit(f"{_LATE}: {_TAKE_ANEW}")).when(gap, F.lit(f"{_GAP}: {_TAKE_ANEW}"))
-    return problem.when(anew, F.lit(f"{_ANEW}: {_TAKE_ANEW}"))
+    second = _is_row() & ~F.col("position").eqNullSafe(F.col("snapshot"))
+    problem = F.when(late, F.lit(f"{_LATE}: {_NEW_TOPIC}")).when(gap, F.lit(f"{_GAP}: {_NEW_TOPIC}"))
+    return problem.when(second, F.lit(f"{_SECOND_SNAPSHOT}: {_NEW_TOPIC}"))
 
 
 def _known(records: DataFrame, state: DebeziumState) -> DataFrame:
-    """Return the state as a frame: made by Arrow, it is a local relation, and no Python worker has a part in it."""
+    """Return the state as a DataFrame. Built from Arrow, it is a local relation without a Python worker."""
     rows = [
         (number, one.snapshot, one.highest, list(one.at_highest), one.latest, one.behind)
         for number, one in state.partitions.items()
@@ -350,7 +361,7 @@ def _known(records: DataFrame, state: DebeziumState) -> DataFrame:
 
 
 def _with_seen(frame: DataFrame, seen: DataFrame | None) -> DataFrame:
-    """Mark rows of the snapshot that were there; of the keys that are known, only theirs are looked at."""
+    """Mark snapshot rows that were read before; only the known keys that occur in the batch are joined."""
     if seen is None:
         return frame.withColumn("seen", F.lit(False))
     asked = frame.filter(_is_row()).select("digest").distinct()

@@ -1,10 +1,11 @@
-"""Debezium's records: what was before, what is after, where it comes from, and what was done (``op``).
+"""Debezium records: the row before and after a change, its source, and the operation (``op``).
 
-A record is a struct ``{before, after, source, op, …}``. Connect's JSON may wrap it, and the key, with its schema
-(``{schema, payload}``); then the payload is taken. `opened` puts the parts beside the message:
+A record is a struct ``{before, after, source, op, …}``. Connect's JSON converter may wrap the record, and the key, with
+its schema (``{schema, payload}``); then the payload is used. `with_record_fields` adds the fields of the record to the
+message:
 
-- ``before``, ``after``, ``source``: structs; null where the record has none
-- ``op``: c (made), u (changed), d (deleted), r (read by a snapshot), t (table emptied)
+- ``before``, ``after``, ``source``: structs; null if the record has none
+- ``op``: c (create), u (update), d (delete), r (read by a snapshot), t (truncate)
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ __all__ = [
     "RecordType",
     "debezium_shape",
     "debezium_shape_of",
-    "missing_row",
-    "opened",
+    "missing_after_problem",
+    "op_problem",
     "record_type",
     "record_type_of",
-    "unknown_op",
+    "with_record_fields",
 ]
 
 _OPS = ("c", "u", "d", "r", "t")
@@ -35,7 +36,7 @@ _OPS = ("c", "u", "d", "r", "t")
 
 @dataclass(frozen=True)
 class RecordType:
-    """The types in a topic that Debezium writes."""
+    """The types in a topic written by Debezium."""
 
     key: StructType
     after: StructType
@@ -44,35 +45,35 @@ class RecordType:
 
 
 def record_type(messages: DataFrame) -> RecordType:
-    """Return the types of records; `UsageError` where values are not Debezium's."""
+    """Return the types of records; raise `UsageError` if values are not Debezium records."""
     return record_type_of(message_type(messages, "key"), message_type(messages, "value"))
 
 
 def record_type_of(key: StructType, value: StructType) -> RecordType:
-    """Return the types of records by those of keys and values; `UsageError` where values are not Debezium's."""
+    """Return the types of records with these keys and values; raise `UsageError` if they are not Debezium's."""
     record = _payload(value)
     after = _struct(record, "after")
     if after is None or "op" not in record.names:
-        message = "values of the topic are no records of Debezium: these have the fields 'after' and 'op'"
+        message = "values of the topic are not Debezium records: fields 'after' and 'op' are missing"
         raise UsageError(
-            message, "choose ENVELOPE UPSERT if values are rows (Debezium's ExtractNewRecordState does that)"
+            message, "Use ENVELOPE UPSERT if values are rows (as written by Debezium's ExtractNewRecordState)."
         )
     return RecordType(_payload(key), after, _struct(record, "before"), _struct(record, "source"))
 
 
 def debezium_shape(messages: DataFrame) -> Shape:
-    """Return the table of records: the columns of ``after``, found by the key of the message."""
+    """Return the shape of the table: the columns of ``after``, identified by the message key."""
     return debezium_shape_of(message_type(messages, "key"), message_type(messages, "value"))
 
 
 def debezium_shape_of(key: StructType, value: StructType) -> Shape:
-    """Return the same by the types of keys and values."""
+    """Return the shape of the table for these key and value types."""
     types = record_type_of(key, value)
     return keyed_shape(types.key, types.after)
 
 
-def opened(messages: DataFrame) -> DataFrame:
-    """Return messages with the parts of their records beside them, and without wrapping."""
+def with_record_fields(messages: DataFrame) -> DataFrame:
+    """Return messages with the fields of their records as columns, unwrapped."""
     types = record_type(messages)
     record = _unwrapped(F.col("value"), message_type(messages, "value"))
     rest = {
@@ -84,18 +85,16 @@ def opened(messages: DataFrame) -> DataFrame:
     return messages.withColumns({**rest, "key": _unwrapped(F.col("key"), message_type(messages, "key"))})
 
 
-def unknown_op() -> Column:
-    """Say of a message that has a value what is wrong with its ``op``."""
-    text = F.lit(
-        "its op is none of c, u, d, r, t: it is no record of Debezium, or of a newer version than is known here"
-    )
+def op_problem() -> Column:
+    """Return the problem of a message with a value whose ``op`` is unknown."""
+    text = F.lit("op is none of c, u, d, r, t: not a Debezium record, or one of an unsupported newer version")
     return F.when(~F.col("tombstone") & ~F.coalesce(F.col("op").isin(*_OPS), F.lit(False)), text)
 
 
-def missing_row() -> Column:
-    """Say of a record that the row it brings is not in it."""
+def missing_after_problem() -> Column:
+    """Return the problem of a record that should have an ``after`` row and has none."""
     brings = F.col("op").isin("c", "u", "r") & F.col("after").isNull()
-    return F.when(brings, F.lit("it has no 'after', and its op says that a row is there"))
+    return F.when(brings, F.lit("the record has no 'after' row, which its op requires"))
 
 
 def _payload(kind: StructType) -> StructType:

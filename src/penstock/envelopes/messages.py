@@ -1,20 +1,20 @@
-"""What goes into an envelope and what comes out: decoded messages, images and refusals.
+"""Input and output of an envelope: decoded messages, images and rejected messages.
 
 ::
 
-    messages ──▶ judged: a problem, or none ──┬──▶ images   (those without: what they change)
-                                              └──▶ refused  (those with: where they stand, and why)
+    messages ──▶ with_problem: a problem, or none ──┬──▶ images    (without a problem: the changes)
+                                                    └──▶ rejected  (with a problem: partition, offset, problem)
 
-A frame of messages has one row per message:
+A DataFrame of messages has one row per message:
 
 - ``key``, ``value``: structs, or null
-- ``tombstone``: whether the message came without a value
+- ``tombstone``: whether the message has no value
 - ``_tick``: the position of the source at which the message became visible; it orders messages across partitions
-- ``partition``, ``offset``, ``timestamp``: Kafka's
+- ``partition``, ``offset``, ``timestamp``: as in Kafka
 - ``problem``: why the message could not be decoded, or null
 
-Images have the columns of `penstock.model.image_schema`. ``_lsn`` is the tick. ``_ordinal`` holds partition and offset
-in one number, so that messages of a tick are in that order without being counted, and an image names its message.
+Images have the columns of `penstock.model.image_schema`. ``_lsn`` is the tick. ``_ordinal`` encodes partition and
+offset in one number, so that the messages of a tick are ordered without counting, and an image identifies its message.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 from penstock.errors import UsageError
 from penstock.model import Image
 
-__all__ = ["Enveloped", "enveloped", "image", "judged", "message_type", "ordinal", "place_of"]
+__all__ = ["Enveloped", "enveloped", "image", "message_type", "ordinal", "partition_and_offset", "with_problem"]
 
 _OFFSET_BITS = 44
 _OFFSETS = 1 << _OFFSET_BITS
@@ -38,60 +38,60 @@ _IMAGE = ("_lsn", "_ordinal", "_image", "_xid", "_committed_at", "_unchanged", "
 
 @dataclass(frozen=True)
 class Enveloped:
-    """What messages say: each is in `images` (with as many as it makes, or none) or in `refused`, never in both.
+    """The result for a set of messages: each message yields `images` (possibly none) or is in `rejected`, never both.
 
-    All are lazy, and read the messages each for itself: whoever computes several should keep the messages at hand, or
-    compute `told` and put it in its place.
+    All properties are lazy and read the messages separately: a caller that uses several should cache the messages, or
+    compute `results` once and replace it.
     """
 
-    told: DataFrame
-    """Both in one: images with ``partition`` and ``offset``, and ``problem``, where there is no image."""
+    results: DataFrame
+    """Images and rejected messages: images with ``partition`` and ``offset``; ``problem`` if there is no image."""
 
     @property
     def images(self) -> DataFrame:
-        """Changes, as `penstock.model.image_schema` has them."""
-        return self.told.filter(F.col("problem").isNull()).select(*_IMAGE)
+        """The changes, with the columns of `penstock.model.image_schema`."""
+        return self.results.filter(F.col("problem").isNull()).select(*_IMAGE)
 
     @property
-    def refused(self) -> DataFrame:
-        """``partition``, ``offset``, ``problem``: undecodable messages, and those that break a rule of the envelope."""
-        return self.told.filter(F.col("problem").isNotNull()).select("partition", "offset", "problem")
+    def rejected(self) -> DataFrame:
+        """``partition``, ``offset``, ``problem`` of undecodable messages and of those that violate an envelope rule."""
+        return self.results.filter(F.col("problem").isNotNull()).select("partition", "offset", "problem")
 
     @property
     def strict(self) -> DataFrame:
-        """The images, for those who may not go on without a message: reading them fails where one is refused.
+        """The images, for callers that must not skip a message: reading them fails if a message is rejected.
 
-        The condition is one that Spark may not combine with others, nor let others pass: what a query asks for, or
-        what a fold knows of its images, would else drop a refused message before it is looked at.
+        Spark must not combine the condition with other filters or push others below it: a predicate of the query, or
+        one derived by a fold, could otherwise drop a rejected message before the check.
         """
         unmovable = F.spark_partition_id() >= 0
-        fine = F.col("problem").isNull() | (F.raise_error(_refusal()).cast("boolean") & unmovable)
-        return self.told.filter(fine).select(*_IMAGE)
+        fine = F.col("problem").isNull() | (F.raise_error(_rejection()).cast("boolean") & unmovable)
+        return self.results.filter(fine).select(*_IMAGE)
 
 
 def message_type(messages: DataFrame, name: str) -> StructType:
-    """Return the fields of ``key`` or ``value``."""
+    """Return the struct type of ``key`` or ``value``."""
     kind = messages.schema[name].dataType
     if not isinstance(kind, StructType):
-        message = f"the column {name!r} of decoded messages is no struct"
-        raise UsageError(message, "decode messages first: a format gives a struct also for a single column")
+        message = f"column {name!r} of decoded messages is not a struct"
+        raise UsageError(message, "Decode the messages first: a format returns a struct even for a single column.")
     return kind
 
 
-def judged(messages: DataFrame, *problems: Column) -> DataFrame:
-    """Return messages with the first problem that holds for each in ``problem``."""
+def with_problem(messages: DataFrame, *problems: Column) -> DataFrame:
+    """Return messages with ``problem`` set to the first problem of each."""
     beyond = (F.col("partition") >= _PARTITIONS) | (F.col("offset") >= _OFFSETS)
-    placed = F.when(beyond, F.lit("its partition or offset is beyond what a change log can number"))
+    placed = F.when(beyond, F.lit("partition or offset exceeds the range of the change log"))
     return messages.withColumn("problem", F.coalesce(F.col("problem"), placed, *problems))
 
 
 def ordinal() -> Column:
-    """Return partition and offset as one number, in their order."""
+    """Return partition and offset as one number with the same order."""
     return F.shiftleft(F.col("partition").cast("bigint"), _OFFSET_BITS).bitwiseOR(F.col("offset"))
 
 
-def place_of(number: Column) -> tuple[Column, Column]:
-    """Return partition and offset of what `ordinal` made."""
+def partition_and_offset(number: Column) -> tuple[Column, Column]:
+    """Return the partition and offset of an `ordinal`."""
     return F.shiftright(number, _OFFSET_BITS).cast("int"), number.bitwiseAND(_OFFSETS - 1)
 
 
@@ -101,12 +101,12 @@ def image(kind: Image, row: Column) -> Column:
 
 
 def enveloped(messages: DataFrame, changes: Column) -> Enveloped:
-    """Return what judged messages say; `changes` is the array of images of a message without a problem."""
+    """Return the result for checked messages; `changes` is the array of images of a message without a problem."""
     fine = F.col("problem").isNull()
     each = F.explode_outer(F.when(fine, changes)).alias("change")
     place = ("partition", "offset", "problem")
     exploded = messages.select("_tick", ordinal().alias("_ordinal"), "timestamp", *place, each)
-    told = exploded.filter(~fine | F.col("change").isNotNull()).select(
+    results = exploded.filter(~fine | F.col("change").isNotNull()).select(
         F.col("_tick").cast("bigint").alias("_lsn"),
         "_ordinal",
         F.col("change").getField("_image").alias("_image"),
@@ -116,9 +116,9 @@ def enveloped(messages: DataFrame, changes: Column) -> Enveloped:
         F.col("change").getField("row").alias("row"),
         *place,
     )
-    return Enveloped(told)
+    return Enveloped(results)
 
 
-def _refusal() -> Column:
+def _rejection() -> Column:
     place = F.concat(F.lit("the message at offset "), "offset", F.lit(" of partition "), "partition")
-    return F.concat(place, F.lit(" cannot be taken in: "), "problem")
+    return F.concat(place, F.lit(" is rejected: "), "problem")

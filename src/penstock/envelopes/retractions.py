@@ -1,17 +1,17 @@
-"""Changes that do not fit the table: a row taken away that is not there, or added where one is.
+"""Changes that contradict the table: a removed row that does not exist, or an added row that does.
 
-With ENVELOPE DEBEZIUM each change says what was before it. So the images of a key form a chain, which begins at the
-row that the table has: what is taken away is what is there, and where a row is added there is none. Where that does not
-hold, records are missing or repeated that should not be. `broken` finds these, and the source stops before the first,
-instead of counting rows below zero or going on with a table that is not the one upstream.
+With ENVELOPE DEBEZIUM each change contains the row before it. So the images of a key form a chain that starts at the
+row in the table: a removed row must be the current row, and a row can be added only if there is none. Otherwise records
+are missing or repeated. `contradictions` finds such images, and the source stops before the first one instead of
+counting rows below zero or continuing with a table that differs from the upstream table.
 
 ::
 
     rows of the table ─┐
-                       ├──▶ in order, per key ──▶ each image and the one before it ──▶ broken
+                       ├──▶ ordered, per key ──▶ each image and the one before it ──▶ contradictions
     images after them ─┘
 
-Values that hold maps are not compared: maps have no order that would make them equal.
+Values that contain maps are not compared, because Spark cannot compare maps.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from penstock.envelopes.messages import place_of
+from penstock.envelopes.messages import partition_and_offset
 from penstock.envelopes.shape import Shape, holds_map, quoted
 from penstock.model import Image
 
-__all__ = ["broken"]
+__all__ = ["contradictions"]
 
-_REMEDY = "read the topic from the beginning, or choose ENVELOPE DEBEZIUM UPSERT"
-_ABSENT = f"it takes away a row that is not there: {_REMEDY}"
-_OTHER = f"it takes away a row that is not as it says: {_REMEDY}"
-_THERE = f"it adds a row whose key is there already: {_REMEDY}"
+_HINT = "read the topic from the beginning, or use ENVELOPE DEBEZIUM UPSERT"
+_ABSENT = f"the change removes a row that does not exist: {_HINT}"
+_OTHER = f"the change removes a row that differs from the current row: {_HINT}"
+_THERE = f"the change adds a row whose key already exists: {_HINT}"
 
 
-def broken(images: DataFrame, rows: DataFrame, shape: Shape) -> DataFrame:
-    """Return ``_lsn``, ``partition``, ``offset`` and ``problem`` of images that do not follow from what is there.
+def contradictions(images: DataFrame, rows: DataFrame, shape: Shape) -> DataFrame:
+    """Return ``_lsn``, ``partition``, ``offset`` and ``problem`` of images that contradict the rows before them.
 
-    `rows` are the table's just before `images`.
+    `rows` are the rows of the table just before `images`.
     """
     chain = Window.partitionBy(*(F.col("row").getField(name) for name in shape.key)).orderBy(
         "_lsn", "_ordinal", "_image"
@@ -44,7 +44,7 @@ def broken(images: DataFrame, rows: DataFrame, shape: Shape) -> DataFrame:
     linked = _based(images, rows, shape).withColumns(
         {"last": F.lag("_image").over(chain), "last_row": F.lag("row").over(chain)}
     )
-    partition, offset = place_of(F.col("_ordinal"))
+    partition, offset = partition_and_offset(F.col("_ordinal"))
     found = linked.filter(F.col("_image") != int(Image.COPIED)).withColumn("problem", _breach(shape))
     places = found.filter(F.col("problem").isNotNull())
     return places.select("_lsn", partition.alias("partition"), offset.alias("offset"), "problem")
@@ -64,7 +64,7 @@ def _breach(shape: Shape) -> Column:
 
 
 def _based(images: DataFrame, rows: DataFrame, shape: Shape) -> DataFrame:
-    """Return images and, before them, the rows of the table as images."""
+    """Return the images and, before them, the rows of the table as images."""
     columns = [F.col(quoted(field.name)).alias(field.name) for field in shape.columns]
     base = rows.select(
         F.lit(-1).cast("bigint").alias("_lsn"),

@@ -1,21 +1,21 @@
-"""ENVELOPE UPSERT: a message is the newest row of its key; without a value, that row is gone.
+"""ENVELOPE UPSERT: a message is the latest row of its key; a message without a value deletes that row.
 
-What a key has at a position is what was written last at or before it. So no state is kept here: every message becomes
-one image, and folding takes the last one of a key. Duplicates and replays lead to the same row in the end.
+The row of a key at a position is the one written last at or before it. So this module keeps no state: each message
+becomes one image, and the fold keeps the last image of a key. Duplicates and replays lead to the same row.
 
-Messages of one key are ordered by their offsets, which are in order as long as the key stays in its partition. When it
-moves (partitions were added to the topic), the tick decides: what became visible later was written later. Within one
-tick the partition with the higher number does.
+Messages of one key are ordered by offset while the key stays in one partition. If it moves (because partitions were
+added to the topic), the tick decides: a message that became visible later was written later. Within one tick, the
+partition with the higher number wins.
 
-ENVELOPE NONE: each message is a row of its own, and rows are added and nothing else. Keys do not count.
+ENVELOPE NONE: each message is a new row; rows are only added. Keys are ignored.
 
-ENVELOPE DEBEZIUM UPSERT: of Debezium's records, what is after counts, for the key of the message.
+ENVELOPE DEBEZIUM UPSERT: the ``after`` row of a Debezium record is the latest row of the message key.
 
-The same as UPSERT (`penstock.envelopes.upsert`), and as little state: none. Duplicates and replays do no harm, because
-a replay ends where the topic goes on: every key then has again what it had. Any connector will do.
+This works like UPSERT and needs no state either. Duplicates and replays are harmless, because a replay ends where the
+topic continues: by then every key has its latest row again. Any connector is supported.
 
-A record that says that the whole table was emptied (op t) has no key, so it comes in one partition, and says nothing
-of when the others would have had it. It is refused, here and by DEBEZIUM.
+A truncate record (op t) has no key, so it is in one partition only, and its order relative to the other partitions is
+unknown. It is rejected, here and by DEBEZIUM.
 """
 
 from __future__ import annotations
@@ -23,55 +23,55 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from penstock.envelopes.debezium_records import missing_row, opened, record_type, unknown_op
-from penstock.envelopes.messages import Enveloped, enveloped, image, judged, message_type
-from penstock.envelopes.shape import Shape, contradiction, key_problem, unavailable
+from penstock.envelopes.debezium_records import missing_after_problem, op_problem, record_type, with_record_fields
+from penstock.envelopes.messages import Enveloped, enveloped, image, message_type, with_problem
+from penstock.envelopes.shape import Shape, key_mismatch_problem, key_problem, placeholder_problem
 from penstock.model import Image
 
-__all__ = ["append", "debezium_upsert", "truncate_refused", "upsert"]
+__all__ = ["append", "debezium_upsert", "truncate_problem", "upsert"]
 
 
 def upsert(messages: DataFrame, shape: Shape) -> Enveloped:
-    """Return an image for each message; `shape` is that of `keyed_shape`."""
+    """Return an image for each message; `shape` comes from `keyed_shape`."""
     key, value, tombstone = F.col("key"), F.col("value"), F.col("tombstone")
-    checked = judged(
+    checked = with_problem(
         messages,
         key_problem(key, shape),
-        F.when(~tombstone & value.isNull(), F.lit("its value is there, but says nothing: a row needs one")),
-        contradiction(key, value, shape, message_type(messages, "value").names),
+        F.when(~tombstone & value.isNull(), F.lit("the value is present but decodes to null: a row requires a value")),
+        key_mismatch_problem(key, value, shape, message_type(messages, "value").names),
     )
-    gone = F.array(image(Image.DELETED_KEY, shape.key_alone(key)))
+    gone = F.array(image(Image.DELETED_KEY, shape.key_only_row(key)))
     return enveloped(checked, F.when(tombstone, gone).otherwise(F.array(image(Image.UPDATED, shape.row(key, value)))))
 
 
 def append(messages: DataFrame, shape: Shape) -> Enveloped:
-    """Return an INSERTED image for each message with a value; `shape` is that of `value_shape`."""
+    """Return an INSERTED image for each message with a value; `shape` comes from `value_shape`."""
     value = F.col("value")
-    text = F.lit("it has no value, and so no row: if that means that a row is gone, choose ENVELOPE UPSERT")
-    checked = judged(messages, F.when(value.isNull(), text))
-    return enveloped(checked, F.array(image(Image.INSERTED, shape.whole(value))))
+    text = F.lit("the message has no value: use ENVELOPE UPSERT if this marks a deleted row")
+    checked = with_problem(messages, F.when(value.isNull(), text))
+    return enveloped(checked, F.array(image(Image.INSERTED, shape.value_row(value))))
 
 
 def debezium_upsert(messages: DataFrame, shape: Shape) -> Enveloped:
-    """Return an image for each message; `shape` is that of `debezium_shape`."""
+    """Return an image for each message; `shape` comes from `debezium_shape`."""
     types = record_type(messages)
     key, after, op = F.col("key"), F.col("after"), F.col("op")
     keyless = F.coalesce(op == "t", F.lit(False)) & ~F.col("tombstone")
     problems = [
-        unknown_op(),
-        truncate_refused(),
+        op_problem(),
+        truncate_problem(),
         F.when(~keyless, key_problem(key, shape)),
-        missing_row(),
-        contradiction(key, after, shape, types.after.names),
-        F.when(op != "d", unavailable(after, types.after)),
+        missing_after_problem(),
+        key_mismatch_problem(key, after, shape, types.after.names),
+        F.when(op != "d", placeholder_problem(after, types.after)),
     ]
-    gone = F.array(image(Image.DELETED_KEY, shape.key_alone(key)))
+    gone = F.array(image(Image.DELETED_KEY, shape.key_only_row(key)))
     there = F.array(image(Image.UPDATED, shape.row(key, after)))
     changes = F.when(F.col("tombstone") | (op == "d"), gone).otherwise(there)
-    return enveloped(judged(opened(messages), *problems), changes)
+    return enveloped(with_problem(with_record_fields(messages), *problems), changes)
 
 
-def truncate_refused() -> Column:
-    """Say of a record that empties the table that it cannot be taken."""
-    text = "it empties the table, which is not followed: let Debezium leave such records out (skipped.operations = t)"
+def truncate_problem() -> Column:
+    """Return the problem of a truncate record."""
+    text = "TRUNCATE is not supported: configure Debezium to skip such records (skipped.operations = t)"
     return F.when(F.col("op") == "t", F.lit(text))

@@ -1,15 +1,15 @@
-"""Formats of messages: bytes of a topic into columns, and for each message that is corrupt the reason.
+"""Message formats: decode the bytes of Kafka messages into columns, and report why a message cannot be decoded.
 
 ::
 
     Format ── resolve ──▶ ResolvedFormat ── decode (Spark) or decode_batch (Arrow) ──▶ rows and problems
                 │                                 │
-                └──────────── Registry ───────────┘        evolved: may the reader schema grow?
+                └──────────── Registry ───────────┘        evolve: which new fields can the reader schema adopt?
 
-A format decodes columns at a time, in compiled code. What it cannot read exactly it does not read: the row is null,
-and its problem says why, without repeating what the message holds.
+Formats decode whole columns in compiled code. A message that cannot be decoded exactly is rejected: its row is null,
+and its problem gives the reason without repeating any content of the message.
 
-What decodes is loaded when it is first asked for: describing a format needs no compiler.
+The modules that decode are loaded on first use, so that describing a format does not import the compiler.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from penstock.formats.format import (
 from penstock.formats.registry import RegisteredSchema, Registry, RegistryAddress
 
 if TYPE_CHECKING:
+    from penstock.formats.batch import decode_batch
+    from penstock.formats.dataframe import decode
     from penstock.formats.decoder import Decoded
-    from penstock.formats.decoding import decode_batch
-    from penstock.formats.evolution import Evolution, evolved
-    from penstock.formats.frames import decode
-    from penstock.formats.resolving import resolve
+    from penstock.formats.evolution import Evolution, evolve
+    from penstock.formats.resolution import resolve
 
 __all__ = [
     "AvroFormat",
@@ -56,23 +56,23 @@ __all__ = [
     "TextFormat",
     "decode",
     "decode_batch",
-    "evolved",
+    "evolve",
     "resolve",
 ]
 
-_LATER = {
+_LAZY = {
     "Decoded": "penstock.formats.decoder",
-    "decode_batch": "penstock.formats.decoding",
+    "decode_batch": "penstock.formats.batch",
     "Evolution": "penstock.formats.evolution",
-    "evolved": "penstock.formats.evolution",
-    "decode": "penstock.formats.frames",
-    "resolve": "penstock.formats.resolving",
+    "evolve": "penstock.formats.evolution",
+    "decode": "penstock.formats.dataframe",
+    "resolve": "penstock.formats.resolution",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Load a module of those that decode."""
-    if name not in _LATER:
+    """Import a module that decodes on first access to one of its names."""
+    if name not in _LAZY:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
-    return getattr(importlib.import_module(_LATER[name]), name)
+    return getattr(importlib.import_module(_LAZY[name]), name)

@@ -1,4 +1,4 @@
-"""Base64 text to bytes, a whole Arrow array at a time: Arrow has no function for it."""
+"""Decode base64 for a whole Arrow array at a time; Arrow has no function for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["binary_of"]
+__all__ = ["decode_base64"]
 
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _PAD, _BAD = 64, 255
@@ -16,11 +16,11 @@ _SIX_BITS[np.frombuffer(_ALPHABET, np.uint8)] = np.arange(64)
 _SIX_BITS[ord("=")] = _PAD
 
 
-def binary_of(texts: pa.StringArray) -> pa.BinaryArray:
-    """Return the bytes that texts stand for; null where a text is null, or not base64 with its padding.
+def decode_base64(texts: pa.StringArray) -> pa.BinaryArray:
+    """Return the decoded bytes; null where a text is null, or not valid base64 with padding.
 
-    All texts whose length is a multiple of four are one sequence of groups of four characters, which become three
-    bytes each; what padding stands for is cut out.
+    All texts whose length is a multiple of four form one sequence of groups of four characters. Each group decodes to
+    three bytes; the bytes that correspond to padding are removed.
     """
     lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
     whole = texts.is_valid().to_numpy(zero_copy_only=False) & (lengths % 4 == 0)
@@ -45,7 +45,7 @@ def _characters(texts: pa.StringArray, wanted: npt.NDArray[np.bool_]) -> npt.NDA
 def _is_group(
     groups: npt.NDArray[np.uint8], pads: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Return which groups are well-formed: padding is at the end of a text, and at most two characters."""
+    """Return which groups are well-formed: padding occurs only at the end of a text, with at most two characters."""
     last = np.zeros(len(groups) + 1, np.bool_)
     last[ends] = True
     placed = (pads == 0) | (last[1:] & (pads <= 2) & (groups[:, 3] == _PAD) & ((pads == 1) | (groups[:, 2] == _PAD)))
@@ -54,11 +54,11 @@ def _is_group(
 
 def _bytes(groups: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     bits = groups & 63
-    made = np.empty((len(groups), 3), np.uint8)
-    made[:, 0] = bits[:, 0] << 2 | bits[:, 1] >> 4
-    made[:, 1] = bits[:, 1] << 4 | bits[:, 2] >> 2
-    made[:, 2] = bits[:, 2] << 6 | bits[:, 3]
-    return made
+    decoded = np.empty((len(groups), 3), np.uint8)
+    decoded[:, 0] = bits[:, 0] << 2 | bits[:, 1] >> 4
+    decoded[:, 1] = bits[:, 1] << 4 | bits[:, 2] >> 2
+    decoded[:, 2] = bits[:, 2] << 6 | bits[:, 3]
+    return decoded
 
 
 def _binary(valid: npt.NDArray[np.bool_], sizes: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> pa.BinaryArray:

@@ -1,4 +1,4 @@
-"""Numbers as bits: floating-point ones as kernels store them, and the lowest bit that is set."""
+"""Bit operations: reinterpret floating-point numbers as integers, and count trailing zeros."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["double_bits", "low_zeros", "single_bits", "single_value"]
 
 
 def _same_bits(source: Any, target: Any, result: Any) -> Callable[[Any], Any]:
-    """Return a function that takes the bits of one type for those of another."""
+    """Return a function that reinterprets the bits of one type as another."""
 
     def cast(typing_context: Any, value: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -25,15 +25,15 @@ def _same_bits(source: Any, target: Any, result: Any) -> Callable[[Any], Any]:
 
         return result(source), code
 
-    made: Any = intrinsic(cast)
-    function: Callable[[Any], Any] = made
+    untyped: Any = intrinsic(cast)
+    function: Callable[[Any], Any] = untyped
     return function
 
 
 double_bits = _same_bits(types.float64, ir.IntType(64), types.int64)
 single_bits = _same_bits(types.float32, ir.IntType(32), types.int64)
 single_value = _same_bits(types.int64, ir.FloatType(), types.float32)
-"""The number whose 32 bits are the lower ones."""
+"""The 32-bit float whose bits are the lower half of an integer."""
 
 
 def _low_zeros(typing_context: Any, number: Any) -> Any:
@@ -43,6 +43,6 @@ def _low_zeros(typing_context: Any, number: Any) -> Any:
     return types.int64(types.int64), code
 
 
-_made: Any = intrinsic(_low_zeros)
-low_zeros: Callable[[int], int] = _made
-"""How many of the lowest bits are 0; 64 if all are."""
+_untyped: Any = intrinsic(_low_zeros)
+low_zeros: Callable[[int], int] = _untyped
+"""Count trailing zero bits; 64 for zero."""

@@ -5,7 +5,7 @@
     STRUCT<id BIGINT, tags ARRAY<STRING>>          0 struct ─┬─ 1 id     fixed
                                                              └─ 2 tags   list ── 3 element  span
 
-Column 0 is always the struct of the whole message. Columns stand in the order in which they are met, parents first.
+Column 0 is always the struct of the whole message. Columns are numbered depth first, parents before children.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from penstock.formats.compiling import Ints
+from penstock.formats.jit import Ints
 
 __all__ = ["Column", "Columns", "Store"]
 
 
 class Store(enum.IntEnum):
-    """What the numbers of an entry mean."""
+    """How a column stores an entry: the meaning of its numbers."""
 
     STRUCT = 0
-    """Nothing: only whether it is there."""
+    """None: only validity."""
     LIST = 1
-    """The count of items."""
+    """The number of items."""
     MAP = 2
-    """The count of pairs."""
+    """The number of pairs."""
     FIXED = 3
     """The value, or its bits."""
     SPAN = 4
-    """Where bytes begin and how many they are; see `penstock.formats.gather`."""
+    """The address and the size of the bytes; see `penstock.formats.spans`."""
     DECIMAL = 5
     """The upper and the lower 64 bits of the unscaled value."""
     NUMBER = 6
     """A span with the text of a floating-point number."""
 
     @property
-    def has_two(self) -> bool:
+    def has_second(self) -> bool:
         """Whether an entry has a second number."""
         return self in (Store.SPAN, Store.DECIMAL, Store.NUMBER)
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its Arrow type, how its entries are stored, its children, and its name from the top."""
+    """One column: its Arrow type, how its entries are stored, its children, and its path from the root."""
 
     type: pa.DataType
     store: Store
@@ -66,9 +66,9 @@ class Columns:
         nulls = [list(self._nulls(index)) for index in range(len(self._all))]
         counts = np.array([len(part) for part in nulls])
         self.nulls: Ints = np.array([column for part in nulls for column in part], np.int64)
-        """For each column, those that get an entry when it is null: itself and, below a struct, its fields."""
+        """For each column, the columns that get an entry when it is null: itself and, for a struct, its fields."""
         self.null_parts: Ints = np.column_stack((np.cumsum(counts) - counts, counts))
-        """For each column, where its part of `nulls` begins, and how long that is."""
+        """For each column, the start and the length of its part of `nulls`."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -89,8 +89,8 @@ class Columns:
         index = len(self._all)
         store = self._store(kind)
         self._all.append(Column(kind, store, (), path))
-        below = [self._add(one.type, _below(path, one.name, store)) for one in _children(kind)]
-        self._all[index] = Column(kind, store, tuple(below), path)
+        children = [self._add(one.type, _child_path(path, one.name, store)) for one in _children(kind)]
+        self._all[index] = Column(kind, store, tuple(children), path)
         return index
 
     def _store(self, kind: pa.DataType) -> Store:
@@ -107,7 +107,7 @@ def _children(kind: pa.DataType) -> list[pa.Field]:
     return [kind.value_field] if pa.types.is_list(kind) else []
 
 
-def _below(path: str, name: str, store: Store) -> str:
+def _child_path(path: str, name: str, store: Store) -> str:
     if store == Store.LIST:
         return f"{path}[]"
     return f"{path}.{name}" if path else name

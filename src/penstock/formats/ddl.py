@@ -1,4 +1,4 @@
-"""Columns written as in SQL: ``id BIGINT, tags ARRAY<STRING>``, or one type for messages that are a single value."""
+"""Column definitions in SQL: ``id BIGINT, tags ARRAY<STRING>``, or one type for messages that are a single value."""
 
 from __future__ import annotations
 
@@ -28,13 +28,11 @@ _TYPES = {
     _Type.TIMESTAMPLTZ: pa.timestamp("us", "UTC"),
     _Type.TIMESTAMPNTZ: pa.timestamp("us"),
 }
-_REMEDY = (
-    "Write columns as in Spark SQL: id BIGINT, price DECIMAL(10,2), tags ARRAY<STRING>, extra MAP<STRING, STRING>."
-)
+_HINT = "Define columns as in Spark SQL: id BIGINT, price DECIMAL(10,2), tags ARRAY<STRING>, extra MAP<STRING, STRING>."
 
 
 def ddl_columns(text: str) -> pa.DataType:
-    """Return the type that `text` describes: a struct for columns, or a type on its own."""
+    """Return the type that `text` describes: a struct for a list of columns, or a single type."""
     try:
         return _type(sqlglot.parse_one(text, into=exp.DataType, dialect="spark"))
     except sqlglot.errors.ParseError:
@@ -42,14 +40,14 @@ def ddl_columns(text: str) -> pa.DataType:
     try:
         return _type(sqlglot.parse_one(f"STRUCT<{text}>", into=exp.DataType, dialect="spark"))
     except sqlglot.errors.ParseError as error:
-        message = f"these columns cannot be read: {text}"
-        raise UsageError(message, _REMEDY) from error
+        message = f"invalid column definitions: {text}"
+        raise UsageError(message, _HINT) from error
 
 
 def _type(found: exp.Expression | None) -> pa.DataType:
     if not isinstance(found, exp.DataType):
-        msg = "a column has no type"
-        raise UsageError(msg, _REMEDY)
+        msg = "missing type in a column definition"
+        raise UsageError(msg, _HINT)
     inner = found.expressions
     match found.this:
         case _Type.STRUCT if inner:
@@ -63,19 +61,19 @@ def _type(found: exp.Expression | None) -> pa.DataType:
             return _decimal(digits[0], digits[1] if len(digits) > 1 else 0)
     if found.this in _TYPES:
         return _TYPES[found.this]
-    message = f"a column has a type that is not read from messages: {found.sql('spark')}"
-    raise UsageError(message, _REMEDY)
+    message = f"unsupported column type: {found.sql('spark')}"
+    raise UsageError(message, _HINT)
 
 
 def _decimal(precision: int, scale: int) -> pa.DataType:
     if not 1 <= precision <= 38 or not 0 <= scale <= precision:
-        message = f"DECIMAL({precision},{scale}) cannot be: a decimal has 1 to 38 digits"
-        raise UsageError(message, _REMEDY)
+        message = f"invalid type DECIMAL({precision},{scale}): precision must be 1 to 38, scale 0 to the precision"
+        raise UsageError(message, _HINT)
     return pa.decimal128(precision, scale)
 
 
 def _column(found: exp.Expression) -> pa.Field:
     if not isinstance(found, exp.ColumnDef) or found.args.get("constraints"):
-        message = f"a column is a name and a type, without constraints: {found.sql('spark')}"
-        raise UsageError(message, "Leave out NOT NULL and the like: every column of a message may be null.")
+        message = f"column definition must be a name and a type, without constraints: {found.sql('spark')}"
+        raise UsageError(message, "Remove constraints such as NOT NULL: every column of a message is nullable.")
     return pa.field(found.name, _type(found.args.get("kind")))

@@ -1,13 +1,13 @@
-"""Messages into rows: one decoder per resolved format and set of writer schemas, for any number of batches.
+"""Decoders: one per resolved format and set of writer schemas, for any number of batches.
 
 ::
 
     binary column ─▶ Messages ─▶ schema ids (framing) ─▶ plan per writer ─▶ kernel ─▶ columns ─▶ logical types ─▶ rows
                                        │                                        │
-                                       └────────────── faults ──────────────────┴─────▶ problems (text, null = fine)
+                                       └────────── error records ───────────────┴───▶ problems (text; null = no error)
 
-All writer schemas of a batch are in one plan; each message begins at the node of its own. Nothing is looked up here: a
-decoder is given what ids mean (`penstock.formats.registry`), so that it can be sent to an executor.
+One plan holds all writer schemas of a batch; each message starts at the root node of its schema. A decoder does no I/O:
+it receives the schemas (`penstock.formats.registry`) as an argument, so that it can be sent to an executor.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.formats.arrow import arrow_array
+from penstock.formats.column_buffers import fill_columns
+from penstock.formats.column_writer import ColumnWriter
 from penstock.formats.columns import Columns
-from penstock.formats.compiling import Ints
-from penstock.formats.entries import filled
+from penstock.formats.decode_errors import ErrorCode, Names, error_messages
 from penstock.formats.format import CsvFormat, JsonFormat, ResolvedFormat
 from penstock.formats.framing import read_ids
+from penstock.formats.jit import Ints
 from penstock.formats.json.plan import KINDS
-from penstock.formats.logical_types import converted
+from penstock.formats.logical_types import convert_rows
 from penstock.formats.memory import address
-from penstock.formats.messages import Messages, of_array
-from penstock.formats.problems import Names, Problem, problem_texts
-from penstock.formats.sink import Sink
-from penstock.formats.writers import Writers, refuse
+from penstock.formats.messages import Messages, messages_of
+from penstock.formats.writer_schemas import WriterSchemas, reject
 
 __all__ = ["Decoded", "Decoder"]
 
 
 class Decoded(NamedTuple):
-    """Rows of the reader schema, and for each message its problem; one of both is null, for a tombstone both."""
+    """Rows of the reader schema, and the problem of each message: one of the two is null; for a tombstone both are."""
 
     rows: pa.StructArray
     problems: pa.StringArray
@@ -46,48 +46,48 @@ class Decoded(NamedTuple):
 class Decoder(abc.ABC):
     """Decodes batches of one format."""
 
-    def __init__(self, resolved: ResolvedFormat, writers: Writers) -> None:
+    def __init__(self, resolved: ResolvedFormat, writers: WriterSchemas) -> None:
         textual = isinstance(resolved.format, JsonFormat | CsvFormat)
         self._resolved = resolved
         self._writers = writers
         self._columns = Columns(resolved.physical_type, numbers_as_text=textual)
-        self._refusals: list[str] = []
+        self._reasons: list[str] = []
 
     def decode(self, array: pa.Array | pa.ChunkedArray) -> Decoded:
         """Decode a binary column."""
-        messages = of_array(array)
+        messages = messages_of(array)
         ids = np.full(len(messages), -1, np.int64)
-        if self._resolved.framed:
-            ids = read_ids(messages.start, messages.end, address(messages.faults))
-            self._refuse_unknown(messages, ids)
+        if self._resolved.is_framed:
+            ids = read_ids(messages.start, messages.end, address(messages.errors))
+            self._reject_unknown(messages, ids)
         rows = self._rows(messages, ids)
-        names = Names(self._names(), self._refusals, KINDS)
+        names = Names(self._names(), self._reasons, KINDS)
         kind = self._resolved.format.kind
-        problems = problem_texts(kind, messages.faults, messages.sizes, ids, names)
-        checked = self._checked(Decoded(rows, problems))
-        return Decoded(*converted(*checked, self._resolved.logical_types))
+        problems = error_messages(kind, messages.errors, messages.sizes, ids, names)
+        checked = self._check_schemas(Decoded(rows, problems))
+        return Decoded(*convert_rows(*checked, self._resolved.logical_types))
 
     @abc.abstractmethod
     def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
-        """Return the rows; problems go into the faults of the messages."""
+        """Return the rows; errors are written to the error records of the messages."""
 
-    def _checked(self, decoded: Decoded) -> Decoded:
-        """Refuse messages that decoding alone takes; called before values are converted to their logical types."""
+    def _check_schemas(self, decoded: Decoded) -> Decoded:
+        """Reject messages that decode but do not match the expected schema; runs before logical types are converted."""
         return decoded
 
-    def _filled(self, messages: Messages, walk: Callable[[int, Sink], int]) -> pa.StructArray:
-        """Let a kernel put all messages; return the rows."""
-        return arrow_array(self._columns, filled(self._columns, len(messages), walk))
+    def _fill(self, messages: Messages, walk: Callable[[int, ColumnWriter], int]) -> pa.StructArray:
+        """Run a kernel over all messages and return the rows."""
+        return arrow_array(self._columns, fill_columns(self._columns, len(messages), walk))
 
     def _names(self) -> Sequence[str]:
-        """Return what faults call their nodes: here, columns."""
+        """Return the field name of each node in an error record: here, the column paths."""
         return [column.path for column in self._columns]
 
-    def _refuse_unknown(self, messages: Messages, ids: Ints) -> None:
+    def _reject_unknown(self, messages: Messages, ids: Ints) -> None:
         for one in np.unique(ids):
             if one >= 0 and self._writers[int(one)] is None:
-                refuse(messages, np.flatnonzero(ids == one), Problem.UNKNOWN_SCHEMA)
+                reject(messages, np.flatnonzero(ids == one), ErrorCode.UNKNOWN_SCHEMA)
 
-    def _refused(self, why: str) -> int:
-        self._refusals.append(why)
-        return len(self._refusals) - 1
+    def _add_reason(self, reason: str) -> int:
+        self._reasons.append(reason)
+        return len(self._reasons) - 1

@@ -1,12 +1,12 @@
-"""Formats: what is known of the messages of a topic, as values that are stored, shown and compared.
+"""Format definitions: values that describe how the messages of a topic are encoded, to be stored and compared.
 
 ::
 
     AvroFormat │ JsonFormat │ ProtobufFormat │ CsvFormat │ TextFormat │ BytesFormat
-        └─▶ resolve (once, when a source is made) ─▶ ResolvedFormat: the same, and the reader schema, fixed
-                                                          └─▶ decode (every batch)
+        └─▶ resolve (once, when a source is created) ─▶ ResolvedFormat: the format with its reader schema, fixed
+                                                             └─▶ decode (every batch)
 
-Key and value of a topic each have a format of their own. Nothing is read or asked for here.
+The key and the value of a topic each have a format. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -38,107 +38,119 @@ __all__ = [
 ]
 
 LogicalType = tuple[tuple[str, ...], str]
-"""The path of a field, by names from the top, and its name of a type: see `penstock.formats.logical_types`."""
+"""The path of a field, as names from the root, and its logical type: see `penstock.formats.logical_types`."""
 
 
 class Extra(enum.StrEnum):
-    """What to do with fields of a JSON message that are not in the schema."""
+    """How to treat fields of a JSON message that are not in the schema."""
 
     IGNORE = "ignore"
-    """They are passed over."""
+    """Skip them."""
     REFUSE = "refuse"
-    """The message is a problem."""
+    """Reject the message."""
 
 
 class Nanoseconds(enum.StrEnum):
-    """What to do with a time that has nanoseconds: columns hold microseconds."""
+    """How to treat a timestamp with nanoseconds: columns have microsecond precision."""
 
     REFUSE = "refuse"
-    """The message is a problem."""
+    """Reject the message."""
     TRUNCATE = "truncate"
-    """They are cut off."""
+    """Truncate to microseconds."""
 
 
-class _Described(BaseModel):
+class _FormatModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-class _Registered(_Described):
-    registry: RegistryAddress | None = Field(default=None, description="the schema registry that messages name ids of")
-    subject: str | None = Field(default=None, description="the subject whose latest schema is the reader's")
+class _RegistryFormat(_FormatModel):
+    registry: RegistryAddress | None = Field(
+        default=None, description="the schema registry that assigned the schema ids"
+    )
+    subject: str | None = Field(default=None, description="the subject whose latest schema is the reader schema")
 
 
-class AvroFormat(_Registered):
-    """Avro. With a registry, messages begin with a schema id; without one, all are of the given schema."""
+class AvroFormat(_RegistryFormat):
+    """Avro. With a registry, messages begin with a schema id; without one, all messages have the given schema."""
 
     kind: Literal["AVRO"] = "AVRO"
-    reader_schema: str | None = Field(default=None, description="the reader's schema, instead of the subject's latest")
+    reader_schema: str | None = Field(default=None, description="the reader schema, instead of the subject's latest")
 
     @model_validator(mode="after")
     def _check(self) -> AvroFormat:
         if self.registry is None and self.reader_schema is None:
-            message = "AVRO needs a schema registry or a schema"
-            raise UsageError(message, "Write USING SCHEMA REGISTRY 'http://…', or give the schema.")
+            message = "format AVRO requires a schema registry or a reader schema"
+            raise UsageError(message, "Add USING SCHEMA REGISTRY 'http://…', or specify the schema.")
         return self
 
 
-class JsonFormat(_Registered):
+class JsonFormat(_RegistryFormat):
     """JSON text. With a registry, messages begin with a schema id."""
 
     kind: Literal["JSON"] = "JSON"
-    columns: str | None = Field(default=None, description="columns as in SQL; else the registry's, or inferred once")
+    columns: str | None = Field(
+        default=None, description="columns in SQL notation; default: from the registry, or inferred once"
+    )
     extra: Extra = Field(default=Extra.IGNORE, description="fields that are not in the schema: ignore or refuse")
 
 
-class ProtobufFormat(_Registered):
-    """Protobuf. With a registry, messages begin with a schema id and the place of the message in its file."""
+class ProtobufFormat(_RegistryFormat):
+    """Protobuf. With a registry, messages begin with a schema id and the index of the message type in its file."""
 
     kind: Literal["PROTOBUF"] = "PROTOBUF"
-    descriptor_set: str | None = Field(default=None, description="what protoc writes, in base64")
-    message: str | None = Field(default=None, description="the full name of the message; else the first of the file")
-    nanoseconds: Nanoseconds = Field(default=Nanoseconds.REFUSE, description="of timestamps: refuse or truncate")
+    descriptor_set: str | None = Field(default=None, description="the descriptor set that protoc writes, in base64")
+    message: str | None = Field(
+        default=None, description="the full name of the message; default: the first in the file"
+    )
+    nanoseconds: Nanoseconds = Field(
+        default=Nanoseconds.REFUSE, description="timestamps with nanoseconds: refuse or truncate"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> ProtobufFormat:
         if self.registry is None and (self.descriptor_set is None or self.message is None):
-            message = "PROTOBUF needs a schema registry, or a descriptor set and the name of the message"
-            raise UsageError(message, "Make one with: protoc --include_imports --descriptor_set_out=FILE …")
+            message = "format PROTOBUF requires a schema registry, or a descriptor set and a message name"
+            raise UsageError(
+                message, "Create a descriptor set with: protoc --include_imports --descriptor_set_out=FILE …"
+            )
         return self
 
 
-class CsvFormat(_Described):
+class CsvFormat(_FormatModel):
     """One line of delimited fields."""
 
     kind: Literal["CSV"] = "CSV"
-    columns: str | int = Field(description="columns as in SQL, or how many there are")
-    delimiter: str = Field(default=",", description="one ASCII character between fields")
-    quote: str = Field(default='"', description="one ASCII character around fields that need it")
+    columns: str | int = Field(description="columns in SQL notation, or the number of columns")
+    delimiter: str = Field(default=",", description="the ASCII character between fields")
+    quote: str = Field(default='"', description="the ASCII character around quoted fields")
 
     @field_validator("columns")
     @classmethod
     def _check_columns(cls, columns: str | int) -> str | int:
         if isinstance(columns, int) and not 0 < columns <= 10_000:
-            message = f"CSV with {columns} columns cannot be"
-            raise UsageError(message, "Give the number of fields of a line, or the columns.")
+            message = f"format CSV requires between 1 and 10000 columns, not {columns}"
+            raise UsageError(message, "Specify the number of fields of a line, or the columns.")
         return columns
 
     @model_validator(mode="after")
     def _check(self) -> CsvFormat:
         for one in (self.delimiter, self.quote):
             if len(one) != 1 or not one.isascii() or one in "\r\n" or self.delimiter == self.quote:
-                message = "delimiter and quote of CSV are two different ASCII characters, and no line ends"
-                raise UsageError(message, "Write for instance delimiter = ';'.")
+                message = (
+                    "delimiter and quote of format CSV must be two different ASCII characters other than line ends"
+                )
+                raise UsageError(message, "Use for example delimiter = ';'.")
         return self
 
 
-class TextFormat(_Described):
+class TextFormat(_FormatModel):
     """UTF-8 text, in the column ``text``."""
 
     kind: Literal["TEXT"] = "TEXT"
 
 
-class BytesFormat(_Described):
-    """Bytes as they are, in the column ``data``."""
+class BytesFormat(_FormatModel):
+    """Raw bytes, in the column ``data``."""
 
     kind: Literal["BYTES"] = "BYTES"
 
@@ -149,33 +161,33 @@ Format = Annotated[
 
 
 class ResolvedFormat(BaseModel):
-    """A format whose reader schema is fixed; it is stored with the source and never changes by itself."""
+    """A format whose reader schema is fixed; it is stored with the source and changes only on request."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     format: Format
     columns: str
-    """The reader schema, without logical types of Connect: a struct type of Spark's, as its JSON."""
+    """The reader schema as the JSON of a Spark struct type, before conversion of Kafka Connect's logical types."""
     reader: str = ""
-    """The same as the format writes it: an Avro schema, Protobuf files, or Connect's schema; empty for the others."""
+    """The reader schema in the format's notation: Avro schema, Protobuf files or Connect schema; else empty."""
     message: str = ""
     """The full name of the Protobuf message."""
     raw: tuple[str, ...] = ()
-    """Columns of JSON that take any value, as its text."""
+    """Columns of JSON that accept any value and hold its JSON text."""
     wrapped: bool = False
-    """Whether a message is one value, in a column of its own, and not a record."""
+    """Whether a message is a single value, stored in one column, instead of a record."""
     logical_types: tuple[LogicalType, ...] = ()
-    """Fields that have a logical type of Kafka Connect or Debezium: decoding converts them."""
+    """Fields with a logical type of Kafka Connect or Debezium, which decoding converts."""
 
     @property
     def physical_type(self) -> pa.StructType:
-        """The reader schema in Arrow; decoding then converts logical types (`penstock.formats.logical_types`)."""
+        """The reader schema in Arrow, before conversion of logical types (`penstock.formats.logical_types`)."""
         from pyspark.sql.pandas.types import to_arrow_type
         from pyspark.sql.types import StructType
 
         return to_arrow_type(StructType.fromJson(json.loads(self.columns)), timezone="UTC")
 
     @property
-    def framed(self) -> bool:
+    def is_framed(self) -> bool:
         """Whether messages begin with a schema id."""
         return getattr(self.format, "registry", None) is not None

@@ -1,28 +1,28 @@
-"""Logical types of Kafka Connect and Debezium: numbers, texts and bytes become the values that they stand for.
+"""Logical types of Kafka Connect and Debezium: convert numbers, texts and bytes to the values that they represent.
 
-Connect writes a timestamp as a number and a decimal as bytes, and names the logical type in the schema (Avro:
-``connect.name``; JSON: ``name``). A resolved format keeps these names by the path of their fields. Decoding gives the
-physical values first; the functions here convert them, whole Arrow arrays at a time::
+Connect encodes a timestamp as a number and a decimal as bytes, and names the logical type in the schema (Avro:
+``connect.name``; JSON: ``name``). A resolved format stores these names by field path. Decoding returns the physical
+values; the functions here convert them, whole Arrow arrays at a time::
 
-    rows as decoded + (path, name) of each logical type ──▶ logical_struct   the type of converted rows
-                                                        ──▶ converted        the rows, and a problem for those that fail
+    decoded rows + (path, name) of each logical type ──▶ logical_struct   the type of the converted rows
+                                                     ──▶ convert_rows     the rows, and a problem for rows that fail
 
-A field gets the type that loses nothing, and the one that the same column of a Postgres source has:
+A field gets a type that loses nothing, the same as the column has in a Postgres source:
 
 | Connect, Debezium | column |
 |---|---|
 | Date | DATE |
 | Debezium's Timestamp, MicroTimestamp: no time zone | TIMESTAMP_NTZ |
-| Connect's Timestamp; ZonedTimestamp: a moment | TIMESTAMP |
+| Connect's Timestamp; ZonedTimestamp: an instant | TIMESTAMP |
 | Time, MicroTime, NanoTime | STRING: ``HH:MM:SS[.ffffff]`` |
 | Decimal of up to 38 digits | DECIMAL |
 | VariableScaleDecimal | STRING: all its digits |
 | bytes in JSON | BINARY |
-| NanoTimestamp | BIGINT as it is: TIMESTAMP has microseconds |
+| NanoTimestamp | BIGINT, unconverted: TIMESTAMP has microseconds |
 
-All others stay as decoded: Json, Uuid and Enum are text, Bits and larger decimals bytes, geometry a struct. Avro's own
-logical types are none of these: the Avro decoder converts them. A value that its column cannot hold (infinity, years
-outside 0001 to 9999, 39 digits) is a problem of its message.
+All other types keep their decoded values: Json, Uuid and Enum are text, Bits and larger decimals bytes, geometry a
+struct. Avro's own logical types are not listed here: the Avro decoder converts them. If a value does not fit its column
+(infinity, years outside 0001 to 9999, 39 digits), its message is rejected.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.formats.base64_arrays import binary_of
+from penstock.formats.base64_arrays import decode_base64
 from penstock.formats.format import LogicalType, ResolvedFormat
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["BASE64", "ITEM", "NAMES", "arrow_type", "converted", "logical_struct", "spark_type"]
+__all__ = ["BASE64", "ITEM", "NAMES", "arrow_type", "convert_rows", "logical_struct", "spark_type"]
 
 ITEM = "[]"
-"""Stands in the path of a field for the items of an array."""
+"""Denotes the items of an array in the path of a field."""
 
 BASE64 = "base64"
-"""Bytes, which JSON has as text."""
+"""Bytes that JSON encodes as base64 text."""
 
 NAMES = frozenset(
     {
@@ -69,7 +69,7 @@ NAMES = frozenset(
         "io.debezium.time.ZonedTimestamp",
     }
 )
-"""Names by which a value is another one. Values of all others (Json, Uuid, Enum, Bits, geometry) stay."""
+"""Logical types whose values are converted. Values of all others (Json, Uuid, Enum, Bits, geometry) are kept."""
 
 _Path = tuple[str, ...]
 _Bools = npt.NDArray[np.bool_]
@@ -78,20 +78,22 @@ _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _DAY = 86_400_000_000
 _FIRST, _LAST = _FIRST_DAY * _DAY, (_LAST_DAY + 1) * _DAY - 1
 _DECIMAL = re.compile(r"^org\.apache\.kafka\.connect\.data\.Decimal\((\d+),(\d+)\)$")
-_MOST_DIGITS = 38
+_MAX_DIGITS = 38
 _SCALES = (-131_072, 16_383)
-"""Postgres has at most so many digits before and after the point of a numeric."""
+"""The range of scales of a Postgres numeric."""
 
-_NO_TIME = "infinity, or outside the years 0001 to 9999: leave the column out (column.exclude.list)"
-_NO_CLOCK = "not a time of day: leave the column out (column.exclude.list)"
-_NO_DECIMAL = "more digits than its DECIMAL has, or no number: let Debezium write text (decimal.handling.mode = string)"
-_NO_DIGITS = "more than 38 digits, or no number: let Debezium write text (decimal.handling.mode = string)"
-_NO_BASE64 = "not base64, as which Connect writes bytes: let Connect's JsonConverter write the topic"
+_BAD_TIME = "infinity, or outside the years 0001 to 9999: exclude the column (column.exclude.list)"
+_BAD_TIME_OF_DAY = "not a time of day: exclude the column (column.exclude.list)"
+_BAD_DECIMAL = (
+    "more digits than its DECIMAL has, or no number: let Debezium write text (decimal.handling.mode = string)"
+)
+_BAD_VARIABLE_DECIMAL = "more than 38 digits, or no number: let Debezium write text (decimal.handling.mode = string)"
+_BAD_BASE64 = "not base64, as which Connect writes bytes: let Connect's JsonConverter write the topic"
 
 
 @dataclass(frozen=True)
 class _Conversion:
-    """How physical values are converted: a value that cannot be becomes null, and its message gets the problem."""
+    """The conversion of physical values: an invalid value becomes null, and its message gets the problem."""
 
     type: pa.DataType
     convert: Callable[[pa.Array], pa.Array]
@@ -110,42 +112,42 @@ _Conversions = Mapping[_Path, _Conversion]
 
 
 def arrow_type(resolved: ResolvedFormat) -> pa.StructType:
-    """Return the type of the rows that decoding gives."""
+    """Return the Arrow type of decoded rows."""
     return logical_struct(resolved.physical_type, resolved.logical_types)
 
 
 def spark_type(resolved: ResolvedFormat) -> StructType:
-    """Return the same for Spark."""
+    """Return the Spark type of decoded rows."""
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StructType
 
-    made = from_arrow_type(arrow_type(resolved))
-    assert isinstance(made, StructType)
-    return made
+    result = from_arrow_type(arrow_type(resolved))
+    assert isinstance(result, StructType)
+    return result
 
 
 def logical_struct(physical: pa.StructType, logical_types: Sequence[LogicalType]) -> pa.StructType:
-    """Return the type of rows after conversion; decoding gives them as `physical`."""
+    """Return the type of rows after conversion from the `physical` type."""
     return _logical(physical, (), _conversions(physical, logical_types))
 
 
-def converted(
+def convert_rows(
     rows: pa.StructArray, problems: pa.StringArray, logical_types: Sequence[LogicalType]
 ) -> tuple[pa.StructArray, pa.StringArray]:
-    """Return decoded rows with their logical types; a row that has a value which cannot be converted is a problem."""
+    """Convert decoded rows to their logical types; a row with a value that cannot be converted gets a problem."""
     conversions = _conversions(rows.type, logical_types)
     if not conversions:
         return rows, problems
-    made, failures = _convert(rows, (), conversions)
+    result, failures = _convert(rows, (), conversions)
     failed = pc.is_null(rows).to_numpy(zero_copy_only=False)
     free = pc.is_null(problems)
-    for failure in reversed(failures):  # the first of a row's failures is the one that remains
+    for failure in reversed(failures):  # the first failure of a row is reported
         problems = pc.if_else(pc.and_(free, failure.rows), failure.text, problems)
         failed = failed | failure.rows
-    return pa.StructArray.from_arrays(made.flatten(), fields=list(made.type), mask=pa.array(failed)), problems
+    return pa.StructArray.from_arrays(result.flatten(), fields=list(result.type), mask=pa.array(failed)), problems
 
 
-# -- which fields, and how -----------------------------------------------------------------------------------------
+# -- conversions by path -------------------------------------------------------------------------------------------
 
 
 def _conversions(physical: pa.StructType, logical_types: Sequence[LogicalType]) -> dict[_Path, _Conversion]:
@@ -159,7 +161,7 @@ def _conversions(physical: pa.StructType, logical_types: Sequence[LogicalType]) 
 
 
 def _type_at(kind: pa.DataType, path: Sequence[str]) -> pa.DataType | None:
-    """Return the type at a path; None where there is none, as inside of maps."""
+    """Return the type at a path; None if there is none, as inside of maps."""
     for name in path:
         if pa.types.is_list(kind) and name == ITEM:
             kind = kind.value_type
@@ -171,7 +173,7 @@ def _type_at(kind: pa.DataType, path: Sequence[str]) -> pa.DataType | None:
 
 
 def _conversion(name: str, kind: pa.DataType) -> _Conversion | None:
-    """Return how values of a logical type, which decoding gives as `kind`, are converted; None: they are not."""
+    """Return the conversion for a logical type decoded as `kind`; None if its values are kept."""
     if pa.types.is_int32(kind) or pa.types.is_int64(kind):
         return _OF_NUMBERS.get(name)
     if pa.types.is_string(kind):
@@ -195,12 +197,12 @@ def _logical(kind: pa.DataType, path: _Path, conversions: _Conversions) -> pa.Da
 
 
 def _convert(array: pa.Array, path: _Path, conversions: _Conversions) -> tuple[pa.Array, list[_Failure]]:
-    """Return an array with all that is at and below `path` converted, and which of its items failed."""
+    """Return an array with all values at and below `path` converted, and the items that failed."""
     if path in conversions:
-        made = conversions[path].convert(array)
-        bad = pc.and_(pc.is_valid(array), pc.is_null(made)).to_numpy(zero_copy_only=False)
+        result = conversions[path].convert(array)
+        bad = pc.and_(pc.is_valid(array), pc.is_null(result)).to_numpy(zero_copy_only=False)
         where = ".".join(path).replace(f".{ITEM}", ITEM)
-        return made, [_Failure(f'field "{where}": {conversions[path].problem}', bad)] if bad.any() else []
+        return result, [_Failure(f'field "{where}": {conversions[path].problem}', bad)] if bad.any() else []
     if not any(place[: len(path)] == path for place in conversions):
         return array, []
     if pa.types.is_list(array.type):
@@ -208,8 +210,8 @@ def _convert(array: pa.Array, path: _Path, conversions: _Conversions) -> tuple[p
     failures: list[_Failure] = []
     children = []
     for field, child in zip(array.type, array.flatten(), strict=True):
-        made, failed = _convert(child, (*path, field.name), conversions)
-        children.append(made)
+        result, failed = _convert(child, (*path, field.name), conversions)
+        children.append(result)
         failures += failed
     fields = list(_logical(array.type, path, conversions))
     return pa.StructArray.from_arrays(children, fields=fields, mask=pc.is_null(array)), failures
@@ -221,8 +223,8 @@ def _convert_items(array: pa.ListArray, path: _Path, conversions: _Conversions) 
     items, failures = _convert(array.flatten(), (*path, ITEM), conversions)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     kind = _logical(array.type, path, conversions)
-    made = pa.ListArray.from_arrays(pa.array(offsets), items, type=kind, mask=pc.is_null(array))
-    return made, [_Failure(one.text, np.isin(np.arange(len(array)), parents[one.rows])) for one in failures]
+    result = pa.ListArray.from_arrays(pa.array(offsets), items, type=kind, mask=pc.is_null(array))
+    return result, [_Failure(one.text, np.isin(np.arange(len(array)), parents[one.rows])) for one in failures]
 
 
 # -- dates and times -----------------------------------------------------------------------------------------------
@@ -241,7 +243,7 @@ def _date(days: pa.Array) -> pa.Array:
 
 
 def _timestamp(kind: pa.TimestampType, microseconds: int) -> Callable[[pa.Array], pa.Array]:
-    """Return the conversion of numbers that count units of so many microseconds."""
+    """Return the conversion of numbers that count units of `microseconds`."""
 
     def convert(numbers: pa.Array) -> pa.Array:
         valid = _between(numbers, -(-_FIRST // microseconds), _LAST // microseconds)
@@ -255,7 +257,7 @@ _MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
 def _zoned(texts: pa.Array) -> pa.Array:
-    """Return moments of ISO 8601 texts with a zone. Arrow's cast raises at a date that does not exist: it sees none."""
+    """Convert ISO 8601 texts with a time zone. Invalid dates are masked before Arrow's cast, which raises on them."""
     shaped = _where(pc.match_substring_regex(texts, _ZONED), texts)
     shaped = pc.replace_substring_regex(shaped, r"(\.\d{6})0+", r"\1")
     moments = _where(pa.array(_is_date(shaped)), shaped).cast(pa.timestamp("us", "UTC"))
@@ -263,7 +265,7 @@ def _zoned(texts: pa.Array) -> pa.Array:
 
 
 def _is_date(texts: pa.Array) -> _Bools:
-    """Return which texts, of the shape above or null, have a date, a time and an offset that exist."""
+    """Return which texts, matching `_ZONED` or null, have a valid date, time and offset."""
 
     def number(start: int, stop: int) -> npt.NDArray[np.int64]:
         part = pc.utf8_slice_codeunits(texts, start, stop).cast(pa.int64())
@@ -280,12 +282,12 @@ def _is_date(texts: pa.Array) -> _Bools:
 
 
 def _time_of_day(kind: pa.DataType, per_second: int) -> Callable[[pa.Array], pa.Array]:
-    """Return the conversion of a time of day, in so many parts of a second, to ``HH:MM:SS[.ffffff]``."""
+    """Return the conversion of a time of day, counted in units of 1/`per_second` s, to ``HH:MM:SS[.ffffff]``."""
     day = 86_400 * per_second
 
     def convert(numbers: pa.Array) -> pa.Array:
         valid = _where(_between(numbers, 0, day), numbers)
-        midnight = pc.equal(valid, day)  # 24:00:00, which Arrow has no time for
+        midnight = pc.equal(valid, day)  # 24:00:00, which Arrow cannot represent
         within = pc.if_else(midnight, pa.scalar(0, valid.type), valid).cast(_integer_of(kind)).cast(kind)
         texts = pc.utf8_rtrim(pc.utf8_rtrim(within.cast(pa.string()), "0"), ".")
         return pc.if_else(midnight, "24:00:00", texts)
@@ -304,28 +306,30 @@ def _decimal(digits: int, scale: int) -> _Conversion:
     kind = pa.decimal128(digits, scale)
 
     def convert(texts: pa.Array) -> pa.Array:
-        numbers = _unscaled(binary_of(texts), digits)
+        numbers = _unscaled(decode_base64(texts), digits)
         return pa.Array.from_buffers(kind, len(numbers), numbers.buffers())
 
-    return _Conversion(kind, convert, _NO_DECIMAL)
+    return _Conversion(kind, convert, _BAD_DECIMAL)
 
 
-def _unscaled(data: pa.BinaryArray, digits: int = _MOST_DIGITS) -> pa.Array:
-    """Return numbers that Java's BigInteger wrote (two's complement, most significant byte first), as DECIMAL(38,0).
+def _unscaled(data: pa.BinaryArray, digits: int = _MAX_DIGITS) -> pa.Array:
+    """Return numbers encoded by Java's BigInteger (two's complement, big-endian) as DECIMAL(38,0).
 
-    Null where bytes are none, or a number of more `digits`. Arrow's decimals are the same bytes in the other order,
-    16 of them, so the bytes of each number are turned and its sign fills the rest.
+    Null where bytes are null or empty, or a number has more than `digits` digits. Arrow decimals are 16 bytes in
+    little-endian order, so the bytes of each number are reversed and the sign fills the rest.
     """
     offsets = np.frombuffer(data.buffers()[1], np.int32)[data.offset : data.offset + len(data) + 1]
     held = np.append(np.frombuffer(data.buffers()[2] or b"", np.uint8), np.uint8(0))
     first, length = offsets[:-1], np.diff(offsets)
     fits = data.is_valid().to_numpy(zero_copy_only=False) & (length >= 1) & (length <= 16)
     sign = np.where(fits & (held[first] >= 128), 255, 0).astype(np.uint8)
-    turned = np.empty((len(data), 16), np.uint8)
+    reversed_bytes = np.empty((len(data), 16), np.uint8)
     for place in range(16):
         from_end = np.maximum(offsets[1:] - 1 - place, 0)
-        turned[:, place] = np.where(length > place, held[from_end], sign)
-    numbers = pa.Array.from_buffers(pa.decimal128(_MOST_DIGITS, 0), len(data), [None, pa.py_buffer(turned.tobytes())])
+        reversed_bytes[:, place] = np.where(length > place, held[from_end], sign)
+    numbers = pa.Array.from_buffers(
+        pa.decimal128(_MAX_DIGITS, 0), len(data), [None, pa.py_buffer(reversed_bytes.tobytes())]
+    )
     most = pa.scalar(Decimal(10**digits - 1), numbers.type)
     least = pa.scalar(Decimal(1 - 10**digits), numbers.type)
     small = pc.and_(pc.less_equal(numbers, most), pc.greater_equal(numbers, least))
@@ -333,9 +337,9 @@ def _unscaled(data: pa.BinaryArray, digits: int = _MOST_DIGITS) -> pa.Array:
 
 
 def _variable(values: pa.StructArray) -> pa.Array:
-    """Return numbers, each with a scale of its own, as text with all their digits, as Postgres prints a numeric."""
+    """Return numbers with individual scales as text with all digits, as Postgres prints a numeric."""
     scales, held = (values.flatten()[values.type.get_field_index(name)] for name in ("scale", "value"))
-    numbers = _unscaled(held if pa.types.is_binary(held.type) else binary_of(held))
+    numbers = _unscaled(held if pa.types.is_binary(held.type) else decode_base64(held))
     valid = _where(_between(scales, *_SCALES), scales)
     return _plain_text(_where(pc.is_valid(valid), numbers), valid)
 
@@ -364,22 +368,24 @@ def _with_point(digits: pa.Array, scale: int) -> pa.Array:
     return pc.binary_join_element_wise(digits, zeros, "")
 
 
-_DATE = _Conversion(pa.date32(), _date, _NO_TIME)
+_DATE = _Conversion(pa.date32(), _date, _BAD_TIME)
 _NTZ, _MOMENT = pa.timestamp("us"), pa.timestamp("us", "UTC")
-_MILLISECONDS = _Conversion(pa.string(), _time_of_day(pa.time32("ms"), 1000), _NO_CLOCK)
-_VARIABLE = _Conversion(pa.string(), _variable, _NO_DIGITS)
+_MILLISECONDS = _Conversion(pa.string(), _time_of_day(pa.time32("ms"), 1000), _BAD_TIME_OF_DAY)
+_VARIABLE = _Conversion(pa.string(), _variable, _BAD_VARIABLE_DECIMAL)
 _OF_NUMBERS = {
     "org.apache.kafka.connect.data.Date": _DATE,
     "io.debezium.time.Date": _DATE,
-    "io.debezium.time.Timestamp": _Conversion(_NTZ, _timestamp(_NTZ, 1000), _NO_TIME),
-    "io.debezium.time.MicroTimestamp": _Conversion(_NTZ, _timestamp(_NTZ, 1), _NO_TIME),
-    "org.apache.kafka.connect.data.Timestamp": _Conversion(_MOMENT, _timestamp(_MOMENT, 1000), _NO_TIME),
+    "io.debezium.time.Timestamp": _Conversion(_NTZ, _timestamp(_NTZ, 1000), _BAD_TIME),
+    "io.debezium.time.MicroTimestamp": _Conversion(_NTZ, _timestamp(_NTZ, 1), _BAD_TIME),
+    "org.apache.kafka.connect.data.Timestamp": _Conversion(_MOMENT, _timestamp(_MOMENT, 1000), _BAD_TIME),
     "org.apache.kafka.connect.data.Time": _MILLISECONDS,
     "io.debezium.time.Time": _MILLISECONDS,
-    "io.debezium.time.MicroTime": _Conversion(pa.string(), _time_of_day(pa.time64("us"), 1_000_000), _NO_CLOCK),
-    "io.debezium.time.NanoTime": _Conversion(pa.string(), _time_of_day(pa.time64("ns"), 1_000_000_000), _NO_CLOCK),
+    "io.debezium.time.MicroTime": _Conversion(pa.string(), _time_of_day(pa.time64("us"), 1_000_000), _BAD_TIME_OF_DAY),
+    "io.debezium.time.NanoTime": _Conversion(
+        pa.string(), _time_of_day(pa.time64("ns"), 1_000_000_000), _BAD_TIME_OF_DAY
+    ),
 }
 _OF_TEXT = {
-    "io.debezium.time.ZonedTimestamp": _Conversion(_MOMENT, _zoned, _NO_TIME),
-    BASE64: _Conversion(pa.binary(), binary_of, _NO_BASE64),
+    "io.debezium.time.ZonedTimestamp": _Conversion(_MOMENT, _zoned, _BAD_TIME),
+    BASE64: _Conversion(pa.binary(), decode_base64, _BAD_BASE64),
 }

@@ -1,11 +1,12 @@
-"""Memory by address: how kernels read messages and plans, and write columns.
+"""Memory access by address: how kernels read messages and plans, and write columns.
 
-Kernels get places in memory as plain numbers. Arrays would do the same at a tenth of the speed: numba counts references
-to an array wherever it is handed on, and a kernel hands on a dozen of them, several times per value. A number costs
-nothing.
+Kernels receive memory locations as plain integers. Arrays would be ten times slower: numba counts references to an
+array whenever it is passed to a function, and a kernel would pass a dozen of them, several times per value. Passing an
+integer costs nothing.
 
-There are no bounds here. Who reads a message has compared the place with its end; who reads a table knows its rows.
-Python makes the addresses (`address`), and holds the arrays until the kernel has returned and spans have been copied.
+There are no bounds checks here. Code that reads a message compares the address with its end first; code that reads a
+table uses valid row numbers. Python determines the addresses (`address`), and keeps the arrays alive until the kernel
+has returned and spans have been copied.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from numba.extending import intrinsic
 __all__ = ["WORD", "address", "byte", "copy", "half", "set_byte", "set_half", "set_word", "word"]
 
 WORD = 8
-"""How many bytes a number has in a table."""
+"""Size of a number in a table, in bytes."""
 _INT64 = ir.IntType(64)
 
 
 def address(array: npt.NDArray[Any]) -> int:
-    """Return where the items of an array begin; they stand one behind the other."""
+    """Return the address of an array's items, which must be contiguous."""
     assert array.flags.c_contiguous
     return int(array.ctypes.data)
 
 
-def _loading(bits: int) -> Callable[[int], int]:
+def _load_function(bits: int) -> Callable[[int], int]:
     def load(typing_context: Any, at: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             pointer = builder.inttoptr(arguments[0], ir.IntType(bits).as_pointer())
@@ -40,12 +41,12 @@ def _loading(bits: int) -> Callable[[int], int]:
 
         return types.int64(types.int64), code
 
-    made: Any = intrinsic(load)
-    function: Callable[[int], int] = made
+    untyped: Any = intrinsic(load)
+    function: Callable[[int], int] = untyped
     return function
 
 
-def _storing(bits: int) -> Callable[[int, int], None]:
+def _store_function(bits: int) -> Callable[[int, int], None]:
     def store(typing_context: Any, at: Any, value: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             place, number = arguments
@@ -55,21 +56,21 @@ def _storing(bits: int) -> Callable[[int, int], None]:
 
         return types.void(types.int64, types.int64), code
 
-    made: Any = intrinsic(store)
-    function: Callable[[int, int], None] = made
+    untyped: Any = intrinsic(store)
+    function: Callable[[int, int], None] = untyped
     return function
 
 
-byte = _loading(8)
+byte = _load_function(8)
 """The byte at an address, 0 to 255."""
-half = _loading(32)
-"""The four bytes at an address, least first, without a sign."""
-word = _loading(64)
-"""The eight bytes at an address, least first, as a signed number."""
-set_byte = _storing(8)
-set_half = _storing(32)
-set_word = _storing(64)
+half = _load_function(32)
+"""The four bytes at an address, little-endian, unsigned."""
+word = _load_function(64)
+"""The eight bytes at an address, little-endian, signed."""
+set_byte = _store_function(8)
+set_half = _store_function(32)
+set_word = _store_function(64)
 
 _memcpy: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.uintp))
 copy: Callable[[int, int, int], int] = _memcpy
-"""Copy to an address, from an address, so many bytes."""
+"""Copy bytes: destination address, source address, size."""

@@ -1,4 +1,4 @@
-"""A column of messages as kernels see it: where each message begins and ends in memory, and what is wrong with it."""
+"""A column of messages as kernels see it: the start and end address of each message, and its error record."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.formats.compiling import Ints
-from penstock.formats.problems import CODE, Faults, Problem, no_faults
+from penstock.formats.decode_errors import CODE, ErrorCode, ErrorRecords, no_errors
+from penstock.formats.jit import Ints
 
-__all__ = ["Messages", "of_array"]
+__all__ = ["Messages", "messages_of"]
 
 
 @dataclass
 class Messages:
-    """Messages of one batch; `start` moves on when what stands before a message has been read."""
+    """The messages of one batch; `start` advances when a header before a message has been read."""
 
     array: pa.Array
-    """The column: while it is held, its bytes stay where they are."""
+    """The column: this reference keeps its bytes in place."""
     first: int
-    """Where the bytes of all messages begin, and how many they are."""
+    """The address of the first message, and the number of bytes of all messages."""
     extent: int
     start: Ints
-    """Where each message begins and ends: addresses."""
+    """The start and end address of each message."""
     end: Ints
     sizes: Ints
-    faults: Faults
+    errors: ErrorRecords
 
     def __len__(self) -> int:
         return len(self.start)
@@ -38,17 +38,17 @@ class Messages:
         return int(self.sizes.max(initial=0))
 
 
-def of_array(array: pa.Array | pa.ChunkedArray) -> Messages:
-    """Take a binary column; a null is a message that is not there."""
+def messages_of(array: pa.Array | pa.ChunkedArray) -> Messages:
+    """Return the messages of a binary column; a null is an absent message."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     width = np.int64 if pa.types.is_large_binary(array.type) else np.int32
     _, offsets, data = array.buffers()
     places = np.frombuffer(offsets, width)[array.offset : array.offset + len(array) + 1].astype(np.int64)
     places = places if len(array) else np.zeros(1, np.int64)
-    faults = no_faults(len(array))
+    errors = no_errors(len(array))
     if array.null_count:
-        faults[:, CODE] = np.where(pc.is_null(array).to_numpy(zero_copy_only=False), int(Problem.ABSENT), 0)
+        errors[:, CODE] = np.where(pc.is_null(array).to_numpy(zero_copy_only=False), int(ErrorCode.ABSENT), 0)
     sizes = np.diff(places)
     places += data.address if data is not None else 0
-    return Messages(array, int(places[0]), int(places[-1] - places[0]), places[:-1].copy(), places[1:], sizes, faults)
+    return Messages(array, int(places[0]), int(places[-1] - places[0]), places[:-1].copy(), places[1:], sizes, errors)

@@ -1,10 +1,9 @@
-"""A schema registry with Confluent's interface: what a schema id means, and the latest schema of a subject.
+"""Client of a schema registry with Confluent's REST API: look up schemas by id, and the latest schema of a subject.
 
-An id never changes its meaning, so what was read once is kept for ever: in memory, and in a folder if one is given.
-That the registry does not know an id is not kept: it may come later. Schemas that refer to others are read with all
-of these.
+The schema of an id never changes, so schemas are cached for ever: in memory, and in a folder if one is given. A missing
+id is not cached, because it may be registered later. A schema is returned together with all schemas that it references.
 
-Passwords are references (`penstock.secret`), read when a request is made and sent to the registry alone.
+Passwords are references (`penstock.secret`), which are read for each request and sent to the registry only.
 """
 
 from __future__ import annotations
@@ -30,37 +29,39 @@ from penstock.secret import check_reference, resolve
 
 __all__ = ["RegisteredSchema", "Registry", "RegistryAddress"]
 
-_SECONDS = 10.0
-_MOST_BYTES = 16 << 20
+_TIMEOUT_SECONDS = 10.0
+_MAX_BYTES = 16 << 20
 _NOT_FOUND = 404
-_REFUSED = {401, 403}
+_FORBIDDEN = {401, 403}
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json, application/json"
 
 
 class RegistryAddress(BaseModel):
-    """Where a registry is and how to log in to it. It may be stored and shown: passwords are references."""
+    """The URL of a registry and how to authenticate. It may be stored and shown: passwords are references."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    url: str = Field(description="the registry's address: http://… or https://…")
-    username: str | None = Field(default=None, description="the user, where the registry asks for one")
-    password: str | None = Field(default=None, description="where the password is: env:NAME or file:PATH")
-    token: str | None = Field(default=None, description="where a bearer token is: env:NAME or file:PATH")
-    ca_location: str | None = Field(default=None, description="a file with the certificates to trust")
-    certificate_location: str | None = Field(default=None, description="a file with the certificate to show")
-    key_location: str | None = Field(default=None, description="a file with that certificate's private key")
-    key_password: str | None = Field(default=None, description="what unlocks that key: env:NAME or file:PATH")
+    url: str = Field(description="URL of the registry: http://… or https://…")
+    username: str | None = Field(default=None, description="user name, if the registry requires one")
+    password: str | None = Field(default=None, description="reference to the password: env:NAME or file:PATH")
+    token: str | None = Field(default=None, description="reference to a bearer token: env:NAME or file:PATH")
+    ca_location: str | None = Field(default=None, description="file with the trusted CA certificates")
+    certificate_location: str | None = Field(default=None, description="file with the client certificate")
+    key_location: str | None = Field(default=None, description="file with the private key of the client certificate")
+    key_password: str | None = Field(
+        default=None, description="reference to the password of the private key: env:NAME or file:PATH"
+    )
 
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            message = "a schema registry's address begins with http:// or https:// and names a host"
-            raise UsageError(message, "Write it like http://registry:8081.")
+            message = "schema registry URL must begin with http:// or https:// and include a host"
+            raise UsageError(message, "Use a URL such as http://registry:8081.")
         if parts.username or parts.password:
-            message = "the address of a schema registry holds a user or password"
-            raise UsageError(message, "Give username, and password = 'env:NAME' or 'file:PATH'.")
+            message = "schema registry URL must not contain a user or password"
+            raise UsageError(message, "Set username, and password = 'env:NAME' or 'file:PATH'.")
         return url.rstrip("/")
 
     @field_validator("password", "token", "key_password")
@@ -70,7 +71,7 @@ class RegistryAddress(BaseModel):
 
 
 class RegisteredSchema(BaseModel):
-    """A schema with all that it refers to."""
+    """A schema with all schemas that it references."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -78,92 +79,94 @@ class RegisteredSchema(BaseModel):
     """AVRO, JSON or PROTOBUF."""
     text: str
     references: tuple[tuple[str, str], ...] = ()
-    """Names and texts of the schemas that it needs, each after those that it needs itself."""
+    """Names and texts of the referenced schemas; each follows the ones that it references itself."""
     id: int | None = None
 
 
-class _Staying(urllib.request.HTTPRedirectHandler):
-    """Follows nobody elsewhere: a password would go along."""
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Does not follow redirects: they would send the password to another host."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Make a redirect the answer, which is then an error."""
+        """Return no request, so that the redirect becomes an HTTP error."""
 
 
 class Registry:
-    """Asks a registry, and remembers. One serves any number of threads."""
+    """A caching client of one registry; safe for use from several threads."""
 
     def __init__(self, address: RegistryAddress, cache: Path | None = None) -> None:
         self._address = address
-        self._known: dict[int, RegisteredSchema] = {}
+        self._schemas: dict[int, RegisteredSchema] = {}
         self._lock = threading.Lock()
         self._folder = None if cache is None else cache / hashlib.sha256(address.url.encode()).hexdigest()[:16]
 
     def schemas(self, ids: Iterable[int]) -> dict[int, RegisteredSchema | None]:
-        """Return what ids mean; None for those that the registry does not know.
+        """Return schemas by id; None for an id that the registry does not have.
 
-        `TransientError` where it does not answer: nothing is known then, and the caller tries again.
+        Raise `TransientError` if the registry does not respond; the caller retries.
         """
         return {one: self.schema(one) for one in ids}
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """Return what one id means."""
+        """Return the schema of one id; None if the registry does not have it."""
         with self._lock:
-            found = self._known.get(schema_id) or self._stored(schema_id)
+            found = self._schemas.get(schema_id) or self._read_cached(schema_id)
         if found is None:
-            answer = self._get(f"/schemas/ids/{schema_id}")
-            if answer is None:
+            response = self._get(f"/schemas/ids/{schema_id}")
+            if response is None:
                 return None
-            found = self._complete(answer, schema_id)
-            self._store(schema_id, found)
+            found = self._with_references(response, schema_id)
+            self._write_cached(schema_id, found)
         with self._lock:
-            self._known[schema_id] = found
+            self._schemas[schema_id] = found
         return found
 
     def latest(self, subject: str) -> RegisteredSchema:
-        """Return the latest schema of a subject; never from memory."""
-        answer = self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
-        if answer is None:
-            message = f"the schema registry at {self._address.url} has no subject {subject!r}"
-            raise DefiniteError(message, "Register a schema under it, name another subject, or give the schema.")
-        return self._complete(answer, answer.get("id"))
+        """Return the latest schema of a subject; never from the cache."""
+        response = self._get(f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/latest")
+        if response is None:
+            message = f"schema registry at {self._address.url} has no subject {subject!r}"
+            raise DefiniteError(
+                message, "Register a schema under this subject, or specify another subject or the schema itself."
+            )
+        return self._with_references(response, response.get("id"))
 
-    def _complete(self, answer: dict[str, Any], schema_id: Any) -> RegisteredSchema:
-        if not isinstance(answer.get("schema"), str):
-            raise self._odd()
+    def _with_references(self, response: dict[str, Any], schema_id: Any) -> RegisteredSchema:
+        if not isinstance(response.get("schema"), str):
+            raise self._invalid_response()
         texts: dict[str, str] = {}
-        self._collect(answer, texts)
-        identity = schema_id if isinstance(schema_id, int) else None
-        kind = answer.get("schemaType") or "AVRO"
-        return RegisteredSchema(kind=kind, text=answer["schema"], references=tuple(texts.items()), id=identity)
+        self._collect(response, texts)
+        known_id = schema_id if isinstance(schema_id, int) else None
+        kind = response.get("schemaType") or "AVRO"
+        return RegisteredSchema(kind=kind, text=response["schema"], references=tuple(texts.items()), id=known_id)
 
-    def _collect(self, answer: dict[str, Any], texts: dict[str, str]) -> None:
-        """Gather what a schema refers to, deepest first."""
-        for reference in answer.get("references") or ():
+    def _collect(self, response: dict[str, Any], texts: dict[str, str]) -> None:
+        """Collect the schemas that a schema references, depth first."""
+        for reference in response.get("references") or ():
             name = reference.get("name", "")
             if name in texts:
                 continue
             subject = urllib.parse.quote(str(reference.get("subject")), safe="")
             found = self._get(f"/subjects/{subject}/versions/{int(reference.get('version', 0))}")
             if found is None or not isinstance(found.get("schema"), str):
-                message = f"the schema registry at {self._address.url} lacks {name!r}, which another schema refers to"
+                message = f"schema registry at {self._address.url} lacks the referenced schema {name!r}"
                 raise DefiniteError(message, "Register the referenced schema again.")
             self._collect(found, texts)
             texts[name] = found["schema"]
 
-    # -- the folder ----------------------------------------------------------------------------------------------------
+    # -- disk cache ----------------------------------------------------------------------------------------------------
 
-    def _stored(self, schema_id: int) -> RegisteredSchema | None:
+    def _read_cached(self, schema_id: int) -> RegisteredSchema | None:
         if self._folder is None:
             return None
         try:
             return RegisteredSchema.model_validate_json((self._folder / f"{schema_id}.json").read_bytes())
-        except (OSError, ValueError):  # not there, or half-written by a crash: the registry has it
+        except (OSError, ValueError):  # missing, or half-written by a crash: ask the registry
             return None
 
-    def _store(self, schema_id: int, found: RegisteredSchema) -> None:
+    def _write_cached(self, schema_id: int, found: RegisteredSchema) -> None:
         if self._folder is None:
             return
-        with contextlib.suppress(OSError):  # it only saves a request
+        with contextlib.suppress(OSError):  # the cache only saves requests
             self._folder.mkdir(parents=True, exist_ok=True)
             scratch = self._folder / f".{schema_id}.{os.getpid()}.{threading.get_ident()}"
             scratch.write_text(found.model_dump_json(), encoding="utf-8")
@@ -172,37 +175,37 @@ class Registry:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def _get(self, path: str) -> dict[str, Any] | None:
-        """Return the answer; None where the registry says that there is none."""
+        """Return the response; None if the registry reports "not found"."""
         request = urllib.request.Request(f"{self._address.url}{path}", headers=self._headers())  # noqa: S310 - checked
         try:
-            opener = urllib.request.build_opener(_Staying, urllib.request.HTTPSHandler(context=self._trust()))
-            with opener.open(request, timeout=_SECONDS) as answer:
-                found = json.loads(answer.read(_MOST_BYTES))
+            opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=self._tls_context()))
+            with opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
+                found = json.loads(response.read(_MAX_BYTES))
         except urllib.error.HTTPError as error:
-            with error:  # it holds the connection
-                self._check_refusal(error)
+            with error:  # closes the connection
+                self._check_http_error(error)
             return None
         except (OSError, ValueError) as error:
-            why = getattr(error, "reason", None) or error
-            raise self._unreachable(type(why).__name__ if not isinstance(why, str) else why) from None
+            reason = getattr(error, "reason", None) or error
+            raise self._unreachable(type(reason).__name__ if not isinstance(reason, str) else reason) from None
         if not isinstance(found, dict):
-            raise self._odd()
+            raise self._invalid_response()
         return found
 
-    def _check_refusal(self, error: urllib.error.HTTPError) -> None:
-        """Return if the registry says that there is no such thing, and raise what it means otherwise."""
-        if error.code == _NOT_FOUND and self._says_absent(error):
+    def _check_http_error(self, error: urllib.error.HTTPError) -> None:
+        """Return if the registry reports "not found"; otherwise raise the matching error."""
+        if error.code == _NOT_FOUND and self._is_not_found(error):
             return
-        if error.code in _REFUSED:
-            message = f"the schema registry at {self._address.url} refuses access (HTTP {error.code})"
-            raise DefiniteError(message, "Give a username and a password, or a token, that may read schemas.")
+        if error.code in _FORBIDDEN:
+            message = f"access to the schema registry at {self._address.url} denied (HTTP {error.code})"
+            raise DefiniteError(message, "Set a username and a password, or a token, with permission to read schemas.")
         msg = f"HTTP {error.code}"
         raise self._unreachable(msg)
 
-    def _says_absent(self, error: urllib.error.HTTPError) -> bool:
-        """Tell the registry's own "not found" from that of a proxy or a wrong address."""
+    def _is_not_found(self, error: urllib.error.HTTPError) -> bool:
+        """Return whether this is the registry's own "not found", and not that of a proxy or a wrong URL."""
         try:
-            return isinstance(json.loads(error.read(_MOST_BYTES)).get("error_code"), int)
+            return isinstance(json.loads(error.read(_MAX_BYTES)).get("error_code"), int)
         except (OSError, ValueError, AttributeError):
             return False
 
@@ -216,18 +219,18 @@ class Registry:
             headers["Authorization"] = f"Basic {both}"
         return headers
 
-    def _trust(self) -> ssl.SSLContext | None:
+    def _tls_context(self) -> ssl.SSLContext | None:
         if not self._address.url.startswith("https:"):
             return None
         try:
-            return self._tls()
-        except OSError as error:  # a file that is not there, not PEM, or locked by another password
+            return self._load_certificates()
+        except OSError as error:  # a file is missing, not PEM, or encrypted with another password
             files = (self._address.ca_location, self._address.certificate_location, self._address.key_location)
             named = ", ".join(file for file in files if file is not None)
-            message = f"certificates for the schema registry cannot be used: {error.strerror or type(error).__name__}"
-            raise DefiniteError(message, f"Check {named}, and what the key's password refers to.") from None
+            message = f"could not load certificates for the schema registry: {error.strerror or type(error).__name__}"
+            raise DefiniteError(message, f"Check {named}, and the password that key_password refers to.") from None
 
-    def _tls(self) -> ssl.SSLContext:
+    def _load_certificates(self) -> ssl.SSLContext:
         address = self._address
         context = ssl.create_default_context(cafile=address.ca_location)
         if address.certificate_location is not None:
@@ -235,11 +238,11 @@ class Registry:
             context.load_cert_chain(address.certificate_location, address.key_location, password or "")
         return context
 
-    def _unreachable(self, why: str) -> TransientError:
+    def _unreachable(self, reason: str) -> TransientError:
         return TransientError(
-            f"the schema registry at {self._address.url} does not answer: {why}",
-            "Nothing is lost: messages wait until it does. Check that it runs and that the address is right.",
+            f"schema registry at {self._address.url} does not respond: {reason}",
+            "No message is lost: decoding resumes when the registry responds. Check that it runs, and check its URL.",
         )
 
-    def _odd(self) -> TransientError:
-        return self._unreachable("its answer is not that of a schema registry")
+    def _invalid_response(self) -> TransientError:
+        return self._unreachable("the response is not that of a schema registry")

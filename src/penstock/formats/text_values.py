@@ -1,39 +1,39 @@
-"""Numbers, dates and times written as text, read exactly or not at all.
+"""Parse numbers, dates and times from text, exactly or not at all.
 
-Every function takes the bytes of one value and says with a `Problem` what is wrong with it, `FINE` if nothing.
-Nothing is rounded, cut off or wrapped around: a number that its column cannot hold is a problem. Floating-point
-columns are the one exception that lies in their nature; they take what they can tell apart from its neighbours, that
-is 17 digits, and whole numbers only if they hold them exactly.
+Every function takes the bytes of one value and returns an `ErrorCode`, which is `OK` for a valid value. Nothing is
+rounded, truncated or wrapped around: a number that its column cannot represent is an error. Floating-point columns are
+the one exception, by nature: they accept up to 17 significant digits, which is what distinguishes neighbouring values,
+and integers only if the value is exact.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from penstock.formats.compiling import NIL, constant, inner
+from penstock.formats.binary_values import within_precision
+from penstock.formats.decode_errors import ErrorCode
+from penstock.formats.jit import NIL, constant, inner
 from penstock.formats.memory import byte
-from penstock.formats.problems import Problem
-from penstock.formats.wire import within_precision
 
 __all__ = ["date_days", "decimal_value", "float_problem", "integer_value", "is_number", "timestamp_micros"]
 
-_FINE = constant(Problem.FINE)
-_NUMBER_RANGE = constant(Problem.NUMBER_RANGE)
-_NOT_WHOLE = constant(Problem.NOT_WHOLE)
-_NUMBER_TEXT = constant(Problem.NUMBER_TEXT)
-_SCALE = constant(Problem.SCALE)
-_DECIMAL = constant(Problem.DECIMAL)
-_TIME_TEXT = constant(Problem.TIME_TEXT)
-_NANOSECONDS = constant(Problem.NANOSECONDS)
-_INEXACT = constant(Problem.INEXACT)
-_DIGITS = constant(Problem.DIGITS)
+_OK = constant(ErrorCode.OK)
+_NUMBER_RANGE = constant(ErrorCode.NUMBER_RANGE)
+_NOT_WHOLE = constant(ErrorCode.NOT_WHOLE)
+_NUMBER_TEXT = constant(ErrorCode.NUMBER_TEXT)
+_SCALE = constant(ErrorCode.SCALE)
+_DECIMAL = constant(ErrorCode.DECIMAL)
+_TIME_TEXT = constant(ErrorCode.TIME_TEXT)
+_NANOSECONDS = constant(ErrorCode.NANOSECONDS)
+_INEXACT = constant(ErrorCode.INEXACT)
+_DIGITS = constant(ErrorCode.DIGITS)
 
 _ZERO, _NINE, _MINUS, _PLUS, _POINT = 48, 57, 45, 43, 46
-_MOST_TENTH = (2**63 - 1) // 10
+_MAX_TENTH = (2**63 - 1) // 10
 _M32 = np.uint64(0xFFFFFFFF)
 _U32 = np.uint64(32)
 _U10 = np.uint64(10)
-_MOST_EXPONENT = 100_000
+_MAX_EXPONENT = 100_000
 _LARGEST = constant(64)
 _SMALL_POWERS = np.array([10**exponent for exponent in range(19)], np.int64)
 
@@ -45,7 +45,7 @@ def _digit(byte: int) -> bool:
 
 @inner
 def is_number(at: int, end: int) -> int:
-    """Return where a number in JSON's grammar ends that begins at `at`; -1 if none does."""
+    """Return the end of the number in JSON's grammar that begins at `at`; -1 if there is none."""
     if at < end and byte(at) == _MINUS:
         at += 1
     if at >= end or not _digit(byte(at)):
@@ -74,7 +74,7 @@ def is_number(at: int, end: int) -> int:
 
 @inner
 def integer_value(at: int, end: int, bits: int) -> tuple[int, int]:
-    """Read a whole number that fits so many bits; the text is known to be a number."""
+    """Parse an integer that fits in `bits`; the text is known to be a number."""
     negative = byte(at) == _MINUS
     if negative:
         at += 1
@@ -83,21 +83,21 @@ def integer_value(at: int, end: int, bits: int) -> tuple[int, int]:
         if not _digit(byte(index)):
             return 0, _NOT_WHOLE
         digit = byte(index) - _ZERO
-        if result > _MOST_TENTH or (result == _MOST_TENTH and digit > (8 if negative else 7)):
+        if result > _MAX_TENTH or (result == _MAX_TENTH and digit > (8 if negative else 7)):
             return 0, _NUMBER_RANGE
-        # The smallest number has no positive counterpart: it is reached by wrapping around, once.
+        # The smallest integer has no positive counterpart: it results from wrapping around once.
         result = result * 10 + digit
     if negative:
         result = -result
     limit = np.int64(1) << (bits - 1)
     if bits < 64 and (result >= limit or result < -limit):
         return 0, _NUMBER_RANGE
-    return result, _FINE
+    return result, _OK
 
 
 @inner
-def _shape(at: int, end: int) -> tuple[int, int, int, int]:
-    """Return where the digits of a number begin and end, where its point is, and its exponent."""
+def _parts(at: int, end: int) -> tuple[int, int, int, int]:
+    """Return the start and end of the digits of a number, the address of its decimal point, and its exponent."""
     if byte(at) == _MINUS:
         at += 1
     point, exponent, stop = -1, np.int64(0), end
@@ -109,7 +109,7 @@ def _shape(at: int, end: int) -> tuple[int, int, int, int]:
             sign = -1 if byte(index + 1) == _MINUS else 1
             for place in range(index + 1, end):
                 if _digit(byte(place)):
-                    exponent = min(exponent * 10 + byte(place) - _ZERO, _MOST_EXPONENT)
+                    exponent = min(exponent * 10 + byte(place) - _ZERO, _MAX_EXPONENT)
             exponent *= sign
             break
     return at, stop, point, exponent
@@ -117,16 +117,16 @@ def _shape(at: int, end: int) -> tuple[int, int, int, int]:
 
 @inner
 def decimal_value(at: int, end: int, precision: int, scale: int) -> tuple[int, np.uint64, int]:
-    """Read a number as its unscaled value, in 128 bits; the text is known to be a number."""
+    """Parse a number as its unscaled 128-bit value; the text is known to be a number."""
     negative = byte(at) == _MINUS
-    begin, stop, point, exponent = _shape(at, end)
+    begin, stop, point, exponent = _parts(at, end)
     shift = scale + exponent - (stop - point - 1 if point >= 0 else 0)
     count = stop - begin - (1 if point >= 0 else 0)
     kept = count + shift if shift < 0 else count
     if count + max(shift, 0) < len(_SMALL_POWERS):
-        number, problem = _small_decimal(begin, stop, kept, shift, precision)
+        number, code = _small_decimal(begin, stop, kept, shift, precision)
         number = -number if negative else number
-        return number >> 63, np.uint64(number), problem
+        return number >> 63, np.uint64(number), code
     high, low, seen, any_digit = np.uint64(0), np.uint64(0), 0, False
     for index in range(begin, stop):
         if byte(index) == _POINT:
@@ -138,7 +138,7 @@ def decimal_value(at: int, end: int, precision: int, scale: int) -> tuple[int, n
         else:
             any_digit = any_digit or digit != np.uint64(0)
             if any_digit:
-                # Asked before: ten times what 38 digits hold is more than 128 bits do.
+                # Check before multiplying: ten times a 38-digit number overflows 128 bits.
                 if not within_precision(np.int64(high), np.int64(low), precision - 1):
                     return 0, low, _DECIMAL
                 high, low = _ten_times(high, low, digit)
@@ -151,12 +151,12 @@ def decimal_value(at: int, end: int, precision: int, scale: int) -> tuple[int, n
     if negative:
         low = ~low + np.uint64(1)
         high = ~high + np.uint64(low == np.uint64(0))
-    return np.int64(high), low, _FINE
+    return np.int64(high), low, _OK
 
 
 @inner
 def _small_decimal(begin: int, stop: int, kept: int, shift: int, precision: int) -> tuple[int, int]:
-    """Read a number of which 64 bits hold all digits, as most are."""
+    """Parse a number whose digits all fit in 64 bits, as most do."""
     number, seen, dropped = NIL, 0, False
     for index in range(begin, stop):
         if byte(index) == _POINT:
@@ -170,7 +170,7 @@ def _small_decimal(begin: int, stop: int, kept: int, shift: int, precision: int)
         number *= 10
     if precision < len(_SMALL_POWERS) and number >= _SMALL_POWERS[precision]:
         return NIL, _DECIMAL
-    return number, _SCALE if dropped else _FINE
+    return number, _SCALE if dropped else _OK
 
 
 @inner
@@ -182,8 +182,8 @@ def _ten_times(high: np.uint64, low: np.uint64, digit: np.uint64) -> tuple[np.ui
 
 @inner
 def float_problem(at: int, end: int, bits: int) -> int:
-    """Say what keeps a number from a floating-point column; the text is known to be a number."""
-    begin, stop, point, exponent = _shape(at, end)
+    """Return the error that keeps a number out of a floating-point column; the text is known to be a number."""
+    begin, stop, point, exponent = _parts(at, end)
     significant, zeros, before = 0, 0, 0
     for index in range(begin, stop):
         if byte(index) == _POINT:
@@ -196,7 +196,7 @@ def float_problem(at: int, end: int, bits: int) -> int:
         elif not significant:
             before -= 1
     if significant == 0:
-        return _FINE
+        return _OK
     if significant - zeros > 17:
         return _DIGITS
     size = before - 1 + exponent
@@ -206,12 +206,12 @@ def float_problem(at: int, end: int, bits: int) -> int:
         whole, _ = integer_value(at, end, _LARGEST)
         if (np.int64(np.float64(whole)) if bits == 64 else np.int64(np.float32(whole))) != whole:
             return _INEXACT
-    return _FINE
+    return _OK
 
 
 @inner
 def _in_range(size: int, leading: float, bits: int) -> bool:
-    """Say whether a number of this size (its exponent) and these first digits (1 to 10) is one of so many bits."""
+    """Return whether a number with this exponent and these leading digits (1 to 10) is in the range of the type."""
     if bits == 64:
         largest = size < 308 or (size == 308 and leading < 1.797693134862315)
         return largest and (size > -324 or (size == -324 and leading >= 2.5))
@@ -220,7 +220,7 @@ def _in_range(size: int, leading: float, bits: int) -> bool:
 
 @inner
 def _leading(begin: int, stop: int) -> float:
-    """Return the first digits of a number that is not 0, as a number from 1 to 10."""
+    """Return the leading digits of a nonzero number, as a value from 1 to 10."""
     result, count = 0.0, 0
     for index in range(begin, stop):
         if byte(index) != _POINT and (count or byte(index) != _ZERO) and count < 17:
@@ -238,7 +238,7 @@ def _two(at: int, end: int) -> int:
 
 @inner
 def date_days(at: int, end: int) -> tuple[int, int]:
-    """Read YYYY-MM-DD as days since 1970."""
+    """Parse YYYY-MM-DD as days since 1970."""
     if end - at != 10 or byte(at + 4) != _MINUS or byte(at + 7) != _MINUS:
         return 0, _TIME_TEXT
     century, rest = _two(at, end), _two(at + 2, end)
@@ -250,21 +250,21 @@ def date_days(at: int, end: int) -> tuple[int, int]:
     long = 28 + leap if month == 2 else 30 if month in (4, 6, 9, 11) else 31
     if day > long or year == 0:
         return 0, _TIME_TEXT
-    # Days from the civil calendar, counted from March so that the leap day comes last.
+    # Days of the civil calendar, counted from March so that the leap day comes last.
     shifted = year - 1 if month <= 2 else year
     era, of_era = shifted // 400, shifted % 400
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-    return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468, _FINE
+    return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468, _OK
 
 
 @inner
 def timestamp_micros(at: int, end: int, zoned: bool) -> tuple[int, int]:
-    """Read YYYY-MM-DDTHH:MM:SS with up to six digits of a fraction, and a zone if and only if `zoned`."""
+    """Parse YYYY-MM-DDTHH:MM:SS with up to six fractional digits, and a time zone if and only if `zoned`."""
     if end - at < 19 or (byte(at + 10) != 84 and byte(at + 10) != 32):
         return 0, _TIME_TEXT
-    days, problem = date_days(at, at + 10)
-    if problem != _FINE:
-        return 0, problem
+    days, code = date_days(at, at + 10)
+    if code != _OK:
+        return 0, code
     hour, minute, second = _two(at + 11, end), _two(at + 14, end), _two(at + 17, end)
     if byte(at + 13) != 58 or byte(at + 16) != 58 or min(hour, minute, second) < 0:
         return 0, _TIME_TEXT
@@ -286,7 +286,7 @@ def timestamp_micros(at: int, end: int, zoned: bool) -> tuple[int, int]:
     if at != end or (offset == _NO_ZONE) == zoned:
         return 0, _TIME_TEXT
     seconds = days * 86400 + hour * 3600 + minute * 60 + second - (offset if zoned else 0)
-    return seconds * 1_000_000 + fraction, _FINE
+    return seconds * 1_000_000 + fraction, _OK
 
 
 _NO_ZONE = 1_000_000
@@ -294,7 +294,7 @@ _NO_ZONE = 1_000_000
 
 @inner
 def _zone(at: int, end: int) -> tuple[int, int]:
-    """Read Z, +HH, +HHMM or +HH:MM as seconds."""
+    """Parse Z, +HH, +HHMM or +HH:MM as seconds."""
     if at >= end:
         return _NO_ZONE, at
     if byte(at) == 90:

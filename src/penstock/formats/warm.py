@@ -1,7 +1,8 @@
 """Compile the kernels of all formats ahead of time: ``python -m penstock.formats.warm``.
 
-They are cached on disk beside their modules, so this is done once per installation; without it the first batch of each
-format does it. Each format decodes a message, so that exactly what is used later is compiled.
+Compiled kernels are cached on disk (`penstock.kernel_cache`), so this runs once per installation and user; otherwise
+the first batch of each format compiles them. Each format decodes one message, so that exactly the code used later is
+compiled.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import base64
 
 import pyarrow as pa
 
-from penstock.formats.decoding import decode_batch
+from penstock.formats.batch import decode_batch
 from penstock.formats.format import AvroFormat, BytesFormat, CsvFormat, Format, JsonFormat, ProtobufFormat
 from penstock.formats.framing import read_ids, read_indexes
 from penstock.formats.memory import address
-from penstock.formats.messages import of_array
-from penstock.formats.resolving import resolve
+from penstock.formats.messages import messages_of
+from penstock.formats.resolution import resolve
 
 __all__ = ["warm"]
 
@@ -29,13 +30,13 @@ _FORMATS: tuple[tuple[Format, bytes], ...] = (
 
 
 def warm() -> None:
-    """Compile, or load from the cache, every kernel."""
+    """Compile every kernel, or load it from the cache."""
     protobuf = ProtobufFormat(descriptor_set=_descriptor(), message="p.m")
-    for described, message in (*_FORMATS, (protobuf, b"\x12\2\x08\1")):
-        decode_batch(pa.array([message], pa.binary()), resolve(described))
+    for spec, message in (*_FORMATS, (protobuf, b"\x12\2\x08\1")):
+        decode_batch(pa.array([message], pa.binary()), resolve(spec))
     for read in (read_ids, read_indexes):
-        framed = of_array(pa.array([b"\0\0\0\0\1"], pa.binary()))
-        read(framed.start, framed.end, address(framed.faults))
+        framed = messages_of(pa.array([b"\0\0\0\0\1"], pa.binary()))
+        read(framed.start, framed.end, address(framed.errors))
 
 
 def _descriptor() -> str:

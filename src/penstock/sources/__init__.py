@@ -1,1 +1,1 @@
-"""."""
+"""Source kinds, the interfaces that they implement, and their options in SQL."""

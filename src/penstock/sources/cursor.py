@@ -1,4 +1,4 @@
-"""What the syntax of options reads from: tokens of a statement. `penstock.sql` has the one that there is."""
+"""The interface through which option syntax reads the tokens of a statement; `penstock.sql.cursor` implements it."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ __all__ = ["Cursor"]
 
 
 class Cursor(Protocol):
-    """The tokens of a statement, from left to right. What does not fit is an error at its place."""
+    """The tokens of a statement, from left to right. An unexpected token is an error at its offset."""
 
     def place(self) -> int:
-        """Return where the next token stands, for `wrong`."""
+        """Return the offset of the next token, for `error`."""
 
-    def takes(self, *phrase: str) -> bool:
-        """Take these words, or this symbol, if they come next; say whether they did."""
+    def accept(self, *phrase: str) -> bool:
+        """Consume these words, or this symbol, if they come next; return whether they did."""
 
-    def expects(self, *phrase: str) -> None:
-        """Take these words, or this symbol; anything else is an error."""
+    def expect(self, *phrase: str) -> None:
+        """Consume these words, or this symbol; raise an error for anything else."""
 
     def words(self) -> tuple[str, ...]:
-        """Return the bare words that come next, in upper case, without taking them."""
+        """Return the bare words that come next, in upper case, without consuming them."""
 
     def is_text(self) -> bool:
-        """Say whether a text in single quotes comes next."""
+        """Return whether a string in single quotes comes next."""
 
     def text(self) -> str:
-        """Take a text in single quotes."""
+        """Consume a string in single quotes."""
 
     def number(self) -> str:
-        """Take a number, as it is written."""
+        """Consume a number and return its text."""
 
     def name(self, of: str) -> str:
-        """Take one name, bare or in quotes, of a thing of this kind."""
+        """Consume one name, bare or quoted; `of` names the kind of object for error messages."""
 
     def part(self) -> str:
-        """Take the part of a name that stands behind a dot: any word, or one in quotes."""
+        """Consume the part of a name after a dot: any word, or a quoted name."""
 
-    def offers(self, *phrases: str) -> None:
-        """Note what could stand here, for completion and for the error if none of it does."""
+    def offer(self, *phrases: str) -> None:
+        """Record phrases that could come next, for completion."""
 
     def usage(self, usage: str) -> str:
-        """Set how what is being read is written, the hint for what does not fit; return what was set before."""
+        """Set the syntax summary that hints show; return the previous one."""
 
     def tried(self) -> list[str]:
-        """Return the phrases that `takes` was asked for at the next token's place."""
+        """Return the phrases that `accept` tried at the next token."""
 
     def expected(self, what: str) -> UsageError:
-        """Return the error for something else at the next token's place."""
+        """Return the error for an unexpected next token."""
 
-    def wrong(self, message: str, hint: str, place: int | None = None) -> UsageError:
-        """Return the error at a place, the next token's unless another one is given."""
+    def error(self, message: str, hint: str, place: int | None = None) -> UsageError:
+        """Return an error at an offset, by default that of the next token."""

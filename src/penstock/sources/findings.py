@@ -1,4 +1,4 @@
-"""Findings: what preflight and the contracts of publication and slot have to say, in one shape."""
+"""Findings of preflight checks and of the checks of publication and slot."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ __all__ = ["Finding", "Level", "error", "errors_among", "info", "warning"]
 
 
 class Level(enum.StrEnum):
-    """How much a finding matters."""
+    """The severity of a finding."""
 
     ERROR = "error"
-    """Capture cannot start, or not for this table."""
+    """Capture of the source, or of this table, cannot start."""
     WARNING = "warning"
-    """Capture works, but somebody should know."""
+    """Capture works, but an operator should know."""
     INFO = "info"
-    """Worth knowing; nothing needs to be done."""
+    """No action is needed."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found, and what mends it; `sql` are the statements that do, where they can be named."""
+    """One finding and its hint; `sql` has the statements that fix it, if there are any."""
 
     level: Level
     object: str
@@ -32,26 +32,26 @@ class Finding:
 
 
 def error(about: str, why: str, hint: str = "", sql: Iterable[str] = ()) -> Finding:
-    """Something that keeps capture from starting."""
+    """Return a finding that prevents capture from starting."""
     return _finding(Level.ERROR, about, why, hint, tuple(sql))
 
 
 def warning(about: str, why: str, hint: str = "", sql: Iterable[str] = ()) -> Finding:
-    """Something that will hurt one day."""
+    """Return a finding that may cause a failure later."""
     return _finding(Level.WARNING, about, why, hint, tuple(sql))
 
 
 def info(about: str, why: str, hint: str = "") -> Finding:
-    """Something worth knowing."""
+    """Return a finding for information."""
     return _finding(Level.INFO, about, why, hint, ())
 
 
 def errors_among(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the errors."""
+    """Return the findings of level error."""
     return [finding for finding in findings if finding.level is Level.ERROR]
 
 
 def _finding(level: Level, about: str, why: str, hint: str, sql: tuple[str, ...]) -> Finding:
-    """Statements are part of the hint; a hint may say more than they do."""
+    """Put the statements into the hint, before its text."""
     run = f"Run: {' '.join(sql)}" if sql else ""
     return Finding(level, about, why, " ".join(part for part in (run, hint) if part), sql)

@@ -1,21 +1,21 @@
-"""The family of types that makes a source: describe, then execute.
+"""The types that a kind of source implements: describe, then execute.
 
 ::
 
-    Source          a value: what the user asked for, of its kind's two option types
-      ├─ check()   could it work, and what is in the way
-      └─ create_instances(workers) ─▶ InstanceConfig   serialisable; in the catalog before anything is made outside
-            ├─ prepare()  makes what it needs outside (slot, publication)
-            ├─ cleanup()  removes it again, also after a crash half-way
-            ├─ produced() the tables that it makes
+    Source          a value: the user's options, of the two option types of its kind
+      ├─ check()   reports whether it can be captured, and what prevents it
+      └─ create_instances(workers) ─▶ InstanceConfig   serializable; stored in the catalog before `prepare`
+            ├─ prepare()  creates the external objects that it needs (slot, publication)
+            ├─ cleanup()  removes them, also after a crash in the middle of `prepare`
+            ├─ produced() the tables that it produces
             └─ InstanceFactory.instantiate ─▶ Instance  runs in the capture process and writes the change log
 
-A kind of source is these types together (`Kind`), in a module of its own: ours beside `postgres`, those of others in
-packages that say so (see `penstock.sources.kinds`). All the rest of the system knows nothing but what is here.
+A kind of source is a set of these types (`Kind`). Built-in kinds are folders next to this module; other packages
+register theirs by an entry point (see `penstock.sources.kinds`). The rest of Penstock depends on these interfaces only.
 
-These types raise Penstock's own errors: `DefiniteError` for what stays until an operator acts, `TransientError` for
-what may pass, `AlreadyExistsError` for an object that exists and is not ours, `NotOwnedError` for an object that was to
-be removed and may not be ours.
+Implementations raise Penstock's errors: `DefiniteError` for a permanent error, `TransientError` for one that is
+retried, `AlreadyExistsError` for an external object that exists and was not created by this source, `NotOwnedError` for
+an external object that is to be removed and may belong to another owner.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from penstock.changelog.interface import ChangeLog
-from penstock.changelog.place import check_log_url
+from penstock.changelog.log_url import check_log_url
 from penstock.errors import DefiniteError, PenstockError, UsageError
 from penstock.fields import with_fields
 from penstock.model import TableName, TableSchema
@@ -59,54 +59,54 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 
 def is_name(name: str) -> bool:
-    """Say whether a source can be called so."""
+    """Return whether this is a valid source name."""
     return _NAME.fullmatch(name) is not None
 
 
 def check_name(name: str) -> str:
-    """Return the name of a source; refuse what cannot be one."""
+    """Return the name of a source; raise `UsageError` if it is invalid."""
     if not is_name(name):
-        message = f"{name!r} cannot name a source"
+        message = f"invalid source name {name!r}"
         raise UsageError(
-            message, "Use a lower-case letter, then lower-case letters, digits and underscores, 41 at most."
+            message, "Use a lower-case letter, then lower-case letters, digits and underscores, at most 41 characters."
         )
     return name
 
 
 class ProducedTable(BaseModel, ABC):
-    """A table that an instance produces. Kinds may know more of theirs, in a class of their own."""
+    """A table that an instance produces. A kind may add fields in a subclass."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: TableName
     generation: int = 0
-    """How often it was captured anew: its history in the log begins with the last time."""
+    """The number of times that it was resnapshotted: its history in the log begins with the last one."""
     comment: str | None = None
     alias: str | None = None
-    """The name that it shall have here; None for the one that it has outside."""
+    """The name of the live table; None for the upstream name."""
 
     @abstractmethod
     def table_schema(self) -> TableSchema:
-        """Return its columns and its key, as they are when the capture begins."""
+        """Return its columns and its key at the beginning of the capture."""
 
     def comments(self) -> dict[str, str]:
-        """Return the comments of its columns."""
+        """Return the comments on its columns."""
         return {}
 
     def remembers(self) -> bool:
-        """Say whether its commits hold more than rows: what is to be known of changes so far to take the next ones."""
+        """Return whether its commits contain state besides rows, which is needed to apply the next changes."""
         return False
 
     def refuses(self) -> bool:
-        """Say whether it may refuse a part of what its log holds: to put that aside, or to end there by itself.
+        """Return whether it may reject a part of its log: by quarantining that part, or by stopping there.
 
-        What it put aside can be read as a table. One that ended can be tried again with other options.
+        Quarantined messages can be read as a table. A stopped table can be retried with other options.
         """
         return False
 
 
 class InstanceConfig(BaseModel, ABC):
-    """All that one running piece of a source needs. A value; knows how to clean up what it made outside."""
+    """The configuration of one instance of a source: a value that can also remove its external objects."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -114,24 +114,24 @@ class InstanceConfig(BaseModel, ABC):
     retain_history: str = "1 day"
 
     def retained(self) -> timedelta:
-        """Return how long history is kept, beyond what readers need."""
+        """Return the retention of history, beyond what readers need."""
         return parse_duration(self.retain_history)
 
     @abstractmethod
     def prepare(self) -> Self:
-        """Make what is needed outside; return the config with what became known. Undone by `cleanup`."""
+        """Create the external objects; return the config completed with their properties. `cleanup` undoes this."""
 
     @abstractmethod
     def cleanup(self) -> list[str]:
-        """Remove what was made outside, whether or not all of it is there; return the names of what was removed."""
+        """Remove the external objects, whether or not all of them exist; return the names of the removed ones."""
 
     @abstractmethod
-    def by_hand(self) -> list[str]:
-        """Return the statements that remove it by hand, for when the outside cannot be reached; empty: nothing to."""
+    def cleanup_statements(self) -> list[str]:
+        """Return the statements that remove the external objects manually, if the server is unreachable."""
 
     @abstractmethod
     def start(self) -> Lsn:
-        """Return the position at which this instance's history begins."""
+        """Return the position at which the history of this instance begins."""
 
     @abstractmethod
     def produced(self) -> Sequence[ProducedTable]:
@@ -139,80 +139,82 @@ class InstanceConfig(BaseModel, ABC):
 
     @abstractmethod
     def place(self) -> str:
-        """Name for people where its data comes from; without a secret."""
+        """Describe the origin of its data for users, without secrets."""
 
     def reading(self, log: ChangeLog, state: Path) -> ChangeLog:
-        """Return the log as others read it: more than itself, where its changes lie elsewhere.
+        """Return the log for readers: a wrapper if the changes themselves are stored elsewhere.
 
-        `state` is the folder of the source in the home, as its instance has it.
+        `state` is the folder of the source in the home, the same that its instance gets.
         """
         return log
 
     def left_out(self) -> Mapping[TableName, tuple[str, str]]:
-        """Return the tables that were asked for and cannot be had: why, and what to do about it."""
+        """Return the requested tables that cannot be captured, each with the reason and a hint."""
         return {}
 
     def makes(self) -> list[str]:
-        """Name what `prepare` makes outside."""
+        """Return the names of the external objects that `prepare` creates."""
         return []
 
     def kept(self) -> list[str]:
-        """Name what is the user's outside, and stays there when the source is dropped."""
+        """Return the names of the user's external objects, which remain when the source is dropped."""
         return []
 
     def copies(self) -> bool:
-        """Say whether tables are copied first: there are rows outside that the stream does not bring."""
+        """Return whether tables need an initial snapshot: the stream does not contain existing rows."""
         return False
 
     def require_own(self, durable: Lsn | None) -> None:
-        """Raise `NotOwnedError` where an external object may no longer be this source's: the home was copied.
+        """Raise `NotOwnedError` if an external object may no longer be this source's, because the home was copied.
 
-        The log of this home ends at `durable`; None where it cannot be read, or was never made.
+        The log of this home ends at `durable`; None if it cannot be read, or was never created.
         """
 
     def settle(self, durable: Lsn) -> list[str]:
-        """Clean up long after capture ended, which had confirmed no more than `durable`; return what was removed.
+        """Clean up long after capture ended, which confirmed at most `durable`; return the names of removed objects.
 
         Raise `NotOwnedError` as `require_own` does.
         """
         self.require_own(durable)
         return self.cleanup()
 
-    def same_outside(self, other: InstanceConfig) -> bool:
-        """Say whether what this one made outside is what another one uses now: then it is not to be removed."""
+    def shares_external_objects(self, other: InstanceConfig) -> bool:
+        """Return whether another config uses the same external objects: then they must not be removed."""
         return False
 
     def behind(self, durable: Lsn) -> int | None:
-        """Ask the outside how much there is beyond a position, in bytes; None where it cannot say."""
+        """Return how many bytes the upstream system has after a position; None if it cannot report that."""
         return None
 
     def valid_from(self, state: Path) -> str | None:
-        """Say from which moment on its tables are valid, where that is later than their history begins; else None."""
+        """Return the time from which its tables are valid, if that is later than the start of their history."""
         return None
 
     def waiting(self, state: Path) -> str | None:
-        """Say for what the instance whose folder this is waits, and why that may be; None where it does not wait."""
+        """Return what the instance with this folder waits for, with a likely reason; None if it does not wait."""
         return None
 
-    def anew(self, tables: Sequence[ProducedTable]) -> Self:
-        """Return this config with tables that begin again: as they are outside now, of a higher generation."""
-        message = f"no table of source {self.source} can be captured anew"
+    def restarted(self, tables: Sequence[ProducedTable]) -> Self:
+        """Return this config with these tables restarted: with their present schema and a higher generation."""
+        message = f'tables of source "{self.source}" cannot be captured again'
         raise UsageError(message, f"Drop the source and create it again: penstock drop {self.source}")
 
     def altered(self, spec: Source) -> Self:
-        """Return this config as the source's altered options (those in `Source.ALTERABLE`) want it."""
-        wished = {option: getattr(spec, option) for option in spec.ALTERABLE}
-        return with_fields(self, **wished)
+        """Return this config with the source's altered options (those in `Source.ALTERABLE`)."""
+        altered = {option: getattr(spec, option) for option in spec.ALTERABLE}
+        return with_fields(self, **altered)
 
 
 class SourceOptions(BaseModel):
-    """The options that every kind of source has: its `WithOptions` are these, and its own."""
+    """The options that every kind of source has; the `WithOptions` of a kind extend them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    log: str | None = Field(default=None, description="where the change log is: kafka://broker:9092; else in the home")
+    log: str | None = Field(
+        default=None, description="location of the change log: kafka://broker:9092; by default a file in the home"
+    )
     retain_history: Annotated[str, Span()] = Field(
-        default="1 day", description="how long history is kept, beyond what readers need"
+        default="1 day", description="how long history is retained, beyond what readers need"
     )
 
     @field_validator("log")
@@ -229,28 +231,28 @@ class SourceOptions(BaseModel):
 
 @dataclass(frozen=True)
 class Checked:
-    """What a look at the outside found: the tables that were asked for, whether each can be had, and all findings."""
+    """The result of a check: the requested tables, whether each can be captured, and all findings."""
 
     tables: tuple[tuple[TableName, bool], ...]
     findings: tuple[Finding, ...]
     ready: bool
-    """Whether capture could start, or go on."""
+    """Whether capture can start, or resume."""
 
 
 class Source(SourceOptions, ABC):
-    """What the user asked for: to and from the catalog; validated where it is made.
+    """The description of a source by its name and options, stored in the catalog; validated on creation.
 
-    Its fields are the name and those of the two option types of its kind.
+    Its fields are the name and the fields of the two option types of its kind.
     """
 
     NAME: ClassVar[str]
-    """What stands behind FROM in ``CREATE SOURCES``."""
+    """The words after FROM in ``CREATE SOURCES``."""
     SqlOptions: ClassVar[type[BaseModel]]
-    """What is written in keywords of their own."""
+    """The options that are written as clauses."""
     WithOptions: ClassVar[type[SourceOptions]]
-    """What is written in ``WITH (…)``."""
+    """The options that are written in ``WITH (…)``."""
     ALTERABLE: ClassVar[frozenset[str]] = frozenset({"retain_history"})
-    """Options of ``WITH`` that can be changed later, by ``ALTER SOURCES … SET``: fields of the instance config, too."""
+    """Options that ``ALTER SOURCES … SET`` can change; each is also a field of the instance config."""
 
     name: str
 
@@ -261,62 +263,64 @@ class Source(SourceOptions, ABC):
 
     @classmethod
     def of(cls, name: str, **options: Any) -> Self:
-        """Make it of its name and its options, those of both types together."""
+        """Return a source with this name and the options of both types."""
         for option in options:
             if option not in cls.model_fields:
-                message = f"there is no option {option} of a source {cls.NAME}"
-                raise UsageError(message, nearest(option, cls.model_fields) or "See the reference of its options.")
+                message = f'unrecognized option "{option}" for a {cls.NAME} source'
+                raise UsageError(message, nearest(option, cls.model_fields) or "See the source options reference.")
         try:
             return cls.model_validate({**options, "name": name})
         except ValidationError as invalid:
             first = invalid.errors(include_input=False, include_url=False)[0]
-            message = f"the option {'.'.join(map(str, first['loc'])) or name}: {first['msg']}"
-            raise UsageError(message, f"See the reference of the options of a source {cls.NAME}.") from None
+            message = f"invalid value for {'.'.join(map(str, first['loc'])) or name}: {first['msg']}"
+            raise UsageError(message, f"See the reference documentation of {cls.NAME} sources.") from None
 
     @classmethod
     def why_fixed(cls, option: str) -> str:
-        """Say why an option that is not in `ALTERABLE` cannot be changed later."""
-        return "the history of the source is there" if option == "log" else "the source was made with it"
+        """Return the reason why an option that is not in `ALTERABLE` cannot be changed."""
+        return (
+            "the change log holds the source's history" if option == "log" else "it is fixed when the source is created"
+        )
 
     @classmethod
     def from_options(cls, name: str, sql: BaseModel, with_: BaseModel) -> Self:
-        """Make it of what a statement says."""
+        """Return the source that a statement's options describe."""
         return cls.of(name, **_given(sql), **_given(with_))
 
     def sql_options(self) -> BaseModel:
-        """Return what is written in keywords."""
+        """Return the options that are written as clauses."""
         return self._part(self.SqlOptions)
 
     def with_options(self) -> BaseModel:
-        """Return what is written in ``WITH (…)``."""
+        """Return the options that are written in ``WITH (…)``."""
         return self._part(self.WithOptions)
 
     def _part(self, options: type[BaseModel]) -> BaseModel:
         return options.model_construct(None, **{field: getattr(self, field) for field in options.model_fields})
 
     def shards(self) -> Mapping[str | None, Self]:
-        """Return the sources of which this one is made, by what tells the rows of each from those of the others.
+        """Return the shards of this source, by the value that distinguishes the rows of each.
 
-        Each has instance, log and frontier of its own. A source that is no such thing is there alone, under None.
+        Each shard has its own instance, log and frontier. An unsharded source is its only shard, under None.
         """
         return {None: self}
 
     @classmethod
     def whole(cls, name: str, shards: Sequence[Source]) -> Source:
-        """Return the source whose `shards` these are."""
+        """Return the source that has these `shards`."""
         return shards[0]
 
     @abstractmethod
     def create_instances(self, workers: int) -> Sequence[InstanceConfig]:
-        """Return at most `workers` configs. Looks outside, but makes nothing there."""
+        """Return at most `workers` configs. This may query the upstream system, but creates nothing there."""
 
     def describe(self) -> Sequence[TableSchema]:
         """Return the schemas that this source will produce."""
         return [table.table_schema() for made in self.create_instances(1) for table in made.produced()]
 
-    def look_again(self, tables: Collection[TableName]) -> Mapping[TableName, ProducedTable | Finding]:
-        """Return these tables as they are outside now, to be captured anew; or why one cannot be."""
-        gone = error("", "it is not there any more", "Bring it back outside, then retry.")
+    def redescribe(self, tables: Collection[TableName]) -> Mapping[TableName, ProducedTable | Finding]:
+        """Return the present definitions of these tables, for a resnapshot, or the finding that prevents it."""
+        gone = error("", "the table no longer exists upstream", "Recreate it upstream, then retry.")
         try:
             found = {table.name: table for made in self.create_instances(1) for table in made.produced()}
         except (DefiniteError, UsageError) as refused:
@@ -324,7 +328,7 @@ class Source(SourceOptions, ABC):
         return {name: found.get(name, gone) for name in tables}
 
     def check(self, instance: InstanceConfig | None = None, durable: Lsn | None = None) -> Checked:
-        """Look whether this source could be made; or whether one that is there, and captured so far, can go on."""
+        """Check whether this source can be created; with `instance`, whether its capture can resume at `durable`."""
         try:
             schemas = self.describe()
         except PenstockError as refused:
@@ -333,7 +337,7 @@ class Source(SourceOptions, ABC):
 
     @abstractmethod
     def place(self) -> str:
-        """Name for people where its data comes from; without a secret."""
+        """Describe the origin of its data for users, without secrets."""
 
 
 def _given(options: BaseModel) -> dict[str, Any]:
@@ -341,52 +345,53 @@ def _given(options: BaseModel) -> dict[str, Any]:
 
 
 class Instance(ABC):
-    """One running piece of a source: the only writer of its change log."""
+    """A running instance of a source: the only writer of its change log."""
 
     @abstractmethod
     def run(self, stop: threading.Event, connected: Callable[[], None]) -> None:
-        """Write changes to the log until told to stop; say when the source is reached, and `config` is to be stored.
+        """Write changes to the log until `stop` is set.
 
-        Raises `TransientError` when it is worth being run again.
+        Call `connected` when the source is reached and `config` is to be stored. Raise `TransientError` for an error
+        after which the caller should run the instance again.
         """
 
     @abstractmethod
     def config(self) -> InstanceConfig:
-        """Return the config as it is by now: a source may move, like a database to the standby that was promoted.
+        """Return the present config: a source may move, for example to a promoted standby.
 
-        Nothing that was captured under a changed config is in the log before `connected` has been called.
+        The log contains nothing that was captured under a changed config before `connected` was called.
         """
 
     @abstractmethod
     def valid_frontier(self) -> Lsn | None:
-        """Return the position after which history can be read exactly; None where there is no such notion."""
+        """Return the position after which history can be read exactly; None if the source has no such position."""
 
     @abstractmethod
     def durable_frontier(self) -> Lsn | None:
-        """Return the position up to which a restart will give the same data; None where nothing is durable."""
+        """Return the position up to which a restart returns the same data; None if nothing is durable."""
 
 
 class InstanceFactory(ABC):
-    """One per process; holds only what may be lost, like shared connections."""
+    """Creates instances. There is one factory per process; it holds only disposable state, like shared connections."""
 
     @abstractmethod
     def instantiate(self, config: InstanceConfig, log: ChangeLog, state: Path) -> Instance:
-        """Make an instance that writes to this log; `state` is a folder of its own in the home, gone with the source.
+        """Return an instance that writes to this log; `state` is its folder in the home, removed with the source.
 
-        What it keeps there must be reconcilable with the log: the two are not written in one step.
+        The log and the folder are not written atomically: the instance must be able to reconcile them.
         """
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of source: its types together."""
+    """A kind of source: the set of its types."""
 
     source: type[Source]
     config: type[InstanceConfig]
     factory: Callable[[], InstanceFactory]
-    """Called once in the process in which instances run."""
+    """Called once per capture process."""
 
     @property
     def name(self) -> str:
-        """What stands behind FROM."""
+        """The words after FROM."""
         return self.source.NAME

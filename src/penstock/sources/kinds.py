@@ -1,11 +1,11 @@
-"""The kinds of sources that there are: ours, and those of packages that are installed beside Penstock.
+"""The registry of source kinds: the built-in ones, and those of installed packages.
 
-A package brings a kind by an entry point of the group ``penstock.sources``, which names its `Kind`::
+A package provides a kind by an entry point of the group ``penstock.sources`` that names its `Kind`::
 
     [project.entry-points."penstock.sources"]
     outbox = "penstock_outbox:KIND"
 
-A kind is loaded when it is asked for, so that a broken package hurts nobody but its own sources.
+A package that cannot be loaded affects only its own sources.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.sources.interface import Kind
 __all__ = ["kind", "kinds"]
 
 _GROUP = "penstock.sources"
-_OURS = (
+_BUILT_IN = (
     EntryPoint("postgres", "penstock.sources.postgres.kind:KIND", _GROUP),
     EntryPoint("kafka", "penstock.sources.kafka.kind:KIND", _GROUP),
     EntryPoint("file", "penstock.sources.files.kind:KIND", _GROUP),
@@ -31,9 +31,9 @@ _OURS = (
 
 @cache
 def kinds() -> Mapping[str, Kind]:
-    """Return all kinds by name; those of packages that cannot be loaded are left out."""
+    """Return all kinds by name, without those that cannot be loaded."""
     found: dict[str, Kind] = {}
-    for point in (*_OURS, *entry_points(group=_GROUP)):
+    for point in (*_BUILT_IN, *entry_points(group=_GROUP)):
         loaded = _load(point)
         if isinstance(loaded, Kind):
             found.setdefault(loaded.name, loaded)
@@ -45,19 +45,19 @@ def kind(name: str) -> Kind:
     found = kinds().get(name)
     if found is not None:
         return found
-    broken = [told for point in entry_points(group=_GROUP) if isinstance(told := _load(point), str)]
-    message = f"there is no kind of source {name}"
-    hint = f"{nearest(name, kinds())} There are: {', '.join(sorted(kinds()))}.".strip()
+    broken = [reason for point in entry_points(group=_GROUP) if isinstance(reason := _load(point), str)]
+    message = f'unrecognized source kind "{name}"'
+    hint = f"{nearest(name, kinds())} The source kinds are {', '.join(sorted(kinds()))}.".strip()
     if broken:
-        raise DefiniteError(message, " ".join([hint, "Could not be loaded:", *broken]))
-    raise UsageError(message, f"{hint} Is the package that brings it installed?")
+        raise DefiniteError(message, " ".join([hint, "These could not be loaded:", *broken]))
+    raise UsageError(message, f"{hint} Check that the package that provides it is installed.")
 
 
 @cache
 def _load(point: EntryPoint) -> Kind | str:
-    """Load a kind; else say what is in the way."""
+    """Load a kind; return the reason if that fails."""
     try:
         found = point.load()
-    except Exception as error:  # anything may be wrong with somebody else's module
+    except Exception as error:  # a third-party module may raise anything
         return f"{point.value} ({type(error).__name__}: {error})"
-    return found if isinstance(found, Kind) else f"{point.value} (it is no penstock.sources.interface.Kind)"
+    return found if isinstance(found, Kind) else f"{point.value} (not a penstock.sources.interface.Kind)"

@@ -1,7 +1,7 @@
-"""How names are written in SQL: bare where they can be, else in double quotes (backticks are read, too).
+"""The notation of names in SQL: bare if possible, otherwise in double quotes (backticks are accepted when reading).
 
-A dotted name is kept as one text, as the options of a source have it: ``schema.table``, ``"a.b".c AS d``; a part with
-a dot, a space or a quote in it is in double quotes there.
+Source options store a dotted name as one string: ``schema.table``, ``"a.b".c AS d``. Parts that contain a dot, a space
+or a quote are in double quotes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.sources.syntax import Syntax
 __all__ = ["RESERVED", "DottedName", "Inclusion", "Inclusions", "Name", "dotted_text", "written_name"]
 
 RESERVED = frozenset({"AS", "FOR", "FROM", "WHERE", "WITH"})
-"""Words that are names only in quotes, or behind a dot."""
+"""Words that are names only if quoted, or after a dot."""
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN = re.compile(r'[^\s".]+')
 _PART = r'(?:"(?:[^"]|"")+"|[^\s".]+)'
@@ -31,54 +31,54 @@ class Name(Syntax):
 
     @property
     def form(self) -> str:
-        """Say what it names."""
+        """Return the kind of object that it names."""
         return self.of
 
     def read(self, cursor: Cursor) -> str:
-        """Take the name."""
+        """Consume the name."""
         return cursor.name(self.of)
 
     def write(self, value: str) -> str:
-        """Quote it where it needs that."""
+        """Return the name, quoted if necessary."""
         return written_name(value)
 
 
 @dataclass(frozen=True)
 class DottedName(Syntax):
-    """``schema.table`` or ``schema.table.column``, and ``AS name`` behind it where that is allowed."""
+    """``schema.table`` or ``schema.table.column``, optionally followed by ``AS name``."""
 
     of: str
-    """The form, like ``schema.table``: it says how many parts there are."""
+    """The form, like ``schema.table``, which determines the number of parts."""
     aliased: bool = False
 
     @property
     def form(self) -> str:
-        """Show the parts."""
+        """Return the notation of the name."""
         return f"{self.of} [AS name]" if self.aliased else self.of
 
     def read(self, cursor: Cursor) -> str:
-        """Take the name; return it as one text."""
+        """Consume the name; return it as one string."""
         place = cursor.place()
         parts = [cursor.name(self.of)]
-        while cursor.takes("."):
+        while cursor.accept("."):
             parts.append(cursor.part())
         if len(parts) != self.of.count(".") + 1:
-            message = f"this is not a name of the form {self.of}"
-            raise cursor.wrong(message, f"Write {self.form}.", place)
-        alias = cursor.name("name") if self.aliased and cursor.takes("AS") else None
+            message = f"expected a name of the form {self.of}"
+            raise cursor.error(message, f"Syntax: {self.form}", place)
+        alias = cursor.name("name") if self.aliased and cursor.accept("AS") else None
         return dotted_text(parts, alias)
 
     def write(self, value: str) -> str:
-        """Write the parts, each quoted where it needs that."""
+        """Write the parts, each quoted if necessary."""
         found = _DOTTED.fullmatch(value)
-        assert found is not None, "options hold their names to this form"
+        assert found is not None, "options validate their names"
         name = ".".join(written_name(_unquoted(part)) for part in re.findall(_PART, found[1]))
         return f"{name} AS {written_name(_unquoted(found[2]))}" if found[2] else name
 
 
 @dataclass(frozen=True)
 class Inclusion:
-    """One thing beside the row that becomes a column, and the name that it shall have."""
+    """An item of message metadata that becomes a column, and the column's name."""
 
     what: str
     name: str | None = None
@@ -86,44 +86,42 @@ class Inclusion:
 
 @dataclass(frozen=True)
 class Inclusions(Syntax):
-    """``KEY, PARTITION AS p, OFFSET``: some of a few words, each with a name or without; no parentheses."""
+    """``KEY, PARTITION AS p, OFFSET``: a list of keywords, each with an optional name, without parentheses."""
 
     whats: tuple[str, ...]
 
     @property
     def form(self) -> str:
-        """List the words."""
+        """Return the notation of the list."""
         return " | ".join(f"{what.upper()} [AS name]" for what in self.whats) + ", …"
 
     def read(self, cursor: Cursor) -> tuple[Inclusion, ...]:
-        """Take the words and names, each once."""
+        """Consume the keywords and names; raise an error for a duplicate."""
         found: list[Inclusion] = []
         while True:
             place = cursor.place()
-            what = next((what for what in self.whats if cursor.takes(what.upper())), None)
+            what = next((what for what in self.whats if cursor.accept(what.upper())), None)
             if what is None or what in (each.what for each in found):
-                problem = (
-                    "this is nothing that can be included" if what is None else f"{what.upper()} was included before"
-                )
-                raise cursor.wrong(problem, f"Choose among {', '.join(self.whats).upper()}, each once.", place)
-            found.append(Inclusion(what, cursor.name("name") if cursor.takes("AS") else None))
-            if not cursor.takes(","):
+                problem = "missing or unrecognized keyword" if what is None else f"{what.upper()} specified twice"
+                raise cursor.error(problem, f"Use {', '.join(self.whats).upper()}, each at most once.", place)
+            found.append(Inclusion(what, cursor.name("name") if cursor.accept("AS") else None))
+            if not cursor.accept(","):
                 return tuple(found)
 
     def write(self, value: Sequence[Inclusion]) -> str:
-        """Write them between commas."""
+        """Write the list with commas."""
         named = (f" AS {written_name(each.name)}" if each.name else "" for each in value)
         return ", ".join(f"{each.what.upper()}{name}" for each, name in zip(value, named, strict=True))
 
 
 def dotted_text(parts: Sequence[str], alias: str | None = None) -> str:
-    """Put a dotted name into one text, as the options of a source have it."""
+    """Return a dotted name as one string, in the notation of source options."""
     name = ".".join(map(_text, parts))
     return f"{name} AS {_text(alias)}" if alias else name
 
 
 def written_name(name: str) -> str:
-    """Write a name for SQL: bare, or in double quotes."""
+    """Return a name for SQL: bare, or in double quotes."""
     bare = _BARE.fullmatch(name) and name.upper() not in RESERVED
     return name if bare else '"' + name.replace('"', '""') + '"'
 

@@ -1,4 +1,4 @@
-"""Models of options, as SQL: the grammar of a kind of source is derived from the fields of its two models.
+"""The SQL grammar of a kind of source, derived from the fields of its two option models.
 
 ::
 
@@ -6,10 +6,10 @@
         broker: str                 BROKER '…'        ssl_ca_location: str | None    ssl ca location = '…'
         format: Avro | Json         FORMAT AVRO …     two_phase: bool                two phase [= true]
 
-A field is a clause of one or more words (`Keyword` says other ones), or a setting in WITH; its type, or a `Syntax` in
-its metadata, says how the value is written. A field whose type is a model with a ``NAME``, or a choice of such, is that
-name and the clauses of that model; a model without one is its clauses in parentheses. Only what differs from the
-defaults is written.
+A field is a clause of one or more words (by default those of its name; `Keyword` sets others), or a setting in WITH.
+Its type, or a `Syntax` in its metadata, determines the notation of the value. A field whose type is a model with a
+``NAME``, or a union of such models, is written as that name and the clauses of that model; a model without a ``NAME``
+is written as its clauses in parentheses. Writing omits fields that have their defaults.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pydantic.fields import FieldInfo
 
 from penstock.nearest import nearest
 from penstock.sources.cursor import Cursor
-from penstock.sources.option_reading import Option, read_clauses, unknown_clause, validated
+from penstock.sources.option_parser import Option, read_clauses, unknown_clause, validated
 from penstock.sources.syntax import (
     Choice,
     Duration,
@@ -43,11 +43,11 @@ __all__ = ["Keyword", "Written", "options_of", "written_clauses", "written_setti
 
 
 class Written(Protocol):
-    """A kind of source, as far as the grammar goes: its name behind FROM, and its two models of options."""
+    """A kind of source, as the grammar sees it: its name after FROM, and its two option models."""
 
     @property
     def NAME(self) -> str:
-        """Return the words behind FROM."""
+        """Return the words after FROM."""
 
     @property
     def SqlOptions(self) -> type[BaseModel]:
@@ -60,33 +60,33 @@ class Written(Protocol):
 
 @dataclass(frozen=True)
 class Keyword:
-    """In a field's metadata: the words of its clause, where they are not those of its name."""
+    """In a field's metadata: the words of its clause, if they differ from its name."""
 
     words: str
     one_of: str = ""
-    """Of all fields with the same text here, a statement has one at most."""
+    """A group of fields: a statement may have at most one of them."""
     otherwise: str = ""
-    """The words that say that it has none of them."""
+    """The clause that states explicitly that no field of the group is given."""
 
 
 @cache
 def options_of(model: type[BaseModel]) -> tuple[Option, ...]:
-    """Return how the fields of a model are written; a field whose type cannot be written is a `TypeError`."""
+    """Return the notation of each field of a model; raise `TypeError` for a type without a notation."""
     return tuple(_option(name, info) for name, info in model.model_fields.items())
 
 
 def written_clauses(model: BaseModel) -> list[str]:
-    """Write the clauses of what differs from the defaults."""
+    """Write the clauses of the fields that differ from their defaults."""
     options = options_of(type(model))
     given = [option for option in options if not option.is_default(model)]
     clauses = [_written_clause(option, getattr(model, option.field)) for option in given]
     groups = {option.one_of for option in given}
-    unsaid = {option.otherwise for option in options if option.otherwise and option.one_of not in groups}
-    return clauses + sorted(" ".join(words) for words in unsaid)
+    explicit = {option.otherwise for option in options if option.otherwise and option.one_of not in groups}
+    return clauses + sorted(" ".join(words) for words in explicit)
 
 
 def written_settings(model: BaseModel) -> list[str]:
-    """Write ``name = value`` for what differs from the defaults."""
+    """Write ``name = value`` for the fields that differ from their defaults."""
     given = [option for option in options_of(type(model)) if not option.is_default(model)]
     return [f"{option.setting} = {option.syntax.write(getattr(model, option.field))}" for option in given]
 
@@ -96,7 +96,7 @@ def written_settings(model: BaseModel) -> list[str]:
 
 @dataclass(frozen=True)
 class _Variants(Syntax):
-    """``AVRO USING …``: one of some models, by its NAME, and its clauses."""
+    """``AVRO USING …``: one of several models, written as its NAME and its clauses."""
 
     models: tuple[type[BaseModel], ...]
 
@@ -107,13 +107,13 @@ class _Variants(Syntax):
     def read(self, cursor: Cursor) -> BaseModel:
         place = cursor.place()
         for model in sorted(self.models, key=lambda each: -len(_name_of(each).split())):
-            if cursor.takes(*_name_of(model).split()):
+            if cursor.accept(*_name_of(model).split()):
                 given = read_clauses(cursor, options_of(model))
                 return validated(cursor, model, options_of(model), given, _name_of(model), place)
         names = [_name_of(model) for model in self.models]
         near = nearest(" ".join(cursor.words()[:1]), names)
-        message = "this is not among the choices"
-        raise cursor.wrong(message, near or f"Choose {' or '.join(names)}.", place)
+        message = "missing or unrecognized keyword"
+        raise cursor.error(message, near or f"Use {' or '.join(names)}.", place)
 
     def write(self, value: BaseModel) -> str:
         return " ".join([_name_of(type(value)), *written_clauses(value)])
@@ -131,11 +131,11 @@ class _Block(Syntax):
 
     def read(self, cursor: Cursor) -> BaseModel:
         place = cursor.place()
-        cursor.expects("(")
+        cursor.expect("(")
         options = options_of(self.model)
         given = read_clauses(cursor, options)
-        if not cursor.takes(")"):
-            raise unknown_clause(cursor, "this cannot stand here")
+        if not cursor.accept(")"):
+            raise unknown_clause(cursor, "unrecognized clause")
         return validated(cursor, self.model, options, given, self.form, place)
 
     def write(self, value: BaseModel) -> str:
@@ -157,26 +157,26 @@ def _option(name: str, info: FieldInfo) -> Option:
     words = tuple(name.upper().split("_"))
     keyword = next((each for each in info.metadata if isinstance(each, Keyword)), Keyword(" ".join(words)))
     marked = next((each for each in info.metadata if isinstance(each, Syntax)), None)
-    syntax = marked or _derived(info.annotation)
+    syntax = marked or _derive_syntax(info.annotation)
     if isinstance(syntax, Secret) and info.is_required():
-        message = f"{name} is a secret, which may be given apart from the options: let it have a default"
+        message = f"the secret field {name} must have a default: a literal secret is kept apart from the options"
         raise TypeError(message)
     otherwise = tuple(keyword.otherwise.split())
     return Option(name, tuple(keyword.words.split()), syntax, info, keyword.one_of, otherwise)
 
 
-def _derived(kind: Any) -> Syntax:
-    """Return how values of a type are written."""
+def _derive_syntax(kind: Any) -> Syntax:
+    """Return the syntax for values of a type."""
     origin, inner = get_origin(kind), [each for each in get_args(kind) if each not in (NoneType, Ellipsis)]
     if origin in (Union, UnionType):
         models = tuple(each for each in inner if isinstance(each, type) and issubclass(each, BaseModel))
-        return _Variants(models) if len(models) == len(inner) > 1 else _derived(inner[0])
+        return _Variants(models) if len(models) == len(inner) > 1 else _derive_syntax(inner[0])
     if origin is Literal:
         return Choice(tuple(map(str, inner)))
     if origin in (tuple, list, frozenset):
-        return Listed(_derived(inner[0]))
+        return Listed(_derive_syntax(inner[0]))
     if origin is dict:
-        return Mapped(_derived(inner[0]), _derived(inner[1]))
+        return Mapped(_derive_syntax(inner[0]), _derive_syntax(inner[1]))
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return _Variants((kind,)) if _name_of(kind) else _Block(kind)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
@@ -189,7 +189,7 @@ def _derived(kind: Any) -> Syntax:
         timedelta: Duration(),
     }
     if kind not in plain:
-        message = f"there is no way to write {kind} in SQL: mark the field with a Syntax"
+        message = f"type {kind} has no SQL notation: add a Syntax to the field's metadata"
         raise TypeError(message)
     return plain[kind]
 

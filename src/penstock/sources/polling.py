@@ -1,18 +1,18 @@
-"""Instances of kinds that make rows themselves, step by step: all but where the rows come from.
+"""Instances of polling sources, which produce rows step by step. A kind only implements where the rows come from.
 
 ::
 
-    next_step() ─▶ Step ─▶ noted (see `notes`) ─▶ its changes as chunks ─▶ log: published, `durable` moves by its
-       ▲           None ─▶ the clock from before the question is told ─▶ pause       number of transactions
+    next_step() ─▶ Step ─▶ note (see `polling_steps`) ─▶ changes as chunks ─▶ log: publish; `durable` advances by
+       ▲           None ─▶ publish the time of the poll ─▶ pause               the step's number of transactions
        └────────────────────────────────────────────┘
 
-* **Positions** are numbers from 1, one for each transaction.
-* **Moments.** The answer None to a question that was asked at C says that all that had happened outside before C is in
-  the log; so C, less a margin for clocks that are not quite alike, has passed. What comes later counts as later.
-* **Errors.** A `DefiniteError` of a step is an error of all tables of the instance, and has the next position: what
-  lies before it stays readable, and nothing more is asked for until the table is captured anew. A `TransientError`
-  ends `run`, and the next one goes on where the log is.
-* **Anew.** A table of a higher generation than the log has begins again, with no notes: after `durable`, in the log.
+* **Positions** are integers from 1, one per transaction.
+* **Time.** If a poll at time C returns None, everything that happened upstream before C is in the log. The log may
+  therefore report that C, less a margin for clock skew, has passed. Later changes get later times.
+* **Errors.** A `DefiniteError` in a step is an error of all tables of the instance, at the next position: data before
+  it stays readable, and the instance polls no more until the table is captured again. A `TransientError` ends `run`,
+  and the next run resumes at the log's position.
+* **Resnapshot.** A table whose generation is higher than in the log starts over, without notes, after `durable`.
 """
 
 from __future__ import annotations
@@ -35,52 +35,52 @@ from penstock.sources.interface import Instance, InstanceConfig, InstanceFactory
 from penstock.sources.polling_steps import Changes, Notes, Numbering, Step
 from penstock.sources.row_tables import RowTable
 
-__all__ = ["SteppingConfig", "SteppingFactory", "SteppingInstance"]
+__all__ = ["PollingConfig", "PollingFactory", "PollingInstance"]
 
 _STAGE_BYTES = 16 << 20
 _CLOCK_SECONDS, _RETAIN_SECONDS = 1.0, 1.0
 _MARGIN = 1_000_000
-"""In microseconds: something may be dated a little before it can be seen."""
+"""In microseconds: a change may have a timestamp slightly earlier than the time at which it becomes visible."""
 
 
-class SteppingConfig(InstanceConfig):
-    """A config of such an instance, which makes nothing outside; kinds add what they need to know."""
+class PollingConfig(InstanceConfig):
+    """The config of a polling instance, which has no external objects; kinds add their own fields."""
 
     tables: tuple[RowTable, ...]
 
     def prepare(self) -> Self:
-        """Make nothing."""
+        """Create nothing."""
         return self
 
     def cleanup(self) -> list[str]:
         """Remove nothing."""
         return []
 
-    def by_hand(self) -> list[str]:
-        """Nothing is left."""
+    def cleanup_statements(self) -> list[str]:
+        """Return no statements: there are no external objects."""
         return []
 
     def start(self) -> Lsn:
-        """Begin with nothing: the first transaction is 1."""
+        """Return zero: the first transaction has position 1."""
         return Lsn.ZERO
 
     def produced(self) -> Sequence[RowTable]:
         """Return its tables."""
         return self.tables
 
-    def anew(self, tables: Sequence[ProducedTable]) -> Self:
-        """Let its one table begin again; several come from the same steps, and cannot begin one by one."""
+    def restarted(self, tables: Sequence[ProducedTable]) -> Self:
+        """Restart the only table; several tables share their steps and cannot be restarted individually."""
         if len(self.tables) > 1:
-            message = f"the tables of source {self.source} are made together: one alone cannot be captured anew"
+            message = f'tables of source "{self.source}" cannot be captured again individually'
             raise UsageError(message, f"Drop the source and create it again: penstock drop {self.source}")
         return with_fields(self, tables=tuple(tables))
 
 
-_Config = TypeVar("_Config", bound=SteppingConfig)
+_Config = TypeVar("_Config", bound=PollingConfig)
 
 
-class SteppingInstance(Instance, ABC, Generic[_Config]):
-    """Takes steps into the log, for as long as there are any."""
+class PollingInstance(Instance, ABC, Generic[_Config]):
+    """Polls for steps and writes them to the log."""
 
     def __init__(self, config: _Config, log: ChangeLog, state: Path) -> None:
         self._config = config
@@ -91,52 +91,52 @@ class SteppingInstance(Instance, ABC, Generic[_Config]):
         self._newest = 0
         self._clock_next = self._retain_next = 0.0
 
-    # -- what a kind says -------------------------------------------------------------------------------------------
+    # -- implemented by a kind --------------------------------------------------------------------------------------
 
     def resume(self, at: Lsn, noted: Mapping[str, Any]) -> None:
-        """Get ready to go on behind a position: called at the beginning of each run."""
+        """Prepare to resume after a position; called at the beginning of each run."""
 
     @abstractmethod
     def next_step(self, at: Lsn, noted: Mapping[str, Any]) -> Step | None:
-        """Look outside for what comes behind a position, of which so much was noted; None where there is nothing."""
+        """Return the step after a position, given the notes up to it; None if there is nothing new."""
 
     def pause(self) -> float:
-        """Return how many seconds to wait when there was nothing."""
+        """Return the number of seconds to wait after an empty poll."""
         return 1.0
 
-    # -- the family -------------------------------------------------------------------------------------------------
+    # -- the methods of `Instance` ----------------------------------------------------------------------------------
 
     def config(self) -> _Config:
         """Return the config, which never changes."""
         return self._config
 
     def valid_frontier(self) -> Lsn:
-        """Return where the log's history begins."""
+        """Return the start of the log's history."""
         return self._valid
 
     def durable_frontier(self) -> Lsn:
-        """Return what the log has on disk."""
+        """Return the position up to which the log is on disk."""
         return self._durable
 
     def run(self, stop: threading.Event, connected: Callable[[], None]) -> None:
-        """Take steps until told to stop."""
+        """Write steps to the log until `stop` is set."""
         with closing(self._log.writer()) as writer, closing(Notes(self._state)) as notes:
             frontiers = writer.frontiers()
             self._valid, self._durable = frontiers.valid, frontiers.durable
-            taking = self._begin(writer, notes)
-            self.resume(self._durable, taking.noted)
+            steps = self._begin(writer, notes)
+            self.resume(self._durable, steps.noted)
             connected()
             while not stop.is_set():
-                asked = _now()
-                if not self._take_next(taking):
-                    self._tell_clock(writer, asked)
+                polled_at = _now()
+                if not self._write_next(steps):
+                    self._publish_time(writer, polled_at)
                     stop.wait(self.pause())
                 if time.monotonic() >= self._retain_next:
                     self._valid = writer.retain(datetime.now(UTC) - self._config.retained()).valid
                     self._retain_next = time.monotonic() + _RETAIN_SECONDS
 
-    def _begin(self, writer: ChangeLogWriter, notes: Notes) -> _Taking:
-        """Define the tables in the log, and recall what was noted with what it holds."""
+    def _begin(self, writer: ChangeLogWriter, notes: Notes) -> _StepWriter:
+        """Define the tables in the log, and load the notes for its position."""
         with closing(self._log.reader()) as reader:
             logged = reader.tables()
         generation = max(table.generation for table in self._config.tables)
@@ -149,46 +149,46 @@ class SteppingInstance(Instance, ABC, Generic[_Config]):
             known[table.name] = (schema, writer.define(schema, since, table.generation))
         noted = notes.recall(generation, self._durable)
         with closing(self._log.reader()) as reader:
-            ended = any(table.error for name, table in reader.tables().items() if name in known)
-        return _Taking(writer, notes, generation, known, noted, ended)
+            failed = any(table.error for name, table in reader.tables().items() if name in known)
+        return _StepWriter(writer, notes, generation, known, noted, failed)
 
-    def _take_next(self, taking: _Taking) -> bool:
-        """Take a step; say whether there was one."""
-        if taking.ended:
+    def _write_next(self, steps: _StepWriter) -> bool:
+        """Write the next step to the log; return whether there was one."""
+        if steps.failed:
             return False
         try:
-            step = self.next_step(self._durable, taking.noted)
+            step = self.next_step(self._durable, steps.noted)
             if step is None:
                 return False
             at = min(step.committed_at or _now(), _now())
-            self._durable = taking.take(self._durable, step, at)
+            self._durable = steps.write(self._durable, step, at)
         except DefiniteError as error:
             at = _now()
-            self._durable = taking.end(self._durable, error, at)
+            self._durable = steps.fail(self._durable, error, at)
         self._newest = max(self._newest, at)
         return True
 
-    def _tell_clock(self, writer: ChangeLogWriter, asked: int) -> None:
-        """Let the log know which moments have passed, while no transaction says so."""
-        passed = asked - _MARGIN
+    def _publish_time(self, writer: ChangeLogWriter, polled_at: int) -> None:
+        """Publish the time that has passed while there are no transactions."""
+        passed = polled_at - _MARGIN
         if passed > self._newest and time.monotonic() >= self._clock_next:
             writer.publish([], self._durable, passed=passed)
             self._clock_next = time.monotonic() + _CLOCK_SECONDS
 
 
-class SteppingFactory(InstanceFactory):
-    """Makes instances of one class; holds nothing."""
+class PollingFactory(InstanceFactory):
+    """Creates instances of one class; has no state."""
 
-    def __init__(self, make: Callable[[Any, ChangeLog, Path], Instance]) -> None:
-        self._make = make
+    def __init__(self, create: Callable[[Any, ChangeLog, Path], Instance]) -> None:
+        self._create = create
 
     def instantiate(self, config: InstanceConfig, log: ChangeLog, state: Path) -> Instance:
-        """Make an instance."""
-        return self._make(config, log, state)
+        """Create an instance."""
+        return self._create(config, log, state)
 
 
-class _Taking:
-    """One run's hold on the log and the notes."""
+class _StepWriter:
+    """Writes steps to the log and the notes, during one run."""
 
     def __init__(
         self,
@@ -197,39 +197,39 @@ class _Taking:
         generation: int,
         tables: Mapping[TableName, tuple[TableSchema, int]],
         noted: dict[str, Any],
-        ended: bool,
+        failed: bool,
     ) -> None:
         self._writer, self._notes, self._generation, self._tables = writer, notes, generation, tables
         self.noted = noted
-        self.ended = ended
-        """Whether the tables have an error: then nothing more is taken."""
+        self.failed = failed
+        """Whether the tables have an error: then no more steps are written."""
 
-    def take(self, after: Lsn, step: Step, committed_at: int) -> Lsn:
-        """Note a step and publish it; return the position to which it leads."""
+    def write(self, after: Lsn, step: Step, committed_at: int) -> Lsn:
+        """Store the notes of a step and publish it; return its last position."""
         upto = Lsn(after + step.transactions)
         self._notes.note(self._generation, upto, step.notes)
-        chunks, staged = self._collected(after, step, committed_at)
+        chunks, staged = self._collect(after, step, committed_at)
         commits = {int(upto): StagedCommit(upto, committed_at)} if staged else {}
         self._writer.publish(chunks, upto, committed_at=committed_at, staged=commits)
         self.noted.update(step.notes)
         return upto
 
-    def end(self, after: Lsn, error: DefiniteError, at: int) -> Lsn:
-        """Record an error of all tables, at the next position."""
+    def fail(self, after: Lsn, error: DefiniteError, at: int) -> Lsn:
+        """Record an error of all tables at the next position."""
         upto = Lsn(after + 1)
         self._notes.note(self._generation, upto, {})
         errors = [TableError(str(table), upto, error.message, error.hint) for table in self._tables]
         self._writer.publish([], upto, committed_at=at, errors=errors)
-        self.ended = True
+        self.failed = True
         return upto
 
-    def _collected(self, after: Lsn, step: Step, committed_at: int) -> tuple[list[Chunk], bool]:
-        """Make the chunks of a step; say whether they became too large together, and were written ahead."""
+    def _collect(self, after: Lsn, step: Step, committed_at: int) -> tuple[list[Chunk], bool]:
+        """Return the chunks of a step, and whether they were too large to hold in memory and were staged instead."""
         numbering = Numbering(after, step.transactions, committed_at)
         held: list[Changes] = []
         staged = False
         try:
-            for changes in _sized(step.changes):
+            for changes in _non_empty(step.changes):
                 held.append(changes)
                 if step.transactions == 1 and sum(each.rows.nbytes for each in held) > _STAGE_BYTES:
                     self._stage(after, numbering, held)
@@ -248,7 +248,7 @@ class _Taking:
         self._writer.stage(after + 1, chunks)
 
 
-def _sized(changes: Iterable[Changes]) -> Iterator[Changes]:
+def _non_empty(changes: Iterable[Changes]) -> Iterator[Changes]:
     return (each for each in changes if len(each.rows))
 
 

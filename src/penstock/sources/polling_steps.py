@@ -1,20 +1,18 @@
-"""Steps: transactions that a kind makes of rows, and how they become chunks of the change log.
+"""Steps of a polling source: its transactions, their conversion to chunks of the change log, and its progress notes.
 
-Rows come in Arrow batches, each with what it shows of a row (see `penstock.model.Image`). Positions of such a source
-are plain numbers, one for each transaction; ordinals count the changes in a transaction, over all tables.
+Rows come in Arrow batches, each with the kind of its row images (see `penstock.model.Image`). Positions are integers,
+one per transaction; ordinals number the changes of a transaction across all tables.
 
-What an instance notes of the outside, beside the log and yet in step with it.
+Notes store the progress of an instance in the upstream data, consistent with the log although in another file::
 
-::
+    note(8, progress at 8) ─▶ log: publish up to 8 ─▶ note(9, …) ─▶ log: publish up to 9 ─▶ …
 
-    note(8, what is taken in then) ─▶ log: publish up to 8 ─▶ note(9, …) ─▶ log: publish up to 9 ─▶ …
+The log alone determines the position of a source. The notes of a step are written *before* the step is published, with
+the position that the step leads to. A restart keeps the notes up to the log's `durable` and deletes the others: their
+steps were never published. Therefore no crash, between the two writes or during either, can make them disagree.
 
-The log alone says how far a source is. Notes are written *before* the step that they belong to, each with the position
-to which that leads. Whoever starts again keeps those up to the log's `durable` and forgets the others: their step never
-was. So neither a crash between the two writes nor one within either can make them disagree.
-
-Every step is noted, if only by its position. Where the note of `durable` is missing, the notes are not those of this
-log, and nothing can be known of what was taken in: that is an error, and never a beginning.
+Every step has a note, even if that only records its position. If the note of `durable` is missing, the notes do not
+belong to this log, and the progress is unknown: that is an error, and never treated as a new start.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.changelog.frames import stored_schema
+from penstock.changelog.chunk_codec import stored_schema
 from penstock.changelog.interface import Chunk, transaction_schema
 from penstock.errors import DefiniteError, TransientError
 from penstock.model import Image, TableName, TableSchema
@@ -46,56 +44,56 @@ _UNCHANGED = pa.list_(pa.field("item", pa.int32(), nullable=False))
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes of one table, in order: an image per row; the old row of an update stands right before the new one."""
+    """Changes of one table, in order: one image per row; the old row of an update directly precedes the new one."""
 
     table: TableName
     rows: pa.RecordBatch
     images: Image | npt.NDArray[np.int8]
-    """What all of them are, or each of them is."""
+    """The kind of all images, or of each one."""
     transactions: npt.NDArray[np.int64] | None = None
-    """Of which transaction of its step each row is, from 0, never falling; None: all are of the first."""
+    """The index of each row's transaction in its step, from 0, in ascending order; None if all are 0."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What becomes visible at once: one transaction, mostly, and what the instance notes with it (see `notes`)."""
+    """Changes that become visible atomically: usually one transaction; and the notes of the instance."""
 
     changes: Iterable[Changes]
-    """Read once, when the step is taken; one transaction may be larger than memory."""
+    """Iterated once; a transaction may be larger than memory."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     transactions: int = 1
     committed_at: int | None = None
-    """In microseconds since 1970; None: now."""
+    """In microseconds since 1970; None for the present time."""
 
 
 def inserted(table: TableName, rows: pa.RecordBatch) -> Changes:
-    """Rows that are new."""
+    """Return changes that insert rows."""
     return Changes(table, rows, Image.INSERTED)
 
 
 def upserted(table: TableName, rows: pa.RecordBatch) -> Changes:
-    """Rows that stand at their key from now on, whether or not there was one."""
+    """Return changes that insert rows, or replace the rows with the same keys."""
     return Changes(table, rows, Image.UPDATED)
 
 
 def deleted(table: TableName, rows: pa.RecordBatch) -> Changes:
-    """Rows that are gone; only the columns of the key are needed."""
+    """Return changes that delete rows; only the key columns are needed."""
     return Changes(table, rows, Image.DELETED_KEY)
 
 
 def _fitting(changes: Changes, schema: TableSchema) -> pa.RecordBatch:
-    """Return the rows with the columns of their table."""
+    """Return the rows cast to the columns of their table."""
     try:
         return fitted(changes.rows, schema.columns)
     except pa.ArrowException:
-        message = f"rows came for {changes.table} that do not fit its columns"
+        message = f"the source produced rows that do not match the columns of table {changes.table}"
         raise DefiniteError(
-            message, "Whoever made this kind of source should know: its rows are not as it said."
+            message, "This is a defect in the implementation of the source kind: report it to its maintainer."
         ) from None
 
 
 class Numbering:
-    """Makes the chunks of one step: transactions get positions and times, changes get their ordinals."""
+    """Creates the chunks of one step: assigns positions and times to transactions, and ordinals to changes."""
 
     def __init__(self, after: Lsn, transactions: int, committed_at: int) -> None:
         self._after = after
@@ -103,7 +101,7 @@ class Numbering:
         self._next = np.zeros(transactions, np.int64)
 
     def chunk(self, changes: Changes, schema: TableSchema, version: int, *, staged: bool = False) -> Chunk:
-        """Make the next chunk of a table; of one that is staged, position and time are told later."""
+        """Return the next chunk of a table; position and time of a staged chunk are set at its commit."""
         count = len(changes.rows)
         kinds = np.full(count, changes.images, np.int8) if isinstance(changes.images, Image) else changes.images
         of = np.zeros(count, np.int64) if changes.transactions is None else changes.transactions
@@ -129,7 +127,7 @@ class Numbering:
         own: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.int64]:
-        """Number the changes of each transaction on; the two images of an update are one change."""
+        """Continue the numbering of changes in each transaction; the two images of an update are one change."""
         old = (kinds == Image.BEFORE) | (kinds == Image.BEFORE_KEY)
         change = np.cumsum(np.concatenate([[True], ~old[:-1]])) - 1
         begun = change[np.searchsorted(of, own)]
@@ -149,14 +147,14 @@ _TABLE = (
     "CREATE TABLE IF NOT EXISTS note (name TEXT, position INTEGER, value TEXT NOT NULL, PRIMARY KEY (name, position))"
 )
 _STEP = ""
-"""The name under which each step notes its generation."""
+"""The name of the note in which each step stores its generation."""
 _OLDER = """
 DELETE FROM note WHERE position < (SELECT max(position) FROM note AS newer WHERE newer.name = note.name)
 """
 
 
 class Notes:
-    """Values by name, as of a position of the log; in the folder that is the instance's own."""
+    """Values by name and log position, in a SQLite file in the instance's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "notes.db"
@@ -168,26 +166,28 @@ class Notes:
             self._db.execute(_TABLE)
 
     def begin(self, generation: int, at: Lsn) -> None:
-        """Forget everything: the history of the tables begins after this position, in this generation."""
+        """Delete all notes: the history of the tables begins after this position, in this generation."""
         with self._transaction():
             self._db.execute("DELETE FROM note")
             self._write(at, {_STEP: generation})
 
     def recall(self, generation: int, at: Lsn) -> dict[str, Any]:
-        """Return what was noted up to a position, and forget what was noted beyond it."""
+        """Return the notes up to a position, and delete those after it."""
         with self._transaction():
             self._db.execute("DELETE FROM note WHERE position > ?", (at,))
             self._db.execute(_OLDER)
             found = self._db.execute("SELECT name, position, value FROM note").fetchall()
         values = {name: json.loads(value) for name, _, value in found}
         if (_STEP, at, json.dumps(generation)) not in found:
-            message = f"what was taken in up to {at} is not known: {self._path} is missing, or not of this log"
-            raise DefiniteError(message, "Capture the table anew: ALTER SOURCES … RETRY TABLE …; or restore the home.")
+            message = f"progress at position {at} is unknown: {self._path} is missing, or does not belong to this log"
+            raise DefiniteError(
+                message, "Run ALTER SOURCES … RETRY TABLE …; to read all data again, or restore the home."
+            )
         del values[_STEP]
         return values
 
     def note(self, generation: int, at: Lsn, values: Mapping[str, Any]) -> None:
-        """Write down what the step to a position takes in, before it is taken."""
+        """Store the notes of the step to a position, before the step is published."""
         with self._transaction():
             self._write(at, {**values, _STEP: generation})
 
@@ -215,8 +215,10 @@ class Notes:
         try:
             yield
         except (OSError, sqlite3.OperationalError) as error:
-            message = f"{self._path} cannot be used: {error}"
-            raise TransientError(message, "Is the disk full, or the folder not writable?") from error
+            message = f"could not access {self._path}: {error}"
+            raise TransientError(message, "Check the free disk space and the permissions of the folder.") from error
         except sqlite3.DatabaseError as error:
             message = f"{self._path} is damaged: {error}"
-            raise DefiniteError(message, "Remove it, and capture the table anew; or restore the home.") from error
+            raise DefiniteError(
+                message, "Remove it and run ALTER SOURCES … RETRY TABLE …; or restore the home."
+            ) from error

@@ -1,7 +1,7 @@
-"""Tables of the kinds that make rows themselves: their columns are Arrow's, of types that hold everywhere downstream.
+"""Tables of polling sources: Arrow schemas whose types every later stage supports.
 
-What a kind finds outside may have other types. `plain` says which columns become of them, and `fitted` turns batches
-into these: exactly, or not at all.
+The data of a source may have other Arrow types. `plain` maps a schema to supported types, and `fitted` casts batches to
+that schema: exactly, or with an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.sources.interface import ProducedTable
 
 __all__ = ["RowTable", "fitted", "plain"]
 
-_WIDER = {
+_WIDENED = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
@@ -31,7 +31,7 @@ _WIDER = {
     pa.large_binary(): pa.binary(),
     pa.binary_view(): pa.binary(),
 }
-_SAME = {
+_SUPPORTED = {
     *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
     *(pa.string(), pa.binary(), pa.date32()),
 }
@@ -39,7 +39,7 @@ _DIGITS = 38
 
 
 class RowTable(ProducedTable):
-    """A table by its columns and its key; without a key, rows are only ever added."""
+    """A table with its columns and its key; a table without a key is append-only."""
 
     key: tuple[str, ...] = ()
     columns: str
@@ -47,23 +47,23 @@ class RowTable(ProducedTable):
 
     @classmethod
     def of(cls, name: TableName, columns: pa.Schema, key: tuple[str, ...] = ()) -> Self:
-        """Make it of `plain` columns; refuse what no table here can be."""
+        """Return a table with `plain` columns; raise `DefiniteError` for invalid columns or an invalid key."""
         _check_names(name, columns, key)
         kept = pa.schema([pa.field(field.name, field.type) for field in columns])
         return cls(name=name, key=key, columns=base64.b64encode(kept.serialize().to_pybytes()).decode("ascii"))
 
     def table_schema(self) -> TableSchema:
-        """Return columns and key."""
+        """Return the columns and the key."""
         return TableSchema(self.name, pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.columns))), self.key)
 
 
 def plain(columns: pa.Schema) -> pa.Schema:
-    """Return the columns that these become; a column that none here can hold is a `DefiniteError`."""
+    """Return the schema with supported types; raise `DefiniteError` for a type that no table supports."""
     return pa.schema([pa.field(field.name, _plain_type(field.type, field.name)) for field in columns])
 
 
 def fitted(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """Return rows with exactly these columns: those that are missing are null; `pa.ArrowInvalid` where one loses."""
+    """Return rows cast to these columns, with null for missing ones; raise `pa.ArrowInvalid` for a lossy cast."""
     arrays = []
     for field in columns:
         at = rows.schema.get_field_index(field.name)
@@ -72,10 +72,10 @@ def fitted(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
 
 
 def _plain_type(found: pa.DataType, column: str) -> pa.DataType:
-    if found in _SAME:
+    if found in _SUPPORTED:
         return found
-    if found in _WIDER:
-        return _WIDER[found]
+    if found in _WIDENED:
+        return _WIDENED[found]
     if pa.types.is_timestamp(found):
         return pa.timestamp("us", "UTC" if found.tz else None)
     if pa.types.is_decimal(found) and found.precision <= _DIGITS and 0 <= found.scale <= found.precision:
@@ -94,27 +94,27 @@ def _plain_nested(found: pa.DataType, column: str) -> pa.DataType:
         return pa.list_(_plain_type(found.value_type, column))
     if pa.types.is_struct(found) and found.num_fields:
         return pa.struct([pa.field(field.name, _plain_type(field.type, column)) for field in found])
-    message = f"the column {column} has the type {found}, which no table here holds"
-    raise DefiniteError(message, "Leave it out, or write it as another type.")
+    message = f'column "{column}" has the unsupported type {found}'
+    raise DefiniteError(message, "Remove the column, or write it with another type.")
 
 
 def _check_names(table: TableName, columns: pa.Schema, key: tuple[str, ...]) -> None:
-    """Names of columns are the same in any case, and none is ours."""
-    hint = "Name them otherwise where they are made."
+    """Raise `DefiniteError` for reserved names, names that differ only in case, and an invalid key."""
+    hint = "Rename the column in the data."
     if not len(columns):
-        message = f"{table} would have no columns"
-        raise DefiniteError(message, "There has to be at least one.")
+        message = f"table {table} has no columns"
+        raise DefiniteError(message, "A table requires at least one column.")
     for name, count in Counter(name.lower() for name in columns.names).items():
         if count > 1:
-            message = f"{table} has {count} columns {name}, which differ by their case at most"
+            message = f'table {table} has {count} columns "{name}" that differ only in case'
             raise DefiniteError(message, hint)
         if name in RESERVED:
-            message = f"{table} has a column {name}, which is a name of ours"
+            message = f'table {table} has a column with the reserved name "{name}"'
             raise DefiniteError(message, hint)
     for name in key:
         if name not in columns.names:
-            message = f"{table} has no column {name}, which is to be in its key"
-            raise DefiniteError(message, f"Its columns are: {', '.join(columns.names)}.")
+            message = f'key column "{name}" does not exist in table {table}'
+            raise DefiniteError(message, f"The columns are {', '.join(columns.names)}.")
         if pa.types.is_nested(columns.field(name).type):
-            message = f"the column {name} of {table} cannot be in its key: it is made of others"
-            raise DefiniteError(message, "Choose columns of plain values.")
+            message = f'column "{name}" of table {table} cannot be part of the key: its type is nested'
+            raise DefiniteError(message, "Use columns of scalar types.")

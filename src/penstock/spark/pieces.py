@@ -1,4 +1,4 @@
-"""What one Spark task reads: a value, made beside the driver and sent to an executor, with all that it needs there."""
+"""Pieces: what one Spark task reads of a query, as a self-contained value sent from the driver to an executor."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.changelog.interface import ChangeLog, Extent
 from penstock.model import TableName, TableSchema
-from penstock.spark.ranges import TASK_BYTES
+from penstock.spark.images import TASK_BYTES
 from penstock.spark.source_options import Shape
 
-__all__ = ["LogPiece", "Nothing", "Piece", "Together", "log_pieces", "read_piece"]
+__all__ = ["CombinedPiece", "EmptyPiece", "LogPiece", "Piece", "log_pieces", "read_piece"]
 
 
 class Piece(InputPartition):
-    """Part of what a query reads, of one table."""
+    """A part of the rows that a query reads, from one table."""
 
     def __init__(self, table: TableName, rows: int) -> None:
         super().__init__(None)
         self.table = table
         self.rows = rows
-        """About how many it has."""
+        """The approximate number of rows."""
 
     @abstractmethod
     def images(self) -> Iterator[pa.RecordBatch]:
-        """Read it, as images."""
+        """Read the piece as images."""
 
     def read(self, shape: Shape) -> Iterator[pa.RecordBatch]:
-        """Read it, in the shape that was asked for."""
+        """Read the piece in the requested shape."""
         for images in self.images():
             yield shape.of(images, self.table)
 
 
-class Nothing(Piece):
-    """No rows. Spark makes up a partition where there is none."""
+class EmptyPiece(Piece):
+    """No rows. Without any partition, Spark would create one itself."""
 
     def __init__(self) -> None:
         super().__init__(TableName("", ""), 0)
@@ -48,7 +48,7 @@ class Nothing(Piece):
 
 
 class LogPiece(Piece):
-    """Part of a range of the log."""
+    """A part of a range of the log."""
 
     def __init__(self, log: ChangeLog, extent: Extent, schema: TableSchema | None) -> None:
         super().__init__(extent.table, extent.rows)
@@ -57,12 +57,12 @@ class LogPiece(Piece):
         self._columns = None if schema is None else schema.columns
 
     def images(self) -> Iterator[pa.RecordBatch]:
-        """Read it from the log, wherever this runs."""
+        """Read the images from the log."""
         with closing(self._log.reader()) as reader:
             yield from reader.read(self._extent, self._columns)
 
 
-class Together(Piece):
+class CombinedPiece(Piece):
     """Several pieces, read one after the other."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
@@ -70,12 +70,12 @@ class Together(Piece):
         self._pieces = tuple(pieces)
 
     def images(self) -> Iterator[pa.RecordBatch]:
-        """Read the images of all of them."""
+        """Read the images of all pieces."""
         for piece in self._pieces:
             yield from piece.images()
 
     def read(self, shape: Shape) -> Iterator[pa.RecordBatch]:
-        """Read the rows of all of them, each as of its table."""
+        """Read the rows of all pieces, each with its table."""
         for piece in self._pieces:
             yield from piece.read(shape)
 
@@ -86,7 +86,7 @@ def log_pieces(log: ChangeLog, extent: Extent, schema: TableSchema | None) -> li
 
 
 def read_piece(piece: InputPartition, shape: Shape) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a piece, in the shape that was asked for."""
+    """Yield the rows of a piece in the requested shape."""
     if not isinstance(piece, Piece):
         raise TypeError(piece)
     return piece.read(shape)

@@ -1,17 +1,17 @@
-"""A Spark session that has what Penstock needs, and is tuned for one machine.
+"""Spark sessions with the settings that Penstock requires, tuned for one machine.
 
-`session` is for those who have no Spark yet: everything runs in this process and one JVM beside it. `configure` is for
-those who have: it adds to their builder what Penstock cannot do without, and leaves alone what they have set.
+`session` creates a Spark session in this process, with one JVM. `configure` adds the settings that Penstock requires to
+an existing builder, and does not override settings of the user.
 
-- **Needed** everywhere: Delta (jars, extension, catalog), UTC, and dates written as they are.
-- **Local** tuning: a MERGE of a few thousand rows should not be cut into 200 tasks, a table's file list not into 50.
-  The JVM compiles little (C1 only), because it lives for seconds or waits for small batches.
+- **Required** everywhere: Delta (jars, extension, catalog), UTC, and dates without calendar rebasing.
+- **Local** tuning: a MERGE of a few thousand rows should not be split into 200 tasks, nor a table's file list into 50.
+  The JVM compiles with C1 only, because it either lives for seconds or processes small batches.
 
-Jars come from the cache (`penstock.spark.jars`): no dependency is resolved when a session starts.
+Jars come from the cache (`penstock.spark.jars`): starting a session resolves no dependencies.
 
-Ctrl-C reaches every process of the terminal. PySpark lets its JVM ignore it, and the JVM ends when its standard input
-does, that is with this process, however that ends. PySpark also puts its own handler of SIGINT in the place of whatever
-was there; `session` puts a caller's handler back, so that a clean stop stays the caller's affair.
+Ctrl-C reaches every process of the terminal. PySpark makes its JVM ignore it, and the JVM ends when its standard input
+is closed, that is, with this process, however it ends. PySpark also replaces the handler of SIGINT; `session` restores
+a caller's handler, so that the caller remains responsible for a clean stop.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ _LOCAL = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.shuffle.partitions": "2",
-    # Re-planning at run time costs a fifth of a small query, and Delta runs one per scan to list its files.
+    # Adaptive execution costs a fifth of a small query, and Delta runs such a query per scan to list its files.
     "spark.sql.adaptive.enabled": "false",
-    # A live table is a union: with this, base rows go from it straight into what follows, without a copy of each.
+    # A live table is a union: with this setting, base rows pass to the next operator without a copy.
     "spark.sql.codegen.wholeStage.union.enabled": "true",
-    # A MERGE into one table compiles some 200 classes; of the default of 100, none is left for the next one.
+    # A MERGE into one table compiles about 200 classes: with the default of 100, the next one finds none in the cache.
     "spark.sql.codegen.cache.maxEntries": "600",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
-    # The default manager starts a process or two per micro-batch.
+    # The default manager starts one or two processes per micro-batch.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
@@ -73,12 +73,12 @@ _LOCAL = {
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _JVM_OPTIONS = (
     "-XX:TieredStopAtLevel=1",
-    "-XX:ReservedCodeCacheSize=240m",  # C1 alone gets 48 MB, which Spark fills in two minutes; then all is interpreted
+    "-XX:ReservedCodeCacheSize=240m",  # C1 alone has 48 MB, which Spark fills in two minutes; then code is interpreted
     "-XX:+UseParallelGC",
     f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
 )
 
-# PySpark raises what is wrong with a query, and also prints it through these as one line of JSON with the JVM's stack.
+# PySpark raises errors of a query, and also logs them here as a line of JSON with the JVM's stack trace.
 _REPEATERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
@@ -91,8 +91,9 @@ def session(
 ) -> SparkSession:
     """Return a Spark session on this machine, or the one that this process already has.
 
-    `config` holds Spark settings that go before Penstock's own; `master` is all cores of this machine, two threads at
-    least; `progress` is told when jars are fetched. The driver has the memory that `PENSTOCK_DRIVER_MEMORY` says (2g).
+    `config` contains Spark settings that override those of Penstock. The default of `master` is all cores of this
+    machine, with at least two threads. `progress` is called with a message before jars are downloaded.
+    `PENSTOCK_DRIVER_MEMORY` sets the memory of the driver (default 2g).
     """
     if (running := SparkSession.getActiveSession()) or (running := _of_context(SparkContext._active_spark_context)):
         return _fit(running)
@@ -106,10 +107,10 @@ def session(
 
 
 def configure(builder: SparkSession.Builder, *, progress: Callable[[str], None] | None = None) -> SparkSession.Builder:
-    """Add to your own `builder` what Penstock needs, and return it.
+    """Add the settings that Penstock requires to `builder`, and return it.
 
-    What you have set stays; jars and extensions are added to yours. The Java and the Python that Spark starts are
-    chosen here, through `JAVA_HOME` and `PYSPARK_PYTHON`, unless a JVM is already running.
+    Existing settings are kept; jars and extensions are appended to yours. Unless a JVM is already running, this also
+    selects the Java and the Python that Spark starts, through `JAVA_HOME` and `PYSPARK_PYTHON`.
     """
     _choose_programs()
     _default(builder, _NEEDED)
@@ -119,13 +120,13 @@ def configure(builder: SparkSession.Builder, *, progress: Callable[[str], None] 
 
 
 def is_alive() -> bool:
-    """Say whether the JVM that this process started still runs."""
+    """Return whether the JVM that this process started is still running."""
     process = getattr(SparkContext._gateway, "proc", None)
     return process is None or process.poll() is None
 
 
 def _choose_programs() -> None:
-    """Set in the environment what PySpark takes from nowhere else."""
+    """Set the environment variables from which PySpark reads its programs."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if SparkContext._gateway is None:
         os.environ["JAVA_HOME"] = str(java_home())
@@ -136,7 +137,7 @@ def _add_local(builder: SparkSession.Builder) -> None:
     _default(builder, _LOCAL)
     _default(builder, {"spark.driver.memory": os.environ.get("PENSTOCK_DRIVER_MEMORY", "2g")})
     _default(builder, {"spark.sql.warehouse.dir": _own_folder().as_uri()})
-    # Spark's own default is true, with a warning for each function where pandas is missing.
+    # Spark's default is true, with a warning for each function if pandas is missing.
     _default(builder, {"spark.sql.execution.pythonUDF.arrow.enabled": str(find_spec("pandas") is not None).lower()})
     _append(builder, "spark.driver.extraJavaOptions", _JVM_OPTIONS, separator=" ")
     for name in _REPEATERS:
@@ -144,7 +145,7 @@ def _add_local(builder: SparkSession.Builder) -> None:
 
 
 def _own_folder() -> Path:
-    """Make a folder that lives as long as this process; tables without a location of their own go there."""
+    """Create a folder that is removed with this process, for tables without a location."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-warehouse-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -159,7 +160,7 @@ def _default(builder: SparkSession.Builder, settings: Mapping[str, str]) -> None
 def _append(
     builder: SparkSession.Builder, key: str, values: list[str] | tuple[str, ...], *, separator: str = ","
 ) -> None:
-    """Add `values` to a list that the user may have begun; a second call changes nothing."""
+    """Append `values` to a list setting that the user may have set; a second call changes nothing."""
     present = [value for value in builder._options.get(key, "").split(separator) if value]
     builder.config(key, separator.join(present + [value for value in values if value not in present]))
 
@@ -169,19 +170,21 @@ def _of_context(context: SparkContext | None) -> SparkSession | None:
 
 
 def _fit(running: SparkSession) -> SparkSession:
-    """Return `running` if Penstock can work with it."""
+    """Return `running` if Penstock can use it; raise a `UsageError` otherwise."""
     extensions = running.conf.get("spark.sql.extensions", "") or ""
     if _EXTENSION in extensions.split(","):
         return running
-    message = "this process already runs a Spark session, and it cannot read Delta tables"
-    raise UsageError(message, "Make it with penstock.configure(SparkSession.builder…).getOrCreate(), or stop it first.")
+    message = "the Spark session of this process cannot read Delta tables"
+    raise UsageError(
+        message, "Create it with penstock.configure(SparkSession.builder…).getOrCreate(), or stop it first."
+    )
 
 
 @contextmanager
 def _signal_handler_kept() -> Iterator[None]:
-    """Put a caller's own handler of SIGINT back after PySpark has replaced it.
+    """Restore a caller's handler of SIGINT after PySpark has replaced it.
 
-    Where there was only Python's default, PySpark's handler stays: it cancels running jobs before it interrupts.
+    If there was only Python's default, PySpark's handler stays: it cancels running jobs before it interrupts.
     """
     before = signal.getsignal(signal.SIGINT)
     try:

@@ -1,4 +1,4 @@
-"""Answers to Penstock's statements: a message, or rows."""
+"""Results of Penstock's statements: a message, or rows."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from penstock.catalog.repairs import Repair
 from penstock.engine.status import HomeStatus
 from penstock.engine.verify_report import VerifyReport, VerifyTable
 
-__all__ = ["Answer", "repaired", "show_errors", "show_repairs", "show_sources", "show_tables", "verify_answer"]
+__all__ = ["Answer", "repair_summary", "show_errors", "show_repairs", "show_sources", "show_tables", "verify_answer"]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a statement."""
+    """The result of a statement: a message, or columns and rows."""
 
-    told: str = ""
+    message: str = ""
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[str | int | None]] = ()
 
 
 def show_sources(status: HomeStatus) -> Answer:
-    """Answer ``SHOW SOURCES``."""
+    """Return the rows of ``SHOW SOURCES``."""
     columns = ("name", "kind", "state", "tables", "valid", "durable", "committed_at", "lag_bytes", "error")
     rows = [
         (s.name, s.kind, s.state, len(s.tables), s.valid, s.durable, s.committed_at, s.lag_bytes, s.error)
@@ -33,7 +33,7 @@ def show_sources(status: HomeStatus) -> Answer:
 
 
 def show_tables(status: HomeStatus, source: str | None = None) -> Answer:
-    """Answer ``SHOW TABLES``."""
+    """Return the rows of ``SHOW TABLES``."""
     columns = ("name", "upstream", "state", "position", "behind", "error")
     rows = [
         (t.name, t.upstream, t.state, t.position, t.behind, t.error)
@@ -45,15 +45,15 @@ def show_tables(status: HomeStatus, source: str | None = None) -> Answer:
 
 
 def show_errors(status: HomeStatus) -> Answer:
-    """Answer ``SHOW ERRORS``: of sources and of tables, with what to do about each."""
-    of_sources = [(s.name, s.error, s.hint) for s in status.sources if s.error]
-    of_tables = [(t.name, t.error, t.hint) for s in status.sources for t in s.tables if t.error]
-    of_debts = [(d.source, d.error, "\n".join(d.statements)) for d in status.debts if d.error]
-    return Answer(columns=("name", "error", "hint"), rows=[*of_sources, *of_tables, *of_debts])
+    """Return the rows of ``SHOW ERRORS``: errors of sources, of tables and of pending cleanups, with their hints."""
+    source_errors = [(s.name, s.error, s.hint) for s in status.sources if s.error]
+    table_errors = [(t.name, t.error, t.hint) for s in status.sources for t in s.tables if t.error]
+    cleanup_errors = [(d.source, d.error, "\n".join(d.statements)) for d in status.debts if d.error]
+    return Answer(columns=("name", "error", "hint"), rows=[*source_errors, *table_errors, *cleanup_errors])
 
 
 def show_repairs(repairs: Sequence[Repair]) -> Answer:
-    """Answer ``SHOW REPAIRS``."""
+    """Return the rows of ``SHOW REPAIRS``."""
     columns = (
         "id",
         "table",
@@ -70,10 +70,10 @@ def show_repairs(repairs: Sequence[Repair]) -> Answer:
     return Answer(columns=columns, rows=[_repair_row(repair) for repair in repairs])
 
 
-def repaired(repair: Repair) -> str:
-    """Tell what a repair did."""
-    rows = f"{repair.rows_read or 0:,} rows read upstream, {repair.rows_changed or 0:,} changed here"
-    return f"repaired {repair.source}.{repair.table}: {rows}, between {repair.low} and {repair.high}"
+def repair_summary(repair: Repair) -> str:
+    """Summarize a completed repair in one line."""
+    rows = f"{repair.rows_read or 0:,} rows read upstream, {repair.rows_changed or 0:,} changed"
+    return f"repaired {repair.source}.{repair.table}: {rows}, between positions {repair.low} and {repair.high}"
 
 
 def _repair_row(repair: Repair) -> tuple[str | int | None, ...]:
@@ -81,12 +81,12 @@ def _repair_row(repair: Repair) -> tuple[str | int | None, ...]:
     chosen = repair.chosen
     keys = len(chosen.get("keys", ()))
     rows = f"{keys:,} key{'s' * (keys != 1)}" if "keys" in chosen else chosen.get("where", "all")
-    asked = (repair.id, f"{repair.source}.{repair.table}", rows, repair.state.value, repair.asked_by, repair.asked_at)
-    return (*asked, low, high, repair.rows_read, repair.rows_changed, repair.error)
+    request = (repair.id, f"{repair.source}.{repair.table}", rows, repair.state.value, repair.asked_by, repair.asked_at)
+    return (*request, low, high, repair.rows_read, repair.rows_changed, repair.error)
 
 
 def verify_answer(report: VerifyReport) -> Answer:
-    """Answer ``VERIFY``."""
+    """Return the rows of ``VERIFY``."""
     columns = ("table", "upstream", "result", "rows", "position", "missing", "unexpected", "changed", "keys", "error")
     rows = [
         (t.name, t.upstream, t.result, t.rows, t.position, t.missing, t.unexpected, t.changed, _keys(t), t.error)

@@ -1,12 +1,11 @@
-"""A cursor over the tokens of a statement: what the grammar reads from.
+"""A cursor over the tokens of a statement, from which the grammar reads.
 
-It also notes what could have stood where the text ends. That is all that completion needs: the grammar is asked to
-read what is there so far.
+The cursor also records what the grammar would have accepted at the end of the text: completion parses an incomplete
+statement and returns these records.
 
-The tokens of our statements, by sqlglot: words, numbers, 'texts', and names in "double quotes" or `backticks`.
-
-There are no keywords here: a word is what the grammar takes it for. A quote within a text or a name is doubled, and a
-backslash is a character like any other.
+sqlglot provides the tokens: words, numbers, 'strings', and identifiers in "double quotes" or `backticks`. The tokenizer
+has no keywords; the grammar decides what a word means. A quote inside a string or an identifier is doubled, and a
+backslash is an ordinary character.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from sqlglot.tokens import Tokenizer
 
 from penstock.errors import UsageError
 from penstock.sources.name_syntax import RESERVED
-from penstock.sql.errors import MASK, Beginning, error_at, secret_spans
+from penstock.sql.errors import MASK, StartPosition, error_at, secret_spans
 
-__all__ = ["StatementCursor", "after_blanks", "leading_words", "tokenized", "unreadable"]
+__all__ = ["StatementCursor", "after_blanks", "leading_words", "tokenize", "tokenize_error"]
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _WORD = re.compile(r"[^\W\d]\w*")
-_SAME = {"SOURCE": "SOURCES", "SINK": "SINKS"}
-_LONGEST = 40
-"""Of what was found instead, no more than this is repeated."""
+_SYNONYMS = {"SOURCE": "SOURCES", "SINK": "SINKS"}
+_MAX_TOKEN = 40
+"""The maximum length of a token in an error message."""
 
 
 class StatementCursor:
-    """Reads one statement; the semicolon that ends it, and nothing else, may be behind it."""
+    """Reads one statement, which may end with semicolons."""
 
-    def __init__(self, text: str, begins: Beginning | None = None) -> None:
+    def __init__(self, text: str, begins: StartPosition | None = None) -> None:
         self._text = text
         self._begins = begins
-        self._tokens = tokenized(text, begins)
+        self._tokens = tokenize(text, begins)
         while self._tokens and self._tokens[-1].token_type is TokenType.SEMICOLON:
             self._tokens.pop()
         self._at = 0
@@ -46,17 +45,17 @@ class StatementCursor:
         self._offered: list[str] = []
         self._named: list[str] = []
 
-    # -- what `penstock.sources.syntax.Cursor` asks for ------------------------------------------------------------
+    # -- the methods of `penstock.sources.cursor.Cursor` -----------------------------------------------------------
 
     def place(self) -> int:
-        """Return where the next token begins; at the end, where the last one ends."""
+        """Return the offset of the next token; at the end, the offset after the last token."""
         if self._at < len(self._tokens):
             return self._tokens[self._at].start
         return self._tokens[-1].end + 1 if self._tokens else 0
 
-    def takes(self, *phrase: str) -> bool:
-        """Take these words, or this symbol, if they come next."""
-        self.offers(" ".join(phrase))
+    def accept(self, *phrase: str) -> bool:
+        """Consume these words, or this symbol, if they come next; return whether they did."""
+        self.offer(" ".join(phrase))
         self._tried.setdefault(self._at, []).append(" ".join(phrase))
         ahead = self._tokens[self._at : self._at + len(phrase)]
         if len(ahead) < len(phrase) or not all(map(_is_word, ahead, phrase)):
@@ -64,10 +63,10 @@ class StatementCursor:
         self._at += len(phrase)
         return True
 
-    def expects(self, *phrase: str) -> None:
-        """Take these words, or this symbol; anything else is an error."""
-        if not self.takes(*phrase):
-            raise self.expected(" ".join(phrase))
+    def expect(self, *phrase: str) -> None:
+        """Consume these words, or this symbol; raise an error for anything else."""
+        if not self.accept(*phrase):
+            raise self.expected(_quoted_symbol(" ".join(phrase)))
 
     def words(self) -> tuple[str, ...]:
         """Return the bare words that come next, in upper case."""
@@ -79,19 +78,19 @@ class StatementCursor:
         return tuple(found)
 
     def is_text(self) -> bool:
-        """Say whether a text in single quotes comes next."""
+        """Return whether a string in single quotes comes next."""
         return self._is(TokenType.STRING)
 
     def text(self) -> str:
-        """Take a text in single quotes."""
+        """Consume a string in single quotes."""
         if not self.is_text():
-            what = "a text in single quotes"
+            what = "a string in single quotes"
             raise self.expected(what)
         return self._take().text
 
     def number(self) -> str:
-        """Take a number, as it is written."""
-        place, sign = self._at, "-" if self.takes("-") else ""
+        """Consume a number and return its text."""
+        place, sign = self._at, "-" if self.accept("-") else ""
         if not self._is(TokenType.NUMBER) or not _NUMBER.fullmatch(self._tokens[self._at].text):
             self._at = place
             what = "a number"
@@ -99,26 +98,26 @@ class StatementCursor:
         return sign + self._take().text
 
     def name(self, of: str) -> str:
-        """Take one name, bare or in quotes."""
+        """Consume one name, bare or quoted; `of` names the kind of object for error messages."""
         if self._at == len(self._tokens):
             self._named.append(of)
         bare = self._is(TokenType.VAR) and self._tokens[self._at].text
         if bare and bare.upper() in RESERVED:
-            message = f"expected {_called(of)}, found {bare.upper()}"
-            hint = f'{bare.upper()} is a word of the statement; to use it as a name, write "{bare}".'
-            raise self.wrong(message, hint)
-        return self.part(_called(of))
+            message = f'syntax error at or near "{bare.upper()}": expected {_expected_name(of)}'
+            hint = f'{bare.upper()} is a reserved word. To use it as a name, quote it: "{bare}".'
+            raise self.error(message, hint)
+        return self.part(_expected_name(of))
 
     def part(self, what: str = "a name") -> str:
-        """Take the part of a name that stands behind a dot."""
+        """Consume one part of a dotted name; reserved words are allowed."""
         if self._is(TokenType.IDENTIFIER) and self._tokens[self._at].text:
             return self._take().text
         if self._is(TokenType.VAR) and _WORD.fullmatch(self._tokens[self._at].text):
             return self._take().text
         raise self.expected(what)
 
-    def offers(self, *phrases: str) -> None:
-        """Note what could stand at the end of the text, or go on there."""
+    def offer(self, *phrases: str) -> None:
+        """Record phrases that could begin, or continue, at the end of the text."""
         left = self._tokens[self._at :]
         for phrase in phrases:
             words = phrase.split()
@@ -126,46 +125,46 @@ class StatementCursor:
                 self._offered.append(" ".join(words[len(left) :]))
 
     def tried(self) -> list[str]:
-        """Return the phrases that `takes` was asked for at the next token's place."""
+        """Return the phrases that `accept` tried at the next token."""
         return list(dict.fromkeys(self._tried.get(self._at, [])))
 
     def usage(self, usage: str) -> str:
-        """Set how what is being read is written, the hint for what does not fit; return what was set before."""
+        """Set the syntax summary that hints show; return the previous one."""
         before, self._usage = self._usage, usage
         return before
 
     def expected(self, what: str) -> UsageError:
-        """Return the error for something else at the next token's place."""
-        return self.wrong(f"expected {what}, found {self._found()}", f"Write: {self._usage}")
+        """Return the error for an unexpected next token."""
+        return self.error(f"syntax error {self._at_or_near()}: expected {what}", f"Syntax: {self._usage}")
 
-    def wrong(self, message: str, hint: str, place: int | None = None) -> UsageError:
-        """Return the error at a place, the next token's unless another one is given."""
+    def error(self, message: str, hint: str, place: int | None = None) -> UsageError:
+        """Return an error at an offset, by default that of the next token."""
         return error_at(self._text, self.place() if place is None else place, message, hint, self._begins)
 
-    # -- what the grammar asks for besides -------------------------------------------------------------------------
+    # -- methods for the grammar only ------------------------------------------------------------------------------
 
     def is_at_end(self) -> bool:
-        """Say whether everything is taken."""
+        """Return whether every token is consumed."""
         return self._at == len(self._tokens)
 
     def ends(self) -> None:
-        """Refuse anything that is still there."""
+        """Raise an error unless every token is consumed."""
         if not self.is_at_end():
-            message = f"the statement should end here, but {self._found()} follows"
-            raise self.wrong(message, f"Write: {self._usage}")
+            message = f"syntax error {self._at_or_near()}: expected end of statement"
+            raise self.error(message, f"Syntax: {self._usage}")
 
     def rest(self) -> str:
-        """Take all that is left, as it is written."""
+        """Consume all remaining tokens and return their text unchanged."""
         start = self.place()
         self._at = len(self._tokens)
         return self._text[start : self.place()]
 
     def offered(self) -> list[str]:
-        """Return what could stand at the end of the text."""
+        """Return the phrases that could follow at the end of the text."""
         return list(dict.fromkeys(self._offered))
 
     def named(self) -> list[str]:
-        """Return the kinds of things that could be named at the end of the text."""
+        """Return the kinds of objects that could be named at the end of the text."""
         return list(dict.fromkeys(self._named))
 
     def _is(self, kind: TokenType) -> bool:
@@ -175,26 +174,31 @@ class StatementCursor:
         self._at += 1
         return self._tokens[self._at - 1]
 
-    def _found(self) -> str:
-        """Name the next token, for people; a secret is not repeated."""
+    def _at_or_near(self) -> str:
+        """Describe the next token in PostgreSQL's words; mask a secret."""
         if self._at == len(self._tokens):
-            return "the end"
+            return "at end of input"
         token = self._tokens[self._at]
         if any(start <= token.end and token.start < end for start, end in secret_spans(self._text)):
-            return MASK
+            return f'at or near "{MASK}"'
         written = "".join(c if c.isprintable() else " " for c in self._text[token.start : token.end + 1])
-        return written if len(written) <= _LONGEST else f"{written[:_LONGEST]}…"
+        return f'at or near "{written}"' if len(written) <= _MAX_TOKEN else f'at or near "{written[:_MAX_TOKEN]}…"'
 
 
-def _called(of: str) -> str:
-    """Name a kind of thing: ``schema.table`` is a form, ``source`` is a thing."""
-    return "a name" if of == "name" else f"the name of a {of}" if of.isalpha() else of
+def _expected_name(of: str) -> str:
+    """Describe an expected name: ``schema.table`` is a form, ``source`` a kind of object."""
+    return "a name" if of == "name" else f"a {of} name" if of.isalpha() else of
+
+
+def _quoted_symbol(phrase: str) -> str:
+    """Quote a symbol, to set it apart from the punctuation of the message."""
+    return phrase if phrase[:1].isalpha() else f'"{phrase}"'
 
 
 def _is_word(token: Token, word: str) -> bool:
     quoted = token.token_type in (TokenType.STRING, TokenType.IDENTIFIER)
-    found, wanted = token.text.upper(), word.upper()
-    return not quoted and _SAME.get(found, found) == _SAME.get(wanted, wanted)
+    found, expected = token.text.upper(), word.upper()
+    return not quoted and _SYNONYMS.get(found, found) == _SYNONYMS.get(expected, expected)
 
 
 _MISSING = re.compile(r"Missing (.) from \d+:(\d+)")
@@ -210,27 +214,27 @@ class _Statements(Tokenizer):
     COMMANDS: ClassVar[set[TokenType]] = set()
 
 
-def tokenized(text: str, begins: Beginning | None = None) -> list[Token]:
-    """Return the tokens; a quote or comment that does not end is an error at its beginning."""
+def tokenize(text: str, begins: StartPosition | None = None) -> list[Token]:
+    """Return the tokens; an unterminated quote or comment is an error at its beginning."""
     try:
         return _Statements().tokenize(text)
     except TokenError as error:
-        raise unreadable(text, error, begins) from None
+        raise tokenize_error(text, error, begins) from None
 
 
-def unreadable(text: str, error: TokenError, begins: Beginning | None = None) -> Exception:
-    """Return the error for a text that sqlglot cannot divide into tokens."""
+def tokenize_error(text: str, error: TokenError, begins: StartPosition | None = None) -> Exception:
+    """Return the error for a text that sqlglot cannot tokenize."""
     missing = _MISSING.search(str(error.__cause__ or error))
     if missing is not None:
-        what, place = f"the {missing[1]} here has no other one that ends it", min(int(missing[2]), len(text))
-        return error_at(text, place, f"this is not SQL: {what}", f"Close it with {missing[1]}.", begins)
+        what, place = f"unterminated {missing[1]} quote", min(int(missing[2]), len(text))
+        return error_at(text, place, f"syntax error: {what}", f"Add the closing {missing[1]}.", begins)
     place = max(text.rfind("/*"), 0)
-    what, hint = "this is not SQL: a comment here has no end", "End it with */; check quotes, too."
+    what, hint = "syntax error: unterminated /* comment", "Close the comment with */, and check for unbalanced quotes."
     return error_at(text, place, what, hint, begins)
 
 
 def leading_words(text: str, most: int = 3) -> tuple[str, ...]:
-    """Return the first words of a statement, in upper case, whatever follows them."""
+    """Return the first words of a statement, in upper case."""
     words: list[str] = []
     at = after_blanks(text, 0)
     while len(words) < most and (found := _WORD.match(text, at)):
@@ -240,7 +244,7 @@ def leading_words(text: str, most: int = 3) -> tuple[str, ...]:
 
 
 def after_blanks(text: str, at: int) -> int:
-    """Return where something stands that is neither a blank nor a comment."""
+    """Return the offset of the first character after white space and comments."""
     while True:
         blank = _BLANK.match(text, at)
         at = blank.end() if blank else at
@@ -250,7 +254,7 @@ def after_blanks(text: str, at: int) -> int:
 
 
 def _after_comment(text: str, at: int) -> int:
-    """Return the end of a comment; there may be comments in it. One that does not end goes on to the end."""
+    """Return the end of a comment, which may contain others; an unterminated comment extends to the end of the text."""
     depth = 0
     for mark in _COMMENT.finditer(text, at):
         depth += 1 if mark[0] == "/*" else -1

@@ -1,16 +1,12 @@
-"""What is wrong with a statement, and where: line, column, and the line itself with a caret under the place.
+"""Errors in a statement: line, column, and the line itself with a caret, with secrets masked.
 
-A place in a statement, for people: line, column, and the line with a caret under the place, without secrets.
-
-Secrets in a text that is about to be shown: found by what stands before them, also where that is misspelt.
-
-::
+Secrets are recognized by the word before them, even if it is misspelled::
 
     PASSWORD 'hunter2'    pasword = hunter2    'host=db password=hunter2'    'postgresql://me:hunter2@db/shop'
 
-A statement that cannot be read cannot be asked which of its values are secret. So whatever follows a word like
-``password`` is taken for one, in quotes or not, and so is the password in a URL. A reference (``env:``, ``file:``) is
-not a secret.
+A statement that does not parse cannot say which of its values are secret. Therefore every value after a word like
+``password`` is masked, quoted or not, and so is the password in a URL. A reference (``env:``, ``file:``) is not a
+secret.
 """
 
 from __future__ import annotations
@@ -23,13 +19,13 @@ from difflib import get_close_matches
 from penstock.errors import UsageError
 from penstock.secret import is_reference
 
-__all__ = ["MASK", "Beginning", "SqlError", "error_at", "secret_spans"]
+__all__ = ["MASK", "SqlError", "StartPosition", "error_at", "secret_spans"]
 
 
 class SqlError(UsageError):
-    """A statement that cannot be read. `excerpt` is two lines: the statement's, without secrets, and the caret.
+    """A statement that does not parse. `excerpt` has two lines: the statement's, with secrets masked, and the caret.
 
-    The message holds them, and the place, as well.
+    The message contains the excerpt, the line and the column as well.
     """
 
     def __init__(self, message: str, hint: str = "", line: int = 1, column: int = 1, excerpt: str = "") -> None:
@@ -41,20 +37,20 @@ class SqlError(UsageError):
 
 
 _WIDTH = 100
-"""Longer lines are cut around the place."""
+"""Longer lines are cut on both sides of the caret."""
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """Where a statement begins in the file that it is of."""
+class StartPosition:
+    """The line and column at which a statement begins in its file."""
 
     line: int = 1
     column: int = 1
 
 
-def error_at(text: str, place: int, what: str, hint: str, begins: Beginning | None = None) -> SqlError:
-    """Return the error at a place of a statement."""
-    begins = begins or Beginning()
+def error_at(text: str, place: int, what: str, hint: str, begins: StartPosition | None = None) -> SqlError:
+    """Return the error at an offset of a statement."""
+    begins = begins or StartPosition()
     line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
     offset = begins.column - 1 if line == 1 else 0
     line, column, excerpt = begins.line + line - 1, column + offset, _excerpt(text, place)
@@ -75,7 +71,7 @@ def _excerpt(text: str, place: int) -> str:
 
 
 def _masked(text: str, begin: int, end: int, place: int) -> tuple[str, int]:
-    """Return a line with its secrets masked, and where the place is in it then."""
+    """Return a line with its secrets masked, and the caret's column in it."""
     pieces, at, caret = [], begin, place - begin
     for first, last in secret_spans(text):
         if last <= begin or first >= end:
@@ -112,11 +108,11 @@ _LAST_WORD = re.compile(r"(\w+)\s*=?\s*\Z")
 _LONGEST_WORD = 50
 _URL = re.compile(r"://(?P<rest>[^\s'\"`]*)")
 _PORT = re.compile(r"[^:/\[]*:(?P<port>[^/?,]*)")
-_SHOWN = {"true", "false", "on", "off", "for", "with", "from", "as", "connection", "connections"}
+_NOT_SECRET = {"true", "false", "on", "off", "for", "with", "from", "as", "connection", "connections"}
 
 
 def secret_spans(text: str) -> list[_Span]:
-    """Return where secrets stand, in order, none within another."""
+    """Return the spans of secrets, in order and without overlaps."""
     apart: list[_Span] = []
     for start, end in sorted([*_named(text), *_in_urls(text)]):
         if apart and start < apart[-1][1]:
@@ -127,46 +123,44 @@ def secret_spans(text: str) -> list[_Span]:
 
 
 def _named(text: str) -> Iterator[_Span]:
-    """Find what follows a word like password, outside of texts and in them."""
+    """Find values after a word like password, outside and inside strings."""
     at = 0
     for quoted in _QUOTED.finditer(text):
         yield from _after_words(text, at, quoted.start(), len(text))
         yield from _after_words(text, quoted.start() + 1, quoted.end(), _content_end(quoted[0], quoted.end()))
         at = quoted.end()
         last = _LAST_WORD.search(quoted[0][-_LONGEST_WORD:-1])
-        if (
-            last and _is_like_a_secret(last[1]) and text[at : at + 1].strip().strip(",;)")
-        ):  # a quote was left out before
+        if last and _names_a_secret(last[1]) and text[at : at + 1].strip().strip(",;)"):  # an earlier quote is missing
             yield at, min([*(found for quote in "'\"`" if (found := text.find(quote, at)) >= 0), len(text)])
     yield from _after_words(text, at, len(text), len(text))
 
 
 def _content_end(quoted: str, end: int) -> int:
-    """Return where the content of a text ends: before the quote that ends it, if one does."""
+    """Return the end of a string's content: before its closing quote, if it has one."""
     return end - 1 if len(quoted) > 1 and quoted[-1] == quoted[0] else end
 
 
 def _after_words(text: str, start: int, end: int, until: int) -> Iterator[_Span]:
-    """Find values that follow a word between `start` and `end`, as far as they stand before `until`."""
+    """Find values that follow a word between `start` and `end`, up to `until`."""
     for word in _WORD.finditer(text, start, end):
-        value = _VALUE.match(text, word.end(), until) if _is_like_a_secret(word[0]) else None
-        if value is not None and not _is_shown(value["value"]):
+        value = _VALUE.match(text, word.end(), until) if _names_a_secret(word[0]) else None
+        if value is not None and not _is_public(value["value"]):
             yield value.span("value")
 
 
-def _is_like_a_secret(word: str) -> bool:
+def _names_a_secret(word: str) -> bool:
     last = word.rpartition("_")[2].lower()
     return bool(_LIKE_A_SECRET.search(word) or get_close_matches(last, _SECRETS, 1, 0.75))
 
 
-def _is_shown(value: str) -> bool:
-    """Say whether this is no secret: a reference, or a word of the language."""
+def _is_public(value: str) -> bool:
+    """Return whether a value is no secret: a reference, or a keyword."""
     inner = value[1:-1] if value[0] in "'\"`" else value
-    return is_reference(inner) or value.lower() in _SHOWN
+    return is_reference(inner) or value.lower() in _NOT_SECRET
 
 
 def _in_urls(text: str) -> Iterator[_Span]:
-    """Find passwords in URLs; also one with a slash in it, which ends up where the port should be."""
+    """Find passwords in URLs, also one that contains a slash and therefore appears in the position of the port."""
     for url in _URL.finditer(text):
         start, end = url.span("rest")
         host = text.rfind("@", start, end) + 1 or start

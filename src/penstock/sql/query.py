@@ -1,18 +1,15 @@
-"""Queries over live tables: names of ours are found in the text and replaced; nothing else of it is touched.
+"""Resolve the names of live tables in a query: replace them by the names of views, and change nothing else of the text.
 
-``shop.orders`` in table position becomes a view's name with the alias ``orders`` (unless it has one of its own), also
-with an ``AS OF`` behind it. ``shop.orders.id`` elsewhere becomes ``orders.id`` where such a table is in sight, without
-an alias of its own. Strings, comments and everything that is not a captured table stay as they are.
+``shop.orders`` in table position, optionally followed by ``AS OF``, becomes a view's name with the alias ``orders``,
+unless the query gives it an alias. ``shop.orders.id`` elsewhere becomes ``orders.id`` if a table ``shop.orders``
+without an explicit alias is visible there. Strings, comments and names of other tables are not changed.
 
-Dotted names in a query, by sqlglot's tokens: where each stands, and what is expected there.
+Dotted names are found in sqlglot's tokens. A name is in table position after FROM, JOIN or a comma between tables, also
+in parentheses. The *scope* of a name is its query: a subquery sees the tables of the enclosing queries, but not vice
+versa.
 
-A name in table position follows FROM, JOIN or a comma between tables, also in parentheses. A *scope* is the query that
-a name is in: subqueries see the tables of the queries around them, and not the other way round.
-
-``AS OF TIMESTAMP '…'`` and ``AS OF LSN '…'`` behind the name of a table.
-
-``of`` may be an alias, too: it is one unless a kind or a value follows. Spark's own way to write it, ``TIMESTAMP AS
-OF``, is for tables of Spark's.
+``AS OF TIMESTAMP '…'`` and ``AS OF LSN '…'`` follow the name of a table. ``of`` can also be an alias: it is one unless
+a keyword or a literal follows. Spark's own notation, ``TIMESTAMP AS OF``, is only for Spark's tables.
 """
 
 from __future__ import annotations
@@ -29,20 +26,30 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.errors import UsageError
 from penstock.positions import Lsn, parse_as_of
-from penstock.sql.cursor import after_blanks, leading_words, unreadable
+from penstock.sql.cursor import after_blanks, leading_words, tokenize_error
 from penstock.sql.errors import SqlError, error_at
 
-__all__ = ["Clause", "Name", "Place", "Resolved", "Wanted", "clause_at", "dotted_names", "query_tokens", "resolve"]
+__all__ = [
+    "Clause",
+    "Name",
+    "Place",
+    "Resolved",
+    "TableReference",
+    "clause_at",
+    "dotted_names",
+    "query_tokens",
+    "resolve",
+]
 
 _ALIASES = Spark.parser_class.TABLE_ALIAS_TOKENS - {
     TokenType.LIMIT, TokenType.OFFSET, TokenType.PIVOT, TokenType.UNPIVOT,
 }  # fmt: skip
-_ALIASED = _ALIASES | {TokenType.ALIAS, TokenType.TABLE_SAMPLE}  # an alias stands behind a sample
+_ALIASED = _ALIASES | {TokenType.ALIAS, TokenType.TABLE_SAMPLE}  # an alias follows the sample
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A table, as the mapping named it, and the position or moment that its name asks for."""
+class TableReference:
+    """A referenced table, by its name in the mapping, and its AS OF position or time."""
 
     table: str
     as_of: Lsn | datetime | None = None
@@ -50,28 +57,28 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Resolved:
-    """The query's new text, and the views that it needs, by name."""
+    """The rewritten query, and the views that it needs, by name."""
 
     text: str
-    views: dict[str, Wanted]
+    views: dict[str, TableReference]
 
 
 @dataclass(frozen=True)
 class _Table:
-    """A table of ours in table position: what is wanted, the text's end there, and the alias if it gets one of us."""
+    """A live table in table position: the reference, the end of its text, and the alias that resolution adds."""
 
     name: Name
-    wanted: Wanted
+    wanted: TableReference
     end: int
     alias: str | None
 
 
 def resolve(query: str, tables: Mapping[tuple[str, ...], str], prefix: str) -> Resolved:
-    """Replace the names of `tables` (by their parts, lower case) with views called `prefix` and a number."""
+    """Replace the names of `tables` (by their parts in lower case) with views named `prefix` and a number."""
     tokens = query_tokens(query)
     names = list(dotted_names(query, tokens))
     found = [table for name in names if (table := _table(query, tokens, name, tables)) is not None]
-    views: dict[Wanted, str] = {}
+    views: dict[TableReference, str] = {}
     changes = []
     for table in found:
         view = views.setdefault(table.wanted, f"{prefix}{len(views) + 1}")
@@ -86,7 +93,7 @@ def resolve(query: str, tables: Mapping[tuple[str, ...], str], prefix: str) -> R
 
 
 def _table(query: str, tokens: Sequence[Token], name: Name, tables: Mapping[tuple[str, ...], str]) -> _Table | None:
-    """Return the table of ours that a name in table position means."""
+    """Return the live table that a name in table position refers to, if any."""
     known = _longest_known(name, tables)
     if known is None or known[1] != len(name.parts) or name.place is Place.ELSEWHERE:
         return None
@@ -94,11 +101,13 @@ def _table(query: str, tokens: Sequence[Token], name: Name, tables: Mapping[tupl
     following = clause.last + 1 if clause else name.following
     end = tokens[clause.last].end + 1 if clause else name.ends[-1] + 1
     is_bare = name.place is Place.BARE_TABLE or _has_alias(tokens, following)
-    return _Table(name, Wanted(known[0], clause.as_of if clause else None), end, None if is_bare else name.parts[-1])
+    return _Table(
+        name, TableReference(known[0], clause.as_of if clause else None), end, None if is_bare else name.parts[-1]
+    )
 
 
 def _column(name: Name, found: Sequence[_Table], tables: Mapping[tuple[str, ...], str]) -> tuple[int, int, str] | None:
-    """Return the change of a name that begins with a table of ours, and goes on with a column of it."""
+    """Return the replacement for a column that is qualified with the full name of a live table."""
     known = _longest_known(name, tables)
     if known is None or known[1] == len(name.parts):
         return None
@@ -133,47 +142,47 @@ _TABLES_END = {
     TokenType.CLUSTER_BY, TokenType.DISTRIBUTE_BY, TokenType.LIMIT, TokenType.UNION, TokenType.EXCEPT,
     TokenType.INTERSECT, TokenType.WINDOW, TokenType.QUALIFY,
 }  # fmt: skip
-"""Not ON and USING: a comma behind them, outside of parentheses, is followed by a table."""
+"""Without ON and USING: a comma after them, outside of parentheses, precedes a table."""
 _BEFORE_TABLES = {TokenType.FROM, TokenType.JOIN, TokenType.COMMA, TokenType.L_PAREN}
 _QUERIES = {TokenType.SELECT, TokenType.WITH, TokenType.FROM}
 _BEFORE_TABLE = {TokenType.L_PAREN, TokenType.FARROW, TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT}
 _COMMANDS = ("EXPLAIN", "SHOW")
-"""What follows them is one token to sqlglot."""
-_DESCRIBING = ("DESCRIBE", "DESC")
-_OF_DESCRIBING = {"DESCRIBE", "DESC", "TABLE", "EXTENDED", "FORMATTED"}
+"""Commands whose remaining text sqlglot returns as one token."""
+_DESCRIBE = ("DESCRIBE", "DESC")
+_DESCRIBE_WORDS = {"DESCRIBE", "DESC", "TABLE", "EXTENDED", "FORMATTED"}
 
 
 class Place(enum.Enum):
-    """What is expected where a name stands."""
+    """The syntactic position of a name."""
 
     TABLE = "table"
-    """A table, with an alias behind it or none."""
+    """A table, optionally followed by an alias."""
     BARE_TABLE = "bare table"
-    """A table, where no alias can stand: ``DESCRIBE``, ``TABLE``, ``SHOW COLUMNS FROM``."""
+    """A table that cannot have an alias: in ``DESCRIBE``, ``TABLE``, ``SHOW COLUMNS FROM``."""
     ELSEWHERE = "elsewhere"
     """A column, a function or anything else."""
 
 
 @dataclass(frozen=True)
 class Name:
-    """A dotted name in the text: its parts, where it stands, what is expected there."""
+    """A dotted name in the text: its parts, offsets, syntactic position and scope."""
 
     parts: tuple[str, ...]
     start: int
     ends: tuple[int, ...]
-    """Where each part ends in the text."""
+    """The offset of each part's last character."""
     following: int
-    """The place of the token behind it."""
+    """The index of the token after the name."""
     place: Place
     scope: tuple[int, ...]
 
     def is_seen_from(self, scope: tuple[int, ...]) -> bool:
-        """Say whether a table here is visible in a scope: its own, or one within it."""
+        """Return whether a table here is visible in `scope`: the same scope, or one nested in it."""
         return scope[: len(self.scope)] == self.scope
 
 
 def query_tokens(query: str) -> list[Token]:
-    """Return the tokens as Spark has them; what cannot be read is an error at its place."""
+    """Return the tokens of a query in Spark's dialect; raise `SqlError` if it cannot be tokenized."""
     text = query
     if leading_words(query, 1)[:1] in [(command,) for command in _COMMANDS]:
         start = after_blanks(query, 0)
@@ -182,33 +191,33 @@ def query_tokens(query: str) -> list[Token]:
     try:
         return sqlglot.tokenize(text, read="spark")
     except TokenError as error:
-        raise unreadable(query, error) from None
+        raise tokenize_error(query, error) from None
 
 
 @dataclass
 class _Walk:
-    """Where in a query one is: per parenthesis, whether tables are expected and which query it is of."""
+    """The state while walking a query: per open parenthesis, whether tables are expected, and the scope."""
 
     expects_table: list[bool] = field(default_factory=lambda: [False])
     scopes: list[tuple[int, ...]] = field(default_factory=lambda: [()])
     queries: int = 0
 
     def opens(self, within_tables: bool, is_query: bool) -> None:
-        """Go into a parenthesis: a subquery, a join in parentheses, or arguments."""
+        """Enter a parenthesis: a subquery, a parenthesized join, or arguments."""
         self.queries += is_query
         scope = self.scopes[-1]
         self.scopes.append((*scope, self.queries) if is_query else scope)
         self.expects_table.append(self.expects_table[-1] and within_tables)
 
     def closes(self) -> None:
-        """Go out of a parenthesis."""
+        """Leave a parenthesis."""
         if len(self.scopes) > 1:
             self.scopes.pop()
             self.expects_table.pop()
 
 
 def dotted_names(query: str, tokens: Sequence[Token]) -> Iterator[Name]:
-    """Yield the names of at least two parts, from left to right."""
+    """Yield the names that have at least two parts, from left to right."""
     walk, at = _Walk(), 0
     shows_columns = leading_words(query, 2) == ("SHOW", "COLUMNS")
     while at < len(tokens):
@@ -232,7 +241,7 @@ def dotted_names(query: str, tokens: Sequence[Token]) -> Iterator[Name]:
 
 
 def _place(query: str, tokens: Sequence[Token], at: int, expects_table: bool) -> Place:
-    """Tell what is expected by what stands before."""
+    """Determine the syntactic position of the name at a token from the tokens before it."""
     before = tokens[at - 1].token_type if at else None
     if before is TokenType.USING or (expects_table and before in _BEFORE_TABLES):
         return Place.TABLE  # JOIN … USING is followed by a parenthesis, MERGE … USING by a table
@@ -240,14 +249,14 @@ def _place(query: str, tokens: Sequence[Token], at: int, expects_table: bool) ->
         return Place.BARE_TABLE
     if before is TokenType.L_PAREN and at > 1 and tokens[at - 2].token_type is TokenType.TABLE:
         return Place.BARE_TABLE
-    describes = leading_words(query, 1)[:1] in [(word,) for word in _DESCRIBING]
-    if describes and all(token.text.upper() in _OF_DESCRIBING for token in tokens[:at]):
+    describes = leading_words(query, 1)[:1] in [(word,) for word in _DESCRIBE]
+    if describes and all(token.text.upper() in _DESCRIBE_WORDS for token in tokens[:at]):
         return Place.BARE_TABLE
     return Place.ELSEWHERE
 
 
 def _parts_at(tokens: Sequence[Token], at: int) -> list[Token]:
-    """Return the parts of the dotted name that begins here."""
+    """Return the parts of the dotted name that begins at a token."""
     parts: list[Token] = []
     if at and tokens[at - 1].token_type is TokenType.DOT:
         return parts
@@ -260,7 +269,7 @@ def _parts_at(tokens: Sequence[Token], at: int) -> list[Token]:
 
 
 def _is_name(tokens: Sequence[Token], at: int) -> bool:
-    """After a dot, a keyword and a star are names too; before one, only a plain or quoted name is."""
+    """Return whether a token is a name: a plain or quoted name, a keyword next to a dot, or a star after a dot."""
     if at >= len(tokens):
         return False
     if tokens[at].token_type in _NAMES:
@@ -274,37 +283,37 @@ def _is_name(tokens: Sequence[Token], at: int) -> bool:
 
 _VALUES = {TokenType.STRING, TokenType.NUMBER}
 _KINDS = {"TIMESTAMP": datetime, "LSN": Lsn}
-_SPARKS = ("TIMESTAMP", "VERSION", "SYSTEM_TIME", "SYSTEM_VERSION")
-_EXAMPLE = "Write: AS OF TIMESTAMP '2026-11-15T12:00:00Z', or AS OF LSN '16/B374D848'."
+_SPARK_KINDS = ("TIMESTAMP", "VERSION", "SYSTEM_TIME", "SYSTEM_VERSION")
+_EXAMPLE = "For example: AS OF TIMESTAMP '2026-11-15T12:00:00Z', or AS OF LSN '16/B374D848'."
 
 
 @dataclass(frozen=True)
 class Clause:
-    """What a table is asked for as of, and the place of the clause's last token."""
+    """The position or time of an AS OF clause, and the index of its last token."""
 
     as_of: Lsn | datetime
     last: int
 
 
 def clause_at(tokens: Sequence[Token], at: int, query: str) -> Clause | None:
-    """Read the clause that begins at a token, if one does; a wrong one is an error at its place."""
+    """Read the AS OF clause that begins at a token, if there is one; raise `SqlError` if it is invalid."""
     words = [token.text.upper() for token in tokens[at : at + 4]]
     words = words[1:] if words[:1] == ["FOR"] else words[:3]
-    if words[1:] == ["AS", "OF"] and words[0] in _SPARKS:
-        raise _wrong(query, tokens[at], f"of a live table, AS OF stands before {words[0]}", _EXAMPLE)
+    if words[1:] == ["AS", "OF"] and words[0] in _SPARK_KINDS:
+        raise _wrong(query, tokens[at], f"AS OF must precede {words[0]} for a live table", _EXAMPLE)
     if words[:2] != ["AS", "OF"] or len(words) < 3:
         return None
     kind, value = words[2], tokens[at + 3] if at + 3 < len(tokens) else None
     if kind not in (*_KINDS, "VERSION") and tokens[at + 2].token_type not in _VALUES:
         return None
     if kind not in _KINDS or value is None or value.token_type is not TokenType.STRING:
-        raise _wrong(query, tokens[at + 2], "AS OF is followed by TIMESTAMP or LSN and a text", _EXAMPLE)
+        raise _wrong(query, tokens[at + 2], "AS OF requires TIMESTAMP or LSN and a string", _EXAMPLE)
     try:
         found = parse_as_of(value.text)
     except UsageError as error:
         raise _wrong(query, value, error.message, error.hint) from error
     if not isinstance(found, _KINDS[kind]):
-        raise _wrong(query, value, f"{value.text!r} is no {'time' if kind == 'TIMESTAMP' else 'LSN'}", _EXAMPLE)
+        raise _wrong(query, value, f"invalid {'timestamp' if kind == 'TIMESTAMP' else 'LSN'} {value.text!r}", _EXAMPLE)
     return Clause(found, at + 3)
 
 

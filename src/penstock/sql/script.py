@@ -1,7 +1,7 @@
-r"""A file of statements, divided at semicolons: not those in texts, names and comments.
+r"""Split a script into statements at semicolons, except those in strings, identifiers and comments.
 
-Statements of ours and queries for Spark stand side by side, and differ in how a text ends: in Spark's, a backslash
-makes a quote part of the text, and double quotes are texts, too. So each statement is read by the rules of whose it is.
+A script may mix Penstock's statements and queries for Spark, which have different quoting rules: in Spark SQL, a
+backslash escapes a quote, and double quotes enclose strings. Each statement is scanned by the rules of its language.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.sql.cursor import after_blanks
-from penstock.sql.errors import Beginning
-from penstock.sql.grammar import is_ours
+from penstock.sql.errors import StartPosition
+from penstock.sql.grammar import is_penstock_statement
 
-__all__ = ["Piece", "divided"]
+__all__ = ["Piece", "split_statements"]
 
 _NAMES = r"`(?:[^`]|``)*(?:`|\Z)"
 _OURS = re.compile(rf"""(?P<blank>--|/\*)|'(?:[^']|'')*(?:'|\Z)|"(?:[^"]|"")*(?:"|\Z)|{_NAMES}|(?P<end>;)""")
@@ -22,19 +22,19 @@ _SPARKS = re.compile(
     rf"""(?P<blank>--|/\*)|'(?:[^'\\]|\\.)*(?:'|\Z)|"(?:[^"\\]|\\.)*(?:"|\Z)|{_NAMES}|(?P<end>;)""", re.DOTALL
 )
 _BEGINNING = 1000
-"""So many characters are enough to see whose a statement is."""
+"""The number of characters from which the language of a statement is determined."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One statement, without its semicolon, and where it begins in the file."""
+    """One statement without its semicolon, and its position in the file."""
 
     text: str
-    begins: Beginning
+    begins: StartPosition
 
 
-def divided(script: str) -> Iterator[Piece]:
-    """Yield the statements of a script; blanks and comments before each are left out."""
+def split_statements(script: str) -> Iterator[Piece]:
+    """Yield the statements of a script, without white space and comments before each."""
     at = 0
     while at < len(script):
         start = after_blanks(script, at)
@@ -42,13 +42,13 @@ def divided(script: str) -> Iterator[Piece]:
         text = script[start:end].rstrip()
         if text:
             line, column = script.count("\n", 0, start) + 1, start - script.rfind("\n", 0, start)
-            yield Piece(text, Beginning(line, column))
+            yield Piece(text, StartPosition(line, column))
         at = end + 1
 
 
 def _end(script: str, start: int) -> int:
-    """Return where the semicolon of a statement stands, or the end of the script."""
-    lexemes = _OURS if is_ours(script[start : start + _BEGINNING]) else _SPARKS
+    """Return the offset of a statement's semicolon, or the end of the script."""
+    lexemes = _OURS if is_penstock_statement(script[start : start + _BEGINNING]) else _SPARKS
     at = start
     while found := lexemes.search(script, at):
         if found["end"]:

@@ -1,8 +1,9 @@
-"""The statements of ours, as values. `grammar.parse` reads them; whoever has a home carries them out.
+"""Penstock's SQL statements as values. `grammar.parse` creates them; `penstock.executor` executes them.
 
-The first line of each docstring is how it is written, and what it does: the reference shows it.
+The first line of each docstring is the statement's syntax and purpose; the reference documentation contains it.
 
-A source as the statement that makes it: ``SHOW CREATE`` shows it, and `grammar.parse` reads the same from it.
+`written_source` does the reverse for a source: it writes the ``CREATE SOURCES`` statement that ``SHOW CREATE SOURCES``
+shows, and that `grammar.parse` reads back as the same source.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = [
     "DropSources",
     "DropTable",
     "Explain",
-    "Repairing",
+    "RepairRows",
     "RetryTable",
     "ShowCreate",
     "ShowErrors",
@@ -44,29 +45,29 @@ class CreateSource:
 
     name: str
     kind: str
-    """The name of the kind, as it stands behind FROM."""
+    """The name of the kind, as written after FROM."""
     sql_options: BaseModel
     with_options: BaseModel
     if_not_exists: bool = False
     secrets: Mapping[str, SecretStr] = field(default_factory=dict)
-    """Secrets given in clear, by field. They are not among the options: whoever makes the source first puts each
-    where a reference can name it. Empty unless the statement says ``allow literal secrets``."""
+    """Literal secrets by field, kept apart from the options: before the source is created, each is stored where a
+    reference can name it. Empty unless the statement sets ``allow literal secrets``."""
 
 
 @dataclass(frozen=True)
 class Explain:
-    """``EXPLAIN [CREATE] SOURCES source FROM kind …``: show what would be made, and make nothing."""
+    """``EXPLAIN [CREATE] SOURCES source FROM kind …``: show what the statement would create, without creating it."""
 
     statement: CreateSource
 
 
 @dataclass(frozen=True)
 class AlterSet:
-    """``ALTER SOURCES source SET (option = value, …)``: change options in WITH."""
+    """``ALTER SOURCES source SET (option = value, …)``: change options of a source."""
 
     source: str
     options: Mapping[str, Any]
-    """By field. Which kind the source is of, and so whether it has them, is for whoever knows the source to say."""
+    """Values by field. The executor checks that the source's kind has these options."""
     secrets: Mapping[str, SecretStr] = field(default_factory=dict)
     """As in `CreateSource`."""
 
@@ -77,12 +78,12 @@ class AddTable:
 
     source: str
     table: str
-    """As the options of a source name one, with the name that it shall have here."""
+    """The table in the notation of source options: ``schema.table [AS name]``."""
 
 
 @dataclass(frozen=True)
 class DropTable:
-    """``ALTER SOURCES source DROP TABLE table``: capture a table no more."""
+    """``ALTER SOURCES source DROP TABLE table``: stop capturing a table."""
 
     source: str
     table: str
@@ -90,7 +91,7 @@ class DropTable:
 
 @dataclass(frozen=True)
 class RetryTable:
-    """``ALTER SOURCES source RETRY TABLE table``: capture a table anew, and copy it afresh."""
+    """``ALTER SOURCES source RETRY TABLE table``: capture a table again, with a new snapshot."""
 
     source: str
     table: str
@@ -98,14 +99,14 @@ class RetryTable:
 
 @dataclass(frozen=True)
 class AcceptInterference:
-    """``ALTER SOURCES source ACCEPT INTERFERENCE``: go on behind what others wrote in the place of watermarks."""
+    """``ALTER SOURCES source ACCEPT INTERFERENCE``: resume after foreign writes to the watermarks."""
 
     source: str
 
 
 @dataclass(frozen=True)
 class DropSources:
-    """``DROP SOURCES [IF EXISTS] source [KEEP TABLES] [FORCE]``: remove a source, and what it made upstream."""
+    """``DROP SOURCES [IF EXISTS] source [KEEP TABLES] [FORCE]``: remove a source and its upstream objects."""
 
     name: str
     if_exists: bool = False
@@ -115,36 +116,36 @@ class DropSources:
 
 @dataclass(frozen=True)
 class ShowSources:
-    """``SHOW SOURCES``: each with its state and frontiers."""
+    """``SHOW SOURCES``: list sources with their states and frontiers."""
 
 
 @dataclass(frozen=True)
 class ShowTables:
-    """``SHOW TABLES [FROM source]``: the live tables, of all sources or of one."""
+    """``SHOW TABLES [FROM source]``: list the live tables of all sources or of one."""
 
     source: str | None = None
 
 
 @dataclass(frozen=True)
 class ShowSinks:
-    """``SHOW SINKS``: where live tables are written to."""
+    """``SHOW SINKS``: list sinks; there are none in this version."""
 
 
 @dataclass(frozen=True)
 class ShowCreate:
-    """``SHOW CREATE SOURCES source``: the statement that makes the same source."""
+    """``SHOW CREATE SOURCES source``: show the statement that creates a source."""
 
     source: str
 
 
 @dataclass(frozen=True)
 class ShowErrors:
-    """``SHOW ERRORS``: what stands until somebody acts."""
+    """``SHOW ERRORS``: list the errors of sources and tables, with hints."""
 
 
 @dataclass(frozen=True)
 class ShowRepairs:
-    """``SHOW REPAIRS``: what was repaired, by whom, when, and what came of it."""
+    """``SHOW REPAIRS``: list repairs with their user, time and outcome."""
 
 
 @dataclass(frozen=True)
@@ -156,8 +157,8 @@ class Verify:
 
 
 @dataclass(frozen=True)
-class Repairing:
-    """``REPAIR source.table [WHERE KEY IN (key, …) | WHERE condition]``: read rows anew, and put them right."""
+class RepairRows:
+    """``REPAIR source.table [WHERE KEY IN (key, …) | WHERE condition]``: read rows again upstream and correct them."""
 
     source: str
     table: str
@@ -173,7 +174,7 @@ Statement = (
     | DropSources
     | DropTable
     | Explain
-    | Repairing
+    | RepairRows
     | RetryTable
     | ShowCreate
     | ShowErrors
@@ -186,7 +187,7 @@ Statement = (
 
 
 def written_source(name: str, kind: str, sql_options: BaseModel, with_options: BaseModel) -> str:
-    """Write the statement: only what differs from the defaults, a line each."""
+    """Write the ``CREATE SOURCES`` statement, with only the options that differ from their defaults."""
     settings = written_settings(with_options)
     lines = [f"CREATE SOURCES {written_name(name)} FROM {kind}", *written_clauses(sql_options)]
     if settings:

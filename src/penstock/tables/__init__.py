@@ -1,7 +1,7 @@
-"""Images into tables: fold a range to its net effect, lay it over a base table, merge it into one, compare.
+"""Tables from images: fold a range of the log to its net change, overlay it on a base table, merge it, compare tables.
 
 ::
 
-    images (L, T] ──fold──▶ net effect per key ──┬─overlay─▶ the table at T, as a query
+    images (L, T] ──fold──▶ net change per key ──┬─overlay─▶ the table at T, as a query
                                                  └─merge───▶ the table at T, as the next Delta version
 """

@@ -1,27 +1,27 @@
-"""One Delta table that follows one upstream table, and knows up to where.
+"""A Delta table that follows one upstream table and stores its own position.
 
 ::
 
     create(df, S) ──▶ v0 @S      merge(net, T) ──▶ v1 @T      append(df, U) ──▶ v2 @U      …
 
-**The position is in the commit.** Nothing else records how far a table is, so nothing can disagree with its rows:
+**The position is part of the commit.** There is no other record of progress, so none can disagree with the rows:
 
-- `create` writes the position and a fresh *incarnation* (a random id) as table properties, in the one commit that also
-  holds the rows. (Delta does not record a transaction id with CREATE OR REPLACE.)
-- every later write carries Delta's own idempotence mark, ``txn(appId = incarnation, version = position)``. Delta skips
+- `create` writes the position and a new *incarnation* (a random id) as table properties, in the same commit as the
+  rows. (Delta does not record a transaction id with CREATE OR REPLACE.)
+- Every later write carries Delta's idempotency marker, ``txn(appId = incarnation, version = position)``. Delta skips
   a write whose version is not above the last one: a replay after a crash changes nothing, whether or not the commit
-  had come through. The incarnation keeps apart what Delta does not: a replaced table still has its old marks, and
-  with them a copy that starts at a lower position would be taken for a replay.
-- every commit repeats position and incarnation as ``userMetadata``, for the way back: which version was it at T?
+  succeeded. The incarnation is needed because a replaced table keeps its old markers in Delta: without it, a snapshot
+  at a lower position would be mistaken for a replay.
+- Every commit repeats position and incarnation as ``userMetadata``, for the reverse lookup from position to version.
 
-So ``position = max(property, txn)``, both from one snapshot of the log. A range without effect commits too (Delta
-writes the mark alone), hence the position always moves.
+Hence ``position = max(property, txn)``, both read from one snapshot of the Delta log. A range without effect is
+committed too (Delta writes the marker alone), so the position always advances.
 
-**One commit per merge**, whatever it holds: rows gone, changed, new, a TRUNCATE before them (that is an overwrite).
-Left-out values are those of the target row; a row that also changed its key takes them from the version before the
-merge, joined to the source. Each table has a Spark session of its own, as MERGE takes the mark from session settings.
+**One commit per merge**, whatever it contains: deleted, changed and new rows, and a preceding TRUNCATE (an overwrite).
+Omitted values are taken from the target row; a row whose key also changed takes them from the version before the
+merge, joined to the source. Each table has its own Spark session, because MERGE reads the marker from session settings.
 
-A `DeltaBaseTable` has one writer at a time; readers may be many.
+A `DeltaBaseTable` has one writer at a time, and any number of readers.
 """
 
 from __future__ import annotations
@@ -39,52 +39,52 @@ from pyspark.sql import functions as F
 from penstock.errors import DefiniteError
 from penstock.model import TableSchema, missing_value
 from penstock.positions import Lsn
-from penstock.spark.ranges import spark_schema
+from penstock.spark.images import spark_schema
 from penstock.tables.base_state import (
-    MAPPED,
+    COLUMN_MAPPING,
     SCHEMA,
     WINDOW,
-    Copied,
+    ChunkProgress,
     State,
-    chunk_in,
-    described_by,
-    encoded,
+    chunk_from,
+    chunk_metadata,
+    encode_schema,
     incarnation_of,
     is_mapped,
-    marked,
-    memory_in,
+    last_txn_version,
+    memory_from,
     needs_mapping,
-    of_chunk,
-    of_position,
-    position_in,
+    position_from,
+    position_metadata,
     state_of,
+    table_properties,
 )
 from penstock.tables.bounds import within_keys, within_rows
 from penstock.tables.columns import column, own, quoted, toastable, widened
 from penstock.tables.contents import Contents
 from penstock.tables.file_commit import commit_files, snapshot_of
 from penstock.tables.fold import replaced_rows, same_row
-from penstock.tables.missing_rows import absent_row, absent_rows_told
+from penstock.tables.missing_rows import missing_row_errors, raise_missing_row
 from penstock.tables.overlay import filled
 
 __all__ = ["DeltaBaseTable"]
 
 _COPYING = "copying"
 _RECENT = 10
-"""Commits to look at for the last chunk of a copy: little else is committed while it lasts."""
+"""Commits to search for the last chunk of a snapshot: few other commits occur while it runs."""
 _NOTHING = Contents()
 
 
-class _Mark(NamedTuple):
-    """What a commit is known by: the position that it leads to, for whom that counts, and what it says of itself."""
+class _Txn(NamedTuple):
+    """The marker of a commit: the position it reaches, the application id it counts for, and its user metadata."""
 
     position: Lsn
     application: str
-    told: str
+    metadata: str
 
 
 class DeltaBaseTable:
-    """The Delta table at `path` that follows `schema`'s table."""
+    """The Delta table at `path` that follows the upstream table of `schema`."""
 
     def __init__(self, spark: SparkSession, path: str, schema: TableSchema) -> None:
         self.path = path
@@ -104,23 +104,23 @@ class DeltaBaseTable:
         generation: int = 0,
         window: str | None = None,
     ) -> None:
-        """Make the table of `rows` as of `position`, in one commit, in place of whatever lies at the path.
+        """Create the table from `rows` at `position`, in one commit that replaces any table at the path.
 
-        With a `window`, it is to be copied in chunks (`add_chunk`); the first `merge` or `append` ends that.
+        With a `window`, the table is filled in chunks (`add_chunk`) until the first `merge` or `append`.
         """
         incarnation = uuid.uuid4().hex
-        described = described_by(self.schema, incarnation, position, properties or {}, generation)
+        described = table_properties(self.schema, incarnation, position, properties or {}, generation)
         if window is not None:
             described[WINDOW] = window
         writer = rows.select(*self._commented(comments or {})).writeTo(f"delta.{quoted(self.path)}").using("delta")
-        writer = writer.option("userMetadata", of_position(incarnation, position))
+        writer = writer.option("userMetadata", position_metadata(incarnation, position))
         for name, value in described.items():
             writer = writer.tableProperty(name, value)
         if comment:
             writer = writer.tableProperty("comment", comment)
         writer.createOrReplace()
 
-    def create_of_files(
+    def create_from_files(
         self,
         files: Sequence[str],
         position: Lsn,
@@ -129,149 +129,151 @@ class DeltaBaseTable:
         comments: Mapping[str, str] | None = None,
         generation: int = 0,
     ) -> None:
-        """As `create`, of files that `parquet_files` has written under the path: their actions, as JSON."""
+        """Create the table from files that `parquet_files` wrote under the path, given as Delta actions in JSON."""
         incarnation = uuid.uuid4().hex
-        described = described_by(self.schema, incarnation, position, properties or {}, generation)
+        described = table_properties(self.schema, incarnation, position, properties or {}, generation)
         columns = spark_schema(self.schema.columns.remove_metadata())
         for field in columns:
             if field.name in (comments or {}):
                 field.metadata = {"comment": (comments or {})[field.name]}
-        told = of_position(incarnation, position)
-        commit_files(self._session, self.path, columns, described, comment, files, told)
+        metadata = position_metadata(incarnation, position)
+        commit_files(self._session, self.path, columns, described, comment, files, metadata)
 
-    def takes_files(self) -> bool:
-        """Whether `create_of_files` can make it: Delta chooses no other names for its columns, now or before."""
+    def accepts_files(self) -> bool:
+        """Return whether `create_from_files` is possible: neither the table nor its schema uses column mapping."""
         return not needs_mapping(self.schema) and not is_mapped(self._snapshot())
 
     def evolve(self, schema: TableSchema) -> None:
-        """Give the table the columns that were added to it upstream, filled with what older rows hold in them there.
+        """Add the columns that were added upstream, with the values that older rows have there.
 
-        The position stays. The property that tells the columns is set last: until then the table counts as it was,
-        and after a crash all of this is done again.
+        The position does not change. The schema property is set last: until then the table has its old schema, and
+        after a crash all of this is repeated.
         """
         state = self.state()
         if state is None:
             return
         added = schema.added_to(state.schema)
         if needs_mapping(schema):
-            self.set_properties(MAPPED)
+            self.set_properties(COLUMN_MAPPING)
         if all(missing_value(field)[0].is_valid is False for field in added):
             self._add_columns(added)
         else:
             self._rewrite(state, added)
-        self.set_properties({SCHEMA: encoded(schema)})
+        self.set_properties({SCHEMA: encode_schema(schema)})
         self.schema = schema
 
-    def add_chunk(self, rows: DataFrame, chunk: Copied) -> None:
-        """Add a chunk of a copy: once, however often this is called for its number."""
+    def add_chunk(self, rows: DataFrame, chunk: ChunkProgress) -> None:
+        """Add a chunk of an incremental snapshot; repeated calls with the same chunk number add it once."""
         incarnation = self.incarnation()
         writer = rows.select(*map(column, self.schema.columns.names)).write.format("delta").mode("append")
         writer = writer.option("txnAppId", f"{incarnation} {WINDOW}").option("txnVersion", chunk.number)
-        writer.option("userMetadata", of_chunk(incarnation, chunk)).save(self.path)
+        writer.option("userMetadata", chunk_metadata(incarnation, chunk)).save(self.path)
 
     def append(self, rows: DataFrame, position: Lsn) -> None:
-        """Add `rows`, none of whose keys is in the table, and stand at `position`."""
-        self._write(rows, self._mark(position), "append")
+        """Add `rows`, none of whose keys is in the table, and advance to `position`."""
+        self._write(rows, self._txn(position), "append")
 
     def merge(
         self,
         net: DataFrame,
         position: Lsn,
         contents: Contents = _NOTHING,
-        copied: Copied | None = None,
+        copied: ChunkProgress | None = None,
         memory: str | None = None,
     ) -> None:
-        """Put the net effect of a range in, which `fold` made of images with these `contents`; stand at `position`.
+        """Merge a net change, the `fold` of images with these `contents`, and advance to `position`.
 
-        With `copied`, a copy in chunks goes on after it, as it was: the table still shows no position. `memory` is
-        what whoever goes on from there has to know, see `memory`. A `TableError` says that the table does not hold a
-        row that it must hold.
+        With `copied`, an incremental snapshot continues after it: the table still exposes no position. `memory` is the
+        envelope state to resume from. Raise a `TableError` if the table lacks a row that the net change needs.
         """
-        mark = self._mark(position, copied, memory)
-        if marked(self._snapshot(), mark.application) >= position:
-            return  # a replay: what the net effect needs of the table may have gone with its first run
-        with absent_rows_told(self.schema, position):
-            self._merge(net, mark, contents)
+        txn = self._txn(position, copied, memory)
+        if last_txn_version(self._snapshot(), txn.application) >= position:
+            return  # a replay: its first run may have removed base rows that the net change needs
+        with missing_row_errors(self.schema, position):
+            self._merge(net, txn, contents)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def state(self) -> State | None:
-        """Return version and position, read together from the newest state of the Delta log; None: no table yet."""
+        """Return version and position, read together from the newest Delta snapshot, or None if there is no table."""
         return state_of(self._snapshot())
 
-    def copied(self) -> Copied | None:
-        """Return the last chunk of a copy in chunks; None before the first."""
+    def chunk_progress(self) -> ChunkProgress | None:
+        """Return the last chunk of an incremental snapshot, or None before the first."""
         history = DeltaTable.forPath(self._spark, self.path).history(_RECENT).select("version", "userMetadata")
         incarnation = self.incarnation()
-        found = (chunk_in(text, incarnation) for _, text in history.orderBy(F.desc("version")).collect())
+        found = (chunk_from(text, incarnation) for _, text in history.orderBy(F.desc("version")).collect())
         return next((chunk for chunk in found if chunk is not None), None)
 
     def memory(self, position: Lsn) -> str | None:
-        """Return what the commit that led to a position says that one has to know, to go on from there."""
+        """Return the envelope state in the commit that reached a position."""
         incarnation = self.incarnation()
         for limit in (_RECENT, None):
             table = DeltaTable.forPath(self._spark, self.path)
             history = (table.history(limit) if limit else table.history()).select("version", "userMetadata")
             for _, text in history.orderBy(F.desc("version")).collect():
-                if position_in(text, incarnation) == position:
-                    return memory_in(text, incarnation)
-        message = f"the commit that led to {position} is gone from Delta's log of {self.schema.table}"
-        raise DefiniteError(message, "What is to be known to go on was in it: capture the table anew (RETRY TABLE).")
+                if position_from(text, incarnation) == position:
+                    return memory_from(text, incarnation)
+        message = f"the Delta log of {self.schema.table} no longer contains the commit of position {position}"
+        raise DefiniteError(
+            message,
+            "That commit held the state to resume from. Capture the table again: ALTER SOURCES … RETRY TABLE …;",
+        )
 
     def position(self) -> Lsn | None:
-        """Return the position that the table stands at; None: no table yet."""
+        """Return the position of the table, or None if it does not exist."""
         state = self.state()
         return state.position if state else None
 
     def version(self) -> int | None:
-        """Return the newest Delta version; None: no table yet."""
+        """Return the newest Delta version, or None if the table does not exist."""
         state = self.state()
         return state.version if state else None
 
     def versions(self, limit: int | None = None) -> list[tuple[int, Lsn]]:
-        """Return the versions that are whole positions, newest first, of the newest `limit` commits."""
+        """Return the versions that correspond to a position, newest first, among the newest `limit` commits."""
         incarnation = self.incarnation()
         table = DeltaTable.forPath(self._spark, self.path)
         history = (table.history(limit) if limit else table.history()).select("version", "userMetadata")
         found = []
         for version, text in history.orderBy(F.desc("version")).collect():
-            position = position_in(text, incarnation)
+            position = position_from(text, incarnation)
             if position is not None:
                 found.append((version, position))
         return found
 
     def current(self) -> DataFrame:
-        """Return the table as it is now."""
+        """Return the rows of the newest version."""
         return self.at(self._snapshot().version())
 
     def widened(self, rows: DataFrame) -> DataFrame:
-        """Return rows that were read before the table gained columns, with these columns."""
+        """Return rows that were read before the table gained columns, extended by these columns."""
         return widened(self._spark, rows, list(self.schema.columns)[len(rows.columns) :])
 
     def at(self, version: int) -> DataFrame:
-        """Return the table as it was at a Delta version."""
+        """Return the rows of a Delta version."""
         return self._spark.read.format("delta").option("versionAsOf", version).load(self.path)
 
-    # -- how --------------------------------------------------------------------------------------------------------
+    # -- internal ---------------------------------------------------------------------------------------------------
 
-    def _merge(self, net: DataFrame, mark: _Mark, contents: Contents) -> None:
+    def _merge(self, net: DataFrame, txn: _Txn, contents: Contents) -> None:
         if self.schema.key and contents.truncated is not None:
-            self._write(self._without_base(net, contents), mark, "overwrite")
+            self._write(self._without_base(net, contents), txn, "overwrite")
         elif self.schema.key and contents.inserts_only:
-            self._write(net, mark, "append")
+            self._write(net, txn, "append")
         else:
-            with _at_hand(net) as read_once:
-                (self._merge_keys if self.schema.key else self._merge_bag)(read_once, mark, contents)
+            with _materialized(net) as read_once:
+                (self._merge_keys if self.schema.key else self._merge_keyless)(read_once, txn, contents)
 
-    def _merge_keys(self, net: DataFrame, mark: _Mark, contents: Contents) -> None:
+    def _merge_keys(self, net: DataFrame, txn: _Txn, contents: Contents) -> None:
         if contents.unchanged and contents.moved:
-            with _at_hand(self._filled(net, contents)) as filled_once:
-                self._merge_rows(filled_once, mark, kept=False)
+            with _materialized(self._filled(net, contents)) as filled_once:
+                self._merge_rows(filled_once, txn, kept=False)
         else:
-            self._merge_rows(net, mark, kept=contents.unchanged)
+            self._merge_rows(net, txn, kept=contents.unchanged)
 
-    def _merge_rows(self, source: DataFrame, mark: _Mark, *, kept: bool) -> None:
-        """Merge rows by key; `kept`: values that are left out stay those of the target."""
+    def _merge_rows(self, source: DataFrame, txn: _Txn, *, kept: bool) -> None:
+        """Merge rows by key; with `kept`, omitted values remain those of the target row."""
         names = self.schema.columns.names
         left_out = {name: index for index, name in toastable(self.schema)} if kept else {}
         updated: dict[str, str | Column] = {quoted(name): _updated(name, left_out.get(name)) for name in names}
@@ -282,12 +284,12 @@ class DeltaBaseTable:
         for name in self.schema.key:
             match &= column(name, "target") == column(name, "source")
         gone = F.col("source._gone")
-        merge = self._target(mark).merge(source.alias("source"), match)
+        merge = self._target(txn).merge(source.alias("source"), match)
         merge = merge.whenMatchedDelete(gone).whenMatchedUpdate(set=updated)
         merge.whenNotMatchedInsert(~gone, values=inserted).execute()
 
-    def _merge_bag(self, net: DataFrame, mark: _Mark, contents: Contents) -> None:
-        """Take out all copies of rows that become fewer, and put in as many as there are to be."""
+    def _merge_keyless(self, net: DataFrame, txn: _Txn, contents: Contents) -> None:
+        """Delete all copies of rows whose count decreases, and insert the remaining number of copies."""
         fewer = net.filter(F.col("_count") < 0)
         reach = within_rows(fewer, self.schema, "target")
         base = self.current().alias("target").filter(reach)
@@ -296,12 +298,12 @@ class DeltaBaseTable:
         repeat = F.explode(F.array_repeat(F.lit(True), F.col("_count").cast("int")))
         new = replaced_rows(base, net, self.schema).withColumn(own("new"), repeat)
         if contents.truncated is not None or contents.inserts_only:
-            self._write(new, mark, "append" if contents.inserts_only else "overwrite")
+            self._write(new, txn, "append" if contents.inserts_only else "overwrite")
             return
         match = reach & ~F.col(f"source.{own('new')}") & same_row(base, self.schema, "target", "source")
         values: dict[str, str | Column] = {quoted(name): column(name, "source") for name in self.schema.columns.names}
-        with _at_hand(fewer.withColumn(own("new"), F.lit(False)).unionByName(new)) as source:
-            merge = self._target(mark).merge(source.alias("source"), match).whenMatchedDelete()
+        with _materialized(fewer.withColumn(own("new"), F.lit(False)).unionByName(new)) as source:
+            merge = self._target(txn).merge(source.alias("source"), match).whenMatchedDelete()
             merge.whenNotMatchedInsert(F.col(f"source.{own('new')}"), values=values).execute()
 
     def _add_columns(self, added: Sequence[pa.Field]) -> None:
@@ -314,31 +316,31 @@ class DeltaBaseTable:
     def _rewrite(self, state: State, added: Sequence[pa.Field]) -> None:
         rows = widened(self._spark, self.at(state.version).select(*map(column, state.schema.columns.names)), added)
         writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-        writer.option("userMetadata", of_position(self.incarnation(), state.position)).save(self.path)
+        writer.option("userMetadata", position_metadata(self.incarnation(), state.position)).save(self.path)
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Set properties of the Delta table; the position stays."""
-        told = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-        self._spark.sql(f"ALTER TABLE delta.{quoted(self.path)} SET TBLPROPERTIES ({told})")
+        """Set properties of the Delta table; keep the position."""
+        assignments = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+        self._spark.sql(f"ALTER TABLE delta.{quoted(self.path)} SET TBLPROPERTIES ({assignments})")
 
-    def _write(self, rows: DataFrame, mark: _Mark, mode: str) -> None:
+    def _write(self, rows: DataFrame, txn: _Txn, mode: str) -> None:
         writer: DataFrameWriter = rows.select(*map(column, self.schema.columns.names)).write.format("delta").mode(mode)
-        writer = writer.option("txnAppId", mark.application).option("txnVersion", int(mark.position))
-        writer.option("userMetadata", mark.told).save(self.path)
+        writer = writer.option("txnAppId", txn.application).option("txnVersion", int(txn.position))
+        writer.option("userMetadata", txn.metadata).save(self.path)
 
-    def _mark(self, position: Lsn, copied: Copied | None = None, memory: str | None = None) -> _Mark:
+    def _txn(self, position: Lsn, copied: ChunkProgress | None = None, memory: str | None = None) -> _Txn:
         incarnation = self.incarnation()
         if copied is not None:
-            return _Mark(position, f"{incarnation} {_COPYING}", of_chunk(incarnation, copied))
-        return _Mark(position, incarnation, of_position(incarnation, position, memory))
+            return _Txn(position, f"{incarnation} {_COPYING}", chunk_metadata(incarnation, copied))
+        return _Txn(position, incarnation, position_metadata(incarnation, position, memory))
 
-    def _target(self, mark: _Mark) -> DeltaTable:
-        """Return the table as a MERGE sees it, in a session set to mark the commit with `position`."""
+    def _target(self, txn: _Txn) -> DeltaTable:
+        """Return the MERGE target, in a session that marks the commit with the position of `txn`."""
         settings = self._session.conf
-        settings.set("spark.databricks.delta.write.txnAppId", mark.application)
-        settings.set("spark.databricks.delta.write.txnVersion", str(int(mark.position)))
-        settings.set("spark.databricks.delta.commitInfo.userMetadata", mark.told)
-        settings.set("spark.databricks.delta.merge.materializeSource", "none")  # it is at hand, and always the same
+        settings.set("spark.databricks.delta.write.txnAppId", txn.application)
+        settings.set("spark.databricks.delta.write.txnVersion", str(int(txn.position)))
+        settings.set("spark.databricks.delta.commitInfo.userMetadata", txn.metadata)
+        settings.set("spark.databricks.delta.merge.materializeSource", "none")  # the source is materialized already
         return DeltaTable.forPath(self._session, self.path).alias("target")
 
     def _filled(self, net: DataFrame, contents: Contents) -> DataFrame:
@@ -349,11 +351,13 @@ class DeltaBaseTable:
         return filled(self.current().limit(0), present, self.schema, contents) if contents.unchanged else present
 
     def incarnation(self) -> str:
-        """Return the random id of the table that lies at the path now."""
+        """Return the random id of the table that is at the path now."""
         incarnation = incarnation_of(self._snapshot())
         if incarnation is None:
-            message = f"there is no base table of {self.schema.table} at {self.path}"
-            raise DefiniteError(message, "Drop the source and capture it again: its tables are then copied afresh.")
+            message = f"no base table of {self.schema.table} at {self.path}"
+            raise DefiniteError(
+                message, "Drop the source and create it again; this takes a new snapshot of its tables."
+            )
         return incarnation
 
     def _snapshot(self) -> Any:
@@ -365,10 +369,10 @@ class DeltaBaseTable:
 
 
 @contextmanager
-def _at_hand(net: DataFrame) -> Iterator[DataFrame]:
-    """Keep a net effect while it is needed: it is read for its bounds, and twice by a MERGE.
+def _materialized(net: DataFrame) -> Iterator[DataFrame]:
+    """Materialize a net change: it is read for its bounds, and twice by a MERGE.
 
-    Delta would do the same for itself alone, and refuses a source that is only cached.
+    Delta would materialize it for the MERGE alone, and rejects a source that is only cached.
     """
     if net.isLocal():
         yield net
@@ -392,4 +396,4 @@ def _inserted(name: str, left_out: int | None, schema: TableSchema) -> Column:
     value = column(name, "source")
     if left_out is None:
         return value
-    return F.when(F.array_contains("source._unchanged", left_out), absent_row(schema)).otherwise(value)
+    return F.when(F.array_contains("source._unchanged", left_out), raise_missing_row(schema)).otherwise(value)

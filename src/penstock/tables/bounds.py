@@ -1,19 +1,20 @@
-"""Where in a table the keys of a batch lie, so that a MERGE opens only files that may hold them.
+"""Bounds on the keys of a batch, so that a MERGE opens only files that may contain them.
 
 ::
 
-    keys of the net effect ─▶ sorted ─▶ cut at the widest gaps ─▶ k BETWEEN a AND b OR k BETWEEN c AND d …
+    keys of the net change ─▶ sorted ─▶ cut at the widest gaps ─▶ k BETWEEN a AND b OR k BETWEEN c AND d …
 
-A MERGE compares keys with keys, which says nothing of the target alone: all of its files would be read. These bounds
-are constants, and Delta holds them against the statistics of each file. Recent keys and a few old ones must not span
-the whole table; so there may be several intervals, wherever leaving out what lies between them is worth it.
+The join condition of a MERGE compares keys with keys. It does not constrain the target alone, so all files of the
+target would be read. These bounds are constants, which Delta compares with the statistics of each file. Recent keys
+plus a few old ones must not span the whole table, so the bounds consist of several intervals where excluding the gap
+between them is worthwhile.
 
-Bounds only ever leave out what cannot match: each interval reaches from a key of the batch to another one, in the order
-that Spark has for that type. How wide a gap *seems* decides where to cut, and nothing else. Types whose order or
-statistics are not beyond doubt (floats with NaN and -0.0, binary, what is nested) have no bounds.
+Bounds only exclude keys that cannot match: each interval starts and ends at a key of the batch, in Spark's order of
+that type. The estimated width of a gap only decides where to cut. Types whose order or statistics are not fully
+reliable (floats with NaN and -0.0, binary, nested types) have no bounds.
 
-Numbers, dates and times are then widened to round ones. Such constants are part of the code that Spark compiles for a
-query: with those of the batch before, which lay nearly there, nothing is compiled again.
+Numbers, dates and timestamps are then widened to round values. Such constants are part of the code that Spark compiles
+for a query: if they equal those of the previous, similar batch, Spark does not compile again.
 """
 
 from __future__ import annotations
@@ -35,26 +36,26 @@ __all__ = ["Interval", "has_bounds", "intervals", "within_keys", "within_rows"]
 Interval = tuple[pa.Scalar, pa.Scalar]
 
 _MOST_KEYS = 200_000
-"""As many keys are looked at one by one; of more, the first and the last."""
+"""Up to this many keys are examined one by one; for more, only the minimum and the maximum."""
 _MOST_INTERVALS = 16
-_WORTH = 1 / 64
-"""A gap counts if it is this part of the whole span."""
+_MIN_GAP = 1 / 64
+"""The minimum width of a gap, as a fraction of the whole span."""
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""Of the years 1 to 9999, in days since 1970: what can be written as a constant."""
+"""Years 1 to 9999 in days since 1970: the range that a literal can express."""
 _DAY = 86_400_000_000
 _PREFIX = 6
 _MOST_COLUMNS = 4
 
 
 def within_keys(net: DataFrame, schema: TableSchema, of: str) -> Column:
-    """Return a condition on the alias `of` that holds for every row with a key in `net`, which is read."""
+    """Return a condition on the alias `of` that holds for every row with a key in `net`; reads `net`."""
     return _condition(net, schema, schema.key, of)
 
 
 def within_rows(rows: DataFrame, schema: TableSchema, of: str) -> Column:
-    """Return a condition on the alias `of` that holds for every row that is the same as one of `rows`, which are read.
+    """Return a condition on the alias `of` that holds for every row that equals one of `rows`; reads `rows`.
 
-    Its columns are the first that have bounds; a null has none.
+    It uses the first columns that have bounds; a null has none.
     """
     return _condition(rows, schema, schema.columns.names, of)
 
@@ -70,19 +71,19 @@ def _condition(rows: DataFrame, schema: TableSchema, names: Sequence[str], of: s
 
 
 def has_bounds(kind: pa.DataType) -> bool:
-    """Whether keys of this type can be told apart by order, in Spark as here."""
+    """Return whether keys of this type have the same order in Spark as here."""
     ordered = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_date32, pa.types.is_timestamp, pa.types.is_string)
     return any(is_it(kind) for is_it in ordered)
 
 
 def intervals(values: pa.ChunkedArray) -> list[Interval]:
-    """Return few intervals that hold all values, each from one of them to another."""
+    """Return a few intervals that contain all values, each of which starts and ends at a value."""
     ordered = pc.unique(values.combine_chunks()).drop_null()
     ordered = ordered.take(pc.sort_indices(ordered))
     if not len(ordered):
         return []
     gaps = np.diff(_places(ordered))
-    wide = np.flatnonzero(gaps > max(_WORTH * gaps.sum(), 0)) if len(gaps) else np.empty(0, np.int64)
+    wide = np.flatnonzero(gaps > max(_MIN_GAP * gaps.sum(), 0)) if len(gaps) else np.empty(0, np.int64)
     cuts = np.sort(wide[np.argsort(-gaps[wide], kind="stable")][: _MOST_INTERVALS - 1])
     return [
         (ordered[int(first)], ordered[int(last)])
@@ -118,7 +119,7 @@ def _within(value: Column, bounds: Sequence[Interval]) -> Column:
 
 
 def _widened(bounds: Interval) -> Interval:
-    """Return bounds that are round, and at most an eighth of their distance further out on each side."""
+    """Return round bounds, at most an eighth of their distance further out on each side."""
     kind = bounds[0].type
     if not (pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)):
         return bounds
@@ -130,7 +131,7 @@ def _widened(bounds: Interval) -> Interval:
 
 
 def _reach(kind: pa.DataType) -> tuple[int, int]:
-    """Return the first and the last value of a type that can be written as a constant, as numbers."""
+    """Return the first and the last value of a type that a literal can express, as numbers."""
     if pa.types.is_integer(kind):
         return -(1 << kind.bit_width - 1), (1 << kind.bit_width - 1) - 1
     return (_FIRST_DAY, _LAST_DAY) if pa.types.is_date32(kind) else (_FIRST_DAY * _DAY, (_LAST_DAY + 1) * _DAY - 1)
@@ -144,7 +145,7 @@ def _can_be_written(value: pa.Scalar) -> bool:
 
 
 def _constant(value: pa.Scalar) -> Column:
-    """Write it so that neither a time zone nor a calendar comes into it."""
+    """Return a literal that depends on neither time zone nor calendar."""
     kind = value.type
     if pa.types.is_timestamp(kind):
         return (
@@ -160,7 +161,7 @@ def _constant(value: pa.Scalar) -> Column:
 
 
 def _places(ordered: pa.Array) -> npt.NDArray[np.float64]:
-    """Return about where each of some sorted values lies, as numbers that do not fall."""
+    """Return the approximate location of each of some sorted values, as non-decreasing numbers."""
     if pa.types.is_string(ordered.type):
         return _text_places(ordered)
     if pa.types.is_date32(ordered.type):
@@ -171,7 +172,7 @@ def _places(ordered: pa.Array) -> npt.NDArray[np.float64]:
 
 
 def _text_places(ordered: pa.Array) -> npt.NDArray[np.float64]:
-    """Take the bytes that follow what all texts have in common for a number."""
+    """Interpret the bytes after the common prefix of all texts as a number."""
     texts = ordered.cast(pa.binary())
     first, last = texts[0].as_py(), texts[-1].as_py()
     common = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))

@@ -1,9 +1,9 @@
-"""Upstream columns in Spark expressions: any name, any type.
+"""Spark expressions for upstream columns of any name and type.
 
-Upstream names are data. They hold dots, blanks and backticks, so no expression here is made from a bare name, and
-the columns that we put beside theirs carry a prefix that nobody uses.
+Upstream names are data. They contain dots, spaces and backticks, so expressions never use a bare name, and columns that
+Penstock adds beside upstream columns have a reserved prefix.
 
-Rows of a table before it gained columns, with these columns.
+`widened` extends rows that were read before a table gained columns.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ from pyspark.sql.types import (
 )
 
 from penstock.model import TableSchema, missing_value
-from penstock.spark.ranges import spark_schema
+from penstock.spark.images import spark_schema
 
 __all__ = ["column", "exact", "own", "quoted", "toastable", "widened"]
 
 
 def quoted(name: str) -> str:
-    """Return `name` as one part of a Spark SQL name."""
+    """Quote `name` as one part of a Spark SQL name."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def column(name: str, of: str = "") -> Column:
-    """Return the column called exactly `name`, of the DataFrame with alias `of`."""
+    """Return the column named exactly `name`, of the DataFrame with alias `of`."""
     return F.col(f"{of}.{quoted(name)}" if of else quoted(name))
 
 
 def own(name: str) -> str:
-    """Return a name for a column of ours that stands beside upstream columns for a while."""
+    """Return the name of an internal column that is temporarily placed beside upstream columns."""
     return f"_penstock_{name}"
 
 
 def toastable(schema: TableSchema) -> Iterator[tuple[int, str]]:
-    """Yield index and name of the columns whose value an UPDATE may leave out: not the key, not of fixed width."""
+    """Yield index and name of the columns whose value an UPDATE may omit: not in the key, not of fixed width."""
     for index, field in enumerate(schema.columns):
         if field.name not in schema.key and not _fixed_width(field.type):
             yield index, field.name
 
 
 def exact(value: Column, kind: DataType) -> Column:
-    """Return `value` in a form whose equality is identity, and which can be grouped.
+    """Return `value` in a form whose equality is identity, and by which Spark can group.
 
-    Spark's grouping takes -0.0 for 0.0 and refuses maps. The text of a float tells every float apart; a map becomes
-    its sorted entries.
+    Spark groups -0.0 with 0.0 and cannot group by maps. The text of a float is unique to it; a map becomes its sorted
+    entries.
     """
     if isinstance(kind, MapType):
         entries = StructType([StructField("key", kind.keyType), StructField("value", kind.valueType)])
@@ -99,9 +99,9 @@ def _floats_as_text(kind: DataType) -> DataType:
 
 
 def widened(spark: SparkSession, rows: DataFrame, added: Sequence[pa.Field]) -> DataFrame:
-    """Return `rows` with columns that were added later, each with the one value that such rows hold in it.
+    """Return `rows` with columns that were added later, each with the one value that such rows have in it.
 
-    The values go in as a row of their own: that is exact for every type, and Spark makes a literal of it.
+    The values are joined as a single row: this is exact for every type, and Spark turns it into a literal.
     """
     if not added:
         return rows

@@ -1,40 +1,38 @@
-"""Do two tables hold the same rows, and if not, at which keys?
+"""Compare two tables: do they contain the same rows, and if not, which keys differ?
 
 ::
 
-    both sides ─▶ hashed, summed by buckets (see `buckets`) ─▶ all agree: equal
-                                                            └▶ the rows of those that do not ─▶
+    both sides ─▶ hashed, summed per bucket ─▶ all sums agree: equal
+                                            └▶ rows of the differing buckets ─▶
 
     upstream ──▶ (row, 1, 0) ─┐
-                              ├─ union ──▶ group by row: how often here, how often there ──▶ unequal: group by key
-    live ──────▶ (row, 0, 1) ─┘        (the one shuffle of rows)                            (few rows)
+                              ├─ union ──▶ group by row: count on either side ──▶ counts differ: group by key
+    live ──────▶ (row, 0, 1) ─┘        (the only shuffle of rows)                 (few rows)
 
-Rows are compared as a bag and bit by bit: a row that is there twice, a null, -0.0 for 0.0 all count. Of what the
-buckets leave, whole rows are grouped, not a hash of them; ``exact=True`` does so with all rows, and leaves nothing to
-chance. Only the first differing keys leave Spark.
+Rows are compared as a multiset and bit by bit: duplicates, nulls and -0.0 versus 0.0 all count. Within the differing
+buckets, whole rows are grouped, not their hashes; ``exact=True`` does so for all rows, without relying on hashes. Only
+the first differing keys leave Spark.
 
-The fast half of a comparison: which parts of two tables differ, found without moving a row.
-
-::
+**Buckets** find the parts of two tables that differ without shuffling a row::
 
     upstream ─▶ (bucket, +1, two hashes of the row) ─┐
-                                                     ├─▶ summed per bucket, where the rows are ─▶ not zero: it differs
+                                                     ├─▶ summed per bucket, where the rows are ─▶ not zero: differs
     live ─────▶ (bucket, -1, two hashes of the row) ─┘
 
-A bucket is a hash of the key (of the row, where there is no key), so the old and the new form of a changed row are in
-the same one. Sums are made on each side of the shuffle: some thousand numbers per task travel, however many rows there
-are.
+A bucket is a hash of the key (of the row, for a keyless table), so the old and the new version of a changed row are in
+the same bucket. Sums are computed on both sides of the shuffle: each task sends a few thousand numbers, regardless of
+the number of rows.
 
-**How sure is it?** What differs is found unless the sums of two hashes of 64 bits, seeded differently, agree by chance
-over the rows that differ: one in 2^128. Rows that somebody made up so as to collide are another matter; the exact
-comparison is for those. Sums are whole: hashes are added in halves of 32 bits, which do not overflow below 2^31
-rows in a bucket, so copies of a row cannot cancel out.
+**Probability of a miss.** A difference is found unless the sums of two 64-bit hashes with different seeds agree by
+chance over the differing rows: one in 2^128. Rows constructed to collide require the exact comparison. Sums are exact:
+hashes are added in halves of 32 bits, which do not overflow below 2^31 rows per bucket, so copies of a row cannot
+cancel out.
 
-**What is hashed** is the row in its `exact` form. Spark's hash of a null leaves the hash as it was, and so does an
-empty array: ``(null, 'a')`` and ``('a', null)`` would be the same. So each value is preceded by whether it is null,
-each array by its length, and an item of an array is hashed on its own.
+**Hash input.** The row is hashed in its `exact` form. In Spark a null leaves the hash unchanged, and so does an empty
+array: ``(null, 'a')`` and ``('a', null)`` would be equal. Therefore each value is preceded by whether it is null, each
+array by its length, and each array item is hashed separately.
 
-Which rows of two tables differ, by key: for those who put them right.
+`changed_keys` returns the keys of all rows that differ, for repair.
 """
 
 from __future__ import annotations
@@ -74,19 +72,19 @@ class How(enum.StrEnum):
     """How the rows of a key differ."""
 
     MISSING = "missing"
-    """They are upstream only, or more often there."""
+    """They are upstream only, or more often upstream."""
     UNEXPECTED = "unexpected"
-    """They are live only, or more often there."""
+    """They are in the live table only, or more often there."""
     CHANGED = "changed"
-    """They are on both sides, with other values."""
+    """They are on both sides, with different values."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A key at which the tables differ; of a table without a key, a row."""
+    """A key at which the tables differ; in a keyless table, a row."""
 
     key: dict[str, Any]
-    """A float is there as its text."""
+    """Floats are given as text."""
     how: How
     json: str = field(default="", compare=False)
     """The key as a JSON object."""
@@ -94,33 +92,33 @@ class Difference:
 
 @dataclass(frozen=True)
 class Differences:
-    """What differs; `count` is the number of keys (of distinct rows, for a table without a key)."""
+    """The result of a comparison; `count` is the number of keys (distinct rows in a keyless table) that differ."""
 
     count: int
     first: list[Difference]
-    """The first of them, as many as asked for."""
+    """The first differences, up to the limit of the caller."""
     rows_compared: int
-    """Rows upstream."""
+    """The number of rows upstream."""
     missing: int = 0
-    """Keys that are upstream only."""
+    """The number of keys that are upstream only."""
     unexpected: int = 0
-    """Keys that are live only."""
+    """The number of keys that are in the live table only."""
 
     @property
     def changed(self) -> int:
-        """Keys that are in both, with other values."""
+        """The number of keys that are on both sides, with different values."""
         return self.count - self.missing - self.unexpected
 
     @property
     def keys(self) -> list[dict[str, Any]]:
-        """The first keys."""
+        """The first keys that differ."""
         return [difference.key for difference in self.first]
 
 
 def differences(
     upstream: DataFrame, live: DataFrame, key: Sequence[str], limit: int = 20, *, exact: bool = False
 ) -> Differences:
-    """Compare two DataFrames with the same columns, row by row; `exact` leaves nothing to hashes."""
+    """Compare two DataFrames with the same columns, row by row; `exact` does not rely on hashes."""
     _same_columns(upstream, live)
     here, there = _exact_rows(upstream), _exact_rows(live)
     if exact:
@@ -135,7 +133,7 @@ def differences(
 def _exactly(
     upstream: DataFrame, live: DataFrame, key: Sequence[str], limit: int, found: Buckets | None = None
 ) -> Differences:
-    """Compare all rows; where only some buckets are left, the number of all rows is known already."""
+    """Compare all rows; if only some buckets are given, `found` holds the number of all rows."""
     by_key = _differing_keys(_counted(upstream, live), list(key) or upstream.columns).persist()
     try:
         total = by_key.agg(
@@ -153,9 +151,9 @@ def _exactly(
 def _same_columns(upstream: DataFrame, live: DataFrame) -> None:
     here, there = ([(f.name, f.dataType.simpleString()) for f in df.schema] for df in (upstream, live))
     if here != there:
-        unequal = sorted({name for name, _ in set(here) ^ set(there)}) or ["their order"]
-        message = f"the two tables do not have the same columns: {', '.join(unequal)}"
-        raise UsageError(message, "compare them with the same columns, types and order")
+        unequal = sorted({name for name, _ in set(here) ^ set(there)}) or ["order of columns"]
+        message = f"the two tables have different columns: {', '.join(unequal)}"
+        raise UsageError(message, "Compare tables with the same columns, types and order.")
 
 
 def _exact_rows(rows: DataFrame) -> DataFrame:
@@ -163,7 +161,7 @@ def _exact_rows(rows: DataFrame) -> DataFrame:
 
 
 def _counted(upstream: DataFrame, live: DataFrame) -> DataFrame:
-    """Return each distinct row, once, with how often it is on either side."""
+    """Return each distinct row once, with its count on either side."""
     sides = upstream.select("*", F.lit(1).alias(_HERE), F.lit(0).alias(_THERE)).union(
         live.select("*", F.lit(0).alias(_HERE), F.lit(1).alias(_THERE))
     )
@@ -182,11 +180,11 @@ def _differing_keys(rows: DataFrame, key: Sequence[str]) -> DataFrame:
 
 def _first(by_key: DataFrame, limit: int) -> list[Difference]:
     how = F.when(F.col(_THERE) == 0, How.MISSING.value).when(F.col(_HERE) == 0, How.UNEXPECTED.value)
-    told = by_key.filter(F.col(_KEY).isNotNull()).select(_KEY, how.otherwise(How.CHANGED.value).alias(_HERE))
-    found = told.orderBy(_KEY).limit(limit).toArrow().combine_chunks()
+    labelled = by_key.filter(F.col(_KEY).isNotNull()).select(_KEY, how.otherwise(How.CHANGED.value).alias(_HERE))
+    found = labelled.orderBy(_KEY).limit(limit).toArrow().combine_chunks()
     keys: pa.StructArray = found.column(0).chunk(0)
-    told_so = zip(keys.to_pylist(), found.column(1).to_pylist(), json_rows(keys).to_pylist(), strict=True)
-    return [Difference(key, How(how), text) for key, how, text in told_so]
+    rows = zip(keys.to_pylist(), found.column(1).to_pylist(), json_rows(keys).to_pylist(), strict=True)
+    return [Difference(key, How(how), text) for key, how, text in rows]
 
 
 BUCKETS = 4096
@@ -198,11 +196,11 @@ _HALF = 32
 
 @dataclass(frozen=True)
 class Buckets:
-    """Where two tables differ: nowhere, if there are no buckets."""
+    """The buckets in which two tables differ; none if they are equal."""
 
     differing: list[int]
     rows: int
-    """On the first side."""
+    """The number of rows on the first side."""
 
 
 def differing_buckets(upstream: DataFrame, live: DataFrame, key: Sequence[str]) -> Buckets:
@@ -221,7 +219,7 @@ def differing_buckets(upstream: DataFrame, live: DataFrame, key: Sequence[str]) 
 
 
 def in_buckets(rows: DataFrame, key: Sequence[str], buckets: Sequence[int]) -> DataFrame:
-    """Return the rows of a table, in its exact form, that are in some of the buckets."""
+    """Return the rows of a table, in its exact form, that are in the given buckets."""
     return rows if len(buckets) == BUCKETS else rows.filter(_bucket(rows, key).isin(list(buckets)))
 
 
@@ -235,14 +233,14 @@ def _bucket(rows: DataFrame, key: Sequence[str]) -> Column:
 
 
 def _hash(rows: DataFrame, names: Sequence[str], seed: int) -> Column:
-    """Return a hash of some columns; a constant in front of them seeds it."""
+    """Return a hash of some columns, seeded by a constant in front of them."""
     fields = (field for field in rows.schema if field.name in names)
     parts = [part for field in fields for part in _parts(column(field.name), field.dataType, seed)]
     return F.xxhash64(F.lit(seed), *parts)
 
 
 def _parts(value: Column, kind: DataType, seed: int) -> list[Column]:
-    """Return what is hashed of a value, one after the other: no two values have the same."""
+    """Return the hash inputs of a value; no two values have the same."""
     if isinstance(kind, StructType):
         fields = (_parts(value.getField(field.name), field.dataType, seed) for field in kind)
         return [value.isNull(), *(part for parts in fields for part in parts)]
@@ -257,7 +255,7 @@ def _halves(hashed: Column) -> tuple[Column, Column]:
 
 
 def changed_keys(right: DataFrame, live: DataFrame, schema: TableSchema) -> DataFrame:
-    """Return, once each, the keys whose row is in one of the two only, or has another value in any column."""
+    """Return the distinct keys whose row is in only one of the tables, or differs in any column."""
     here, there = (rows.select(*_keys(schema), *_values(rows)) for rows in (right, live))
     differing = here.exceptAll(there).unionAll(there.exceptAll(here))
     return differing.select(*(column(own(f"key_{i}")).alias(name) for i, name in enumerate(schema.key))).distinct()

@@ -1,7 +1,8 @@
-"""What a range of images holds, as far as the work on it depends on that.
+"""A description of the images in a range, as far as processing depends on it.
 
-Most ranges hold no unchanged TOAST values, no change of a key and no TRUNCATE. Whoever knows that (the change log
-counts as it writes) says so here, and pays for none of it. A default `Contents` promises nothing and is always right.
+Most ranges contain no unchanged TOAST values, no key changes and no TRUNCATE. A caller that knows this (the change log
+counts as it writes) passes it as `Contents`, and processing skips the corresponding work. The default `Contents`
+promises nothing and is always correct.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ __all__ = ["Contents", "survey"]
 
 @dataclass(frozen=True)
 class Contents:
-    """Facts about a range; each default is the one that is never wrong, only slower."""
+    """Facts about a range; each default is always correct, but slower."""
 
     rows: int | None = None
-    """How many images there are; unknown when None."""
+    """The number of images; None if unknown."""
     inserts_only: bool = False
-    """Every image is an INSERTED one."""
+    """All images are INSERTED images."""
     unchanged: bool = True
-    """Some image may list columns in ``_unchanged``."""
+    """Some images may list columns in ``_unchanged``."""
     moved: bool = True
     """Some UPDATE may have changed a key: there are BEFORE_KEY or BEFORE images."""
     truncated: tuple[int, int] | None = None
-    """``(_lsn, _ordinal)`` of the last TRUNCATE. This one is no hint: it must be right."""
+    """``(_lsn, _ordinal)`` of the last TRUNCATE. This is not an optimization: it must be correct."""
 
     def then(self, later: Contents) -> Contents:
-        """Describe this range and the one that follows it, together."""
+        """Return the description of this range combined with the range that follows it."""
         return Contents(
             rows=None if self.rows is None or later.rows is None else self.rows + later.rows,
             inserts_only=self.inserts_only and later.inserts_only,
@@ -43,7 +44,7 @@ class Contents:
 
 
 def survey(images: DataFrame) -> Contents:
-    """Read `images` once and describe them: for those who have no log to ask."""
+    """Read `images` once and describe them, for callers without a change log."""
     image = F.col("_image")
     found = images.agg(
         F.count("*").alias("rows"),

@@ -1,7 +1,7 @@
-"""Delta's own interface, below that of DataFrames: what a table's log says, and commits of files.
+"""Access to Delta below the DataFrame API: reading a table's log, and committing files.
 
-Delta's own writer would do the same at the end of a Spark job: start a transaction, set the metadata, add files,
-remove those that the table had. Its actions are handed over as the JSON in which they stand in the log.
+Delta's own writer does the same at the end of a Spark job: it starts a transaction, sets the metadata, adds files and
+removes the previous ones. Actions are passed as JSON, in the format of the Delta log.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def snapshot_of(spark: SparkSession, path: str) -> Any:
 
 
 def files_of(spark: SparkSession, path: str) -> DataFrame:
-    """Return the files of the newest snapshot, as Delta's actions describe them, a column for each of their fields."""
+    """Return the files of the newest snapshot, with one column per field of Delta's add action."""
     return DataFrame(snapshot_of(spark, path).allFiles().toDF(), spark)
 
 
 def committed_at(spark: SparkSession, path: str, version: int) -> float | None:
-    """Return when a version was committed, in seconds since 1970; None where the log no longer tells."""
+    """Return when a version was committed, in seconds since 1970; None if it is no longer in the log."""
     jvm: Any = spark._jvm
     file = jvm.org.apache.hadoop.fs.Path(f"{path}/_delta_log/{version:020}.json")
     system = file.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
@@ -40,13 +40,13 @@ def committed_at(spark: SparkSession, path: str, version: int) -> float | None:
 
 
 def rewrite_files(
-    spark: SparkSession, path: str, paths: Sequence[str], parts: int, order: Sequence[Column], told: str
+    spark: SparkSession, path: str, paths: Sequence[str], parts: int, order: Sequence[Column], metadata: str
 ) -> None:
-    """Write the rows of some files into others, in one commit that changes no row: in `parts`, in this order."""
+    """Rewrite files into `parts` new ones in the given order, in one commit that changes no row."""
     jvm: Any = spark._jvm
     none = jvm.scala.Option.empty()
     jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
-    spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", told)
+    spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", metadata)
     log = _log(spark, path)
     transaction = log.startTransaction(none, none)
     old = [_action(jvm, text) for text in _added(spark, path, paths)]
@@ -62,9 +62,9 @@ def rewrite_files(
 
 
 def remove_files(spark: SparkSession, path: str, before: float) -> None:
-    """Remove all files that are not part of the table, and were not since `before`, in seconds since 1970.
+    """Remove all files that have not been part of the table since `before`, in seconds since 1970.
 
-    Delta reckons back from a clock. It is given one that stands still, so that no pause can move that moment.
+    Delta subtracts the retention from a clock. It is given a fixed clock, so that delays cannot shift the cutoff.
     """
     jvm: Any = spark._jvm
     none, nothing = jvm.scala.Option.empty(), jvm.PythonUtils.toScalaMap({})
@@ -83,7 +83,7 @@ def _added(spark: SparkSession, path: str, paths: Sequence[str]) -> list[str]:
 
 
 def _moved(action: str) -> str:
-    """Say of a file that its rows were in the table before."""
+    """Mark an add action as a rewrite of existing rows."""
     described = json.loads(action)
     described["add"]["dataChange"] = False
     return json.dumps(described)
@@ -105,13 +105,13 @@ def commit_files(
     properties: Mapping[str, str],
     comment: str,
     files: Sequence[str],
-    told: str,
+    metadata: str,
 ) -> None:
-    """Make the table at `path` of these files (actions as JSON), in place of what it was; `told` is user metadata."""
+    """Create or replace the table at `path` with these files (actions as JSON); `metadata` is the user metadata."""
     jvm: Any = spark._jvm
     none = jvm.scala.Option.empty()
     jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
-    spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", told)
+    spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", metadata)
     transaction = _log(spark, path).startTransaction(none, none)
     metadata = _action(jvm, _metadata(schema, properties, comment))
     if transaction.readVersion() < 0:
@@ -136,7 +136,7 @@ def _metadata(schema: StructType, properties: Mapping[str, str], comment: str) -
 
 
 def _removals(transaction: Any) -> list[Any]:
-    """Delta's actions that take away what the table held so far."""
+    """Return the remove actions for all files that the table has."""
     present = transaction.filterFiles()
     return [present.apply(place).remove() for place in range(present.size())]
 

@@ -1,61 +1,58 @@
-"""The net effect of a range of images, per key.
+"""Fold: the net change of a range of images, per key.
 
 ::
 
-    images (L, T] ──▶ drop what a TRUNCATE wiped out ──▶ last image per key ──▶ _gone | _unchanged | _from | columns
+    images (L, T] ──▶ drop images before a TRUNCATE ──▶ last image per key ──▶ _gone | _unchanged | _from | columns
 
-Images are ordered by ``(_lsn, _ordinal, _image)``; the last one of a key says whether its row is there, and which. That
-is one aggregation (`max_by`), and all there is to do as long as every image carries its whole row.
+Images are ordered by ``(_lsn, _ordinal, _image)``; the last image of a key determines whether its row exists, and its
+values. This is one aggregation (`max_by`), which suffices as long as every image carries its whole row.
 
-**Unchanged TOAST values.** An UPDATED image may leave out values; they are those of the row before it. Within one key,
-that is the newest earlier image that has the value: after a DELETE the key comes back with an INSERTED image, which
-has all of them, so nothing from before the DELETE is ever the newest. No such image in the range: the value is in the
-base row, and the column stays listed in ``_unchanged``. One more `max_by` per column that can be left out, same pass.
+**Unchanged TOAST values.** An UPDATED image may omit values; they are those of the row before it. Within one key,
+that is the newest earlier image that has the value: after a DELETE the key reappears with an INSERTED image, which
+has all values, so no image from before the DELETE is ever the newest. If no image of the range has the value, it is in
+the base row, and the column stays listed in ``_unchanged``. This is one more `max_by` per column that can be omitted,
+in the same pass.
 
-**Changed keys.** Then the row before it stood at another key, and "the newest at this key" would be a value of some
-other row. `fold_moves` follows rows instead of keys there. It is taken only where a range may hold both,
-left-out values and changed keys; all other ranges do not pay for it. (Without left-out values a change of key is a
-row gone here and a row present there: two keys, each with its last image.)
+**Changed keys.** If the key changed, the previous version of the row is at another key, and the newest image at this
+key may belong to another row. `fold_moves` therefore follows rows instead of keys. It is used only if a range may
+contain both omitted values and changed keys; other ranges do not pay for it. (Without omitted values, a key change is a
+deleted row at one key and a present row at another, each with its last image.)
 
-A keyless table is a bag of rows: see `fold_bag` and below.
+Why `max_by` and not ``row_number() = 1``: both shuffle once, combine before the shuffle, and took the same time (10
+thousand and 1 million images); `max_by` returns the newest value of every column in the same pass.
 
-Why `max_by` and not ``row_number() = 1``: both shuffle once, combine before that, and took the same time (10 thousand
-and 1 million images); `max_by` gives the newest value of every column in the same pass.
-
-Fold where rows leave out values and also change their key: follow rows, not keys.
-
-A *life* is the stay of one row at one key. It begins with an INSERTED image, with the UPDATED image of a change of key
-(`born`), or before the range; it ends with a DELETE, with the old image of a change of key (`left`), or not at all::
+**Omitted values and changed keys** (`fold_moves`). A *life* is the time that one row spends at one key. It begins with
+an INSERTED image, with the UPDATED image of a key change (`born`), or before the range; it ends with a DELETE, with the
+old image of a key change (`left`), or not at all::
 
     key a   [ .............. left 7]        base row a, moved away at change 7
     key b                   [born 7 ....... left 9]
     key c   [ ... deleted]                 [born 9 ............ ]  ◀─ its values: c's, else b's, else a's, else base a
 
-Both images of a change of key carry the same ``(_lsn, _ordinal)``. So a life born at 9 goes on from the life that left
-at 9, and lives form chains: a row is at one key at a time, and each life has at most one before it. The value that an
-image left out is the newest that was sent in the life itself, else in the life before, and so on; when the chain ends
-in a life that began before the range, in the base row of *that* life's key (``_from``).
+Both images of a key change have the same ``(_lsn, _ordinal)``. So a life born at 9 continues the life that left at 9,
+and lives form chains: a row is at one key at a time, and each life has at most one predecessor. An omitted value is the
+newest value sent in the life itself, else in its predecessor, and so on; if the chain ends in a life that began before
+the range, the value is in the base row at *that* life's key (``_from``).
 
-Why lives and not keys: a key can be left by one row and taken by another in between. Each life belongs to one row, so
-nothing of another row can be seen, whatever happened in between and in however many transactions: swaps too.
+Why lives and not keys: one row can leave a key and another row can take it within a range. Each life belongs to one
+row, so values of another row are never visible, regardless of the changes in between and of the number of
+transactions; this includes swaps.
 
-Chains are resolved by doubling: in each round every life takes over what the life it points to knows, and that life's
-pointer, so a chain of n lives takes log2(n) rounds, each one join over the lives that moved. A life points to nothing
-as soon as it knows all its values: in a range where moved rows carry all their values there is no round at all.
-Rounds are jobs; they run while `fold_moves` runs.
+Chains are resolved by doubling: in each round every life takes over the values and the pointer of the life that it
+points to, so a chain of n lives takes log2(n) rounds, each one join over the lives that moved. A life drops its pointer
+once it has all its values: if moved rows carry all their values, there are no rounds. Rounds are jobs that run inside
+`fold_moves`.
 
-Tables without a key: bags of rows.
-
-Upstream they have replica identity FULL (or take INSERTs only), so every image carries its whole row, and a change is
-one row less, one row more. The order of changes does not matter, only how often each row came and went: that also
-makes it the right way to see a table whose key is checked at commit only (DEFERRABLE), where two rows may share a key
-for a moment in the middle of a transaction.
+**Keyless tables** are multisets of rows (`fold_keyless`). Upstream they have replica identity FULL (or INSERTs only),
+so every image carries its whole row, and a change removes one row and adds one. The order of changes does not matter,
+only how often each row was added and removed. This also handles a table whose key is checked at commit only
+(DEFERRABLE), where two rows may temporarily share a key within a transaction.
 
 ::
 
     images ──▶ +1 for a new row, -1 for an old one ──▶ sum per distinct row ──▶ _count | columns
 
-Rows are the same when every value is the same, bit by bit (`exact`): a row with -0.0 is not the row with 0.0.
+Rows are equal if all values are equal bit by bit (`exact`): a row with -0.0 differs from a row with 0.0.
 """
 
 from __future__ import annotations
@@ -71,19 +68,19 @@ from penstock.errors import UsageError
 from penstock.model import RESERVED, Image, TableSchema
 from penstock.tables.columns import column, exact, own, quoted, toastable
 from penstock.tables.contents import Contents
-from penstock.tables.missing_rows import absent_row
+from penstock.tables.missing_rows import raise_missing_row
 
 __all__ = [
     "after_truncate",
+    "check_reserved_names",
     "flat",
     "fold",
-    "fold_bag",
+    "fold_keyless",
     "fold_moves",
     "is_image",
     "known_values",
     "last_image",
-    "overlay_bag",
-    "refuse_reserved",
+    "overlay_keyless",
     "replaced_rows",
     "same_row",
     "when_order",
@@ -96,15 +93,15 @@ def fold(images: DataFrame, schema: TableSchema, contents: Contents = _NOTHING) 
     """Return one row per key that `images` touch: ``_gone``, ``_unchanged``, ``_from`` and the table's columns.
 
     ``_unchanged`` lists the columns (by index) whose value is that of the base row with key ``_from``, or with the
-    row's own key where ``_from`` is null: it never had another. Columns outside the key are null where ``_gone``. For a
-    table without a key, one row per distinct row: ``_count`` (how many more or fewer of it) and its columns.
+    row's own key if ``_from`` is null. Columns outside the key are null if ``_gone``. For a keyless table, return one
+    row per distinct row: ``_count`` (the change of its count) and its columns.
 
-    Lazy, but for one case: where `contents` allow both left-out values and changed keys, jobs run here.
+    The result is lazy, except that jobs run here if `contents` allow both omitted values and changed keys.
     """
-    refuse_reserved(schema)
+    check_reserved_names(schema)
     images = after_truncate(images, contents)
     if not schema.key:
-        return fold_bag(images, schema, contents)
+        return fold_keyless(images, schema, contents)
     if contents.inserts_only:
         return flat(images.select(F.struct("_image", "_unchanged", "row").alias(own("last"))), schema)
     if contents.unchanged and contents.moved:
@@ -119,27 +116,27 @@ def _fold_keys(images: DataFrame, schema: TableSchema, left_out: Sequence[tuple[
     return flat(grouped, schema, values)
 
 
-def refuse_reserved(schema: TableSchema) -> None:
-    """Raise a `UsageError` where a column has a name that stands beside the table's columns in a net effect."""
+def check_reserved_names(schema: TableSchema) -> None:
+    """Raise a `UsageError` if a column has the name of a column that a net change adds."""
     taken = RESERVED & {name.lower() for name in schema.columns.names}
     if taken:
-        message = f"table {schema.table} has a column {sorted(taken)[0]!r}, a name that Penstock uses itself"
-        raise UsageError(message, "exclude that column from the source, or rename it upstream")
+        message = f"column {sorted(taken)[0]!r} of table {schema.table} has a name reserved by Penstock"
+        raise UsageError(message, "Exclude the column from the source, or rename it upstream.")
 
 
 def is_image(*kinds: Image) -> Column:
-    """Whether the image is one of `kinds`."""
+    """Return whether the image is one of `kinds`."""
     return F.col("_image").isin(*(int(kind) for kind in kinds))
 
 
 def when_order(condition: Column | None = None) -> Column:
-    """Return the place of an image in history; null, which `max_by` passes over, where `condition` does not hold."""
+    """Return the sort key of an image in the log; null, which `max_by` ignores, unless `condition` holds."""
     order = F.struct("_lsn", "_ordinal", "_image")
     return order if condition is None else F.when(condition, order)
 
 
 def after_truncate(images: DataFrame, contents: Contents) -> DataFrame:
-    """Drop TRUNCATE images and all that came before the last one."""
+    """Drop TRUNCATE images and all images before the last of them."""
     if contents.truncated is None:
         return images.filter(~is_image(Image.TRUNCATE))
     lsn, ordinal = contents.truncated
@@ -148,12 +145,12 @@ def after_truncate(images: DataFrame, contents: Contents) -> DataFrame:
 
 
 def last_image() -> Column:
-    """Aggregate: the last image of the group."""
+    """Aggregate the last image of the group."""
     return F.max_by(F.struct("_image", "_unchanged", "row"), when_order()).alias(own("last"))
 
 
 def known_values(columns: Iterable[tuple[int, str]]) -> Iterator[Column]:
-    """Aggregate, per column: its newest value that was sent, in a struct (null: none was)."""
+    """Aggregate, per column, the newest value that was sent, in a struct (null if none was sent)."""
     whole = is_image(Image.BEFORE, Image.UPDATED, Image.INSERTED)
     for index, name in columns:
         sent = whole & ~F.array_contains(F.coalesce("_unchanged", F.array().cast("array<int>")), index)
@@ -188,7 +185,7 @@ def flat(
 
 
 def _missing(listed: Column, values: Mapping[int, Column]) -> Column:
-    """Keep the indices whose value is still not known; null for none."""
+    """Return the indices whose value is still unknown; null if there are none."""
     if not values:
         return F.lit(None).cast("array<int>")
     unknown = F.array_compact(F.array(*(F.when(value.isNull(), F.lit(index)) for index, value in values.items())))
@@ -205,7 +202,7 @@ _KEY, _LIFE, _BORN, _LEFT, _ROOT, _LINK = (own(name) for name in ("key", "life",
 
 
 def fold_moves(images: DataFrame, schema: TableSchema) -> DataFrame:
-    """Return what `penstock.tables.fold.fold` returns, for any range of images of a table with a key."""
+    """Return what `fold` returns, for any range of images of a table with a key."""
     indices = [index for index, _ in toastable(schema)]
     lives = _lives(_with_moves(images, schema), schema).localCheckpoint()
     links = _resolved(_links(lives, indices), indices)
@@ -218,7 +215,7 @@ def fold_moves(images: DataFrame, schema: TableSchema) -> DataFrame:
 
 
 def _with_moves(images: DataFrame, schema: TableSchema) -> DataFrame:
-    """Add the key, and where an image is one of the two of a change of key, the change as `born` or `left`."""
+    """Add the key and, for the two images of a key change, the change as `born` or `left`."""
     change = Window.partitionBy("_lsn", "_ordinal")
     key = F.struct(*(F.col("row").getField(name).alias(name) for name in schema.key))
     before, after = is_image(Image.BEFORE, Image.BEFORE_KEY), is_image(Image.UPDATED)
@@ -241,7 +238,7 @@ def _lives(images: DataFrame, schema: TableSchema) -> DataFrame:
 
 
 def _links(lives: DataFrame, indices: list[int]) -> DataFrame:
-    """Keep the lives that moved. `link` names a life by its birth; `born` is where it still has to look."""
+    """Return the lives that moved. `link` identifies a life by its birth; `born` points to its predecessor."""
     values = [_value(i).alias(own(f"link_{i}")) for i in indices]
     born = F.when(_any_unknown([_value(i) for i in indices]), F.col(_BORN))
     moved = lives.filter(F.col(_BORN).isNotNull() | F.col(_LEFT).isNotNull())
@@ -249,7 +246,7 @@ def _links(lives: DataFrame, indices: list[int]) -> DataFrame:
 
 
 def _resolved(links: DataFrame, indices: list[int]) -> DataFrame:
-    """Let every life take over from the lives before it, until none has anywhere left to look."""
+    """Propagate values from predecessors to lives until no pointer is left."""
     while not links.filter(F.col(_BORN).isNotNull()).isEmpty():
         links = _doubled(links, indices).localCheckpoint()
     return links.drop(_BORN, _LEFT).filter(F.col(_LINK).isNotNull())
@@ -278,8 +275,8 @@ def _any_unknown(values: list[Column]) -> Column:
 _COUNT = "_count"
 
 
-def fold_bag(images: DataFrame, schema: TableSchema, contents: Contents) -> DataFrame:
-    """Return the distinct rows whose number changes: ``_count`` (more or fewer) and the columns."""
+def fold_keyless(images: DataFrame, schema: TableSchema, contents: Contents) -> DataFrame:
+    """Return the distinct rows whose count changes: ``_count`` (the difference) and the columns."""
     if contents.unchanged:
         images = _filled(images, schema)
     sign = F.when(is_image(Image.INSERTED, Image.UPDATED), 1).otherwise(-1).alias(_COUNT)
@@ -289,29 +286,30 @@ def fold_bag(images: DataFrame, schema: TableSchema, contents: Contents) -> Data
     return _counted(rows, schema).filter(F.col(_COUNT) != 0)
 
 
-def overlay_bag(base: DataFrame, net: DataFrame, schema: TableSchema) -> DataFrame:
-    """Return the rows of `base` and `net` together."""
+def overlay_keyless(base: DataFrame, net: DataFrame, schema: TableSchema) -> DataFrame:
+    """Return the rows of `base` with `net` applied."""
     fewer = net.filter(F.col(_COUNT) < 0).alias("net")
     kept = base.alias("base").join(fewer, same_row(base, schema, "base", "net"), "left_anti")
     return kept.select(*_columns(schema)).union(_copies(replaced_rows(base, net, schema), schema))
 
 
 def replaced_rows(base: DataFrame, net: DataFrame, schema: TableSchema) -> DataFrame:
-    """Return each row that becomes more, or fewer but not none, with the number that takes the place of all in `base`.
+    """Return each row to insert, with its number of copies: rows whose count increases, or decreases but not to zero.
 
-    Rows that become more keep their copies in `base`; rows that become fewer lose all copies there first.
+    Rows whose count increases keep their copies in `base`; for rows whose count decreases, the returned number replaces
+    all copies in `base`.
     """
     fewer = net.filter(F.col(_COUNT) < 0)
     same = same_row(base, schema, "base", "net")
     there = base.alias("base").join(fewer.alias("net"), same, "left_semi").select(F.lit(1).alias(_COUNT), "*")
     remaining = _counted(there.unionByName(fewer), schema)
-    count = F.when(F.col(_COUNT) < 0, absent_row(schema)).otherwise(F.col(_COUNT))
+    count = F.when(F.col(_COUNT) < 0, raise_missing_row(schema)).otherwise(F.col(_COUNT))
     remaining = remaining.withColumn(_COUNT, count)
     return net.filter(F.col(_COUNT) > 0).unionByName(remaining).filter(F.col(_COUNT) > 0)
 
 
 def same_row(base: DataFrame, schema: TableSchema, left: str, right: str) -> Column:
-    """Whether the rows of two aliases are the same."""
+    """Return whether the rows of two aliases are equal."""
     same = F.lit(True)
     for name in schema.columns.names:
         kind = base.schema[name].dataType
@@ -325,7 +323,7 @@ def _copies(rows: DataFrame, schema: TableSchema) -> DataFrame:
 
 
 def _counted(rows: DataFrame, schema: TableSchema) -> DataFrame:
-    """Sum up the counts of each distinct row."""
+    """Sum the counts of each distinct row."""
     identity = [exact(column(f.name), f.dataType).alias(own(f"group_{i}")) for i, f in enumerate(rows.schema.fields)]
     names = schema.columns.names
     groups = [group for group, field in zip(identity, rows.schema.fields, strict=True) if field.name != _COUNT]
@@ -336,14 +334,16 @@ def _counted(rows: DataFrame, schema: TableSchema) -> DataFrame:
 
 
 def _filled(images: DataFrame, schema: TableSchema) -> DataFrame:
-    """Put left-out values in from the old row of the same change."""
+    """Fill omitted values from the old row of the same change."""
     change = Window.partitionBy("_lsn", "_ordinal")
     old = F.max_by("row", F.when(is_image(Image.BEFORE), F.col("_image"))).over(change)
     images = images.withColumn(own("old"), old)
     row = F.col("row")
     listed = F.coalesce("_unchanged", F.array().cast("array<int>"))
     for index, name in toastable(schema):
-        value = F.when(F.col(own("old")).isNull(), absent_row(schema)).otherwise(F.col(own("old")).getField(name))
+        value = F.when(F.col(own("old")).isNull(), raise_missing_row(schema)).otherwise(
+            F.col(own("old")).getField(name)
+        )
         row = row.withField(quoted(name), F.when(F.array_contains(listed, index), value).otherwise(row.getField(name)))
     return images.withColumn("row", F.when(F.size("_unchanged") > 0, row).otherwise(F.col("row")))
 

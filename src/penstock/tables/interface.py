@@ -1,18 +1,18 @@
-"""Base tables as the control plane sees them: a store that opens them, computes with their rows, and compares them.
+"""The interface of base tables: a store opens them, computes with their rows, and compares them.
 
 ::
 
     snapshot, apply, live views, verify ──▶ TableStore ──┬──▶ SparkTables    Delta tables, computed by Spark
                                                          └──▶ MemoryTables   Arrow tables in this process, for tests
 
-A store decides what *rows* are: a DataFrame of Spark, or a table of Arrow. The control plane passes them on and never
-looks inside. The contract of a base table is tested on every store by ``tests/tables/test_base_contract.py``:
+Each store defines its own type for *rows*: a Spark DataFrame, or an Arrow table. The control plane passes rows on
+without inspecting them. ``tests/tables/test_base_contract.py`` tests the contract of a base table on every store:
 
 - The position of a table is stored in the same atomic commit as its rows. There is no other record of progress.
-- `merge` and `append` of a position that the table has reached change nothing: a replay after a crash is harmless.
-- `create` replaces what lies at the path, also at a lower position, in one commit.
-- A version can be read as it was, until compaction removes it.
-- A net change that needs a base row which the table does not hold raises a `TableError` and commits nothing.
+- `merge` and `append` with a position that the table has reached change nothing: a replay after a crash is harmless.
+- `create` replaces the table at the path in one commit, even with one at a lower position.
+- Every version remains readable until compaction removes it.
+- A net change that needs a base row which the table does not contain raises a `TableError` and commits nothing.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from pyspark.sql import SparkSession
 from penstock.changelog.interface import ChangeLog
 from penstock.model import TableSchema
 from penstock.positions import Lsn
-from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.copy import PageRange
 from penstock.sources.postgres.slot import ExportedSnapshot
-from penstock.tables.base_state import Copied, State
+from penstock.tables.base_state import ChunkProgress, State
 from penstock.tables.compare import Differences
 from penstock.tables.contents import Contents
 
@@ -51,12 +51,12 @@ __all__ = [
 Rows = Any
 """Rows of a store: a DataFrame, or an Arrow table."""
 UNFINISHED = "parallel"
-"""The `window` of a base table that shows no position before its next commit: its snapshot is not known to be whole."""
+"""The `window` of a base table that exposes no position until its next commit: its snapshot may be incomplete."""
 
 
 @dataclass(frozen=True)
 class NetChange:
-    """The net change of a range of the log, as the store computes with it, and what is known of its contents."""
+    """The net change of a range of the log, in the form the store computes with, and a description of its contents."""
 
     net: Any
     contents: Contents
@@ -64,7 +64,7 @@ class NetChange:
 
 @dataclass(frozen=True)
 class CreateOptions:
-    """What a base table is created with, beside its rows."""
+    """The arguments of `BaseTable.create` other than its rows."""
 
     position: Lsn
     properties: Mapping[str, str]
@@ -73,13 +73,13 @@ class CreateOptions:
     generation: int = 0
 
     def arguments(self) -> dict[str, Any]:
-        """Return these as arguments of `BaseTable.create`."""
+        """Return the options as keyword arguments of `BaseTable.create`."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True)
 class UpstreamTable:
-    """A table upstream, as an exported snapshot shows it; the snapshot must be held while rows are read."""
+    """An upstream table as of an exported snapshot; the snapshot must stay open while rows are read."""
 
     conninfo: str
     snapshot: ExportedSnapshot
@@ -88,7 +88,7 @@ class UpstreamTable:
 
 
 class BaseTable(Protocol):
-    """One table that follows one upstream table, and stores up to which position. One writer, many readers."""
+    """A table that follows one upstream table and stores its own position. It has one writer and many readers."""
 
     path: str
     schema: TableSchema
@@ -103,76 +103,76 @@ class BaseTable(Protocol):
         generation: int = 0,
         window: str | None = None,
     ) -> None:
-        """Create the table of `rows` at `position`; with a `window` it shows no position until its next commit."""
+        """Create the table from `rows` at `position`; with a `window`, it exposes no position until its next commit."""
 
     def append(self, rows: Rows, position: Lsn) -> None:
-        """Add rows whose keys are not in the table, and move to `position`."""
+        """Add rows whose keys are not in the table, and advance to `position`."""
 
     def merge(
         self,
         net: Any,
         position: Lsn,
         contents: Contents = ...,
-        copied: Copied | None = None,
+        copied: ChunkProgress | None = None,
         memory: str | None = None,
     ) -> None:
-        """Merge the net change of a range, and move to `position`."""
+        """Merge the net change of a range, and advance to `position`."""
 
     def evolve(self, schema: TableSchema) -> None:
-        """Add the columns that were added upstream, filled with what older rows hold; the position stays."""
+        """Add the columns that were added upstream, with the values that older rows have; keep the position."""
 
-    def add_chunk(self, rows: Rows, chunk: Copied) -> None:
-        """Add a chunk of an incremental snapshot: once, however often this is called for its number."""
+    def add_chunk(self, rows: Rows, chunk: ChunkProgress) -> None:
+        """Add a chunk of an incremental snapshot; repeated calls with the same chunk number add it once."""
 
-    def copied(self) -> Copied | None:
-        """Return the last chunk of an incremental snapshot; None before the first."""
+    def chunk_progress(self) -> ChunkProgress | None:
+        """Return the last chunk of an incremental snapshot, or None before the first."""
 
     def state(self) -> State | None:
-        """Return version and position, read together; None: no table yet."""
+        """Return version and position, read together, or None if the table does not exist."""
 
     def position(self) -> Lsn | None:
-        """Return the position of the table; None: no table yet."""
+        """Return the position of the table, or None if it does not exist."""
 
     def version(self) -> int | None:
-        """Return the newest version; None: no table yet."""
+        """Return the newest version, or None if the table does not exist."""
 
     def versions(self, limit: int | None = None) -> list[tuple[int, Lsn]]:
-        """Return the versions that are whole positions, newest first, of the newest `limit` commits."""
+        """Return the versions that correspond to a position, newest first, among the newest `limit` commits."""
 
     def memory(self, position: Lsn) -> str | None:
-        """Return the state of the envelope that was committed with a position."""
+        """Return the envelope state that was committed with a position."""
 
     def at(self, version: int) -> Rows:
-        """Return the table as it was at a version."""
+        """Return the rows of a version."""
 
     def current(self) -> Rows:
-        """Return the table as it is now."""
+        """Return the rows of the newest version."""
 
     def widened(self, rows: Rows) -> Rows:
-        """Return rows that were read before the table gained columns, with these columns."""
+        """Return rows that were read before the table gained columns, extended by these columns."""
 
     def incarnation(self) -> str:
-        """Return the random id of the table that lies at the path now."""
+        """Return the random id of the table that is at the path now."""
 
 
 class Compaction(Protocol):
-    """Keeps the files of one base table in order; used by its one writer."""
+    """Compaction and vacuum of one base table, called by its only writer."""
 
     def rewrite(self, at: State) -> int:
-        """Rewrite worn files; return how many those were."""
+        """Compact small, fragmented and overlapping files; return how many were rewritten."""
 
     def vacuum(self, oldest: int) -> bool:
-        """Remove what no version from `oldest` on needs; return whether that was possible."""
+        """Remove files that no version from `oldest` on needs; return whether that was possible."""
 
 
 class Jobs(Protocol):
-    """The work of one source in a store, which can be cancelled from another thread."""
+    """The work of one source in a store, which another thread can cancel."""
 
     def tagged(self) -> AbstractContextManager[None]:
-        """Count what this thread does within it as work of the source; not to be nested."""
+        """Attribute the work of this thread inside the context to the source; must not be nested."""
 
     def cancel(self) -> None:
-        """Cancel the work that is going on: those who wait for it get an error, and no commit is half made."""
+        """Cancel running work: threads that wait for it get an error, and no commit is partial."""
 
 
 class TableStore(Protocol):
@@ -180,26 +180,26 @@ class TableStore(Protocol):
 
     @property
     def spark(self) -> SparkSession:
-        """The session, for work that only Spark does: queries, topics, incremental snapshots, repair."""
+        """The session, for work that requires Spark: queries, topics, incremental snapshots, repair."""
 
     @property
     def parallelism(self) -> int:
-        """How many ranges of a snapshot are read side by side."""
+        """The number of snapshot ranges that are read in parallel."""
 
     def base(self, path: Path, schema: TableSchema) -> BaseTable:
-        """Open the base table at a path; it need not exist yet."""
+        """Return the base table at a path, which need not exist yet."""
 
     def rows(self, table: pa.Table) -> Rows:
-        """Return rows of this store."""
+        """Convert an Arrow table to rows of this store."""
 
     def net_change(self, log: ChangeLog, schema: TableSchema, after: Lsn, upto: Lsn) -> NetChange | None:
-        """Return the net change of (after, upto]; None where nothing happened."""
+        """Return the net change of (after, upto], or None if the range is empty."""
 
     def live(self, log: ChangeLog, path: Path, at: State, schema: TableSchema, upto: Lsn) -> Rows:
-        """Return the table at `upto`: a version of its base and the log since."""
+        """Return the table at `upto`: a version of its base table, overlaid with the log since."""
 
     def union_of_shards(self, name: str, shards: Mapping[str, Rows]) -> Rows:
-        """Return the rows of all shards, with the column `penstock_shard` in front."""
+        """Return the rows of all shards, with `penstock_shard` as the first column."""
 
     def snapshot(
         self,
@@ -209,9 +209,9 @@ class TableStore(Protocol):
         notes: Path,
         is_whole: Callable[[], bool],
     ) -> bool:
-        """Create a base table of an upstream table; return False, and show no position, where `is_whole` denies it.
+        """Create a base table from an upstream table; return False, and expose no position, unless `is_whole` holds.
 
-        `is_whole` is asked when all rows are read. Each range that is finished leaves a note in the folder `notes`.
+        `is_whole` is called after all rows are read. Each finished range leaves a note in the folder `notes`.
         """
 
     def upstream(self, upstream: UpstreamTable) -> Rows:
@@ -221,7 +221,7 @@ class TableStore(Protocol):
         """Compare the rows of both sides."""
 
     def jobs(self, name: str) -> Jobs:
-        """Return the jobs that go by a name."""
+        """Return the jobs with a name."""
 
     def compaction(self, base: BaseTable) -> Compaction:
-        """Return what keeps the files of a base table in order."""
+        """Return the compaction of a base table."""

@@ -1,20 +1,20 @@
-"""A table at T, as a query: the base table at L and the net effect of (L, T].
+"""Overlay: a table at T as a query over the base table at L and the net change of (L, T].
 
 ::
 
     base@L ──▶ minus the keys in net (anti join) ──┐
                                                    ├─ union ──▶ the table at T
-    net ──▶ rows that are there ── left-out values ┘
+    net ──▶ present rows ──────── omitted values ──┘
                                         ▲
     base@L ──▶ the few rows they are in ┘
 
-Every key of the table is in exactly one half: touched in (L, T], then `net` says what it is, else `base` does. The
-union is a plain projection, so filters and column choice go down into the Delta scan.
+Every key of the table is in exactly one half: a key touched in (L, T] is in `net`, any other is in `base`. The
+union is a plain projection, so Spark pushes filters and column pruning down into the Delta scan.
 
-`net` stands in the plan twice (three times where values were left out): persist it when reading it is dear. It is
-broadcast when known to be small; an unknown or large one is left to the planner.
+`net` occurs in the plan twice (three times if values were omitted): persist it if it is expensive to read. It is
+broadcast if it is known to be small; otherwise the planner decides.
 
-A left-out value whose base row is not there is an error, never a null (`absent_rows_told` puts it in words).
+An omitted value whose base row is missing is an error, never a null (`missing_row_errors` converts it).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pyspark.sql import functions as F
 from penstock.model import TableSchema
 from penstock.tables.columns import column, own, toastable
 from penstock.tables.contents import Contents
-from penstock.tables.fold import overlay_bag
-from penstock.tables.missing_rows import absent_row
+from penstock.tables.fold import overlay_keyless
+from penstock.tables.missing_rows import raise_missing_row
 
 __all__ = ["filled", "overlay"]
 
@@ -37,14 +37,14 @@ _NOTHING = Contents()
 def overlay(
     base: DataFrame, net: DataFrame, schema: TableSchema, contents: Contents = _NOTHING, *, damaged: bool = False
 ) -> DataFrame:
-    """Return the table that `base` becomes through `net`, which is `fold` of images with these `contents`.
+    """Return `base` with `net` applied, which is the `fold` of images with these `contents`.
 
-    Of a table that is `damaged`, values whose row is not there are null: for those who look for what is wrong with it.
+    If the table is `damaged`, values whose base row is missing are null, so that verify and repair can read it.
     """
     if contents.truncated is not None:
         base = base.limit(0)
     if not schema.key:
-        return overlay_bag(base, net, schema)
+        return overlay_keyless(base, net, schema)
     columns = [column(name) for name in schema.columns.names]
     present = net.filter(~F.col("_gone"))
     if contents.unchanged:
@@ -57,7 +57,7 @@ def overlay(
 def filled(
     base: DataFrame, net: DataFrame, schema: TableSchema, contents: Contents = _NOTHING, *, damaged: bool = False
 ) -> DataFrame:
-    """Return `net` with all values that it lists in ``_unchanged`` taken from `base`."""
+    """Return `net` with all values listed in ``_unchanged`` taken from `base`."""
     places = dict(toastable(schema))
     if not places:
         return net
@@ -66,7 +66,7 @@ def filled(
     wanted = net.withColumns(sought)
     values = _values(base, wanted.filter(listed), schema, contents)
     found = wanted.join(_hinted(values, contents), _matches(schema), "left")
-    absent = F.lit(None) if damaged else absent_row(schema)
+    absent = F.lit(None) if damaged else raise_missing_row(schema)
     new = {name: _value_or(absent, index, name) for index, name in places.items()}
     return found.select(
         *(column(c) for c in ("_gone", "_from")),
@@ -83,7 +83,7 @@ def _kept(base: DataFrame, net: DataFrame, schema: TableSchema, contents: Conten
 
 
 def _values(base: DataFrame, wanted: DataFrame, schema: TableSchema, contents: Contents) -> DataFrame:
-    """Return the base rows that are sought: their key and the columns that can be left out."""
+    """Return the base rows that supply omitted values: their key and the columns that can be omitted."""
     keys = wanted.select(*(F.col(own(f"sought_{i}")).alias(own(f"key_{i}")) for i, _ in enumerate(schema.key)))
     rows = base.join(_hinted(keys, contents), _equal(schema, "key"), "left_semi")
     return rows.select(

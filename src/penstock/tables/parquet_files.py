@@ -1,18 +1,18 @@
-"""Arrow batches into one file of a Delta table, and what Delta has to know of it.
+"""Writes Arrow batches into one Parquet file of a Delta table, with the add action that describes it.
 
 ::
 
-    batches ─▶ about 64 MB of them ─▶ a row group each ─▶ part-….parquet ─▶ the "add" of that file, as JSON
+    batches ─▶ about 64 MB of them ─▶ a row group each ─▶ part-….parquet ─▶ the "add" action of the file, as JSON
 
-The file is written on the side, so that a copy that fails, and its last straggler, leave nothing with the table. It
-belongs to the table once it was moved there and a commit adds it (see `file_commit`). Spark would turn the same batches
-into rows, and those into columns again, one value at a time. Memory is that of one row group, or of one batch where
-that is larger. The lightest zstd costs no more than snappy and gives files of half the size.
+The file is written outside the table's folder, so that a failed copy and its last stray task leave nothing in the
+table. It belongs to the table once it has been moved there and a commit adds it (see `file_commit`). Spark would
+convert the same batches to rows and back to columns, value by value. Memory use is one row group, or one batch if that
+is larger. The lowest zstd level costs no more than snappy and halves the file size.
 
-Statistics are those that are exact in Parquet's footer and mean the same to Delta: counts, and bounds of integers,
-dates, timestamps and texts, which Delta cuts off. Bounds of floats (NaN) are left out, and those that cannot be
-written; without them, no file is passed by. As Delta does, they are kept of the first 32 columns, and of more where the
-key comes later.
+Statistics are those that are exact in the Parquet footer and mean the same to Delta: counts, and bounds of integers,
+dates, timestamps and texts, which Delta truncates. Bounds of floats (NaN) and bounds that cannot be expressed are left
+out; a file without bounds is never skipped. As in Delta, the first 32 columns have statistics, and more if the key
+comes later.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ __all__ = ["INDEXED_COLUMNS", "WrittenFile", "adopt_files", "indexed_columns", "
 
 _GROUP_BYTES = 64 << 20
 INDEXED_COLUMNS = 32
-"""As many columns as Delta itself keeps statistics of."""
+"""The number of columns for which Delta keeps statistics by default."""
 _TEXT_BOUND = 32
-"""As many characters of a text as Delta keeps."""
+"""The number of characters that Delta keeps of a text."""
 _BEYOND_ALL = "\U0010ffff"
 _TO_MILLISECONDS = timedelta(microseconds=999)
 _LAST_MOMENT = datetime.max.replace(tzinfo=UTC) - _TO_MILLISECONDS
-"""What comes later, as 9999-12-31 23:59:59.999999, cannot be rounded up to a millisecond: it has no upper bound."""
+"""Later timestamps, such as 9999-12-31 23:59:59.999999, cannot be rounded up to a millisecond: no upper bound."""
 
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A file that waits for its commit; without rows there is none."""
+    """A file to be committed; there is no file if it has no rows."""
 
     rows: int
     add: str | None
-    """Delta's action, as it stands in a commit."""
+    """Delta's add action, as JSON."""
 
 
 def indexed_columns(columns: pa.Schema, key: Iterable[str]) -> int:
-    """Return of how many columns statistics have to be kept, those within others counted, to have them of the key."""
+    """Return how many columns, counting nested ones, need statistics so that all key columns have them."""
     last = max((columns.get_field_index(name) for name in key), default=-1)
     return max(INDEXED_COLUMNS, sum(_leaves(columns.field(place).type) for place in range(last + 1)))
 
@@ -66,7 +66,7 @@ def _leaves(kind: pa.DataType) -> int:
 def write_file(
     folder: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], indexed: int = INDEXED_COLUMNS
 ) -> WrittenFile:
-    """Write all batches into one new file; what was begun is removed if they end in an error."""
+    """Write all batches into one new file; remove it if they end in an error."""
     path = folder / f"part-{uuid.uuid4()}.zstd.parquet"
     writer: pq.ParquetWriter | None = None
     try:
@@ -83,7 +83,7 @@ def write_file(
 
 
 def adopt_files(actions: Iterable[str], staged: Path, folder: Path) -> None:
-    """Move files that are whole from where they were written to the table that will be made of them."""
+    """Move finished files from the staging folder to the folder of their table."""
     folder.mkdir(parents=True, exist_ok=True)
     for action in actions:
         name = json.loads(action)["add"]["path"]
@@ -117,7 +117,7 @@ def _described(path: Path, indexed: int) -> WrittenFile:
 
 
 def _statistics(metadata: pq.FileMetaData, indexed: int) -> dict[str, Any]:
-    """Return counts of rows and nulls, and the bounds that are exact, by column; those within others are left out."""
+    """Return counts of rows and nulls, and exact bounds, by column; nested columns are left out."""
     found: dict[str, Any] = {"numRecords": metadata.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     for place in range(min(metadata.num_columns, indexed)):
@@ -151,6 +151,6 @@ def _add_bounds(found: dict[str, Any], name: str, low: Any, high: Any) -> None:
 
 
 def _moment(moment: datetime) -> str:
-    """As Delta writes it, to the millisecond; a timestamp without time zone has none."""
+    """Format a timestamp as Delta does, in milliseconds, with a time zone only if it has one."""
     text = moment.replace(tzinfo=None) if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
     return text.isoformat(timespec="milliseconds") + ("Z" if moment.tzinfo else "")

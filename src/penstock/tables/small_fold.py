@@ -1,11 +1,11 @@
-"""The net effect of a small range, folded in Arrow: what a live view needs within milliseconds.
+"""Folds a small range in Arrow, so that a live view needs only milliseconds for it.
 
-The tail of a live table is short, and `fold` in Spark costs jobs for it, once for every time that the table stands in a
-query. `penstock.spark.net` folds any range without Spark, and what it gives is put into the shape of `fold` here:
-Spark gets it as a local relation, whose rows it knows when it plans.
+The tail of a live table is short, and `fold` in Spark runs jobs for it each time the table occurs in a query.
+`penstock.spark.net_changes` folds any range without Spark; this module converts its result to the form that `fold`
+returns. Spark gets it as a local relation, whose rows are known at planning time.
 
-After the fold more is known than before: whether any value is still missing, and whether any row that misses one has
-another key now. Most tails with left-out values or changed keys turn out to have neither, and cost what plain ones do.
+After the fold, more is known: whether any value is still missing, and whether any row with a missing value changed its
+key. Most tails with omitted values or changed keys turn out to have neither, and cost as little as plain ones.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.model import TableSchema
-from penstock.spark.net import BagNet, KeyedNet, fold_net
+from penstock.spark.net_changes import KeyedNet, KeylessNet, fold_net
 from penstock.tables.contents import Contents
-from penstock.tables.fold import refuse_reserved
+from penstock.tables.fold import check_reserved_names
 
 __all__ = ["fold_small"]
 
@@ -26,13 +26,13 @@ _UNCHANGED = pa.list_(pa.field("item", pa.int32(), nullable=False))
 
 
 def fold_small(images: pa.Table, schema: TableSchema, contents: Contents) -> tuple[pa.Table, Contents]:
-    """Return what `fold` returns for `images`, which are in the order of the log, and what is known of that.
+    """Return what `fold` returns for `images`, which are in log order, and a more precise description of its contents.
 
-    Where no value is missing, ``_unchanged`` and ``_from`` are left out.
+    If no value is missing, ``_unchanged`` and ``_from`` are left out.
     """
-    refuse_reserved(schema)
+    check_reserved_names(schema)
     net = fold_net(images, schema)
-    if isinstance(net, BagNet):
+    if isinstance(net, KeylessNet):
         counted = _counted(net)
         return counted, replace(contents, rows=len(counted), unchanged=False)
     taking = net.sources >= 0
@@ -40,12 +40,12 @@ def fold_small(images: pa.Table, schema: TableSchema, contents: Contents) -> tup
     return _keyed(net), known
 
 
-def _counted(net: BagNet) -> pa.Table:
+def _counted(net: KeylessNet) -> pa.Table:
     return _plain(net.rows).add_column(0, "_count", pa.array(net.counts)).filter(pa.array(net.counts != 0))
 
 
 def _keyed(net: KeyedNet) -> pa.Table:
-    """Return the rows that are there, then the keys whose row is gone."""
+    """Return the rows that exist, then the keys whose row is deleted."""
     present = _plain(net.rows).add_column(0, "_gone", pa.repeat(False, len(net.rows)))
     if (net.sources >= 0).any():
         present = present.append_column("_unchanged", _unchanged(net)).append_column("_from", _from(net))
@@ -57,12 +57,12 @@ def _keyed(net: KeyedNet) -> pa.Table:
 
 
 def _plain(rows: pa.Table) -> pa.Table:
-    """Let columns be null, which is what they are where a row is gone or a value is missing."""
+    """Make all columns nullable: they are null where a row is deleted or a value is missing."""
     return rows.cast(pa.schema([pa.field(field.name, field.type) for field in rows.schema]))
 
 
 def _unchanged(net: KeyedNet) -> pa.Array:
-    """Return for each row the indices of columns whose value is to be taken; null for none."""
+    """Return for each row the indices of columns whose value comes from the base row; null for none."""
     names = net.schema.columns.names
     pairs = sorted((names.index(name), rows) for name, rows in net.left_out.items() if len(rows))
     rows = np.concatenate([rows for _, rows in pairs])
@@ -74,7 +74,7 @@ def _unchanged(net: KeyedNet) -> pa.Array:
 
 
 def _from(net: KeyedNet) -> pa.Array:
-    """Return for each row that has moved and takes values the key of the base row that has them."""
+    """Return for each moved row with missing values the key of the base row that has them."""
     taken = _plain(net.keys).take(pa.array(net.sources, mask=~net.moved)).combine_chunks()
     columns = [column.chunk(0) if column.num_chunks else pa.nulls(0, column.type) for column in taken.columns]
     return pa.StructArray.from_arrays(columns, fields=list(taken.schema), mask=pa.array(~net.moved))

@@ -1,16 +1,16 @@
-"""The first copy of a table: Spark tasks read ranges of its pages at one exported snapshot, straight into Delta.
+"""The initial snapshot of a table: Spark tasks copy page ranges at one exported snapshot straight into Delta files.
 
 ::
 
     exported snapshot at S ─▶ one task per range of pages ─▶ COPY … (FORMAT binary) ─▶ Arrow ─▶ a Parquet file
                                                                       all files ─▶ Delta, one commit at S
 
-Workers write the files themselves, beside the table, and only what Delta has to know of them goes through the JVM.
-(A table whose columns have to be called otherwise in the files is written by Spark, as rows.) Each worker notes in a
-folder how much a range that is finished has given; see `penstock.engine.snapshot`.
+Workers write the files themselves, outside the table, and only the add actions pass through the JVM. (A table that
+requires column mapping is written by Spark, as rows.) Each worker records in a folder how much a finished range
+contained; see `penstock.engine.snapshot`.
 
-The base table then stands at S: changes whose commit ends at or before S are in it, and apply goes on after S. No gap
-and no overlap. If the copy dies, nothing is committed, and the table is copied again at a new snapshot.
+The position of the base table is then S: it contains all changes whose commit ends at or before S, and apply continues
+after S, without gap or overlap. If the copy fails, nothing is committed, and a new snapshot is taken.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
-from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.copy import PageRange, Tally, copy_range
 from penstock.sources.postgres.slot import ExportedSnapshot
-from penstock.spark.boundary import carrying
-from penstock.spark.planner_noise import hush
-from penstock.spark.ranges import spark_schema
+from penstock.spark.broken_pipes import silence_broken_pipes
+from penstock.spark.images import spark_schema
+from penstock.spark.worker_errors import pack_errors
 from penstock.tables.parquet_files import indexed_columns, write_file
 
 __all__ = ["CopySource", "files_of_ranges", "finished_ranges", "note_range", "rows_of_ranges"]
 
 
-hush()
+silence_broken_pipes()
 
 
 def rows_of_ranges(
@@ -50,7 +50,7 @@ def rows_of_ranges(
     ranges: Sequence[PageRange],
     notes: Path | None = None,
 ) -> DataFrame:
-    """Return the rows in some ranges of pages, a task each."""
+    """Return the rows in some ranges of pages, one task per range."""
     request = _Request(conninfo, snapshot, table, ranges, notes)
     return _frame(spark, request, spark_schema(table.table_schema().columns))
 
@@ -64,27 +64,27 @@ def files_of_ranges(
     folder: Path,
     notes: Path | None = None,
 ) -> list[str]:
-    """Write the rows in some ranges of pages into files under `folder`, a task each; return what adds them to Delta."""
+    """Write ranges of pages into files under `folder`, one task per range; return Delta's add actions."""
     request = _Request(conninfo, snapshot, table, ranges, notes, folder)
     structure = StructType([StructField("action", StringType())])
     return [str(row.action) for row in _frame(spark, request, structure).collect()]
 
 
 def note_range(notes: Path, number: int, tally: Tally) -> None:
-    """Note how much a finished range has given."""
-    begun = notes / f"{number}.{uuid.uuid4().hex}.part"
-    begun.write_text(json.dumps([tally.rows, tally.bytes]))
-    begun.rename(notes / f"{number}.json")
+    """Record how much a finished range contained."""
+    partial = notes / f"{number}.{uuid.uuid4().hex}.part"
+    partial.write_text(json.dumps([tally.rows, tally.bytes]))
+    partial.rename(notes / f"{number}.json")
 
 
 def finished_ranges(notes: Path) -> dict[int, Tally]:
-    """Return how much each finished range has given, by its number."""
+    """Return how much each finished range contained, by its number."""
     return {int(path.stem): Tally(*json.loads(path.read_text())) for path in notes.glob("*.json")}
 
 
 @dataclass(frozen=True)
 class _Request:
-    """What to copy, as it travels to Spark's workers: made by us, in this process, and by nobody else."""
+    """What to copy, as it is sent to Spark's workers; always created in this process."""
 
     conninfo: str
     snapshot: ExportedSnapshot
@@ -92,10 +92,10 @@ class _Request:
     ranges: Sequence[PageRange]
     notes: Path | None = None
     folder: Path | None = None
-    """Where files are to be written; None: the rows are wanted."""
+    """The folder to write files into; None to return rows."""
 
     def read(self, number: int) -> Iterator[pa.RecordBatch]:
-        """Copy one range, and note how much it was."""
+        """Copy one range, and record how much it contained."""
         tally = Tally()
         pages, lsn = self.ranges[number], self.snapshot.lsn
         batches = copy_range(self.conninfo, self.snapshot.name, self.table, pages, lsn, number=number, tally=tally)
@@ -118,16 +118,16 @@ def _frame(spark: SparkSession, request: _Request, structure: StructType) -> Dat
 
 
 class CopySource(DataSource):
-    """Reads one upstream table at a snapshot: ours alone, not a format for users."""
+    """An internal data source that reads one upstream table at a snapshot."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the name under which it is registered."""
+        """Return the name under which the source is registered."""
         return "penstock-copy"
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the requested ranges."""
-        return _CopyReader(pickle.loads(base64.b64decode(self.options["request"])))  # noqa: S301 - `_frame` made it
+        return _CopyReader(pickle.loads(base64.b64decode(self.options["request"])))  # noqa: S301 - created by `_frame`
 
 
 class _CopyReader(DataSourceReader):
@@ -138,5 +138,5 @@ class _CopyReader(DataSourceReader):
         return [InputPartition(number) for number in range(len(self._request.ranges))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with carrying():
+        with pack_errors():
             yield from self._request.read(partition.value)

@@ -1,4 +1,4 @@
-"""Base tables in Delta, computed by Spark: the store of every home that is not a test."""
+"""The store of base tables in Delta, computed by Spark: used by every home outside of tests."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.changelog.interface import ChangeLog
 from penstock.model import TableSchema
 from penstock.positions import Lsn
+from penstock.spark.images import spark_schema
 from penstock.spark.jobs import SparkJobs
-from penstock.spark.ranges import spark_schema
 from penstock.tables.base import DeltaBaseTable
 from penstock.tables.base_state import State
-from penstock.tables.compaction import Upkeep
+from penstock.tables.compaction import DeltaCompaction
 from penstock.tables.compare import Differences, differences
 from penstock.tables.interface import UNFINISHED, BaseTable, CreateOptions, NetChange, TableStore, UpstreamTable
-from penstock.tables.live import live_table
+from penstock.tables.live_table import live_table
+from penstock.tables.log_tail import read_tail
 from penstock.tables.parquet_files import adopt_files
-from penstock.tables.shards import union_of_shards
+from penstock.tables.shard_union import union_of_shards
 from penstock.tables.snapshot_files import files_of_ranges, rows_of_ranges
-from penstock.tables.tail import read_tail
 
 __all__ = ["SparkTables", "table_store"]
 
 
 def table_store(spark: SparkSession | TableStore) -> TableStore:
-    """Return the store that a caller has chosen: a session of Spark stands for its Delta tables."""
+    """Return the given store, or the store of Delta tables for a Spark session."""
     return SparkTables(spark) if isinstance(spark, SparkSession) else spark
 
 
 class SparkTables:
-    """Delta tables in one session of Spark."""
+    """Delta tables in one Spark session."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -49,11 +49,11 @@ class SparkTables:
         return max(1, self._spark.sparkContext.defaultParallelism)
 
     def base(self, path: Path, schema: TableSchema) -> DeltaBaseTable:
-        """Open a Delta table."""
+        """Return the Delta base table at a path."""
         return DeltaBaseTable(self._spark, str(path), schema)
 
     def rows(self, table: pa.Table) -> DataFrame:
-        """Return a DataFrame, with the types that the table has in Spark."""
+        """Convert an Arrow table to a DataFrame with the corresponding Spark types."""
         return self._spark.createDataFrame(table, spark_schema(table.schema))
 
     def net_change(self, log: ChangeLog, schema: TableSchema, after: Lsn, upto: Lsn) -> NetChange | None:
@@ -66,7 +66,7 @@ class SparkTables:
         return live_table(self._spark, log, path, at, schema, upto)
 
     def union_of_shards(self, name: str, shards: Mapping[str, DataFrame]) -> DataFrame:
-        """Return the union; Spark drops halves that a filter on the shard excludes."""
+        """Return the union; Spark drops shards that a filter excludes."""
         return union_of_shards(name, dict(shards))
 
     def snapshot(
@@ -77,19 +77,19 @@ class SparkTables:
         notes: Path,
         is_whole: Callable[[], bool],
     ) -> bool:
-        """Copy ranges in Spark's tasks: each writes a file, and one commit adds all files.
+        """Copy ranges in Spark tasks: each writes a file, and one commit adds all files.
 
-        A table whose columns are named otherwise in its files is written by Spark, and shows no position before
-        `is_whole` has been asked.
+        A table that requires column mapping is written by Spark, and exposes no position before `is_whole` has been
+        called.
         """
         assert isinstance(base, DeltaBaseTable)
         copying = (self._spark, upstream.conninfo, upstream.snapshot, upstream.table, upstream.ranges)
-        if base.takes_files():
+        if base.accepts_files():
             files = files_of_ranges(*copying, notes, notes)
             if not is_whole():
                 return False
             adopt_files(files, notes, Path(base.path))
-            base.create_of_files(files, **created.arguments())
+            base.create_from_files(files, **created.arguments())
             return True
         base.create(rows_of_ranges(*copying, notes), **created.arguments(), window=UNFINISHED)
         if not is_whole():
@@ -98,7 +98,7 @@ class SparkTables:
         return True
 
     def upstream(self, upstream: UpstreamTable) -> DataFrame:
-        """Read ranges in Spark's tasks."""
+        """Read ranges in Spark tasks."""
         return rows_of_ranges(self._spark, upstream.conninfo, upstream.snapshot, upstream.table, upstream.ranges)
 
     def differences(
@@ -111,7 +111,7 @@ class SparkTables:
         """Return the jobs of the session that have this tag."""
         return SparkJobs(self._spark, name)
 
-    def compaction(self, base: BaseTable) -> Upkeep:
-        """Rewrite and vacuum the files of a Delta table."""
+    def compaction(self, base: BaseTable) -> DeltaCompaction:
+        """Return the compaction of a Delta table."""
         assert isinstance(base, DeltaBaseTable)
-        return Upkeep(self._spark, base)
+        return DeltaCompaction(self._spark, base)

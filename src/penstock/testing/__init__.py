@@ -1,1 +1,1 @@
-"""What tests, ours and yours, start or put in the place of the real thing."""
+"""Test servers, fakes and fault injection for Penstock's tests and for those of other packages."""

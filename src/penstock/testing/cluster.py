@@ -1,7 +1,7 @@
-"""A Spark cluster on this machine: a real standalone master and its workers, each a JVM of its own.
+"""A local Spark standalone cluster: a master and its workers, each in its own JVM.
 
-It listens on the loopback interface alone. Executors are processes of the workers, as on any cluster: what a query
-needs must reach them through the query, or lie where they can read it.
+It listens on the loopback interface only. Executors are child processes of the workers, as on any cluster: a query must
+send them everything they need, or refer to files that they can read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.testing.ports import free_ports
 __all__ = ["BRIEF", "SparkCluster", "start_cluster"]
 
 BRIEF = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:-UsePerfData"}
-"""The environment of a JVM that lives for seconds, beside others on few cores: it compiles little."""
+"""The environment of a short-lived JVM on a machine with few cores: it compiles little."""
 
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
@@ -30,7 +30,7 @@ _READY_SECONDS = 60.0
 
 
 def start_cluster(folder: Path, workers: int = 2, cores: int = 1, memory: str = "1500M") -> SparkCluster:
-    """Start a master and so many workers that keep their files in `folder`; return when all have registered."""
+    """Start a master and workers with their files in `folder`; return when all workers have registered."""
     cluster = SparkCluster(folder)
     try:
         cluster.start(workers, cores, memory)
@@ -41,7 +41,7 @@ def start_cluster(folder: Path, workers: int = 2, cores: int = 1, memory: str = 
 
 
 class SparkCluster:
-    """A master and its workers; as a context manager it is stopped at the end."""
+    """A master and its workers; a context manager that stops them at the end."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -50,22 +50,22 @@ class SparkCluster:
 
     @property
     def master(self) -> str:
-        """What ``spark.master`` is to be."""
+        """The value of ``spark.master``."""
         return f"spark://127.0.0.1:{self._port}"
 
     def start(self, workers: int, cores: int, memory: str) -> None:
-        """Start all of it."""
+        """Start the master and the workers."""
         ports = ["--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(self._page)]
         self._run("master", [_MASTER, *ports])
-        self._await("the master", lambda said: "Starting Spark master" in said, "master")
+        self._await("the master", lambda output: "Starting Spark master" in output, "master")
         for number in range(workers):
             own = ["--host", "127.0.0.1", "-c", str(cores), "-m", memory, "-d", str(self._folder / f"work-{number}")]
             self._run(f"worker-{number}", [_WORKER, *own, "--webui-port", str(free_ports()[0]), self.master])
         for number in range(workers):
-            self._await("a worker", lambda said: "Successfully registered" in said, f"worker-{number}")
+            self._await("a worker", lambda output: "Successfully registered" in output, f"worker-{number}")
 
     def stop(self) -> None:
-        """End workers and master."""
+        """Stop the workers and the master."""
         for process in reversed(self._processes):
             process.terminate()
         for process in self._processes:
@@ -86,9 +86,9 @@ class SparkCluster:
 
     def _run(self, name: str, program: list[str]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / f"{name}.log").open("ab") as said:
+        with (self._folder / f"{name}.log").open("ab") as log:
             command = [str(_spark_home() / "bin" / "spark-class"), *program]
-            self._processes.append(subprocess.Popen(command, env=_environment(), stdout=said, stderr=said))
+            self._processes.append(subprocess.Popen(command, env=_environment(), stdout=log, stderr=log))
 
     def _await(self, what: str, ready: object, name: str) -> None:
         deadline = time.monotonic() + _READY_SECONDS

@@ -1,21 +1,21 @@
-"""Debezium on this machine: the real one, in Kafka Connect, which follows a Postgres and writes its changes to Kafka.
+"""A local Debezium in Kafka Connect, which captures a Postgres database and writes its changes to Kafka.
 
 ::
 
-    debezium.lock ─▶ jars in the cache (fetched once, checked, as Spark's are)
+    debezium.lock ─▶ jars in the cache (downloaded once and verified, like Spark's)
                        └─▶ start_debezium(folder, …) ─▶ java ConnectStandalone ─▶ <prefix>.<schema>.<table>
                              ▲        │                                           <prefix>.transaction
-                             │        └─ folder/offsets: how far it came          <prefix>.message (ours: marks)
-                             └── watch (sh) ── kill -9 when this process is gone
+                             │        └─ folder/offsets: its progress             <prefix>.message (test marks)
+                             └── watch (sh) ── kill -9 when this process ends
 
-It copies the tables first and then follows their changes. How far it came it notes when it is stopped in order, and
-never otherwise. So `kill` and `start` make it repeat all it wrote since the last `stop`; killed before the first
-`stop`, it copies the tables once more. What it says is in ``folder/debezium.log``.
+It takes an initial snapshot of the tables and then streams their changes. It stores its progress only when it is
+stopped cleanly. After `kill` and `start`, it therefore repeats everything since the last `stop`; if it is killed before
+the first `stop`, it takes the snapshot again. Its output is in ``folder/debezium.log``.
 
-`await_all` tells when everything that was committed is in the topics: it writes a mark into the log of the database
-(`pg_logical_emit_message`) and waits until Debezium has brought it. Debezium sends to topics in the order of the log,
-one request at a time, and a request has room for all that a test leaves waiting: nothing comes after the mark that was
-committed before it.
+`await_all` waits until everything that was committed is in the topics: it writes a mark to the WAL
+(`pg_logical_emit_message`) and waits until Debezium has published it. Debezium sends to topics in WAL order, one
+request at a time, and a request is large enough for all pending changes of a test: no change that was committed before
+the mark arrives after it.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _REQUEST_BYTES = 32 << 20
 
 
 class Converter(enum.Enum):
-    """How keys and values are written."""
+    """The format of keys and values."""
 
     JSON = "json"
-    """Plain JSON: what a number means is not told."""
+    """Plain JSON, without type information."""
     JSON_WITH_SCHEMAS = "json with schemas"
-    """JSON, wrapped with its Connect schema in every message."""
+    """JSON with the Connect schema in every message."""
     AVRO = "avro"
-    """Avro with ids of a schema registry."""
+    """Avro with schema ids of a schema registry."""
 
 
 def start_debezium(
@@ -73,8 +73,8 @@ def start_debezium(
 ) -> Debezium:
     """Start Debezium for `tables` (``schema.table``) of the database `postgres` (a URL), and return when it runs.
 
-    `registry` is the URL of `penstock.testing.registry`, for Avro. `prefix` begins the names of topics, slot and
-    publication. `settings` are further ones of Debezium's connector; they win.
+    `registry` is the URL of `penstock.testing.registry`, for Avro. `prefix` is the prefix of the names of topics, slot
+    and publication. `settings` are additional settings of the connector, which override the default ones.
     """
     made = Debezium(folder, postgres, bootstrap, registry)
     made.add(prefix, tables, converter, settings)
@@ -83,10 +83,10 @@ def start_debezium(
 
 
 class Debezium(JavaServer):
-    """Debezium with its process; stopped in order, it notes how far it came.
+    """A Debezium process, which stores its progress when it is stopped cleanly.
 
     One process runs any number of connectors, each with its own tables, converter, slot and topics: they are stopped
-    and killed together. Properties that name a topic are those of the first.
+    and killed together. Properties that name a topic refer to the first connector.
     """
 
     NAME, LOG = "Debezium", "debezium.log"
@@ -104,7 +104,7 @@ class Debezium(JavaServer):
         converter: Converter = Converter.JSON,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Add a connector, which runs from the next start on; see `start_debezium`."""
+        """Add a connector, which runs after the next start; see `start_debezium`."""
         how = _converter(converter, self._registry)
         both = {f"{part}.converter{name}": value for part in ("key", "value") for name, value in how.items()}
         self._connectors[prefix] = {**_connector(self._postgres, tables, prefix), **both, **(settings or {})}
@@ -115,7 +115,7 @@ class Debezium(JavaServer):
 
     @property
     def transaction_topic(self) -> str:
-        """The topic that tells where transactions begin and end, and what is in them."""
+        """The topic with the transaction metadata."""
         return f"{self._prefix}.transaction"
 
     @property
@@ -123,25 +123,25 @@ class Debezium(JavaServer):
         return next(iter(self._connectors))
 
     def await_all(self, seconds: float = _ALL_SECONDS) -> None:
-        """Wait until everything that was committed before is in the topics, of all connectors."""
+        """Wait until everything that was committed before this call is in the topics of all connectors."""
         deadline = time.monotonic() + seconds
         for prefix in self._connectors:
             if not self._is_marked(prefix, deadline):
-                message = f"Debezium in {self._folder} did not bring all changes within {seconds:.0f} s"
-                raise TransientError(message, f"Read {self._folder / 'debezium.log'}, or give it more time.")
+                message = f"Debezium in {self._folder} did not publish all changes within {seconds:.0f} s"
+                raise TransientError(message, f"Check {self._folder / 'debezium.log'}, or increase the timeout.")
 
     def _is_marked(self, prefix: str, deadline: float) -> bool:
-        """Write a mark into the log of the database, and return whether a connector has brought it in time."""
+        """Write a mark to the WAL, and return whether a connector publishes it in time."""
         mark = f"mark-{uuid.uuid4().hex}"
         with closing(_reader(self._bootstrap)) as reader:
             reader.assign([TopicPartition(f"{prefix}.message", 0, 0)])
             while time.monotonic() < deadline:
-                # Once more each time: one that comes before the slot was made is not brought.
+                # Write it repeatedly: a mark before the creation of the slot is not published.
                 with psycopg.connect(self._postgres, autocommit=True) as connection:
                     connection.execute("SELECT pg_logical_emit_message(false, %s, '')", [mark])
-                if _comes(reader, mark.encode(), _MARK_SECONDS):
+                if _arrives(reader, mark.encode(), _MARK_SECONDS):
                     return True
-                self._refuse_failed()
+                self._raise_if_failed()
         return False
 
     def _command(self) -> list[str]:
@@ -149,11 +149,11 @@ class Debezium(JavaServer):
         return [*of_jars("debezium.lock", _MEGABYTES), *program]
 
     def _answers(self) -> bool:
-        self._refuse_failed()
+        self._raise_if_failed()
         return self._states() == {"RUNNING"}
 
     def _write_settings(self) -> list[Path]:
-        """Write a file for the process, and one for each connector."""
+        """Write the properties of the process, and a file for each connector."""
         worker = self._folder / "worker.properties"
         settings = _worker(self._folder, self._bootstrap, self._port)
         worker.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
@@ -163,12 +163,12 @@ class Debezium(JavaServer):
             files[-1].write_text(json.dumps({"name": prefix, "config": connector}), encoding="utf-8")
         return files
 
-    def _refuse_failed(self) -> None:
+    def _raise_if_failed(self) -> None:
         if self._ended() or "FAILED" in self._states():
-            raise self._gave_up()
+            raise self._exit_error()
 
     def _states(self) -> set[str]:
-        """Return the states of all tasks; a connector that has none yet counts as one that is not assigned."""
+        """Return the states of all tasks; a connector without tasks counts as unassigned."""
         return {state for prefix in self._connectors for state in self._states_of(prefix)}
 
     def _states_of(self, prefix: str) -> set[str]:
@@ -180,7 +180,7 @@ class Debezium(JavaServer):
 
 
 def _worker(folder: Path, bootstrap: str, port: int) -> dict[str, object]:
-    json_converter = _converter(Converter.JSON, None)[""]  # one must be named, and no connector uses it
+    json_converter = _converter(Converter.JSON, None)[""]  # required, but used by no connector
     return {
         "bootstrap.servers": bootstrap,
         "listeners": f"http://127.0.0.1:{port}",
@@ -196,9 +196,9 @@ def _worker(folder: Path, bootstrap: str, port: int) -> dict[str, object]:
 
 def _converter(converter: Converter, registry: str | None) -> dict[str, str]:
     if converter is not Converter.AVRO:
-        told = converter is Converter.JSON_WITH_SCHEMAS
-        return {"": "org.apache.kafka.connect.json.JsonConverter", ".schemas.enable": str(told).lower()}
-    assert registry is not None, "Avro needs a registry"
+        has_schemas = converter is Converter.JSON_WITH_SCHEMAS
+        return {"": "org.apache.kafka.connect.json.JsonConverter", ".schemas.enable": str(has_schemas).lower()}
+    assert registry is not None, "Avro requires a registry"
     return {
         "": "io.apicurio.registry.utils.converter.AvroConverter",
         ".apicurio.registry.url": registry.replace("/ccompat/v7", "/registry/v2"),
@@ -230,7 +230,7 @@ def _connector(postgres: str, tables: Sequence[str], prefix: str) -> dict[str, s
         "provide.transaction.metadata": "true",
         "topic.creation.default.replication.factor": "1",
         "topic.creation.default.partitions": "1",
-        # After a crash Postgres holds the slot until it has noticed.
+        # After a crash the slot stays active until Postgres notices that the connection is closed.
         "slot.max.retries": "120",
         "slot.retry.delay.ms": "500",
         "poll.interval.ms": "50",
@@ -242,8 +242,8 @@ def _reader(bootstrap: str) -> Consumer:
     return Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False, **quiet})
 
 
-def _comes(reader: Consumer, word: bytes, seconds: float) -> bool:
-    """Whether a message with `word` in it is read within `seconds`."""
+def _arrives(reader: Consumer, word: bytes, seconds: float) -> bool:
+    """Return whether a message that contains `word` arrives within `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         message = reader.poll(0.1)

@@ -1,4 +1,4 @@
-"""Faults at named points: fail, once or always, pause, count; for tests of what happens between two steps.
+"""Fault injection at named points: fail once or always, pause, and count, to test crashes between two steps.
 
 ::
 
@@ -6,17 +6,17 @@
     with home.run(FaultyTables(MemoryTables(), faults)):
         faults.fail_once("merge.before", TransientError("…"))     the next merge fails, the one after it succeeds
         with faults.paused("create.after") as pause:              the next create stops after its commit
-            pause.wait()                                          … until it is there
-            …                                                     whatever happens meanwhile
+            pause.wait()                                          wait until it has reached the point
+            …                                                     other steps of the test
         with faults.failing("merge.before", RuntimeError, "orders"):
-            …                                                     every merge of that table fails meanwhile
+            …                                                     every merge of that table fails in this block
 
 A point is ``<operation>.before`` or ``<operation>.after``; the operations are the methods of `BaseTable` that commit
-(`TABLE_OPERATIONS`) and those of `ChangeLogWriter` that make something durable (`LOG_OPERATIONS`). ``after`` means that
-the operation is durable and its caller does not know it yet: a crash is hardest there.
+(`TABLE_OPERATIONS`) and those of `ChangeLogWriter` that make data durable (`LOG_OPERATIONS`). At ``after``, the
+operation is durable and its caller does not know it yet: the hardest case for crash recovery.
 
-The wrappers `FaultyTables` and `FaultyLog` add the points around any store and any log, so that the product has no
-test code in it.
+The wrappers `FaultyTables` and `FaultyLog` add the points to any store and any log, so that production code contains no
+test code.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LOG_OPERATIONS = frozenset({"define", "stage", "settle", "publish", "retain"})
 
 
 class Pause:
-    """A thread that stands at a point until it is released."""
+    """A point at which a thread blocks until it is released."""
 
     def __init__(self, point: str) -> None:
         self._point = point
@@ -49,25 +49,25 @@ class Pause:
         self._released = threading.Event()
 
     def wait(self) -> None:
-        """Wait until some thread stands at the point."""
+        """Wait until a thread has reached the point."""
         until(self._reached.is_set, f"some thread at {self._point}")
 
     def release(self) -> None:
-        """Let it go on."""
+        """Unblock the thread."""
         self._released.set()
 
-    def stand(self) -> None:
-        """Stand here until released."""
+    def block(self) -> None:
+        """Block until released."""
         self._reached.set()
         until(self._released.is_set, f"the release of {self._point}")
 
 
 class Faults:
-    """What shall happen at which point; nothing, until a test says so. Threads may share it."""
+    """The actions to perform at each point; none at first. Thread-safe."""
 
     def __init__(self) -> None:
         self.reached: Counter[str] = Counter()
-        """How often each point was reached."""
+        """The number of times that each point was reached."""
         self._once: dict[str, list[Callable[[], None]]] = {}
         self._always: list[tuple[str, Callable[[], BaseException], str | None]] = []
         self._lock = threading.Lock()
@@ -82,7 +82,7 @@ class Faults:
 
     @contextmanager
     def failing(self, point: str, error: Callable[[], BaseException], table: str | None = None) -> Iterator[None]:
-        """Raise what `error` makes each time that the point is reached, of one table if that is named, in the block."""
+        """Raise `error()` each time that the point is reached in the block, for one table or for all."""
         self._require(point)
         armed = (point, error, table)
         with self._lock:
@@ -95,17 +95,17 @@ class Faults:
 
     @contextmanager
     def paused(self, point: str) -> Iterator[Pause]:
-        """Stop the next thread that reaches the point, until the block ends or `Pause.release`."""
+        """Block the next thread that reaches the point, until the block ends or `Pause.release` is called."""
         pause = Pause(point)
-        self._arm(point, pause.stand)
+        self._arm(point, pause.block)
         try:
             yield pause
         finally:
             pause.release()
-            self._disarm(point, pause.stand)
+            self._disarm(point, pause.block)
 
     def reach(self, point: str, table: str | None = None) -> None:
-        """Do what was armed for this point, once; fail, where it shall fail each time."""
+        """Run the next action that is armed for this point; raise the errors of `failing`."""
         with self._lock:
             self.reached[point] += 1
             armed = self._once.get(point, [])
@@ -117,20 +117,20 @@ class Faults:
             raise error()
 
     def around(self, operation: str, call: Callable[..., Any], table: str | None = None) -> Callable[..., Any]:
-        """Return `call` with a point before and one after it."""
+        """Wrap `call` with a point before and one after it."""
 
-        def surrounded(*args: Any, **options: Any) -> Any:
+        def proxy(*args: Any, **options: Any) -> Any:
             self.reach(f"{operation}.before", table)
             result = call(*args, **options)
             self.reach(f"{operation}.after", table)
             return result
 
-        return surrounded
+        return proxy
 
     def _require(self, point: str) -> None:
         operation, _, when = point.partition(".")
         if operation not in TABLE_OPERATIONS | LOG_OPERATIONS or when not in ("before", "after"):
-            message = f"there is no fault point {point}"
+            message = f"unrecognized fault point {point!r}"
             raise ValueError(message)
 
     def _arm(self, point: str, action: Callable[[], None]) -> None:
@@ -144,8 +144,8 @@ class Faults:
                 self._once[point].remove(action)
 
 
-class _Surrounded:
-    """An object whose named operations have fault points; everything else is its own."""
+class _FaultProxy:
+    """A proxy of an object, with fault points at the given operations."""
 
     def __init__(self, inner: Any, faults: Faults, operations: frozenset[str], table: str | None = None) -> None:
         self.__dict__.update(_inner=inner, _faults=faults, _operations=operations, _table=table)
@@ -167,11 +167,11 @@ class FaultyTables:
 
     def base(self, path: Path, schema: TableSchema) -> BaseTable:
         """Open a base table."""
-        surrounded: Any = _Surrounded(self._store.base(path, schema), self._faults, TABLE_OPERATIONS, path.name)
-        return surrounded  # type: ignore[no-any-return]
+        proxy: Any = _FaultProxy(self._store.base(path, schema), self._faults, TABLE_OPERATIONS, path.name)
+        return proxy  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the store's own."""
+        """Delegate everything else to the store."""
         return getattr(self._store, name)
 
 
@@ -183,22 +183,22 @@ class FaultyLog(ChangeLog):
         self._faults = faults
 
     def exists(self) -> bool:
-        """Return whether it is there."""
+        """Return whether the log exists."""
         return self._log.exists()
 
     def create(self, start: Lsn) -> None:
-        """Create it."""
+        """Create the log."""
         self._log.create(start)
 
     def writer(self) -> ChangeLogWriter:
-        """Open its writer."""
-        surrounded: Any = _Surrounded(self._log.writer(), self._faults, LOG_OPERATIONS)
-        return surrounded  # type: ignore[no-any-return]
+        """Open a writer with fault points."""
+        proxy: Any = _FaultProxy(self._log.writer(), self._faults, LOG_OPERATIONS)
+        return proxy  # type: ignore[no-any-return]
 
     def reader(self) -> ChangeLogReader:
         """Open a reader."""
         return self._log.reader()
 
     def remove(self) -> None:
-        """Remove it."""
+        """Remove the log."""
         self._log.remove()

@@ -1,12 +1,12 @@
-"""A server written in Java that runs on this machine for tests: started, awaited, stopped, killed, started again.
+"""A local Java server for tests, which can be started, stopped, killed and restarted.
 
 ::
 
-    start ─▶ java … ─▶ answers?     what it says ─▶ folder/<log>
-               └── watch (sh) ── kill -9 when this process is gone
+    start ─▶ java … ─▶ ready?       its output ─▶ folder/<log>
+               └── watch (sh) ── kill -9 when this process ends
 
-Each kind says what is to be run and when it answers. All it keeps is in its folder, which stays: starting there again
-goes on with it. It runs as whoever starts it, root included.
+Subclasses define the command and the readiness check. All data is in the folder, which is not removed: a server that is
+started there again continues with it. It runs as the user of this process, root included.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from penstock.errors import DefiniteError, TransientError
-from penstock.spark.jars import fetched_jars, read_lock
+from penstock.spark.jars import fetch_jars, read_lock
 from penstock.spark.java import find_java
 from penstock.testing.watch import end, watched
 
@@ -29,16 +29,16 @@ __all__ = ["JavaServer", "java", "of_jars"]
 
 _SMALL = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 
 
 class JavaServer(ABC):
-    """A server with its process; as a context manager it is stopped at the end."""
+    """A server process; a context manager that stops it at the end."""
 
     NAME: ClassVar[str]
-    """What it is called in errors."""
+    """The name in error messages."""
     LOG: ClassVar[str]
-    """The file that what it says goes to."""
+    """The file of its output."""
     READY_SECONDS: ClassVar[float] = 180.0
 
     def __init__(self, folder: Path) -> None:
@@ -48,40 +48,40 @@ class JavaServer(ABC):
 
     @abstractmethod
     def _command(self) -> list[str]:
-        """Prepare what it needs; return what is to be run. The folder's path is part of it."""
+        """Prepare the folder; return the command, which must contain the path of the folder."""
 
     @abstractmethod
     def _answers(self) -> bool:
-        """Say whether it is ready."""
+        """Return whether the server is ready."""
 
     @property
     def pid(self) -> int | None:
-        """Its process; None while it is stopped."""
+        """The process id; None while it is stopped."""
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Start it, where it was stopped, and wait until it answers."""
+        """Start the server, if it is stopped, and wait until it is ready."""
         if self._process is not None:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         command = self._command()
-        with (self._folder / self.LOG).open("ab") as said:
+        with (self._folder / self.LOG).open("ab") as log:
             self._process = subprocess.Popen(
-                command, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+                command, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         self._watch = watched(self._process.pid, str(self._folder))
         self._await_answer()
 
     def stop(self) -> None:
-        """Let it end in order."""
+        """Stop the server cleanly."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it as a crash would: kill -9."""
+        """Kill the server with SIGKILL, as in a crash."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Stop it in order and start it again, on the same ports and data."""
+        """Stop the server cleanly and start it again, with the same ports and data."""
         self.stop()
         self.start()
 
@@ -101,19 +101,19 @@ class JavaServer(ABC):
         while time.monotonic() < deadline and not self._ended():
             if self._answers():
                 return
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
         if self._ended():
-            raise self._gave_up()
+            raise self._exit_error()
         self.kill()
-        message = f"{self.NAME} in {self._folder} did not come up within {self.READY_SECONDS:.0f} s"
-        raise TransientError(message, self._reason())
+        message = f"{self.NAME} in {self._folder} was not ready within {self.READY_SECONDS:.0f} s"
+        raise TransientError(message, self._log_hint())
 
-    def _gave_up(self) -> DefiniteError:
+    def _exit_error(self) -> DefiniteError:
         self.kill()
-        return DefiniteError(f"{self.NAME} in {self._folder} gave up", self._reason())
+        return DefiniteError(f"{self.NAME} in {self._folder} exited or failed", self._log_hint())
 
-    def _reason(self) -> str:
-        return f"Read {self._folder / self.LOG}, which ends in its reason."
+    def _log_hint(self) -> str:
+        return f"Check the end of {self._folder / self.LOG}."
 
     def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
@@ -122,11 +122,11 @@ class JavaServer(ABC):
 
 
 def java(megabytes: int) -> list[str]:
-    """Return how a small Java program begins, with so much room for its objects."""
+    """Return the beginning of the command of a small Java program, with this heap size."""
     return [str(find_java().executable), f"-Xmx{megabytes}m", *_SMALL]
 
 
 def of_jars(lock: str, megabytes: int) -> list[str]:
-    """Return how a program of the jars in a lock file of ours begins; they are fetched the first time."""
-    jars = fetched_jars(read_lock("penstock.testing", lock))
+    """Return the beginning of a command with the jars of a lock file, which are downloaded on first use."""
+    jars = fetch_jars(read_lock("penstock.testing", lock))
     return [*java(megabytes), _QUIET, "-cp", os.pathsep.join(map(str, jars))]

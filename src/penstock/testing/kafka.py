@@ -1,18 +1,18 @@
-"""A Kafka broker on this machine: real, of one node, to test against and to try things out.
+"""A local Kafka broker of one node, for tests and experiments.
 
 ::
 
-    kafka.lock ─▶ jars in the cache (fetched once, checked, as Spark's are)
-                    └─▶ start_kafka(folder) ─▶ format folder/data ─▶ java kafka.Kafka ─▶ answers on 127.0.0.1
-                                                     watch (sh) ── kill -9 when this process is gone ──┘
+    kafka.lock ─▶ jars in the cache (downloaded once and verified, like Spark's)
+                    └─▶ start_kafka(folder) ─▶ format folder/data ─▶ java kafka.Kafka ─▶ ready on 127.0.0.1
+                                                     watch (sh) ── kill -9 when this process ends ───┘
 
-Formatting needs no JVM: `kafka.checkpoint` is what ``StorageTool format`` of this Kafka version writes, the feature
-levels of a new cluster. A test compares the two.
+Formatting needs no JVM: `kafka.checkpoint` is a copy of what ``StorageTool format`` of this Kafka version writes, the
+feature levels of a new cluster. A test compares the two.
 
-It listens on the loopback interface alone, and on the same ports for as long as its handle lives: clients find it again
-after `restart`. One door is open, without authentication; `guarded` adds doors with logins and TLS. Everything it keeps
-is in `folder`, which stays; starting there again finds the same topics. It runs as whoever starts it, root included.
-What it says is in ``folder/broker.log``.
+The broker listens on the loopback interface only, and keeps its ports as long as its object exists: clients reconnect
+after `restart`. One listener has no authentication; `guarded` adds listeners with SASL and TLS. All data is in
+`folder`, which is not removed: a broker that is started there again has the same topics. It runs as the user of this
+process, root included. Its output is in ``folder/broker.log``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.errors import DefiniteError
 from penstock.testing.java_server import JavaServer, of_jars
-from penstock.testing.kafka_security import GuardedDoors
+from penstock.testing.kafka_security import SecureListeners
 from penstock.testing.ports import free_ports
 
 __all__ = ["KafkaBroker", "bootstrap_checkpoint", "start_kafka"]
@@ -39,10 +39,10 @@ _ONE_OF_EACH = ("offsets.topic", "transaction.state.log", "share.coordinator.sta
 
 
 def start_kafka(folder: Path, *, guarded: bool = False, session_seconds: int = 2) -> KafkaBroker:
-    """Start a broker that keeps everything in `folder`, and return when it answers.
+    """Start a broker with its data in `folder`, and return when it is ready.
 
-    After a crash it cannot start again within `session_seconds`. A broker that is paused for longer, as on a busy
-    machine, is fenced for a moment and refuses requests: a long session suits one that is never killed.
+    After a crash it cannot restart within `session_seconds`. A broker that is suspended for longer, as on a busy
+    machine, is fenced for a short time and rejects requests: use a long session for a broker that is never killed.
     """
     broker = KafkaBroker(folder, guarded=guarded, session_seconds=session_seconds)
     broker.start()
@@ -50,7 +50,7 @@ def start_kafka(folder: Path, *, guarded: bool = False, session_seconds: int = 2
 
 
 class KafkaBroker(JavaServer):
-    """A broker with its process."""
+    """A broker process."""
 
     NAME, LOG, READY_SECONDS = "the Kafka broker", "broker.log", 60.0
 
@@ -58,21 +58,21 @@ class KafkaBroker(JavaServer):
         super().__init__(folder)
         self._session_seconds = session_seconds
         self._port, self._controller = free_ports()
-        self._doors = GuardedDoors(self._folder) if guarded else None
+        self._doors = SecureListeners(self._folder) if guarded else None
 
     @property
     def bootstrap(self) -> str:
-        """Where clients connect: host and port."""
+        """The host and port for clients."""
         return f"127.0.0.1:{self._port}"
 
     @property
-    def doors(self) -> GuardedDoors:
-        """The doors with logins and TLS of a broker that has them."""
+    def doors(self) -> SecureListeners:
+        """The listeners with SASL and TLS of a broker that has them."""
         assert self._doors is not None, "start it with guarded=True"
         return self._doors
 
     def add_user(self, name: str, password: str) -> None:
-        """Add a user who can log in at the guarded door."""
+        """Add a user for the SASL listener."""
         self.doors.add_user(self.bootstrap, name, password)
 
     def _command(self) -> list[str]:
@@ -104,7 +104,7 @@ class KafkaBroker(JavaServer):
             "transaction.state.log.min.isr": 1,
             "share.coordinator.state.topic.min.isr": 1,
             "group.initial.rebalance.delay.ms": 0,
-            # After a crash the controller refuses the broker until the session of the one that died has run out.
+            # After a crash the controller rejects the broker until its previous session has expired.
             "broker.session.timeout.ms": self._session_seconds * 1000,
             "broker.heartbeat.interval.ms": 500,
             "auto.create.topics.enable": "false",
@@ -112,7 +112,7 @@ class KafkaBroker(JavaServer):
         }
 
     def _format(self) -> None:
-        """Write what ``StorageTool format`` writes: the metadata log's first records, then what says they are there."""
+        """Write the files of ``StorageTool format``: the first records of the metadata log, then `meta.properties`."""
         data = self._folder / "data"
         try:
             data.mkdir(exist_ok=True)
@@ -123,7 +123,7 @@ class KafkaBroker(JavaServer):
             raise DefiniteError(message, "Use a folder that is writable and has free disk space.") from error
 
     def _answers(self) -> bool:
-        """Look for the port first: a client that finds it closed waits longer and longer before it tries again."""
+        """Return whether the broker is ready; probe the port first, as a client that finds it closed backs off."""
         with suppress(OSError, KafkaException), socket.create_connection(("127.0.0.1", self._port), 1):
             found = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(timeout=5)
             return len(found.brokers) == 1

@@ -1,12 +1,12 @@
-"""Doors of a test broker that are guarded: a login over TLS, and TLS with certificates of clients.
+"""Secure listeners of a test broker: SASL over TLS, and TLS with client certificates.
 
 ::
 
     folder/tls/ca.crt ─ signs ─▶ server.crt (127.0.0.1, localhost)     client.crt, client.key
-    SASL_SSL://  SCRAM-SHA-256, SCRAM-SHA-512 (users that are added), PLAIN (one user that is there from the start)
-    SSL://       wants a certificate that the authority has signed
+    SASL_SSL://  SCRAM-SHA-256, SCRAM-SHA-512 (users added by tests), PLAIN (one predefined user)
+    SSL://       requires a client certificate signed by the authority
 
-Keys and passwords lie in the broker's folder in clear: it is made for a test, and goes with it.
+The broker's folder contains keys and passwords in plain text: it exists only for a test.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from confluent_kafka.admin._scram import (
 from penstock.testing.ports import free_ports
 from penstock.testing.tls import make_authority, make_certificate
 
-__all__ = ["PLAIN_USER", "GuardedDoors"]
+__all__ = ["PLAIN_USER", "SecureListeners"]
 
 PLAIN_USER = ("plain", "plain-password")
-"""The user who can log in with PLAIN, and the password."""
+"""The user of the mechanism PLAIN, and the password."""
 
 _MODULES = "org.apache.kafka.common.security"
 _SCRAM = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
 
 
-class GuardedDoors:
-    """The listeners with their ports and certificates; the broker has its open door beside them."""
+class SecureListeners:
+    """The secure listeners with their ports and certificates, in addition to the broker's plaintext listener."""
 
     def __init__(self, folder: Path) -> None:
         self.tls = folder / "tls"
         self.sasl_port, self.ssl_port = free_ports()
 
     def make_certificates(self) -> None:
-        """Make authority, server and client; those that are there stay."""
+        """Create the certificates of authority, server and client, unless they exist."""
         if (self.tls / "client.crt").exists():
             return
         self.tls.mkdir(parents=True, exist_ok=True)
@@ -52,11 +52,11 @@ class GuardedDoors:
         (self.tls / "server.pem").write_text(joined, encoding="utf-8")
 
     def listeners(self) -> list[str]:
-        """Return them as the broker's list has them."""
+        """Return the entries of the broker's property ``listeners``."""
         return [f"SASL_SSL://127.0.0.1:{self.sasl_port}", f"SSL://127.0.0.1:{self.ssl_port}"]
 
     def properties(self) -> dict[str, object]:
-        """Return what the broker needs to open them."""
+        """Return the broker properties of the listeners."""
         sasl = "listener.name.sasl_ssl"
         user, password = PLAIN_USER
         plain = f'{_MODULES}.plain.PlainLoginModule required user_{user}="{password}";'
@@ -75,9 +75,9 @@ class GuardedDoors:
 
     @staticmethod
     def add_user(bootstrap: str, name: str, password: str) -> None:
-        """Add a user for both kinds of SCRAM, through the broker's open door."""
+        """Add a user for both SCRAM mechanisms, through the plaintext listener."""
         client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-        for mechanism in _SCRAM:  # each in a request of its own: a user comes once in one
+        for mechanism in _SCRAM:  # one request each: a request may contain a user only once
             wanted: list[UserScramCredentialAlteration] = [
                 UserScramCredentialUpsertion(name, ScramCredentialInfo(mechanism, 4096), password.encode())
             ]

@@ -1,14 +1,14 @@
-"""Base tables in this process's memory: the control plane without Spark, for tests that take milliseconds.
+"""In-memory base tables: the control plane without Spark, for tests that take milliseconds.
 
 ::
 
-    home.run(MemoryTables()) ──▶ snapshot, apply, live views, verify as ever ──▶ Arrow tables, a list of versions each
+    home.run(MemoryTables()) ──▶ snapshot, apply, live views, verify ──▶ Arrow tables, each a list of versions
 
-`MemoryTables` keeps the contract of `penstock.tables.interface`, and is held to it by the tests that Delta tables are
-held to. Rows are folded and overlaid by the code that serves ``format("penstock")``. What only Spark does (queries,
-topics, incremental snapshots, repair) asks for a session, and says so here.
+`MemoryTables` implements `penstock.tables.interface`, and passes the same contract tests as Delta tables. The code
+behind ``format("penstock")`` folds and overlays rows. Features that need Spark (queries, topics, incremental snapshots,
+repair) request a session, which raises an error here.
 
-A table exists for as long as its folder does, as a Delta table would: removing the folder removes the table.
+A table exists as long as its folder, like a Delta table: removing the folder removes the table.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from penstock.errors import DefiniteError, UsageError
 from penstock.model import SHARD, TableSchema, image_schema, missing_value
 from penstock.positions import Lsn
 from penstock.sources.postgres.copy import Tally, copy_range
-from penstock.spark.net import BagNet, KeyedNet, fold_net
+from penstock.spark.net_changes import KeyedNet, KeylessNet, fold_net
 from penstock.spark.overlay_arrow import live_rows
-from penstock.tables.base_state import Copied, State
+from penstock.tables.base_state import ChunkProgress, State
 from penstock.tables.compare import Difference, Differences, How
 from penstock.tables.contents import Contents
 from penstock.tables.interface import BaseTable, CreateOptions, NetChange, UpstreamTable
+from penstock.tables.log_tail import contents_of
 from penstock.tables.snapshot_files import note_range
-from penstock.tables.tail import contents_of
 
 __all__ = ["MemoryBaseTable", "MemoryTables"]
 
@@ -53,14 +53,14 @@ class _Commit:
     schema: TableSchema
     incarnation: str
     position: Lsn | None
-    """The position that it leads to; None for commits that lead to none, such as chunks."""
-    chunk: Copied | None = None
+    """The position of the table after the commit; None for commits without one, such as chunks."""
+    chunk: ChunkProgress | None = None
     memory: str | None = None
 
 
 @dataclass
 class _Stored:
-    """All that is kept of one table, beside the rows of its versions."""
+    """The versions and the metadata of one table."""
 
     commits: list[_Commit | None] = field(default_factory=list)
     """By version; None for those that compaction has removed."""
@@ -69,7 +69,7 @@ class _Stored:
     generation: int = 0
     window: str | None = None
     marks: dict[str, int] = field(default_factory=dict)
-    """The highest position, or number of a chunk, that each application has committed."""
+    """The highest position, or chunk number, that each application has committed."""
     properties: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -81,20 +81,20 @@ class _Stored:
 
 
 class MemoryTables:
-    """A store of tables in memory; one object is one store."""
+    """An in-memory table store."""
 
     def __init__(self) -> None:
         self._stored: dict[str, _Stored] = {}
 
     @property
     def spark(self) -> SparkSession:
-        """There is none."""
-        message = "tables in memory have no Spark session"
-        raise UsageError(message, "Run this on Spark: queries, topics, incremental snapshots and repair need it.")
+        """Raise `UsageError`: there is no session."""
+        message = "in-memory tables have no Spark session"
+        raise UsageError(message, "Run this on Spark: queries, topics, incremental snapshots and repair require it.")
 
     @property
     def parallelism(self) -> int:
-        """One range at a time."""
+        """The number of ranges that are read concurrently: one."""
         return 1
 
     def base(self, path: Path, schema: TableSchema) -> MemoryBaseTable:
@@ -106,7 +106,7 @@ class MemoryTables:
         return table
 
     def net_change(self, log: ChangeLog, schema: TableSchema, after: Lsn, upto: Lsn) -> NetChange | None:
-        """Fold a range in Arrow."""
+        """Fold a range of the log in Arrow."""
         with closing(log.reader()) as reader:
             extent = reader.extent(schema.table, after, upto)
             if not extent.chunks:
@@ -139,7 +139,7 @@ class MemoryTables:
         notes: Path,
         is_whole: Callable[[], bool],
     ) -> bool:
-        """Read all ranges, one after the other, and commit them at once."""
+        """Read all ranges in order, and commit them atomically."""
         rows = _copied(upstream, notes)
         if not is_whole():
             return False
@@ -153,31 +153,31 @@ class MemoryTables:
     def differences(
         self, upstream: pa.Table, live: pa.Table, key: Sequence[str], limit: int, *, exact: bool
     ) -> Differences:
-        """Compare the rows as bags."""
+        """Compare the rows as multisets."""
         if upstream.column_names != live.column_names:
-            message = "the two tables do not have the same columns"
+            message = "the two tables have different columns"
             raise UsageError(message, "Compare them with the same columns, types and order.")
         return _differences(upstream, live, list(key) or upstream.column_names, limit)
 
     def tamper(self, path: Path, change: Callable[[pa.Table], pa.Table]) -> int:
-        """Change rows behind the back of Penstock, in a version of its own without a position; return the version."""
+        """Corrupt rows for a test, in a separate version without a position; return the version."""
         stored = self._stored[str(path)]
         newest = stored.newest
         stored.commits.append(_Commit(change(newest.rows), newest.schema, newest.incarnation, None))
         return len(stored.commits) - 1
 
     def jobs(self, name: str) -> _NoJobs:
-        """Return jobs that are done as soon as they are begun."""
+        """Return jobs that complete immediately."""
         del name
         return _NoJobs()
 
     def compaction(self, base: BaseTable) -> _MemoryCompaction:
-        """Return what removes old versions."""
+        """Return the compaction of a table, which removes old versions."""
         return _MemoryCompaction(self._stored[base.path])
 
 
 class _NoJobs:
-    """Work here takes no time: there is nothing to cancel."""
+    """Jobs that complete immediately and cannot be canceled."""
 
     def tagged(self) -> AbstractContextManager[None]:
         """Do nothing."""
@@ -188,7 +188,7 @@ class _NoJobs:
 
 
 class _MemoryCompaction:
-    """There are no files to rewrite; versions that are no longer needed are removed."""
+    """Compaction that rewrites nothing, and removes versions that are no longer needed."""
 
     def __init__(self, stored: _Stored) -> None:
         self._stored = stored
@@ -198,7 +198,7 @@ class _MemoryCompaction:
         return 0
 
     def vacuum(self, oldest: int) -> bool:
-        """Forget the versions before `oldest`."""
+        """Remove the versions before `oldest`."""
         self._stored.commits[:oldest] = [None] * min(oldest, len(self._stored.commits) - 1)
         return True
 
@@ -223,7 +223,7 @@ class MemoryBaseTable:
         generation: int = 0,
         window: str | None = None,
     ) -> None:
-        """Replace what lies at the path."""
+        """Replace the table at the path."""
         known = self._found()
         stored = _Stored([] if known is None else known.commits)
         stored.incarnation, stored.created, stored.generation = uuid.uuid4().hex, position, generation
@@ -234,7 +234,7 @@ class MemoryBaseTable:
         self._tables[self.path] = stored
 
     def append(self, rows: pa.Table, position: Lsn) -> None:
-        """Add rows, once for each position."""
+        """Append rows, once per position."""
         stored = self._stored()
         if stored.marks.get(stored.incarnation, 0) < position:
             both = pa.concat_tables([stored.newest.rows, _typed(rows, self.schema)])
@@ -242,13 +242,13 @@ class MemoryBaseTable:
 
     def merge(
         self,
-        net: KeyedNet | BagNet,
+        net: KeyedNet | KeylessNet,
         position: Lsn,
         contents: Contents = _NOTHING,
-        copied: Copied | None = None,
+        copied: ChunkProgress | None = None,
         memory: str | None = None,
     ) -> None:
-        """Overlay the net change on the newest version, once for each position."""
+        """Overlay the net change on the newest version, once per position."""
         stored = self._stored()
         application = stored.incarnation if copied is None else f"{stored.incarnation} copying"
         if stored.marks.get(application, 0) >= position:
@@ -257,8 +257,8 @@ class MemoryBaseTable:
         leads_to = position if copied is None else None
         self._commit(stored, rows, application, int(position), leads_to, copied, memory)
 
-    def add_chunk(self, rows: pa.Table, chunk: Copied) -> None:
-        """Add a chunk, once for each number."""
+    def add_chunk(self, rows: pa.Table, chunk: ChunkProgress) -> None:
+        """Append a chunk, once per number."""
         stored = self._stored()
         application = f"{stored.incarnation} chunk"
         if stored.marks.get(application, 0) < chunk.number:
@@ -266,7 +266,7 @@ class MemoryBaseTable:
             self._commit(stored, both, application, chunk.number, None, chunk)
 
     def evolve(self, schema: TableSchema) -> None:
-        """Add columns; the position stays."""
+        """Add columns, without changing the position."""
         stored = self._found()
         if stored is None:
             return
@@ -281,7 +281,7 @@ class MemoryBaseTable:
         application: str,
         mark: int,
         position: Lsn | None,
-        chunk: Copied | None = None,
+        chunk: ChunkProgress | None = None,
         memory: str | None = None,
     ) -> None:
         stored.commits.append(_Commit(rows, self.schema, stored.incarnation, position, chunk, memory))
@@ -310,13 +310,13 @@ class MemoryBaseTable:
         return state.version if state else None
 
     def versions(self, limit: int | None = None) -> list[tuple[int, Lsn]]:
-        """Return the versions of this incarnation that lead to a position, newest first."""
+        """Return the versions of this incarnation that have a position, newest first."""
         newest_first = list(enumerate(self._stored().commits))[::-1][:limit]
         return [
             (version, commit.position) for version, commit in self._own(newest_first) if commit.position is not None
         ]
 
-    def copied(self) -> Copied | None:
+    def chunk_progress(self) -> ChunkProgress | None:
         """Return the last chunk."""
         newest_first = list(enumerate(self._stored().commits))[::-1]
         return next((commit.chunk for _, commit in self._own(newest_first) if commit.chunk is not None), None)
@@ -326,8 +326,8 @@ class MemoryBaseTable:
         for _, commit in self._own(list(enumerate(self._stored().commits))[::-1]):
             if commit.position == position:
                 return commit.memory
-        message = f"the commit that led to {position} is gone from the table {self.schema.table}"
-        raise DefiniteError(message, f"Capture the table again: ALTER SOURCE … RETRY TABLE {self.schema.table};")
+        message = f"table {self.schema.table} no longer contains the commit of position {position}"
+        raise DefiniteError(message, f"Capture the table again: ALTER SOURCES … RETRY TABLE {self.schema.table};")
 
     def _own(self, commits: Iterable[tuple[int, _Commit | None]]) -> Iterator[tuple[int, _Commit]]:
         incarnation = self.incarnation()
@@ -348,7 +348,7 @@ class MemoryBaseTable:
         return self._stored().newest.rows
 
     def widened(self, rows: pa.Table) -> pa.Table:
-        """Return rows with the columns that were added since they were read."""
+        """Return rows with the columns that were added after they were read."""
         return _widened(rows, list(self.schema.columns)[len(rows.column_names) :])
 
     def incarnation(self) -> str:
@@ -361,13 +361,13 @@ class MemoryBaseTable:
     def _stored(self) -> _Stored:
         stored = self._found()
         if stored is None:
-            message = f"there is no base table of {self.schema.table} at {self.path}"
+            message = f"no base table of {self.schema.table} at {self.path}"
             raise DefiniteError(message, "Drop the source and create it again: its tables are then copied again.")
         return stored
 
 
 def _typed(rows: pa.Table, schema: TableSchema) -> pa.Table:
-    """Return rows with exactly the columns of a table, none of which is declared not to be null."""
+    """Return rows with exactly the columns of a table, all of them nullable."""
     columns = pa.schema([pa.field(column.name, column.type) for column in schema.columns])
     return pa.Table.from_arrays([rows.column(name) for name in columns.names], schema=columns)
 
@@ -379,7 +379,7 @@ def _widened(rows: pa.Table, added: Sequence[pa.Field]) -> pa.Table:
     return rows
 
 
-def _overlaid(rows: pa.Table, net: KeyedNet | BagNet, schema: TableSchema) -> pa.Table:
+def _overlaid(rows: pa.Table, net: KeyedNet | KeylessNet, schema: TableSchema) -> pa.Table:
     batches = [_typed(pa.Table.from_batches([batch]), schema) for batch in live_rows(rows.to_batches(), net)]
     return pa.concat_tables([_typed(schema.columns.empty_table(), schema), *batches]).combine_chunks()
 
@@ -416,7 +416,7 @@ def _differences(upstream: pa.Table, live: pa.Table, key: list[str], limit: int)
 
 
 def _counted(rows: pa.Table, key: list[str], keys: dict[str, Any]) -> Counter[tuple[str, str]]:
-    """Count rows, each as the text of its key and its own; `keys` gets the key of each text."""
+    """Count rows by the text of their key and of the row; store the key of each text in `keys`."""
     struct = pa.array(rows.select(key).to_pylist(), pa.struct([rows.schema.field(name) for name in key]))
     texts = json_rows(struct).to_pylist()
     keys |= dict(zip(texts, struct.to_pylist(), strict=True))

@@ -1,4 +1,4 @@
-"""Ports of this machine that nobody listens on, for servers that are told theirs."""
+"""Free local ports for test servers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["free_ports"]
 
 
 def free_ports() -> tuple[int, int]:
-    """Find two at once, so that they differ. Whoever asked binds them later, and again after a restart."""
+    """Return two different free ports; the caller binds them later, and again after a restart."""
     with socket.socket() as one, socket.socket() as other:
         for taken in (one, other):
             taken.bind(("127.0.0.1", 0))

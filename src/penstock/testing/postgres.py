@@ -1,14 +1,13 @@
-"""A Postgres of any version that Penstock supports, to test against.
+"""A Postgres server of any supported version, for tests.
 
 ::
 
-    postgres.lock ─▶ jar in the cache (fetched once, checked, as Spark's jars are)
+    postgres.lock ─▶ jar in the cache (downloaded once and verified, like Spark's jars)
                        └─▶ cache/postgres/<revision>-<sha256>/{bin,lib,share}   unpacked once
                               └─▶ `penstock.embedded.postgres.start_postgres(programs=bin)`
 
-Without a version it is that of the environment variable ``PENSTOCK_TEST_POSTGRES``; without that, the one that comes as
-a wheel. So one variable takes a whole run of tests to another version. Client programs are always the wheel's: the jars
-have a server only.
+The default version is that of the environment variable ``PENSTOCK_TEST_POSTGRES``, or else that of the wheel. So one
+variable runs all tests on another version. Client programs are always the wheel's: the jars contain only the server.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from penstock.cache import cache_dir
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.embedded.postgres import start_postgres as start_with
 from penstock.errors import DefiniteError, UsageError
-from penstock.spark.cache import cache_dir
-from penstock.spark.jars import Jar, fetched_jars, read_lock
+from penstock.spark.jars import Jar, fetch_jars, read_lock
 
 __all__ = ["VERSION_VARIABLE", "chosen_version", "programs", "start_postgres", "versions"]
 
@@ -48,37 +47,37 @@ def start_postgres(
 
 
 def chosen_version() -> int | None:
-    """Return the major version that this run of tests asks for; None stands for the wheel's."""
-    asked = os.environ.get(VERSION_VARIABLE, "")
-    if not asked:
+    """Return the major version that the environment selects; None for the wheel's."""
+    wanted = os.environ.get(VERSION_VARIABLE, "")
+    if not wanted:
         return None
-    if not asked.isdigit() or int(asked) not in versions():
-        message = f"{VERSION_VARIABLE} is {asked!r}, and there is no such server to test on"
+    if not wanted.isdigit() or int(wanted) not in versions():
+        message = f"invalid value of {VERSION_VARIABLE}: {wanted!r}"
         raise UsageError(message, f"Set it to one of: {', '.join(map(str, versions()))}.")
-    return int(asked)
+    return int(wanted)
 
 
 def versions() -> dict[int, Jar]:
-    """Return the major versions that can be had, oldest first."""
+    """Return the available major versions, oldest first."""
     jars = read_lock("penstock.testing", "postgres.lock")
     return {int(jar.revision.partition(".")[0]): jar for jar in jars}
 
 
 def programs(version: int) -> Path:
-    """Return the directory of the server programs of a major version; fetched and unpacked the first time."""
+    """Return the directory of the server programs of a major version; download and unpack it on first use."""
     if (platform.system(), platform.machine()) != _PLATFORM:
-        message = f"there is no Postgres {version} to test on for {platform.system()} on {platform.machine()}"
-        raise DefiniteError(message, f"Unset {VERSION_VARIABLE}: the wheel's Postgres is then used.")
+        message = f"Postgres {version} is not available for {platform.system()} on {platform.machine()}"
+        raise DefiniteError(message, f"Unset {VERSION_VARIABLE} to use the wheel's Postgres.")
     jar = versions()[version]
     home = cache_dir() / "postgres" / f"{jar.revision}-{jar.sha256[:16]}"
     if not home.is_dir():
-        [path] = fetched_jars([jar])
+        [path] = fetch_jars([jar])
         _unpack(path, home)
     return home / "bin"
 
 
 def _unpack(jar: Path, home: Path) -> None:
-    """Unpack beside `home` and rename, so that nobody ever sees half of it; another process may come first."""
+    """Unpack into a temporary folder and rename it to `home`, atomically; another process may be first."""
     home.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="unpack-", dir=home.parent) as scratch:
         whole = Path(scratch, "install")
@@ -89,5 +88,5 @@ def _unpack(jar: Path, home: Path) -> None:
         with contextlib.suppress(OSError):
             whole.rename(home)
     if not (home / "bin" / "postgres").is_file():
-        message = f"{jar.name} could not be unpacked into {home}"
-        raise DefiniteError(message, f"Look whether the disk is full; remove {home} and try again.")
+        message = f"could not unpack {jar.name} into {home}"
+        raise DefiniteError(message, f"Check the free disk space, remove {home} and try again.")

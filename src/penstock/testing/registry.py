@@ -1,14 +1,14 @@
-"""A schema registry on this machine: a real one (Apicurio), with the interface of Confluent's, to test against.
+"""A local schema registry (Apicurio) with Confluent's REST interface, for tests.
 
 ::
 
-    registry.lock ─▶ zip in the cache (fetched once, checked, as Spark's jars are)
+    registry.lock ─▶ zip in the cache (downloaded once and verified, like Spark's jars)
                        └─▶ cache/registry/<revision>-<sha256>/   unpacked once
-                              └─▶ start_registry(folder) ─▶ java -jar … ─▶ answers on 127.0.0.1
-                                                              watch (sh) ── kill -9 when this process is gone
+                              └─▶ start_registry(folder) ─▶ java -jar … ─▶ ready on 127.0.0.1
+                                                              watch (sh) ── kill -9 when this process ends
 
-It listens on the loopback interface alone, keeps its port for as long as its handle lives, and its schemas in `folder`:
-after `stop` and `start` it is the same registry. What it says is in ``folder/registry.log``.
+It listens on the loopback interface only. It keeps its port as long as its object exists, and its schemas in `folder`:
+after `stop` and `start` it is the same registry. Its output is in ``folder/registry.log``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penstock.spark.cache import cache_dir
-from penstock.spark.jars import fetched_jars, read_lock
+from penstock.cache import cache_dir
+from penstock.spark.jars import fetch_jars, read_lock
 from penstock.testing.java_server import JavaServer, java
 from penstock.testing.ports import free_ports
 
@@ -32,14 +32,14 @@ _MEGABYTES = 512
 
 
 def start_registry(folder: Path) -> SchemaRegistry:
-    """Start a registry that keeps everything in `folder`, and return when it answers."""
+    """Start a registry with its data in `folder`, and return when it is ready."""
     registry = SchemaRegistry(folder)
     registry.start()
     return registry
 
 
 class SchemaRegistry(JavaServer):
-    """A registry with its process."""
+    """A registry process."""
 
     NAME, LOG = "the schema registry", "registry.log"
 
@@ -49,7 +49,7 @@ class SchemaRegistry(JavaServer):
 
     @property
     def url(self) -> str:
-        """Where clients of Confluent's interface find it."""
+        """The URL of Confluent's REST interface."""
         return f"http://127.0.0.1:{self._port}/apis/ccompat/v7"
 
     def register(
@@ -90,11 +90,11 @@ def register_schema(
 
 
 def _program() -> Path:
-    """Return the jar that starts it; fetched and unpacked the first time."""
+    """Return the jar of the registry; download and unpack it on first use."""
     [archive] = read_lock("penstock.testing", "registry.lock")
     home = cache_dir() / "registry" / f"{archive.revision}-{archive.sha256[:16]}"
     if not home.is_dir():
-        [path] = fetched_jars([archive])
+        [path] = fetch_jars([archive])
         _unpack(path, home)
     return next(home.glob("*-runner.jar"))
 

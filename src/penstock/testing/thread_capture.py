@@ -1,9 +1,8 @@
-"""Capture in a thread of this process, in the place of the capture process: started at once, for tests of homes.
+"""Capture in a thread of this process instead of a capture process, for fast tests of homes.
 
-A process of its own takes two seconds to start, and the control plane starts one for every change of a source. What it
-runs is the same, and so is the interface (`penstock.engine.supervisor.CaptureSupervisor`). It is not started again
-after an unexpected exception, which pytest reports. Tests that kill capture, or that need its isolation, use the
-process.
+A capture process takes two seconds to start, and the control plane starts one for every change of a source. A thread
+runs the same code behind the same interface (`penstock.engine.supervisor.CaptureSupervisor`). It is not restarted after
+an unexpected exception, which pytest reports. Tests that kill capture, or that need its isolation, use the process.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ class ThreadCapture:
 
     @property
     def pid(self) -> int:
-        """The id of the thread, which tells one capture from another as that of a process does."""
+        """The id of the thread, which identifies this capture as a process id would."""
         assert self._thread.native_id is not None
         return self._thread.native_id
 
     @property
     def ended(self) -> bool:
-        """Whether capture has stopped; the catalog says why."""
+        """Whether capture has stopped; the catalog contains the reason."""
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Let capture finish what it has in hand, and wait for it."""
+        """Stop capture cleanly, and wait until it has ended."""
         self._stop.set()
         self._thread.join()

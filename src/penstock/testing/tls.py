@@ -1,4 +1,4 @@
-"""A certificate authority to test with, and what it signs, made by the program ``openssl``. Nothing of it is secure."""
+"""An insecure certificate authority and certificates for tests, created with ``openssl``."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _KEY = ("-newkey", "rsa:2048", "-nodes")
 
 
 def has_openssl() -> bool:
-    """Say whether certificates can be made here."""
+    """Return whether ``openssl`` is installed."""
     return shutil.which("openssl") is not None
 
 
 def make_authority(folder: Path, name: str = "ca") -> Path:
-    """Make ``NAME.crt`` and ``NAME.key``; return the certificate."""
+    """Create ``NAME.crt`` and ``NAME.key``; return the certificate."""
     key, certificate = folder / f"{name}.key", folder / f"{name}.crt"
     _openssl("req", "-x509", *_KEY, "-days", "2", "-subj", f"/CN=penstock {name}", "-keyout", key, "-out", certificate)
     return certificate
 
 
 def make_certificate(folder: Path, name: str, subject: str, *, alternative: str = "") -> tuple[Path, Path]:
-    """Sign a certificate with the authority ``ca`` of the folder; return it and its key."""
+    """Create a certificate signed by the authority ``ca`` of the folder; return it and its key."""
     key, request, certificate = (folder / f"{name}.{kind}" for kind in ("key", "csr", "crt"))
     _openssl("req", *_KEY, "-subj", f"/CN={subject}", "-keyout", key, "-out", request)
     extensions = folder / f"{name}.ext"
@@ -39,13 +39,13 @@ def make_certificate(folder: Path, name: str, subject: str, *, alternative: str 
 
 
 def lock_key(key: Path, locked: Path, passphrase: str) -> None:
-    """Write a key that a passphrase protects."""
+    """Write a copy of a key that is encrypted with a passphrase."""
     _openssl("rsa", "-in", key, "-aes256", "-passout", f"pass:{passphrase}", "-out", locked)
     locked.chmod(0o600)
 
 
 def _openssl(*arguments: str | Path) -> None:
     if not has_openssl():
-        message = "certificates to test with are made by openssl, which is not installed"
-        raise DefiniteError(message, "Install it (Debian: apt install openssl).")
+        message = "openssl is not installed"
+        raise DefiniteError(message, "Install it, on Debian with: apt install openssl")
     subprocess.run(["openssl", *arguments], check=True, capture_output=True)

@@ -1,12 +1,12 @@
-"""Waiting in tests: for a condition, never for a time.
+"""Waiting in tests: for a condition, never for a fixed time.
 
-A test that sleeps and then looks is slow on a fast machine and fails on a slow one. ``until`` polls a condition and
-returns as soon as it holds. The timeout is one constant, ``PATIENCE``: generous, because only a test that fails waits
-for it. Set ``PENSTOCK_TEST_PATIENCE`` (seconds) on a machine that is slower still.
+A test that sleeps and then checks is slow on a fast machine and fails on a slow one. ``until`` polls a condition and
+returns as soon as it holds. The timeout is one constant, ``PATIENCE``: generous, because only a failing test waits for
+it. Set ``PENSTOCK_TEST_PATIENCE`` (seconds) on a very slow machine.
 
-``stays`` is for the opposite, which no condition can end: something must *not* happen. Use it only where there is
-nothing to wait for that proves the same (a counter of looks, a later position, a log line), because it always takes its
-whole time, and shows only that nothing happened within it.
+``stays`` is for the opposite: something must *not* happen. Use it only if no condition proves the same (a counter of
+polls, a later position, a log line), because it always takes its whole time, and only shows that nothing happened
+within it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def until(condition: Callable[[], _Value], what: str, seconds: float | None = No
     """Poll until `condition` returns a true value, and return that value.
 
     Args:
-        condition: What to wait for. An exception ends the wait: assert in it what must not happen meanwhile, such as
-            the end of a process.
-        what: What is waited for, in the message of the error.
+        condition: The condition to wait for. An exception ends the wait: use assertions in it for events that must not
+            happen meanwhile, such as the end of a process.
+        what: A description of the condition, for the error message.
         seconds: The timeout, if the test is about one. Every other test waits for `PATIENCE`.
 
     Raises:
@@ -46,20 +46,20 @@ def until(condition: Callable[[], _Value], what: str, seconds: float | None = No
         if found := condition():
             return found
         if began >= deadline:
-            message = f"waited {limit:g} s in vain for {what}"
+            message = f"timeout after {limit:g} s waiting for {what}"
             raise AssertionError(message)
         _pause(time.monotonic() - began)
 
 
 def stays(condition: Callable[[], object], what: str, seconds: float) -> None:
-    """Require that `condition` holds now and for so many seconds.
+    """Assert that `condition` holds now and for `seconds`.
 
     On a slow machine this proves less, but it does not fail: the condition is checked at least at both ends.
 
     Args:
-        condition: What must remain true.
-        what: What must remain true, in the message of the error.
-        seconds: For how long.
+        condition: The condition that must remain true.
+        what: A description of the condition, for the error message.
+        seconds: The duration.
 
     Raises:
         AssertionError: The condition was false once.
@@ -68,7 +68,7 @@ def stays(condition: Callable[[], object], what: str, seconds: float) -> None:
     while True:
         over = time.monotonic() >= ends
         if not condition():
-            message = f"did not stay so: {what}"
+            message = f"condition did not hold throughout: {what}"
             raise AssertionError(message)
         if over:
             return
@@ -76,5 +76,5 @@ def stays(condition: Callable[[], object], what: str, seconds: float) -> None:
 
 
 def _pause(took: float) -> None:
-    """Rest longer after a look that is expensive: the waiting test leaves the cores to what it waits for."""
+    """Sleep longer after an expensive check, to leave the cores to the code under test."""
     time.sleep(min(max(_PAUSE, _SHARE * took), _LONGEST_PAUSE))

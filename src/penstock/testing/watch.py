@@ -1,7 +1,7 @@
-"""A watch over a server of ours: it is killed when this process is gone, however that happened.
+"""A watch process that kills a test server when this process ends, however it ends.
 
-The kernel then closes the pipe on which the watch waits. A process id can be reused, so the watch looks whether that
-process still has a word of ours on its command line.
+The kernel then closes the pipe that the watch reads from. A process id can be reused, so the watch checks that the
+process still has a given word on its command line.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if grep -qaF -- "$2" "/proc/$1/cmdline"; then kill -9 "$1"; fi
 
 
 def watched(pid: int, word: str) -> subprocess.Popen[bytes]:
-    """Start a watch over `pid`, which has `word` on its command line; closing the watch's standard input ends it."""
+    """Start a watch for `pid`, which has `word` on its command line; close the watch's standard input to end it."""
     command = ["sh", "-c", _WATCH, "watch", str(pid), word]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
 def end(process: subprocess.Popen[bytes], watch: subprocess.Popen[bytes] | None, how: signal.Signals) -> None:
-    """End a server, by force where it takes too long, and then the watch over it."""
+    """Stop a server, with SIGKILL after a timeout, and then its watch."""
     process.send_signal(how)
     try:
         process.wait(_STOP_SECONDS)

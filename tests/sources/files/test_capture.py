@@ -1,4 +1,4 @@
-"""A folder under capture: what grows, what breaks, and what is gone on with."""
+"""Capture of a folder: growing files, invalid files, and resuming."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.sources.running import Captured
+from tests.sources.source_capture import SourceCapture
 
 from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.errors import DefiniteError, TableError, TransientError
@@ -27,21 +27,21 @@ from penstock.sources.interface import ProducedTable
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "data"
-    made.mkdir()
-    return made
+    data = tmp_path / "data"
+    data.mkdir()
+    return data
 
 
-def captured(tmp_path: Path, **options: Any) -> Captured:
+def captured(tmp_path: Path, **options: Any) -> SourceCapture:
     given = {"path": str(tmp_path / "data"), "format": "json", "poll_interval": "10 ms", **options}
-    return Captured(tmp_path, FileSource.of("events", **given))
+    return SourceCapture(tmp_path, FileSource.of("events", **given))
 
 
 def lines(first: int, last: int) -> str:
     return "".join(f'{{"id": {number}}}\n' for number in range(first, last))
 
 
-def ids(capture: Captured) -> list[int]:
+def ids(capture: SourceCapture) -> list[int]:
     return [row["id"] for row in capture.rows("events")]
 
 
@@ -68,9 +68,9 @@ def test_files_are_read_by_name_and_grow(tmp_path: Path, folder: Path) -> None:
     assert set(images.column("_image").to_pylist()) == {int(Image.INSERTED)}
 
 
-def test_a_file_counts_as_committed_when_it_came(tmp_path: Path, folder: Path) -> None:
+def test_file_is_committed_when_it_is_detected(tmp_path: Path, folder: Path) -> None:
     (folder / "a.json").write_text(lines(0, 1))
-    os.utime(folder / "a.json", (1, 1))  # anybody can say that it was written long ago
+    os.utime(folder / "a.json", (1, 1))  # the modification time can be set arbitrarily
     capture = captured(tmp_path)
     before = datetime.now(UTC)
 
@@ -94,26 +94,26 @@ def test_rows_with_a_key_are_upserts(tmp_path: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_crash_around_a_step_loses_and_repeats_nothing(
+def test_crash_around_a_step_loses_and_repeats_nothing(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
-    """The notes are written before the log: whichever of the two the crash comes after."""
+    """Progress is written before the log: the crash happens before or after the log is written."""
     publish = SqliteLogWriter.publish
     crashes = iter([1, 2, 3, 5, 8])
     due = next(crashes)
 
-    def crashing(self: SqliteLogWriter, chunks: Any, durable: Any, **told: Any) -> None:
+    def publish_or_crash(self: SqliteLogWriter, chunks: Any, durable: Any, **arguments: Any) -> None:
         nonlocal due
         if chunks and durable == due:
             due = next(crashes, 0)
             if after:
-                publish(self, chunks, durable, **told)
+                publish(self, chunks, durable, **arguments)
             raise KeyboardInterrupt
-        publish(self, chunks, durable, **told)
+        publish(self, chunks, durable, **arguments)
 
     (folder / "a.json").write_text(lines(0, 10))
     capture = captured(tmp_path)
-    monkeypatch.setattr(SqliteLogWriter, "publish", crashing)
+    monkeypatch.setattr(SqliteLogWriter, "publish", publish_or_crash)
     for number in range(1, 10):
         (folder / f"{number}.json").write_text(lines(10 * number, 10 * number + 10))
     for _ in range(5):
@@ -124,37 +124,37 @@ def test_a_crash_around_a_step_loses_and_repeats_nothing(
     assert sorted(ids(capture)) == list(range(100))
 
 
-def test_killed_again_and_again_while_files_grow(tmp_path: Path, folder: Path) -> None:
+def test_repeated_kills_while_files_grow(tmp_path: Path, folder: Path) -> None:
     (folder / "0.json").write_text(lines(0, 1))
     capture = captured(tmp_path)
     program = (
-        "import sys, threading; from pathlib import Path; from tests.sources.running import Captured;"
+        "import sys, threading; from pathlib import Path; from tests.sources.source_capture import SourceCapture;"
         "from penstock.sources.files.source import FileSource;"
-        "made = Captured(Path(sys.argv[1]), FileSource.model_validate_json(sys.argv[2])).instance();"
-        "made.run(threading.Event(), lambda: print('ready', flush=True))"
+        "instance = SourceCapture(Path(sys.argv[1]), FileSource.model_validate_json(sys.argv[2])).instance();"
+        "instance.run(threading.Event(), lambda: print('ready', flush=True))"
     )
     command = [sys.executable, "-c", program, str(tmp_path), capture.source.model_dump_json()]
-    wrote, reached = 1, 0
+    next_id, reached = 1, 0
     for life in range(4):
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline()
-            give_up = time.monotonic() + 0.2 + 0.07 * life
-            while time.monotonic() < give_up or capture.durable() <= reached:
-                name = f"{wrote % 5}.json"
-                text = lines(wrote, wrote + 7)
+            deadline = time.monotonic() + 0.2 + 0.07 * life
+            while time.monotonic() < deadline or capture.durable() <= reached:
+                name = f"{next_id % 5}.json"
+                text = lines(next_id, next_id + 7)
                 with (folder / name).open("a") as file:
                     file.write(text[:50])
                     file.flush()
                     file.write(text[50:])
-                wrote += 7
+                next_id += 7
             process.kill()
         reached = capture.durable()
-    capture.run_until(lambda: len(ids(capture)) >= wrote)
-    assert sorted(ids(capture)) == list(range(wrote))
+    capture.run_until(lambda: len(ids(capture)) >= next_id)
+    assert sorted(ids(capture)) == list(range(next_id))
 
 
-def broken(capture: Captured) -> TableError:
+def wait_for_error(capture: SourceCapture) -> TableError:
     """Run until the table has an error."""
     capture.run_until(lambda: capture.table("events").error is not None)
     error = capture.table("events").error
@@ -164,39 +164,39 @@ def broken(capture: Captured) -> TableError:
     return error
 
 
-def test_a_line_that_cannot_be_read_ends_the_table_and_it_can_begin_anew(tmp_path: Path, folder: Path) -> None:
+def test_invalid_line_fails_the_table_and_retry_restarts_it(tmp_path: Path, folder: Path) -> None:
     (folder / "a.json").write_text(lines(0, 2))
     capture = captured(tmp_path)
     capture.run_until(lambda: capture.durable() == 1)
     (folder / "b.json").write_text(lines(2, 4) + '{"id": "4242"}\n')
-    error = broken(capture)
-    assert "line 3 of the file b.json" in error.message
+    error = wait_for_error(capture)
+    assert "line 3 of file b.json" in error.message
     assert "4242" not in str(error)
-    with capture.running():  # it stays ended
+    with capture.running():  # the error is permanent
         (folder / "c.json").write_text(lines(4, 5))
         capture.until_idle()
         assert capture.durable() == error.lsn
     assert ids(capture) == [0, 1]
 
     (folder / "b.json").write_text(lines(2, 4))
-    (table,) = capture.source.look_again([capture.config.produced()[0].name]).values()
+    (table,) = capture.source.redescribe([capture.config.produced()[0].name]).values()
     assert isinstance(table, ProducedTable)
-    capture.config = capture.config.anew([table.model_copy(update={"generation": 1})])
+    capture.config = capture.config.restarted([table.model_copy(update={"generation": 1})])
     capture.run_until(lambda: capture.durable() == error.lsn + 3)
     assert capture.table("events").error is None
     assert capture.images("events", after=error.lsn).column("row").to_pylist() == [{"id": n} for n in range(5)]
 
 
 @pytest.mark.parametrize("text", ["", lines(0, 1), lines(5, 9), "x" * 1000 + "\n"])
-def test_a_file_that_is_not_what_was_read_any_more_ends_the_table(tmp_path: Path, folder: Path, text: str) -> None:
+def test_rewritten_file_fails_the_table(tmp_path: Path, folder: Path, text: str) -> None:
     (folder / "a.json").write_text(lines(0, 3))
     capture = captured(tmp_path)
     capture.run_until(lambda: capture.durable() == 1)
     (folder / "a.json").write_text(text)
-    assert "a.json is not what was read of it" in broken(capture).message
+    assert "a.json was truncated or rewritten after it was read" in wait_for_error(capture).message
 
 
-def test_a_file_that_went_is_not_missed_and_may_come_back(tmp_path: Path, folder: Path) -> None:
+def test_deleted_file_is_ignored_and_may_reappear(tmp_path: Path, folder: Path) -> None:
     (folder / "a.json").write_text(lines(0, 3))
     capture = captured(tmp_path)
     with capture.running():
@@ -205,7 +205,7 @@ def test_a_file_that_went_is_not_missed_and_may_come_back(tmp_path: Path, folder
         (folder / "b.json").write_text(lines(3, 4))
         capture.until(lambda: capture.durable() == 2)
         (folder / ".a.json").write_text(lines(0, 5))
-        (folder / ".a.json").rename(folder / "a.json")  # while it is written, it is shorter than what was read of it
+        (folder / ".a.json").rename(folder / "a.json")  # renamed, as a file being written is shorter than what was read
         capture.until(lambda: capture.durable() == 3)
     assert ids(capture) == [0, 1, 2, 3, 3, 4]
 
@@ -231,15 +231,15 @@ def test_parquet_files_are_read_once_and_whole(tmp_path: Path, folder: Path) -> 
 @pytest.mark.parametrize(
     ("table", "why"),
     [
-        (pa.table({"id": [1], "other": [1]}), "has a column other, which the table has not"),
-        (pa.table({"id": ["1"]}), "the column id is string, and int64 in the table"),
-        (pa.table({"id": pa.array([None], pa.int64())}), "a row without a value of id"),
-        (b"PAR1" + b"4242" * 30 + b"PAR1", "is not a Parquet file that can be read"),
-        (b"PAR1 and no end", "has no end, and was not written to for a minute"),
+        (pa.table({"id": [1], "other": [1]}), 'column "other" of file 2.parquet does not exist in the table'),
+        (pa.table({"id": ["1"]}), "has type string, but int64 in the table"),
+        (pa.table({"id": pa.array([None], pa.int64())}), 'key column "id" is null'),
+        (b"PAR1" + b"4242" * 30 + b"PAR1", "as Parquet"),
+        (b"PAR1 and no end", "has no footer, and was not written to for a minute"),
     ],
     ids=["new", "other", "null", "garbage", "torn"],
 )
-def test_parquet_files_that_cannot_be_read(tmp_path: Path, folder: Path, table: Any, why: str) -> None:
+def test_invalid_parquet_files_fail_the_table(tmp_path: Path, folder: Path, table: Any, why: str) -> None:
     pq.write_table(pa.table({"id": [1]}), folder / "1.parquet")
     capture = captured(tmp_path, format="parquet", key=("id",))
     capture.run_until(lambda: capture.durable() == 1)
@@ -270,7 +270,7 @@ def test_a_large_file_is_one_transaction_written_in_parts(
     assert set(images.column("_lsn").to_pylist()) == {1}
 
 
-def test_what_was_written_ahead_of_an_error_is_not_seen(
+def test_rows_staged_before_an_error_are_not_visible(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(polling, "_STAGE_BYTES", 1000)
@@ -279,26 +279,26 @@ def test_what_was_written_ahead_of_an_error_is_not_seen(
     capture = captured(tmp_path)
     capture.run_until(lambda: capture.durable() == 1)
     (folder / "b.json").write_text(lines(1, 5000) + "broken\n")
-    assert "line 5000 of the file b.json" in broken(capture).message
+    assert "line 5000 of file b.json" in wait_for_error(capture).message
     assert ids(capture) == [0]
 
 
-def test_a_folder_that_is_gone_for_a_while(tmp_path: Path, folder: Path) -> None:
+def test_missing_folder_is_a_transient_error(tmp_path: Path, folder: Path) -> None:
     (folder / "a.json").write_text(lines(0, 1))
     capture = captured(tmp_path)
     folder.rename(tmp_path / "away")
-    with pytest.raises(TransientError, match="cannot be read"):
+    with pytest.raises(TransientError, match="could not read"):
         capture.run_until(lambda: False)
     (tmp_path / "away").rename(folder)
     capture.run_until(lambda: capture.durable() == 1)
 
 
-def test_notes_that_are_lost_are_no_beginning(tmp_path: Path, folder: Path) -> None:
+def test_lost_progress_is_a_permanent_error(tmp_path: Path, folder: Path) -> None:
     (folder / "a.json").write_text(lines(0, 1))
     capture = captured(tmp_path)
     capture.run_until(lambda: capture.durable() == 1)
     (capture.state / "notes.db").unlink()
-    with pytest.raises(DefiniteError, match="what was taken in up to 0/1 is not known") as caught:
+    with pytest.raises(DefiniteError, match="progress at position 0/1 is unknown") as caught:
         capture.run_until(lambda: False)
     assert "RETRY TABLE" in caught.value.hint
     assert ids(capture) == [0]

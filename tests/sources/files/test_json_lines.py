@@ -1,4 +1,4 @@
-"""Lines of JSON: what is taken in, and what is said of a line that cannot be."""
+"""JSON lines: parsing, and errors of invalid lines."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def written(folder: Path, text: bytes) -> Path:
     return path
 
 
-def test_whole_lines_are_read_and_a_last_one_waits_for_its_end(tmp_path: Path) -> None:
+def test_complete_lines_are_read_and_an_incomplete_one_waits(tmp_path: Path) -> None:
     path = written(tmp_path, b'{"id": 1, "name": "a"}\n\n{"id": 2}\r\n{"id": 3')
     assert read(path) == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
     assert last_line_end(path, 0, path.stat().st_size) == path.stat().st_size - len(b'{"id": 3')
 
 
-def test_nothing_but_the_beginning_of_a_line(tmp_path: Path) -> None:
+def test_only_an_incomplete_line(tmp_path: Path) -> None:
     path = written(tmp_path, b'{"id": 3')
     assert last_line_end(path, 0, 8) == 0
     assert read(path) == []
@@ -40,30 +40,30 @@ def test_nothing_but_the_beginning_of_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b'{"id": "x"}', "not JSON, or holds a value that is not of its column's type"),
-        (b'{"id": 99999999999999999999}', "not JSON, or holds a value"),
-        (b'{"id": 1.5}', "not JSON, or holds a value"),
-        (b'{"id": 4, "card": "4242"}', "a field that is no column"),
-        (b'{"id": 4, "id": 5}', "a field twice"),
-        (b'{"name": "\xff"}', "not UTF-8"),
-        (b'{"id": 4} {"id": 5}', "does not hold one JSON object"),
-        (b'[{"id": 4}]', "not JSON, or holds a value"),
-        (b"4242", "not JSON, or holds a value"),
-        (b'{"id": 4', "not JSON, or holds a value"),
-        (b'{"name": "4242"}', "no value of id, which is in the key"),
+        (b'{"id": "x"}', "not JSON, or a value does not match the type of its column"),
+        (b'{"id": 99999999999999999999}', "not JSON, or a value does not match"),
+        (b'{"id": 1.5}', "not JSON, or a value does not match"),
+        (b'{"id": 4, "card": "4242"}', "a field that is not a column"),
+        (b'{"id": 4, "id": 5}', "a duplicate field"),
+        (b'{"name": "\xff"}', "not valid UTF-8"),
+        (b'{"id": 4} {"id": 5}', "is not exactly one JSON object"),
+        (b'[{"id": 4}]', "not JSON, or a value does not match"),
+        (b"4242", "not JSON, or a value does not match"),
+        (b'{"id": 4', "not JSON, or a value does not match"),
+        (b'{"name": "4242"}', 'key column "id" is null'),
     ],
 )
-@pytest.mark.parametrize("place", [0, 1, 417, 998, 999])
-def test_a_line_that_cannot_be_read_is_told_by_its_number(tmp_path: Path, line: bytes, why: str, place: int) -> None:
+@pytest.mark.parametrize("index", [0, 1, 417, 998, 999])
+def test_invalid_line_is_reported_by_number(tmp_path: Path, line: bytes, why: str, index: int) -> None:
     lines = [b'{"id": %d, "name": "x"}' % number for number in range(1000)]
-    lines[place] = line
+    lines[index] = line
     with pytest.raises(BadLineError, match=why) as caught:
         read(written(tmp_path, b"\n".join(lines) + b"\n"), key=("id",))
-    assert caught.value.line == place + 1
+    assert caught.value.line == index + 1
     assert "4242" not in caught.value.why
 
 
-def test_numbers_of_lines_count_from_the_beginning_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_numbers_count_from_the_start_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_lines, "_BLOCK", 100)
     path = written(
         tmp_path, b'{"id": 1}\n' * 50 + b'{"id": 1, "name": "%s"}\n' % (b"x" * 300) + b'{"id": 1}\n' * 50 + b"!\n"
@@ -95,7 +95,7 @@ def test_dates_times_and_decimals_are_read_exactly(tmp_path: Path) -> None:
             read(written(tmp_path, bad), columns=columns)
 
 
-def test_columns_are_told_from_the_lines_that_are_there(tmp_path: Path) -> None:
+def test_columns_are_inferred_from_existing_lines(tmp_path: Path) -> None:
     first = written(tmp_path, b'{"id": 1, "at": "2026-01-01T00:00:00Z", "n": 1}\n')
     second = tmp_path / "second.json"
     second.write_bytes(b'{"id": 2, "n": 1.5, "tags": ["a"], "deep": {"at": "2026-01-01"}}\n{"unfinis')
@@ -110,14 +110,14 @@ def test_columns_are_told_from_the_lines_that_are_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (b"", "no lines yet"),
-        (b'{"id": 1', "no lines yet"),
-        (b'{"id": null}\n', "the field id has no value"),
-        (b'{"id": 1}\n{"id": "x"}\n', "one JSON object each, with the same types"),
-        (b"secret\n", "one JSON object each"),
+        (b"", "contain no lines"),
+        (b'{"id": 1', "contain no lines"),
+        (b'{"id": null}\n', 'field "id": it has no value'),
+        (b'{"id": 1}\n{"id": "x"}\n', "the types of a field differ between lines"),
+        (b"secret\n", "not one JSON object"),
     ],
 )
-def test_columns_that_cannot_be_told(tmp_path: Path, text: bytes, why: str) -> None:
+def test_columns_that_cannot_be_inferred_are_rejected(tmp_path: Path, text: bytes, why: str) -> None:
     with pytest.raises(DefiniteError, match=why) as caught:
         infer([written(tmp_path, text)])
     assert "COLUMNS" in caught.value.hint

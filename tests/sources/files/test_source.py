@@ -1,4 +1,4 @@
-"""A folder as a source: its options, in Python and in SQL, and what is said of one that cannot be read."""
+"""A folder as a source: its options in Python and SQL, and the errors of a folder that cannot be read."""
 
 from __future__ import annotations
 
@@ -47,62 +47,62 @@ KINDS = {kind.NAME: kind for kind in (FileSource, LoadSource)}
         ("CREATE SOURCE a FROM LOAD GENERATOR AUCTION", LoadSource.of("a", auction=True)),
     ],
 )
-def test_statements_are_read_and_written_back(statement: str, source: Any) -> None:
-    asked = parse(statement, KINDS)
-    assert isinstance(asked, CreateSource)
-    assert type(source).from_options(asked.name, asked.sql_options, asked.with_options) == source
+def test_statements_round_trip(statement: str, source: Any) -> None:
+    parsed = parse(statement, KINDS)
+    assert isinstance(parsed, CreateSource)
+    assert type(source).from_options(parsed.name, parsed.sql_options, parsed.with_options) == source
     written = written_source(source.name, source.NAME, source.sql_options(), source.with_options())
-    assert parse(written, KINDS) == asked
+    assert parse(written, KINDS) == parsed
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"path": "data"}, "does not begin at the root"),
+        ({"path": "data"}, "is not absolute"),
         ({"path": "/x", "format": "csv"}, "format"),
-        ({"path": "/x", "columns": ("id",)}, "'id' is not a column"),
-        ({"path": "/x", "columns": ("id bigints",)}, "'id bigints' is not a column"),
-        ({"path": "/x", "columns": ("id decimal(39, 1)",)}, "is not a column"),
-        ({"path": "/x", "format": "parquet", "columns": ("id bigint",)}, "columns of Parquet files are in them"),
-        ({"path": "/x", "poll_interval": "soon"}, "not a span of time"),
+        ({"path": "/x", "columns": ("id",)}, "invalid column definition 'id'"),
+        ({"path": "/x", "columns": ("id bigints",)}, "invalid column definition 'id bigints'"),
+        ({"path": "/x", "columns": ("id decimal(39, 1)",)}, "invalid column definition"),
+        ({"path": "/x", "format": "parquet", "columns": ("id bigint",)}, "COLUMNS cannot be combined with FORMAT"),
+        ({"path": "/x", "poll_interval": "soon"}, "invalid duration"),
     ],
 )
-def test_options_that_make_no_sense(options: dict[str, Any], why: str) -> None:
+def test_invalid_options_are_rejected(options: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         FileSource.of("events", **{"format": "json", **options})
 
 
-def test_columns_as_they_are_given() -> None:
+def test_column_definitions() -> None:
     assert given_columns(("id bigint", "a b decimal(5, 0)", "d date")) == pa.schema(
         [("id", pa.int64()), ("a b", pa.decimal128(5, 0)), ("d", pa.date32())]
     )
 
 
-def test_what_keeps_a_folder_from_being_read(tmp_path: Path) -> None:
+def test_folder_without_readable_files_is_rejected(tmp_path: Path) -> None:
     source = FileSource.of("events", path=str(tmp_path / "gone"), format="parquet")
-    with pytest.raises(TransientError, match="cannot be read"):
+    with pytest.raises(TransientError, match="could not read folder"):
         source.create_instances(1)
     assert not source.check().ready
     (tmp_path / "gone").mkdir()
-    with pytest.raises(UsageError, match="no whole Parquet file"):
+    with pytest.raises(UsageError, match="no complete Parquet file"):
         source.create_instances(1)
-    assert [finding.hint for finding in source.check().findings] == ["Put one there first."]
+    assert [finding.hint for finding in source.check().findings] == ["Add a file first."]
     (tmp_path / "gone" / "1").write_bytes(b"PAR1....PAR1")
-    with pytest.raises(DefiniteError, match="is not a Parquet file"):
+    with pytest.raises(DefiniteError, match="as Parquet"):
         source.create_instances(1)
     pq.write_table(pa.table({"id": [1]}), tmp_path / "gone" / "0")
     assert source.check().ready
 
 
-def test_a_file_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_file_name_that_is_not_utf8_is_rejected(tmp_path: Path) -> None:
     os.close(os.open(os.fsencode(tmp_path) + b"/\xff.json", os.O_CREAT))
     (tmp_path / "a.json").write_text('{"id": 1}\n')
-    with pytest.raises(DefiniteError, match="whose name is not UTF-8"):
+    with pytest.raises(DefiniteError, match="whose name is not valid UTF-8"):
         FileSource.of("events", path=str(tmp_path), format="json").create_instances(1)
     assert FileSource.of("events", path=str(tmp_path), format="json", pattern="[a-z]*").create_instances(1)
 
 
-def test_a_source_that_is_there_needs_its_folder_alone(tmp_path: Path) -> None:
+def test_check_of_an_existing_source_needs_only_its_folder(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"id": 1}\n')
     source = FileSource.of("events", path=str(tmp_path), format="json")
     (config,) = source.create_instances(4)

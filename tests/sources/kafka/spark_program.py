@@ -1,6 +1,6 @@
-"""Reads topics by options that come as JSON on standard input, and tells all that Spark shows of it: a program.
+"""A program that reads topics by options given as JSON on standard input, and prints everything that Spark exposes.
 
-It is a process of its own for its own JVM: with the Kafka reader, the UI, an event log, and logs on standard error.
+It runs in a separate process with its own JVM: the Kafka reader, the UI, an event log, and logs on standard error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.testing.waiting import PATIENCE
 
 
 def started(folder: Path) -> SparkSession:
-    """Start Spark as one would who wants to see everything."""
+    """Start Spark with all of its outputs enabled."""
     (folder / "events").mkdir()
     config = {
         "spark.ui.enabled": "true",
@@ -34,11 +34,11 @@ def started(folder: Path) -> SparkSession:
     return session("kafka", master="local[2]", config=config)
 
 
-def printed(frame: DataFrame) -> str:
+def explained(frame: DataFrame) -> str:
     """Return what `explain` prints."""
-    with redirect_stdout(StringIO()) as said:
+    with redirect_stdout(StringIO()) as output:
         frame.explain(extended=True)
-    return said.getvalue()
+    return output.getvalue()
 
 
 def batch(spark: SparkSession, options: dict[str, str]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def batch(spark: SparkSession, options: dict[str, str]) -> dict[str, Any]:
     frame = spark.read.format("kafka").options(**options).load().selectExpr("CAST(value AS STRING) AS value", "offset")
     plans: list[str] = []
     try:
-        plans.append(printed(frame))
+        plans.append(explained(frame))
         return {"values": sorted(row.value for row in frame.collect()), "plans": plans}
     except (PySparkException, Py4JJavaError) as error:
         return {"error": str(error), "plans": plans}
@@ -55,7 +55,7 @@ def batch(spark: SparkSession, options: dict[str, str]) -> dict[str, Any]:
 def stream(spark: SparkSession, options: dict[str, str], folder: Path) -> dict[str, Any]:
     """Read a topic as a stream to its end; return plan and progress."""
     source = spark.readStream.format("kafka").options(**options).load()
-    plans = [printed(source)]
+    plans = [explained(source)]
     writer = source.selectExpr("CAST(value AS STRING) AS value").writeStream.format("memory").queryName("streamed")
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
     try:
@@ -79,19 +79,19 @@ def ui(spark: SparkSession) -> list[str]:
 
 
 def fetched(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
-        return str(answer.read().decode())
+    with urllib.request.urlopen(url, timeout=PATIENCE) as response:
+        return str(response.read().decode())
 
 
-def main(folder: Path, asked: dict[str, Any]) -> None:
+def main(folder: Path, reads: dict[str, Any]) -> None:
     spark = started(folder)
-    told: dict[str, Any] = {name: batch(spark, options) for name, options in asked["batches"].items()}
-    for name, options in asked["plans"].items():
-        told[name] = {"plans": [printed(spark.readStream.format("kafka").options(**options).load())]}
-    told |= {name: stream(spark, options, folder) for name, options in asked["streams"].items()}
-    told["ui"] = ui(spark)
+    results: dict[str, Any] = {name: batch(spark, options) for name, options in reads["batches"].items()}
+    for name, options in reads["plans"].items():
+        results[name] = {"plans": [explained(spark.readStream.format("kafka").options(**options).load())]}
+    results |= {name: stream(spark, options, folder) for name, options in reads["streams"].items()}
+    results["ui"] = ui(spark)
     spark.stop()
-    print(json.dumps(told))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

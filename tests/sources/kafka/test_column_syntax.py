@@ -1,4 +1,4 @@
-"""Columns in a statement: types of Spark SQL, nested; whatever is no type is told at its place."""
+"""Columns in a statement: Spark SQL types, nested; an invalid type is reported at its position."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_types(columns: str, types: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "message"),
     [
-        ('(id "bigint, x string")', "not the name of a type"),
-        ('(id "it\'s")', "not the name of a type"),
-        (f"(id {'array<' * 30}int{'>' * 30})", "more than 20 others around it"),
+        ('(id "bigint, x string")', "invalid type name"),
+        ('(id "it\'s")', "invalid type name"),
+        (f"(id {'array<' * 30}int{'>' * 30})", "nested more than 20 levels"),
         ("(id interval)", "type"),
         ("(id array<int, int>)", "type"),
         ("(id map<int, int>)", "type"),
@@ -53,26 +53,26 @@ def test_types(columns: str, types: list[str]) -> None:
         ("(id bigint", "expected"),
     ],
 )
-def test_what_is_no_type(columns: str, said: str) -> None:
-    with pytest.raises(SqlError, match=said):
+def test_invalid_types_are_rejected(columns: str, message: str) -> None:
+    with pytest.raises(SqlError, match=message):
         read(columns)
 
 
 @pytest.mark.parametrize("kind", ["", "bigint, x string", "it's", "`", "STRUCT<", "bigint) --"])
-def test_what_python_gives_is_held_to_the_same(kind: str) -> None:
+def test_types_given_in_python_are_validated(kind: str) -> None:
     with pytest.raises(UsageError):
         JsonOptions(columns=(GivenColumn("id", kind),))
     with pytest.raises(UsageError):
         CsvOptions(columns=(GivenColumn("id", kind),))
 
 
-def test_names_cannot_break_out() -> None:
+def test_column_names_are_quoted() -> None:
     assert ddl([GivenColumn("a` int, `b", "string")]) == "`a`` int, ``b` string"
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text("()<>,: '\"`abintsrucy0-\n;", max_size=40))
-def test_any_text_is_columns_or_an_error_of_ours(text: str) -> None:
+def test_any_text_is_parsed_or_rejected_with_a_hint(text: str) -> None:
     try:
         read(f"({text})")
     except UsageError as error:

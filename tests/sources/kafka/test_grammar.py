@@ -1,4 +1,4 @@
-"""The options are written in SQL as the interface shows it, and read back as they were."""
+"""SQL syntax of the options: documented examples parse, and options round-trip."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions
-from penstock.sources.kafka.with_options import Beginning, KafkaWithOptions
+from penstock.sources.kafka.with_options import KafkaWithOptions, StartPoint
 from penstock.sources.option_syntax import Written, options_of, written_clauses, written_settings
 from penstock.sql.grammar import parse
 from penstock.sql.statements import CreateSource
@@ -24,7 +24,7 @@ CREATE SOURCE clicks FROM KAFKA BROKER 'k1:9092,k2:9092' TOPIC 'clicks'
 
 
 class Kafka:
-    """What the grammar needs to know of the kind."""
+    """The part of the source kind that the grammar needs."""
 
     NAME: ClassVar[str] = "KAFKA"
     SqlOptions: ClassVar[type[KafkaSqlOptions]] = KafkaSqlOptions
@@ -48,7 +48,7 @@ def written(what: KafkaSqlOptions, how: KafkaWithOptions) -> str:
     return f"CREATE SOURCES clicks FROM KAFKA {' '.join(written_clauses(what))} WITH ({settings})"
 
 
-def test_the_example_of_the_interface_is_read_and_written_back() -> None:
+def test_documented_example_round_trips() -> None:
     what, how = read(STATEMENT)
     assert what.envelope.kind is EnvelopeKind.DEBEZIUM
     assert what.envelope.transaction_metadata_topic == "clicks.transactions"
@@ -57,18 +57,18 @@ def test_the_example_of_the_interface_is_read_and_written_back() -> None:
     assert read(written(what, how)) == (what, how)
 
 
-def test_other_forms() -> None:
+def test_other_notations() -> None:
     text = "CREATE SOURCES c FROM KAFKA BROKER 'k' TOPIC 't' KEY FORMAT TEXT VALUE FORMAT JSON ENVELOPE DEBEZIUM UPSERT"
     what, how = read(f"{text} WITH (start offset = latest, on error = quarantine, ignore source keys = false)")
     assert what.envelope.kind is EnvelopeKind.DEBEZIUM_UPSERT
-    assert how.start_offset is Beginning.LATEST
+    assert how.start_offset is StartPoint.LATEST
     assert read(written(what, how)) == (what, how)
 
 
-def test_a_secret_in_clear_is_kept_apart_until_it_has_a_place() -> None:
+def test_plaintext_secret_is_sealed_until_it_is_stored() -> None:
     login = "sasl mechanisms = 'PLAIN', sasl username = 'u', sasl password = 'hunter2'"
     text = f"CREATE SOURCES c FROM KAFKA BROKER 'k' TOPIC 't' VALUE FORMAT JSON WITH ({login}"
-    with pytest.raises(UsageError, match="sasl password holds a secret in clear") as caught:
+    with pytest.raises(UsageError, match='"sasl password" contains a literal secret') as caught:
         parse(f"{text})", KINDS)
     assert "hunter2" not in str(caught.value)
     statement = parse(f"{text}, allow literal secrets = true)", KINDS)
@@ -76,11 +76,11 @@ def test_a_secret_in_clear_is_kept_apart_until_it_has_a_place() -> None:
     assert "hunter2" not in repr(statement)
     options = statement.with_options
     assert isinstance(options, KafkaWithOptions)
-    with pytest.raises(UsageError, match="the password is missing"):
+    with pytest.raises(UsageError, match="requires sasl_password"):
         options.require_secrets()
     KafkaWithOptions.model_validate({**options.model_dump(), "sasl_password": "file:/kept"}).require_secrets()
 
 
-def test_every_option_can_be_written() -> None:
+def test_every_option_has_sql_syntax() -> None:
     assert {option.field for option in options_of(KafkaWithOptions)} == set(KafkaWithOptions.model_fields)
     assert {option.field for option in options_of(KafkaSqlOptions)} == set(KafkaSqlOptions.model_fields)

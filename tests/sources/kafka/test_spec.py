@@ -1,4 +1,4 @@
-"""A Kafka source as a value: written as SQL and read again, stored, altered; and what it costs to have the kind."""
+"""A Kafka source as a value: written as SQL and parsed again, stored, altered; and the cost of loading the kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.sources.kafka.made import described
+from tests.sources.kafka.sql_sources import described
 from tests.sql.generated import NAMES, REFERENCES, TEXTS, kept, optional
 
 from penstock.errors import UsageError
@@ -32,7 +32,7 @@ from penstock.sources.kafka.resolved_formats import TopicFormats
 from penstock.sources.kafka.spec import KafkaSource
 from penstock.sources.kafka.sql_options import EnvelopeKind, Metadata
 from penstock.sources.kafka.tls import Mechanism
-from penstock.sources.kafka.topic_table import FollowedTopic, TopicTable
+from penstock.sources.kafka.topic_table import SourceTopic, TopicTable
 from penstock.sources.kafka.transactions.metadata import TransactionMetadata
 from penstock.sources.kafka.with_options import IsolationLevel, OnError, TimestampType
 from penstock.sources.kinds import kind
@@ -83,7 +83,7 @@ REST = st.fixed_dictionaries(
 
 
 def formats(by_debezium: bool, registry: bool) -> st.SearchStrategy[Any]:
-    """Draw a format that goes with the envelope and a registry, or none."""
+    """Draw a format that is valid for the envelope, with or without a registry."""
     named: dict[str, Any] = {"subject": optional(TEXTS.filter(bool))} if registry else {}
     json: dict[str, Any] = {"schemas_enabled": st.booleans()} if by_debezium else {}
     if not by_debezium:
@@ -111,7 +111,7 @@ def formats(by_debezium: bool, registry: bool) -> st.SearchStrategy[Any]:
 
 @st.composite
 def sources(draw: st.DrawFn) -> KafkaSource:
-    """Draw a source that makes sense."""
+    """Draw a valid source."""
     envelope, registry = draw(st.sampled_from(EnvelopeKind)), draw(st.booleans())
     by_debezium = "debezium" in envelope
     written = formats(by_debezium, registry)
@@ -138,28 +138,33 @@ def sources(draw: st.DrawFn) -> KafkaSource:
         options["topics"] = tuple(draw(st.lists(TOPICS, min_size=1, unique=True)))
     try:
         return KafkaSource.of("clicks", broker="k1:9092,k2:9092", **kept(options))
-    except UsageError as refused:  # no format asks the registry, or two columns have one name
-        assume("no format asks it" not in refused.message and "of INCLUDE have the name" not in refused.message)
+    except UsageError as error:  # no format uses the registry, or two columns have one name
+        assume(
+            "no format uses the schema registry" not in error.message
+            and "duplicate INCLUDE column" not in error.message
+        )
         raise
 
 
 @settings(max_examples=200, deadline=None)
 @given(sources())
-def test_what_is_written_is_read_as_the_same(source: KafkaSource) -> None:
+def test_sources_round_trip(source: KafkaSource) -> None:
     statement = parsed(statement_of(source))
     assert isinstance(statement, CreateSource)
     assert KafkaSource.from_options(statement.name, statement.sql_options, statement.with_options) == source
     assert KafkaSource.model_validate_json(source.model_dump_json()) == source
-    assert KafkaSource.of(source.name, **source.model_dump(exclude={"name"})) == source, "as literal secrets are sealed"
+    assert KafkaSource.of(source.name, **source.model_dump(exclude={"name"})) == source, (
+        "as when literal secrets are sealed"
+    )
 
 
-def test_a_literal_secret_may_come_later() -> None:
-    """A statement's secret in clear is kept apart, and its source is made again with a reference to it."""
+def test_literal_secret_is_replaced_by_a_reference() -> None:
+    """A plaintext secret of a statement is stored separately, and the source is recreated with a reference to it."""
     login = "sasl mechanisms = 'PLAIN', sasl username = 'u', sasl password = 'hunter2', allow literal secrets"
     statement = parsed(f"CREATE SOURCE c FROM KAFKA BROKER 'k' TOPIC 't' FORMAT TEXT WITH ({login})")
     assert isinstance(statement, CreateSource)
     source = KafkaSource.from_options(statement.name, statement.sql_options, statement.with_options)
-    with pytest.raises(UsageError, match="the password is missing"):
+    with pytest.raises(UsageError, match="requires sasl_password"):
         source.create_instances(1)
     whole = KafkaSource.of(source.name, **{**source.model_dump(exclude={"name"}), "sasl_password": "file:/kept"})
     assert "sasl password = 'file:/kept'" in statement_of(whole)
@@ -167,26 +172,26 @@ def test_a_literal_secret_may_come_later() -> None:
 
 
 @pytest.mark.parametrize("option", ["cache", "enable_auto_commit"])
-def test_options_of_other_systems(option: str) -> None:
-    with pytest.raises(UsageError, match=f"no option {option}") as caught:
+def test_unsupported_options_are_rejected(option: str) -> None:
+    with pytest.raises(UsageError, match=f"unsupported option {option}") as caught:
         KafkaSource.of("c", broker="k", topic="t", format="text", **{option: True})
-    assert "Leave it out" in caught.value.hint
+    assert "Remove the option" in caught.value.hint
 
 
 class TestAltered:
-    """What can be changed later, and reaches the instance."""
+    """Options that can be altered, and take effect in the instance."""
 
     CLAUSES = "KEY FORMAT TEXT VALUE FORMAT AVRO SCHEMA '\"long\"' USING SCHEMA REGISTRY 'https://r' ENVELOPE UPSERT"
 
     def config(self, source: KafkaSource) -> KafkaConfig:
         formats = TopicFormats(source.what(), registry_address(source.what(), source.how()), "t", lambda: iter(()))
-        topic = FollowedTopic(name="t", id=None, offsets=(0,))
+        topic = SourceTopic(name="t", id=None, offsets=(0,))
         name = TableName("topic", "t")
         included = (IncludedColumn("offset", "offset"),)
-        table = TopicTable.made(name, "c", topic, formats.key(), formats.value(), EnvelopeKind.UPSERT, included)
-        return KafkaConfig.made("c", source.what(), source.how(), [table])
+        table = TopicTable.create(name, "c", topic, formats.key(), formats.value(), EnvelopeKind.UPSERT, included)
+        return KafkaConfig.create("c", source.what(), source.how(), [table])
 
-    def test_everything_that_can_be(self) -> None:
+    def test_all_alterable_options(self) -> None:
         source = described(f"CREATE SOURCE c FROM KAFKA BROKER 'k' TOPIC 't' {self.CLAUSES} WITH (on error = stop)")
         config = self.config(source)
         assert config.altered(source) == config
@@ -201,46 +206,46 @@ class TestAltered:
             **{"schema_registry_username": "r", "schema_registry_password": "env:R"},
         }
         assert set(changes) <= source.ALTERABLE
-        wished = KafkaSource.of("c", **{**source.model_dump(exclude={"name"}), **changes})
-        altered = config.altered(wished)
-        assert altered.how == wished.how()
+        requested = KafkaSource.of("c", **{**source.model_dump(exclude={"name"}), **changes})
+        altered = config.altered(requested)
+        assert altered.how == requested.how()
         assert altered.retain_history == "3 days"
         (table,) = altered.produced()
         assert isinstance(table.value_format.format, AvroFormat)
-        assert table.value_format.format.registry == registry_address(wished.what(), wished.how())
+        assert table.value_format.format.registry == registry_address(requested.what(), requested.how())
         assert table.key_format == config.produced()[0].key_format
-        assert KafkaConfig.model_validate_json(altered.model_dump_json()).altered(wished) == altered
+        assert KafkaConfig.model_validate_json(altered.model_dump_json()).altered(requested) == altered
 
-    def test_how_the_metadata_of_transactions_is_read(self) -> None:
-        """By the same registry as the tables, so with the same login."""
+    def test_registry_of_the_transaction_metadata(self) -> None:
+        """It uses the same registry as the tables, and so the same login."""
         source = described(f"CREATE SOURCE c FROM KAFKA BROKER 'k' TOPIC 't' {self.CLAUSES}")
         config = self.config(source)
         metadata = TransactionMetadata(
-            topic=FollowedTopic(name="m", id=None, offsets=(0,)), format=config.produced()[0].value_format
+            topic=SourceTopic(name="m", id=None, offsets=(0,)), format=config.produced()[0].value_format
         )
-        wished = KafkaSource.of(
+        requested = KafkaSource.of(
             "c",
             **source.model_dump(exclude={"name", "schema_registry_username", "schema_registry_password"}),
             schema_registry_username="r",
             schema_registry_password="env:R",
         )
-        altered = with_fields(config, metadata=metadata).altered(wished)
+        altered = with_fields(config, metadata=metadata).altered(requested)
         assert altered.metadata is not None
         assert isinstance(altered.metadata.format.format, AvroFormat)
-        assert altered.metadata.format.format.registry == registry_address(wished.what(), wished.how())
+        assert altered.metadata.format.format.registry == registry_address(requested.what(), requested.how())
         assert altered.metadata.topic == metadata.topic
         assert KafkaConfig.model_validate_json(altered.model_dump_json()) == altered
 
-    def test_what_is_fixed_says_why(self) -> None:
+    def test_fixed_options_have_a_reason(self) -> None:
         fixed = set(KafkaSource.WithOptions.model_fields) - KafkaSource.ALTERABLE
         assert {"start_offset", "start_timestamp", "kafka_time_offset", "isolation_level"} <= fixed
         assert all(KafkaSource.why_fixed(option) for option in fixed)
-        assert "begun" in KafkaSource.why_fixed("start_offset")
+        assert "started" in KafkaSource.why_fixed("start_offset")
 
 
-def test_the_kind_is_there_without_its_clients() -> None:
-    """Kinds are loaded for every statement: neither Kafka's clients nor Spark nor decoders are, for that."""
-    heavy = "('confluent_kafka', 'pyspark', 'penstock.formats.decoding', 'penstock.envelopes')"
+def test_kind_loads_without_its_clients() -> None:
+    """Kinds are loaded for every statement, so they must not import Kafka's clients, Spark or decoders."""
+    heavy = "('confluent_kafka', 'pyspark', 'penstock.formats.batch', 'penstock.envelopes')"
     program = (
         "import sys; from penstock.sources.kafka.kind import KIND; assert KIND.name == 'KAFKA';"
         f"print([name for name in {heavy} if name in sys.modules])"

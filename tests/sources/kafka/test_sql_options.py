@@ -1,4 +1,4 @@
-"""What stands before WITH: brokers, topic, formats, columns and envelope, and how the two halves go together."""
+"""Options before WITH: brokers, topic, formats, columns and envelope, and their combination with WITH options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.sources.kafka.message_formats import AvroOptions
-from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions, refuse_strangers
+from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions, validate_together
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
 CLICKS: dict[str, Any] = {"broker": "k1:9092", "topic": "clicks", "value_format": "json"}
@@ -16,7 +16,7 @@ AVRO = {**CLICKS, "key_format": "avro", "value_format": "avro", "schema_registry
 UPSERT = {"kind": "upsert"}
 
 
-def test_the_example_of_the_interface() -> None:
+def test_documented_example() -> None:
     options = KafkaSqlOptions.given(
         **AVRO | {"broker": "k1:9092, k2:9092"},
         include=({"what": "key"}, {"what": "partition", "name": "p"}, {"what": "headers"}),
@@ -39,60 +39,72 @@ def test_brokers(broker: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said", "hint"),
+    ("options", "message", "hint"),
     [
-        ({"broker": ""}, "host and port", "k1:9092"),
-        ({"broker": "k1:9092,,k2"}, "host and port", "k1:9092"),
-        ({"broker": "http://k1"}, "host and port", "k1:9092"),
-        ({"topic": "a b"}, "cannot be the name", "249"),
-        ({"topic": ".."}, "cannot be the name", "249"),
-        ({"topic": "a,b"}, "cannot be the name", "249"),
-        ({"topic": "x" * 250}, "cannot be the name", "249"),
-        ({"value_format": "xml"}, "there is no format xml", "AVRO"),
-        ({"value_format": "avro"}, "AVRO needs a schema registry", "USING SCHEMA REGISTRY"),
-        ({"key_format": "protobuf"}, "PROTOBUF needs a schema registry", "USING SCHEMA REGISTRY"),
-        ({"schema_registry": "registry:8081"}, "begins with http", "https://registry:8081"),
-        ({"schema_registry": "http://[x"}, "begins with http", "https://registry:8081"),
-        ({"schema_registry": "http://u:s3cret@r"}, "holds a user or password", "schema_registry_password"),
-        ({"envelope": UPSERT}, "ENVELOPE UPSERT finds rows by their keys", "KEY FORMAT"),
-        ({"envelope": {"kind": "debezium upsert"}}, "DEBEZIUM UPSERT finds rows", "KEY FORMAT"),
-        ({"envelope": {"kind": "none", "transaction_metadata_topic": "t"}}, "Debezium writes", "ENVELOPE DEBEZIUM"),
-        ({"envelope": {"kind": "debezium", "transaction_metadata_topic": "clicks"}}, "cannot hold both", "Debezium"),
-        ({"envelope": {"kind": "debezium", "transaction_metadata_topic": "a b"}}, "cannot be the name", "249"),
+        ({"broker": ""}, "invalid broker list", "k1:9092"),
+        ({"broker": "k1:9092,,k2"}, "invalid broker list", "k1:9092"),
+        ({"broker": "http://k1"}, "invalid broker list", "k1:9092"),
+        ({"topic": "a b"}, "invalid topic name", "249"),
+        ({"topic": ".."}, "invalid topic name", "249"),
+        ({"topic": "a,b"}, "invalid topic name", "249"),
+        ({"topic": "x" * 250}, "invalid topic name", "249"),
+        ({"value_format": "xml"}, "unknown format xml", "AVRO"),
+        ({"value_format": "avro"}, "AVRO requires a schema registry", "USING SCHEMA REGISTRY"),
+        ({"key_format": "protobuf"}, "PROTOBUF requires a schema registry", "USING SCHEMA REGISTRY"),
+        ({"schema_registry": "registry:8081"}, "invalid URL of the schema registry", "https://registry:8081"),
+        ({"schema_registry": "http://[x"}, "invalid URL of the schema registry", "https://registry:8081"),
+        ({"schema_registry": "http://u:s3cret@r"}, "contains a user or password", "schema_registry_password"),
+        ({"envelope": UPSERT}, "ENVELOPE UPSERT requires a KEY FORMAT", "KEY FORMAT"),
+        ({"envelope": {"kind": "debezium upsert"}}, "DEBEZIUM UPSERT requires a KEY FORMAT", "KEY FORMAT"),
+        (
+            {"envelope": {"kind": "none", "transaction_metadata_topic": "t"}},
+            "requires a DEBEZIUM envelope",
+            "ENVELOPE DEBEZIUM",
+        ),
+        (
+            {"envelope": {"kind": "debezium", "transaction_metadata_topic": "clicks"}},
+            "is both a data topic",
+            "Debezium",
+        ),
+        ({"envelope": {"kind": "debezium", "transaction_metadata_topic": "a b"}}, "invalid topic name", "249"),
         ({"include": ({"what": "key"},)}, "INCLUDE KEY", "KEY FORMAT BYTES"),
-        ({"include": ({"what": "offset"}, {"what": "partition", "name": "Offset"})}, "the name offset", "AS"),
-        ({"include": ({"what": "weather"},)}, "no 'weather' to include", "headers"),
-        ({"topik": "x"}, "no option topik", "Did you mean topic?"),
+        (
+            {"include": ({"what": "offset"}, {"what": "partition", "name": "Offset"})},
+            "duplicate INCLUDE column offset",
+            "AS",
+        ),
+        ({"include": ({"what": "weather"},)}, "unknown INCLUDE column 'weather'", "headers"),
+        ({"topik": "x"}, "unknown option topik", "Did you mean topic?"),
     ],
 )
-def test_what_makes_no_sense(options: dict[str, Any], said: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
+def test_invalid_options_are_rejected(options: dict[str, Any], message: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         KafkaSqlOptions.given(**CLICKS | options)
     assert hint in caught.value.hint
     assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "message"),
     [
-        ({}, {"schema_registry_username": "me", "schema_registry_password": "env:P"}, "there is no schema registry"),
-        (AVRO, {"schema_registry_ssl_ca_location": "/ca"}, "not one of https"),
+        ({}, {"schema_registry_username": "me", "schema_registry_password": "env:P"}, "requires a schema registry"),
+        (AVRO, {"schema_registry_ssl_ca_location": "/ca"}, "requires an https URL"),
         ({**AVRO, "envelope": UPSERT}, {"ignore_source_keys": True}, "by their keys"),
-        ({}, {"ignore_source_keys": True}, "no key anyway"),
+        ({}, {"ignore_source_keys": True}, "the table has no key"),
         ({"topic": None, "topics": ("a", "b")}, {"start_offset": (1, 2)}, "several topics"),
     ],
 )
-def test_halves_that_do_not_go_together(before: dict[str, Any], after: dict[str, Any], said: str) -> None:
+def test_invalid_combinations_are_rejected(before: dict[str, Any], after: dict[str, Any], message: str) -> None:
     what, how = KafkaSqlOptions.given(**CLICKS | before), KafkaWithOptions.given(**after)
-    with pytest.raises(UsageError, match=said) as caught:
-        refuse_strangers(what, how)
+    with pytest.raises(UsageError, match=message) as caught:
+        validate_together(what, how)
     assert caught.value.hint
 
 
-def test_halves_that_do() -> None:
+def test_valid_combinations_are_accepted() -> None:
     secured = {**AVRO, "schema_registry": "https://registry", "envelope": UPSERT}
     how = KafkaWithOptions.given(
         schema_registry_username="me", schema_registry_password="env:P", schema_registry_ssl_ca_location="/ca"
     )
-    refuse_strangers(KafkaSqlOptions.given(**secured), how)
-    refuse_strangers(KafkaSqlOptions.given(**CLICKS), KafkaWithOptions.given(start_offset=(1, 2)))
+    validate_together(KafkaSqlOptions.given(**secured), how)
+    validate_together(KafkaSqlOptions.given(**CLICKS), KafkaWithOptions.given(start_offset=(1, 2)))

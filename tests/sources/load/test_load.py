@@ -1,4 +1,4 @@
-"""Generated loads: the same seed gives the same history, however it was cut; and what must hold of it holds."""
+"""Generated loads: the same seed gives the same history in any portions, and its invariants hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.sources.running import Captured
+from tests.sources.source_capture import SourceCapture
 
 from penstock.changelog.user_rows import updates
 from penstock.errors import UsageError
@@ -22,8 +22,8 @@ from penstock.sources.load.source import LoadSource
 from penstock.sources.polling_steps import Changes
 
 
-def told(scenario: Scenario, *counts: int) -> list[tuple[Any, ...]]:
-    """Make transactions in portions; return each row with its transaction, table and image."""
+def history_rows(scenario: Scenario, *counts: int) -> list[tuple[Any, ...]]:
+    """Generate transactions in portions; return each row with its transaction, table and image."""
     found, done = [], 0
     for count in counts:
         for changes in scenario.next(count):
@@ -41,22 +41,22 @@ def _rows(changes: Changes, done: int) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("make", [lambda: Bank("b", 7, 5), lambda: Auction("a", 7, 60)], ids=["bank", "auction"])
-def test_a_history_is_the_same_however_it_is_cut(make: Any) -> None:
-    whole = told(make(), 200)
-    assert told(make(), 1, 1, 50, 3, 145) == whole
+def test_history_is_the_same_in_any_portions(make: Any) -> None:
+    whole = history_rows(make(), 200)
+    assert history_rows(make(), 1, 1, 50, 3, 145) == whole
     later = make()
     later.go_to(120)
-    assert [(n + 120, *rest) for n, *rest in told(later, 80)] == [row for row in whole if row[0] > 120]
+    assert [(n + 120, *rest) for n, *rest in history_rows(later, 80)] == [row for row in whole if row[0] > 120]
 
 
 def test_another_seed_is_another_history() -> None:
-    assert told(Bank("b", 1, 5), 20) != told(Bank("b", 2, 5), 20)
+    assert history_rows(Bank("b", 1, 5), 20) != history_rows(Bank("b", 2, 5), 20)
 
 
-def test_every_transfer_moves_what_it_says() -> None:
+def test_every_transfer_moves_its_amount() -> None:
     balances: dict[int, int] = {}
     accounts, transfers = TableName("b", "accounts"), TableName("b", "transfers")
-    history = told(Bank("b", 3, 5), 2000)
+    history = history_rows(Bank("b", 3, 5), 2000)
     for number in range(1, 2001):
         rows = [row for row in history if row[0] == number]
         new = dict(row[3] for row in rows if row[1] == accounts and row[2] >= Image.UPDATED)
@@ -72,7 +72,7 @@ def test_every_transfer_moves_what_it_says() -> None:
 
 
 def test_auctions_have_their_bids() -> None:
-    history = told(Auction("a", 3, 120), 1 + 2 * (BIDS + 1))
+    history = history_rows(Auction("a", 3, 120), 1 + 2 * (BIDS + 1))
     rows = {name: [row[3] for row in history if row[1].name == name] for name in ("auctions", "bids", "users")}
     assert [row[0] for row in rows["auctions"]] == [0, 1]
     assert [row[0] for row in rows["bids"]] == list(range(2 * BIDS))
@@ -82,11 +82,11 @@ def test_auctions_have_their_bids() -> None:
     assert all(bid[4] <= rows["auctions"][bid[2]][3] for bid in rows["bids"])
 
 
-def captured(tmp_path: Path, **options: Any) -> Captured:
-    return Captured(tmp_path, LoadSource.of("bank", **{"bank": True, "rate": 1e6, "accounts": 10, **options}))
+def captured(tmp_path: Path, **options: Any) -> SourceCapture:
+    return SourceCapture(tmp_path, LoadSource.of("bank", **{"bank": True, "rate": 1e6, "accounts": 10, **options}))
 
 
-def test_a_bank_in_the_log_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_bank_resumes_after_a_restart(tmp_path: Path) -> None:
     capture = captured(tmp_path, rate=2000.0)
     first = datetime.now(UTC)
     capture.run_until(lambda: capture.durable() > 20)
@@ -117,13 +117,13 @@ def test_changes_of_accounts_add_up_at_every_position(tmp_path: Path) -> None:
     capture = captured(tmp_path, transactions=300)
     capture.run_until(lambda: capture.durable() == 300)
     batch = capture.images("accounts").combine_chunks().to_batches()[0]
-    told = updates(batch, TableName("bank", "accounts"))
-    moved = np.asarray(told.column("_diff")) * np.asarray(told.column("balance"))
-    places = np.asarray(batch.column("_lsn"))
-    assert [int(moved[places <= upto].sum()) for upto in range(1, 301)] == [10 * OPENING] * 300
+    diffs = updates(batch, TableName("bank", "accounts"))
+    moved = np.asarray(diffs.column("_diff")) * np.asarray(diffs.column("balance"))
+    positions = np.asarray(batch.column("_lsn"))
+    assert [int(moved[positions <= upto].sum()) for upto in range(1, 301)] == [10 * OPENING] * 300
 
 
-def test_moments_pass_while_nothing_happens(tmp_path: Path) -> None:
+def test_time_passes_while_idle(tmp_path: Path) -> None:
     capture = captured(tmp_path, transactions=5)
     before = datetime.now(UTC)
 
@@ -141,21 +141,21 @@ def test_moments_pass_while_nothing_happens(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({}, "not said which load"),
-        ({"bank": True, "auction": True}, "not said which load"),
-        ({"auction": True, "accounts": 5}, "an auction has no accounts"),
-        ({"bank": True, "users": 5}, "a bank has no users"),
+        ({}, "exactly one of BANK and AUCTION"),
+        ({"bank": True, "auction": True}, "exactly one of BANK and AUCTION"),
+        ({"auction": True, "accounts": 5}, "option accounts cannot be combined with AUCTION"),
+        ({"bank": True, "users": 5}, "option users cannot be combined with BANK"),
         ({"bank": True, "rate": 0}, "rate"),
-        ({"bank": True, "rat": 1}, "there is no option rat"),
+        ({"bank": True, "rat": 1}, 'unrecognized option "rat"'),
         ({"bank": True, "accounts": 1}, "accounts"),
     ],
 )
-def test_options_that_make_no_sense(options: dict[str, Any], why: str) -> None:
+def test_invalid_options_are_rejected(options: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         LoadSource.of("bank", **options)
 
 
-def test_what_it_says_of_itself() -> None:
+def test_source_description() -> None:
     source = LoadSource.of("bank", bank=True, seed=4)
     assert source.check().ready
     assert source.place() == "a generated bank, seed 4"
@@ -163,5 +163,5 @@ def test_what_it_says_of_itself() -> None:
     assert source.describe()[0].columns == pa.schema([("id", pa.int64()), ("balance", pa.int64())])
     (config,) = source.create_instances(4)
     assert config.altered(LoadSource.of("bank", bank=True, seed=4, rate=5.0)).rate == 5.0
-    with pytest.raises(UsageError, match="made together"):
-        config.anew(config.produced()[:1])
+    with pytest.raises(UsageError, match="cannot be captured again individually"):
+        config.restarted(config.produced()[:1])

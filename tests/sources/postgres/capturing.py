@@ -1,4 +1,4 @@
-"""A capture in a thread, against a real server; and what its change log then holds, as plain rows."""
+"""A capture in a thread, against a real server, and the contents of its change log as plain rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.changelog.user_rows import changes
 from penstock.errors import TableError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres import watch
+from penstock.sources.postgres import publication_watch
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.instance import PostgresInstance
 from penstock.sources.postgres.spec import PostgresSource
@@ -26,21 +26,21 @@ from penstock.testing.waiting import PATIENCE, until
 Change = dict[str, Any]
 
 
-def watch_closely(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Let captures look at their publication all the time; return what waits for a look that is yet to begin."""
-    look, looks = watch.PublicationWatch.look, list[Lsn]()
+def check_publication_often(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Make captures check their publication often; return a function that waits for a check that has not begun yet."""
+    check, checks = publication_watch.PublicationWatch.check, list[Lsn]()
 
-    def counted(self: watch.PublicationWatch, connection: Any, durable: Lsn) -> list[TableError]:
-        found = look(self, connection, durable)
-        looks.append(durable)
+    def counted(self: publication_watch.PublicationWatch, connection: Any, durable: Lsn) -> list[TableError]:
+        found = check(self, connection, durable)
+        checks.append(durable)
         return found
 
     def wait() -> None:
-        ended = len(looks)
-        until(lambda: len(looks) >= ended + 2, "looks at the publication")
+        finished = len(checks)
+        until(lambda: len(checks) >= finished + 2, "checks of the publication")
 
-    monkeypatch.setattr(watch, "_SECONDS", 0.1)
-    monkeypatch.setattr(watch.PublicationWatch, "look", counted)
+    monkeypatch.setattr(publication_watch, "_SECONDS", 0.1)
+    monkeypatch.setattr(publication_watch.PublicationWatch, "check", counted)
     return wait
 
 
@@ -57,7 +57,7 @@ class Capture:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.folder: Path | None = None
-        """Where the capture keeps what others see of it."""
+        """The folder for the state that other processes read."""
         self.instance = PostgresInstance(self.config, SqliteLog(log))
 
     def start(self) -> None:
@@ -85,7 +85,7 @@ class Capture:
         connected.set()
 
     def stop(self) -> None:
-        """End the thread; raise what it died of."""
+        """End the thread; raise its error if it failed."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(PATIENCE)
@@ -95,7 +95,7 @@ class Capture:
             raise self.failure
 
     def wait(self, lsn: Lsn) -> None:
-        """Wait until the log has everything up to a position."""
+        """Wait until the log is complete up to a position."""
         with closing(SqliteLogReader(self.log)) as reader:
             until(lambda: self.failure is not None or reader.frontiers().durable >= lsn, f"the log at {lsn}")
         if self.failure is not None:
@@ -106,7 +106,7 @@ class Capture:
             return reader.frontiers().durable
 
     def changes(self, table: str, after: Lsn = Lsn.ZERO) -> list[Change]:
-        """Everything that happened to ``public.TABLE``."""
+        """All changes of ``public.TABLE``."""
         with closing(SqliteLogReader(self.log)) as reader:
             name = TableName("public", table)
             batches = [
@@ -118,8 +118,8 @@ class Capture:
         for batch in batches:
             batch.validate(full=True)
         found = [row for batch in batches for row in batch.to_pylist()]
-        places = [(Lsn.parse(row["_lsn"]), row["_ordinal"]) for row in found]
-        assert places == sorted(set(places))
+        positions = [(Lsn.parse(row["_lsn"]), row["_ordinal"]) for row in found]
+        assert positions == sorted(set(positions))
         return found
 
     def error(self, table: str) -> TableError | None:

@@ -14,7 +14,7 @@ from penstock.positions import Lsn
 
 @pytest.fixture
 def capture(database: Any, tmp_path: Path) -> Iterator[Callable[..., Capture]]:
-    """Make a capture of the test's database; it is stopped afterwards, if the test has not done so."""
+    """Create captures of the test's database; they are stopped after the test."""
     made: list[Capture] = []
 
     def start(*, run: bool = True, parameters: str = "", **options: Any) -> Capture:
@@ -33,5 +33,5 @@ def capture(database: Any, tmp_path: Path) -> Iterator[Callable[..., Capture]]:
 
 @pytest.fixture
 def now(database: Any) -> Callable[[], Lsn]:
-    """The server's position: everything committed so far lies before it."""
+    """The server's WAL position: all commits so far are before it."""
     return lambda: Lsn.parse(database.execute("SELECT pg_current_wal_insert_lsn()::text")[0][0])

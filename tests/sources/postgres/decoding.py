@@ -1,4 +1,4 @@
-"""A decoder at work without a server: hand-built streams in, what a change log would hold out."""
+"""A decoder without a server: hand-built streams in, the contents of a change log out."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from tests.sources.postgres.messages import COLUMNS, buffer, captured, relation
 
-from penstock.changelog.frames import StoredChunk
+from penstock.changelog.chunk_codec import StoredChunk
 from penstock.changelog.interface import Chunk
 from penstock.errors import DefiniteError, TableError
 from penstock.model import Image, TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres.captured import CapturedColumn
-from penstock.sources.postgres.decoded import Decoded
+from penstock.sources.postgres.captured_table import CapturedColumn
+from penstock.sources.postgres.decode_result import DecodeResult
 from penstock.sources.postgres.decoder import Decoder
-from penstock.sources.postgres.relations import Refused, RelationColumn, Shape, Undescribed
-from penstock.sources.postgres.signals import Guard
+from penstock.sources.postgres.interference import InterferenceGuard
+from penstock.sources.postgres.relations import RejectedShape, RelationColumn, Shape, UnknownColumnsError
 from penstock.sources.postgres.types import PostgresType
 
 ORDERS, ITEMS = 16384, 16385
@@ -26,10 +26,10 @@ TABLES = [captured("orders", ORDERS), captured("items", ITEMS, 3)]
 WIDER_COLUMNS = (*COLUMNS, RelationColumn("note", 25, -1))
 _NOTE = CapturedColumn("note", PostgresType(25), added=True, missing="?")
 WIDER = Shape.of(TABLES[0].table.model_copy(update={"columns": (*TABLES[0].table.columns, _NOTE)}), 2)
-"""``orders`` with a column added, of which older rows hold a question mark."""
+"""``orders`` with an added column, whose value in older rows is a question mark."""
 SHAPES = [*TABLES, WIDER]
 
-Told = tuple[str, int, int, str, tuple[Any, ...] | None, tuple[int, ...] | None]
+DecodedImage = tuple[str, int, int, str, tuple[Any, ...] | None, tuple[int, ...] | None]
 
 
 DESCRIBED = relation(ORDERS, "orders") + relation(ITEMS, "items")
@@ -37,23 +37,23 @@ DESCRIBED = relation(ORDERS, "orders") + relation(ITEMS, "items")
 
 @dataclass
 class Log:
-    """Holds what a decoder gave out, the way the change log would."""
+    """Stores the results of a decoder as the change log does."""
 
-    images: list[Told] = field(default_factory=list)
+    images: list[DecodedImage] = field(default_factory=list)
     errors: list[TableError] = field(default_factory=list)
     durable: int = 0
     parts: dict[int, list[Chunk]] = field(default_factory=dict)
     interference: DefiniteError | None = None
     uncertain: bool = False
-    kept: set[int] = field(default_factory=set)
-    """Transactions that are prepared."""
+    prepared: set[int] = field(default_factory=set)
+    """The xids of prepared transactions."""
 
-    def take(self, found: Decoded) -> None:
+    def apply(self, found: DecodeResult) -> None:
         for xid in found.discarded:
             self.parts.pop(xid, None)
         if found.open_chunks:
             self.parts.setdefault(found.open_xid, []).extend(found.open_chunks)
-        self.kept |= set(found.prepared)
+        self.prepared |= set(found.prepared)
         for xid, end in found.staged.items():
             for chunk in self.parts.pop(xid, []):
                 self.add(chunk, (end.lsn, xid, end.committed_at), end.aborted)
@@ -87,7 +87,7 @@ class Log:
         assert chunk.kinds == kinds or aborted
         assert chunk.unchanged or not any(batch.column("_unchanged").is_valid().to_pylist())
 
-    def of(self, table: str) -> list[Told]:
+    def of(self, table: str) -> list[DecodedImage]:
         return [image for image in self.images if image[0] == table]
 
 
@@ -96,13 +96,13 @@ def feed(
     start: int = 0,
     force: bool = False,
     ended: Collection[TableName] = (),
-    learned: Shape | Refused = WIDER,
+    learned: Shape | RejectedShape = WIDER,
     shapes: Sequence[Shape] = TABLES,
-    guard: Guard | None = None,
+    guard: InterferenceGuard | None = None,
 ) -> Log:
-    """Decode a stream that arrives in pieces; what is not consumed goes before the next piece.
+    """Decode a stream that arrives in pieces; bytes that are not consumed are put before the next piece.
 
-    It ends at interference, as capture does.
+    Decoding stops at interference, as capture does.
     """
     made, log, rest = Decoder(shapes, Lsn(start), ended, guard=guard), Log(), b""
     for piece in pieces:
@@ -111,12 +111,12 @@ def feed(
         while more:
             try:
                 found = made.decode(buffer(rest, slack=40), len(rest), force=force)
-            except Undescribed as unknown:
+            except UnknownColumnsError as unknown:
                 if unknown.shape.name != learned.name:
                     raise
                 made.shapes.learn(unknown.relation, learned)
                 continue
-            log.take(found)
+            log.apply(found)
             if found.interference is not None:
                 return log
             rest, more = rest[found.consumed :], found.more

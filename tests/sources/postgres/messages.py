@@ -1,4 +1,4 @@
-"""A tiny pgoutput: replication messages as bytes, the way the pump lays them into a buffer."""
+"""A minimal pgoutput: replication messages as bytes, as the pump writes them into its buffer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.model import TableName
-from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
+from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
 from penstock.sources.postgres.relations import RelationColumn, Shape
 from penstock.sources.postgres.types import PostgresType
 
@@ -39,7 +39,7 @@ def wal(payload: bytes) -> bytes:
 
 
 def keepalive(lsn: int, reply: int = 0) -> bytes:
-    """The server says how far it has sent."""
+    """A keepalive: the position up to which the server has sent."""
     return framed(b"k" + struct.pack(">QQB", lsn, 0, reply))
 
 
@@ -49,61 +49,61 @@ def begin(xid: int, lsn: int = 0, committed_at: int = 0) -> bytes:
 
 
 def commit(end: int, committed_at: int = 0) -> bytes:
-    """It ends at an LSN."""
+    """A transaction commits; `end` is its end LSN."""
     return wal(b"C" + struct.pack(">BQQq", 0, max(end - 1, 0), end, committed_at - _EPOCH))
 
 
 def block(xid: int, *messages: tuple[int, bytes], first: bool = True) -> bytes:
-    """A block of a transaction in progress: messages, each with the xid of its subtransaction."""
+    """A block of a streamed transaction: messages, each with the xid of its subtransaction."""
     begun = wal(b"S" + struct.pack(">IB", xid, first))
     return begun + b"".join(within(sub, message) for sub, message in messages) + wal(b"E")
 
 
 def within(xid: int, message: bytes) -> bytes:
-    """A message as it is in a block: with an xid behind its kind."""
+    """A message inside a block, with an xid after its kind."""
     payload = message[29:]
     return wal(payload[:1] + struct.pack(">I", xid) + payload[1:])
 
 
 def block_commit(xid: int, end: int, committed_at: int = 0) -> bytes:
-    """A transaction that came in blocks has committed."""
+    """Stream Commit: a streamed transaction has committed."""
     return wal(b"c" + struct.pack(">IBQQq", xid, 0, max(end - 1, 0), end, committed_at - _EPOCH))
 
 
 def abort(xid: int, subtransaction: int) -> bytes:
-    """A transaction that came in blocks, or a subtransaction of it, was rolled back."""
+    """Stream Abort: a streamed transaction, or one of its subtransactions, was rolled back."""
     return wal(b"A" + struct.pack(">II", xid, subtransaction))
 
 
 def begin_prepare(xid: int) -> bytes:
-    """A transaction that is prepared begins."""
+    """Begin Prepare: a transaction that will be prepared begins."""
     return wal(b"b" + struct.pack(">QQqI", 1, 2, 0, xid) + b"name\0")
 
 
 def prepare(xid: int, end: int, streamed: bool = False) -> bytes:
-    """It is prepared."""
+    """Prepare, or Stream Prepare: the transaction is prepared."""
     return wal((b"p" if streamed else b"P") + struct.pack(">BQQqI", 0, end - 1, end, 0, xid) + b"name\0")
 
 
 def commit_prepared(xid: int, end: int, committed_at: int = 0) -> bytes:
-    """A prepared transaction has committed."""
+    """Commit Prepared."""
     return wal(b"K" + struct.pack(">BQQqI", 0, end - 1, end, committed_at - _EPOCH, xid) + b"name\0")
 
 
 def rollback_prepared(xid: int, end: int) -> bytes:
-    """A prepared transaction was rolled back."""
+    """Rollback Prepared."""
     return wal(b"r" + struct.pack(">BQQqqI", 0, 1, end, 0, 0, xid) + b"name\0")
 
 
 def relation(
     oid: int, name: str, columns: Sequence[RelationColumn] = COLUMNS, identity: str = "d", schema: str = "public"
 ) -> bytes:
-    """Describe a table."""
-    told = [
+    """A Relation message: describes a table."""
+    described = [
         struct.pack("B", c.identity) + c.name.encode() + b"\0" + struct.pack(">Ii", c.oid, c.typmod) for c in columns
     ]
     head = b"R" + struct.pack(">I", oid) + schema.encode() + b"\0" + name.encode() + b"\0"
-    return wal(head + identity.encode() + struct.pack(">H", len(columns)) + b"".join(told))
+    return wal(head + identity.encode() + struct.pack(">H", len(columns)) + b"".join(described))
 
 
 def row(values: Sequence[Value]) -> bytes:
@@ -145,12 +145,12 @@ def truncate(*oids: int) -> bytes:
 
 
 def message(prefix: str, content: str | bytes, lsn: int = 0) -> bytes:
-    """A logical message: part of its transaction, or in none, at an LSN."""
+    """A logical message: transactional, or non-transactional at an LSN."""
     data = content.encode() if isinstance(content, str) else content
     head = b"M" + struct.pack(">BQ", not lsn, lsn) + prefix.encode() + b"\0"
     return wal(head + struct.pack(">I", len(data)) + data)
 
 
 def buffer(data: bytes, slack: int = 0) -> npt.NDArray[np.uint8]:
-    """The bytes as the decoder takes them, with garbage behind their end."""
+    """The bytes in the form that the decoder takes, followed by garbage."""
     return np.frombuffer(bytearray(data + b"\xfe" * slack), np.uint8)

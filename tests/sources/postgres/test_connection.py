@@ -1,4 +1,4 @@
-"""Connections: passwords stay out, errors are sorted into those that pass and those that do not."""
+"""Connections: passwords are kept out of messages, and errors are classified as transient or permanent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = "hun.ter2"
         ("postgresql://a:1,b:2/shop", "a,b:1,2/shop"),
     ],
 )
-def test_a_url_becomes_keywords(url: str, where: str) -> None:
+def test_url_is_converted_to_keywords(url: str, where: str) -> None:
     assert "://" not in parse_url(url)
     assert place(parse_url(url)) == where
     assert parse_url(parse_url(url)) == parse_url(url)
@@ -43,7 +43,7 @@ def test_a_url_becomes_keywords(url: str, where: str) -> None:
         f"host=db.example sslpassword='{SECRET}'",
     ],
 )
-def test_a_password_is_refused_and_not_repeated(url: str) -> None:
+def test_password_is_rejected_and_not_repeated(url: str) -> None:
     with pytest.raises(UsageError, match=r"db\.example") as caught:
         parse_url(url)
     assert "PGPASSWORD" in caught.value.hint
@@ -64,15 +64,15 @@ def test_a_password_is_refused_and_not_repeated(url: str) -> None:
         "postgresql://me:hun.ter2@[::1/shop",
     ],
 )
-def test_what_is_no_connection_is_refused_without_repeating_it(url: str) -> None:
+def test_invalid_url_is_rejected_without_repeating_it(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_url(url)
     assert "postgresql://user@host" in caught.value.hint
-    told = "".join(traceback.format_exception(caught.value)).split("connection.py")[-1]
-    assert SECRET not in told
+    reported = "".join(traceback.format_exception(caught.value)).split("connection.py")[-1]
+    assert SECRET not in reported
 
 
-def test_nobody_listens() -> None:
+def test_closed_port_is_a_transient_error() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -81,13 +81,13 @@ def test_nobody_listens() -> None:
     assert caught.value.hint
 
 
-def test_an_unknown_database(postgres_server: EmbeddedPostgres) -> None:
+def test_unknown_database_is_a_permanent_error(postgres_server: EmbeddedPostgres) -> None:
     for opened in (connect, connect_replication):
         with pytest.raises(DefiniteError, match="does not exist"):
             opened(postgres_server.url_for("nowhere"))
 
 
-def test_sessions_are_pinned(postgres_server: EmbeddedPostgres) -> None:
+def test_session_settings_are_fixed(postgres_server: EmbeddedPostgres) -> None:
     url = postgres_server.url + "?options=-c%20work_mem%3D7MB"
     with connect(url, "penstock x") as connection:
         query = "SELECT current_setting(n) FROM unnest(%s::text[]) n"
@@ -98,8 +98,8 @@ def test_sessions_are_pinned(postgres_server: EmbeddedPostgres) -> None:
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[EmbeddedPostgres]:
-    """A server that asks one role for a password, and lets another one not in at all."""
+def server_with_passwords() -> Iterator[EmbeddedPostgres]:
+    """A server that requires a password of one role and rejects another role."""
     lines = [
         "host all,replication locked 127.0.0.1/32 scram-sha-256",
         "host all,replication barred 127.0.0.1/32 reject",
@@ -110,40 +110,40 @@ def guarded() -> Iterator[EmbeddedPostgres]:
 
 
 @pytest.fixture
-def password(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+def no_password(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     monkeypatch.delenv("PGPASSWORD", raising=False)
     monkeypatch.setenv("PGPASSFILE", "/nonexistent")
     yield monkeypatch
 
 
-def test_the_right_password(guarded: EmbeddedPostgres, password: pytest.MonkeyPatch) -> None:
-    password.setenv("PGPASSWORD", SECRET)
-    connect(guarded.url_for("postgres", "locked")).close()
-    connect_replication(guarded.url_for("postgres", "locked")).close()
+def test_correct_password(server_with_passwords: EmbeddedPostgres, no_password: pytest.MonkeyPatch) -> None:
+    no_password.setenv("PGPASSWORD", SECRET)
+    connect(server_with_passwords.url_for("postgres", "locked")).close()
+    connect_replication(server_with_passwords.url_for("postgres", "locked")).close()
 
 
-def test_a_wrong_password(guarded: EmbeddedPostgres, password: pytest.MonkeyPatch) -> None:
-    password.setenv("PGPASSWORD", "mistaken")
+def test_wrong_password(server_with_passwords: EmbeddedPostgres, no_password: pytest.MonkeyPatch) -> None:
+    no_password.setenv("PGPASSWORD", "mistaken")
     with pytest.raises(DefiniteError, match="refused the login") as caught:
-        connect(guarded.url_for("postgres", "locked"))
+        connect(server_with_passwords.url_for("postgres", "locked"))
     assert "PGPASSWORD" in caught.value.hint
     assert "mistaken" not in str(caught.value)
 
 
-@pytest.mark.usefixtures("password")
-def test_no_password(guarded: EmbeddedPostgres) -> None:
+@pytest.mark.usefixtures("no_password")
+def test_missing_password(server_with_passwords: EmbeddedPostgres) -> None:
     with pytest.raises(DefiniteError, match="refused the login") as caught:
-        connect(guarded.url_for("postgres", "locked"))
+        connect(server_with_passwords.url_for("postgres", "locked"))
     assert "PGPASSWORD" in caught.value.hint
 
 
-def test_no_entry(guarded: EmbeddedPostgres) -> None:
+def test_connection_rejected_by_pg_hba(server_with_passwords: EmbeddedPostgres) -> None:
     with pytest.raises(DefiniteError, match="refused the connection") as caught:
-        connect(guarded.url_for("postgres", "barred"))
+        connect(server_with_passwords.url_for("postgres", "barred"))
     assert "pg_hba.conf" in caught.value.hint
 
 
-def test_replication_without_the_attribute(database: Any) -> None:
+def test_role_without_the_replication_attribute(database: Any) -> None:
     role = f"{database.name}_role"
     database.execute(f"CREATE ROLE {role} LOGIN")
     try:
@@ -154,16 +154,16 @@ def test_replication_without_the_attribute(database: Any) -> None:
     assert f'ALTER ROLE "{role}" REPLICATION' in caught.value.hint
 
 
-def test_a_server_that_starts_or_stops_is_worth_another_try() -> None:
+def test_stopped_or_full_server_is_a_transient_error() -> None:
     with start_postgres(fsync=False) as server:
         server.stop()
         with pytest.raises(TransientError):
             connect(server.url)
         server.restart(max_connections="10", superuser_reserved_connections="3", max_wal_senders="2")
         server.execute("CREATE ROLE plain LOGIN")
-        held = []
+        connections = []
         with pytest.raises(TransientError, match="slots"):
             for _ in range(20):
-                held.append(connect(server.url_for("postgres", "plain")))
-        for connection in held:
+                connections.append(connect(server.url_for("postgres", "plain")))
+        for connection in connections:
             connection.close()

@@ -1,4 +1,4 @@
-"""The first copy: every row once, at one moment that fits the stream exactly."""
+"""The initial snapshot: every row once, at one position of the stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.sources.postgres.capturing import Capture, merged
 from penstock.errors import TableError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres import copy
-from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.copy import PageRange, copy_range, copy_ranges, page_ranges, split_rows
 from penstock.sources.postgres.slot import export_snapshot
@@ -29,7 +29,7 @@ from penstock.sources.postgres.spec import PostgresSource
 from penstock.testing.waiting import PATIENCE
 
 
-def described(url: str, table: str = "t") -> CapturedTable:
+def captured_table(url: str, table: str = "t") -> CapturedTable:
     (instance,) = PostgresSource.from_url(url, "copying").create_instances(1)
     return next(found for found in instance.tables if found.name.name == table)
 
@@ -50,26 +50,26 @@ def copied(url: str, table: CapturedTable, snapshot: str, pieces: int) -> list[l
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 1000])
-def test_all_rows_exactly_once(database: Any, pieces: int) -> None:
+def test_snapshot_has_all_rows_exactly_once(database: Any, pieces: int) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
     database.execute("INSERT INTO t SELECT n, repeat('x', 200) FROM generate_series(1, 20000) n")
     database.execute("DELETE FROM t WHERE id % 7 = 0; UPDATE t SET body = 'y' WHERE id % 11 = 0")
     with export_snapshot(database.url) as snapshot:
-        parts = copied(database.url, described(database.url), snapshot.name, pieces)
+        parts = copied(database.url, captured_table(database.url), snapshot.name, pieces)
     assert (len(parts) > 1) == (pieces > 1)
     rows = sorted((row["id"], row["body"]) for part in parts for row in part)
     assert rows == [tuple(row) for row in database.execute("SELECT id, body FROM t ORDER BY id")]
 
 
-def test_an_empty_table(database: Any) -> None:
+def test_empty_table(database: Any) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with export_snapshot(database.url) as snapshot:
-        assert copied(database.url, described(database.url), snapshot.name, 4) == [[]]
+        assert copied(database.url, captured_table(database.url), snapshot.name, 4) == [[]]
 
 
-def test_a_table_that_grows_behind_the_last_range(database: Any) -> None:
+def test_rows_added_after_the_last_range_are_copied(database: Any) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
-    table = described(database.url)
+    table = captured_table(database.url)
     with connect(database.url) as connection:
         (pages,) = page_ranges(connection, table.name, 4)
     database.execute("INSERT INTO t SELECT n, repeat('x', 500) FROM generate_series(1, 5000) n")
@@ -88,62 +88,62 @@ def test_generated_columns_are_left_out(database: Any, kind: str) -> None:
     )
     database.execute("INSERT INTO t VALUES (1, DEFAULT, DEFAULT, 'x')")
     with export_snapshot(database.url) as snapshot:
-        parts = copied(database.url, described(database.url), snapshot.name, 1)
+        parts = copied(database.url, captured_table(database.url), snapshot.name, 1)
     assert parts == [[{"id": 1, 'Odd "name': "x"}]]
 
 
-def test_children_by_inheritance_are_not_copied_twice(database: Any) -> None:
+def test_inheritance_children_are_not_copied_with_their_parent(database: Any) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE child (PRIMARY KEY (id)) INHERITS (t)")
     database.execute("INSERT INTO t VALUES (1); INSERT INTO child VALUES (2)")
     with export_snapshot(database.url) as snapshot:
-        assert copied(database.url, described(database.url), snapshot.name, 1) == [[{"id": 1}]]
+        assert copied(database.url, captured_table(database.url), snapshot.name, 1) == [[{"id": 1}]]
 
 
-def test_a_row_larger_than_the_buffer(database: Any) -> None:
+def test_row_larger_than_the_buffer(database: Any) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
     database.execute("INSERT INTO t VALUES (1, 'a'), (2, repeat('x', 6000000)), (3, 'b')")
     with export_snapshot(database.url) as snapshot:
-        ((first, second, third),) = copied(database.url, described(database.url), snapshot.name, 1)
+        ((first, second, third),) = copied(database.url, captured_table(database.url), snapshot.name, 1)
     assert (first["body"], len(second["body"]), third["body"]) == ("a", 6_000_000, "b")
 
 
-def test_a_value_that_cannot_be_kept_is_the_tables_error(database: Any) -> None:
+def test_unsupported_value_is_a_table_error(database: Any) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, day date); INSERT INTO t VALUES (1, 'infinity')")
     with export_snapshot(database.url) as snapshot, pytest.raises(TableError, match="column day") as caught:
-        copied(database.url, described(database.url), snapshot.name, 1)
+        copied(database.url, captured_table(database.url), snapshot.name, 1)
     assert (caught.value.table, caught.value.lsn) == ("public.t", 1)
     assert caught.value.hint
 
 
-def test_a_snapshot_whose_exporter_is_gone_is_worth_another_try(database: Any) -> None:
+def test_closed_snapshot_is_a_transient_error(database: Any) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    table = described(database.url)
+    table = captured_table(database.url)
     with export_snapshot(database.url) as snapshot:
         pass
-    with pytest.raises(TransientError, match="lost its snapshot"):
+    with pytest.raises(TransientError, match="cannot import the exported snapshot"):
         copied(database.url, table, snapshot.name, 1)
 
 
-def test_a_table_that_was_dropped_is_the_tables_error(database: Any) -> None:
+def test_dropped_table_is_a_table_error(database: Any) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    table = described(database.url)
+    table = captured_table(database.url)
     database.execute("DROP TABLE t")
     with export_snapshot(database.url) as snapshot, pytest.raises(TableError, match=r"public\.t"):
         copied(database.url, table, snapshot.name, 4)
 
 
 def busy(url: str, seed: int, stop: threading.Event, paused: threading.Event) -> None:
-    """Insert, update, move and delete rows, some in one transaction, until told to stop."""
-    dice, ids, at = random.Random(seed), list(range(seed, 3000, 3)), 10_000 + seed
+    """Insert, update, move and delete rows, several per transaction, until `stop` is set."""
+    rng, ids, at = random.Random(seed), list(range(seed, 3000, 3)), 10_000 + seed
     with psycopg.connect(url) as connection:
         while not stop.is_set():
-            for _ in range(dice.randint(1, 5)):
-                row = dice.choice(ids)
-                what = dice.random()
+            for _ in range(rng.randint(1, 5)):
+                row = rng.choice(ids)
+                what = rng.random()
                 if what < 0.4:
                     at += 3
                     ids.append(at)
-                    connection.execute("INSERT INTO t VALUES (%s, %s, 0)", [at, "n" * dice.randint(0, 3000)])
+                    connection.execute("INSERT INTO t VALUES (%s, %s, 0)", [at, "n" * rng.randint(0, 3000)])
                 elif what < 0.7:
                     connection.execute("UPDATE t SET n = n + 1 WHERE id = %s", [row])
                 elif what < 0.85:
@@ -160,7 +160,7 @@ def busy(url: str, seed: int, stop: threading.Event, paused: threading.Event) ->
 def test_snapshot_and_stream_fit_without_gap_or_overlap(
     database: Any, capture: Callable[..., Capture], now: Callable[[], Lsn]
 ) -> None:
-    """Under writes: the copy at S, with the changes after S, is the table; at any S."""
+    """Under concurrent writes: the snapshot at S plus the changes after S is the table, for any S."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, body text, n int)")
     database.execute("ALTER TABLE t ALTER body SET STORAGE EXTERNAL")
     database.execute("INSERT INTO t SELECT n, repeat('x', 2500), 0 FROM generate_series(0, 2999) n")
@@ -192,7 +192,7 @@ PEAK = """
 import json, sys
 from pathlib import Path
 from penstock.positions import Lsn
-from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.copy import PageRange, copy_range
 url, snapshot, table = json.loads(sys.stdin.read())
 pages = PageRange(0, 2**32 - 1)
@@ -203,7 +203,7 @@ print(rows, next(int(line.split()[1]) // 1024 for line in lines if line.startswi
 
 
 def peak(url: str, table: CapturedTable) -> tuple[int, int]:
-    """Rows, and the most memory in MB, of a process that copies a table and lets every batch go."""
+    """The rows and the peak memory in MB of a process that copies a table and discards every batch."""
     with export_snapshot(url) as snapshot:
         given = json.dumps([url, snapshot.name, table.model_dump_json()])
         done = subprocess.run([sys.executable, "-c", PEAK], input=given, capture_output=True, text=True, check=True)
@@ -212,22 +212,22 @@ def peak(url: str, table: CapturedTable) -> tuple[int, int]:
 
 
 def test_memory_does_not_grow_with_the_table(database: Any) -> None:
-    """The larger table has 200 MB: it would show, were more of it kept than a few buffers."""
+    """The larger table has 200 MB, so keeping more than a few buffers of it would show."""
     for name, rows in (("small", 10_000), ("large", 100_000)):
         database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, body text)")
         database.execute(f"ALTER TABLE {name} ALTER body SET STORAGE PLAIN")
         database.execute(f"INSERT INTO {name} SELECT n, repeat('x', 2000) FROM generate_series(1, {rows}) n")
-    small, large = (peak(database.url, described(database.url, name)) for name in ("small", "large"))
+    small, large = (peak(database.url, captured_table(database.url, name)) for name in ("small", "large"))
     assert (small[0], large[0]) == (10_000, 100_000)
     assert large[1] < small[1] + 50
 
 
 @pytest.mark.deep
-def test_a_huge_value_is_held_a_few_times_and_then_let_go(database: Any) -> None:
+def test_memory_of_a_huge_value_is_bounded_and_released(database: Any) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
     database.execute("INSERT INTO t VALUES (1, 'a'); INSERT INTO t VALUES (2, repeat('x', 200000000))")
     database.execute("INSERT INTO t SELECT n, repeat('y', 1000) FROM generate_series(3, 20000) n")
-    table = described(database.url)
+    table = captured_table(database.url)
     rows, most = peak(database.url, table)
     assert rows == 20_000
     assert most < 1500
@@ -235,13 +235,13 @@ def test_a_huge_value_is_held_a_few_times_and_then_let_go(database: Any) -> None
         batches = copy_range(database.url, snapshot.name, table, PageRange(0, 2**32 - 1), Lsn(1))
         sizes = [batch.nbytes for batch in batches]
     assert sum(size > 100_000_000 for size in sizes) == 1
-    assert max(sizes[-3:]) < 8_000_000, "after it, batches are as small as ever"
+    assert max(sizes[-3:]) < 8_000_000, "batches after it are small again"
 
 
-def test_a_connection_can_be_used_after_a_copy(database: Any) -> None:
-    """A socket that waited for much would wait for ever for the short answer to the next command."""
+def test_connection_is_usable_after_a_copy(database: Any) -> None:
+    """A socket that still waits for a full buffer would wait forever for the short answer to the next command."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 10)")
-    table = described(database.url)
+    table = captured_table(database.url)
     with connect(database.url) as connection:
         for _ in range(2):
             batches = copy.copy_rows(connection, table, sql.SQL("SELECT id FROM t").format(), Lsn(1))
@@ -252,15 +252,15 @@ def test_a_connection_can_be_used_after_a_copy(database: Any) -> None:
 def test_ranges_are_neither_tiny_nor_huge(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
     database.execute("INSERT INTO t SELECT n, repeat('x', 1000) FROM generate_series(1, 8000) n")  # 9 MB
-    name = described(database.url).name
+    name = captured_table(database.url).name
     with connect(database.url) as connection:
         assert len(copy_ranges(connection, name, 4)) == 1, "a small table is one file"
         monkeypatch.setattr(copy, "_LEAST_BYTES", 1 << 20)
-        assert len(copy_ranges(connection, name, 4)) == 4, "each task gets some"
+        assert len(copy_ranges(connection, name, 4)) == 4, "one range per task"
         monkeypatch.setattr(copy, "_LEAST_BYTES", 1 << 18)
         monkeypatch.setattr(copy, "_MOST_BYTES", 1 << 20)
         ranges = copy_ranges(connection, name, 4)
-        assert len(ranges) == 12, "none gets too much, and each as many as the others"
+        assert len(ranges) == 12, "ranges are limited in size, with the same number for each task"
     assert [pages.first for pages in ranges[1:]] == [pages.last for pages in ranges[:-1]]
 
 
@@ -285,7 +285,7 @@ def test_rows_are_split() -> None:
         assert split(data) == (2, len(data))
 
 
-def test_malformed_rows_are_refused() -> None:
+def test_malformed_rows_are_rejected() -> None:
     cases = [ROW[:cut] for cut in range(1, len(ROW))]
     cases += [ROW + b"\0", b"\0\3" + ROW[2:], b"\xff\xff\0", COPY_HEADER[:10] + b"x" + bytes(8) + ROW]
     cases += [ROW[:2] + struct.pack(">I", 0x7FFFFFFF) + ROW[6:], ROW[:2] + struct.pack(">i", -2) + ROW[6:]]
@@ -293,11 +293,11 @@ def test_malformed_rows_are_refused() -> None:
         assert split(copy_message(ROW) + copy_message(case)) == (-1, 4 + len(ROW)), case
 
 
-def test_the_buffer_is_left_before_the_next_is_filled(database: Any) -> None:
-    """Batches do not share memory with the buffer that is used again."""
+def test_batches_do_not_share_memory_with_the_reused_buffer(database: Any) -> None:
+    """The buffer is filled again while earlier batches are still in use."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")
     database.execute("INSERT INTO t SELECT n, n || repeat('x', 1000) FROM generate_series(1, 9000) n")
-    table = described(database.url)
+    table = captured_table(database.url)
     with export_snapshot(database.url) as snapshot:
         rest = copy_range(database.url, snapshot.name, table, PageRange(0, 2**32 - 1), Lsn(1))
         whole = pa.Table.from_batches(list(rest))

@@ -1,4 +1,4 @@
-"""Messages to chunks: hand-built streams, cut anywhere, garbled anywhere."""
+"""Messages to chunks: hand-built streams, split at any byte, garbled at any byte."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from penstock.errors import ProtocolError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres import decoder as decoder_module
-from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.decoder import Decoder
 from penstock.sources.postgres.relations import RelationColumn, Shape
 
@@ -65,7 +65,7 @@ STREAM = b"".join(
         keepalive(400),
     ]
 )
-ORDERS_TOLD = [
+ORDERS_IMAGES = [
     ("orders", 100, 0, "INSERTED", (1, "a"), None),
     ("orders", 100, 2, "INSERTED", (2, None), None),
     ("orders", 200, 0, "UPDATED", (1, "b"), None),
@@ -75,7 +75,7 @@ ORDERS_TOLD = [
     ("orders", 300, 1, "DELETED", (2, "c"), None),
     ("orders", 300, 3, "TRUNCATE", (None, None), None),
 ]
-ITEMS_TOLD = [
+ITEMS_IMAGES = [
     ("items", 100, 1, "INSERTED", (10, "é"), None),
     ("items", 200, 1, "BEFORE_KEY", (10, None), None),
     ("items", 200, 1, "UPDATED", (11, None), (1,)),
@@ -85,8 +85,8 @@ ITEMS_TOLD = [
 
 
 def check_stream(log: Log) -> None:
-    assert log.of("orders") == ORDERS_TOLD
-    assert log.of("items") == ITEMS_TOLD
+    assert log.of("orders") == ORDERS_IMAGES
+    assert log.of("items") == ITEMS_IMAGES
     assert log.errors == []
     assert log.durable == 400
     assert log.parts == {}
@@ -96,7 +96,7 @@ def test_all_kinds_of_messages() -> None:
     found = Decoder(TABLES, Lsn.ZERO).decode(buffer(STREAM, 9), len(STREAM))
     assert (found.consumed, found.changes, found.more) == (len(STREAM), 11, False)
     log = Log()
-    log.take(found)
+    log.apply(found)
     check_stream(log)
     orders = next(chunk for chunk in found.chunks if chunk.table.name == "orders")
     assert orders.transactions.column(0).to_pylist() == [100, 200, 300]
@@ -105,19 +105,19 @@ def test_all_kinds_of_messages() -> None:
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_stream_cut_in_two_anywhere_is_the_same(force: bool) -> None:
+def test_stream_split_at_any_byte_decodes_the_same(force: bool) -> None:
     for cut in range(len(STREAM) + 1):
         check_stream(feed([STREAM[:cut], STREAM[cut:]], force=force))
 
 
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("size", [1, 3, 7, 31, 64, 200])
-def test_a_stream_in_small_pieces_is_the_same(force: bool, size: int) -> None:
+def test_stream_in_small_pieces_decodes_the_same(force: bool, size: int) -> None:
     check_stream(feed((STREAM[at : at + size] for at in range(0, len(STREAM), size)), force=force))
 
 
 @pytest.mark.parametrize("most", [4, 5, 8])
-def test_more_changes_than_the_tables_of_the_scan_hold(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def test_more_changes_than_one_scan_holds(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(decoder_module, "_MOST_CHANGES", most)
     check_stream(feed([STREAM]))
     big = begin(1) + DESCRIBED + b"".join(insert(ORDERS, n, "x") for n in range(50)) + commit(50)
@@ -126,29 +126,29 @@ def test_more_changes_than_the_tables_of_the_scan_hold(monkeypatch: pytest.Monke
     assert [image[2] for image in log.images] == list(range(50))
 
 
-def test_a_truncate_that_no_scan_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncate_too_large_for_one_scan_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder_module, "_MOST_CHANGES", 4)
     with pytest.raises(ProtocolError):
         feed([begin(1), DESCRIBED, truncate(*[ORDERS] * 5), commit(9)])
 
 
-def test_what_is_open_stays_in_the_buffer() -> None:
+def test_open_transaction_stays_in_the_buffer() -> None:
     data = STREAM[: STREAM.index(commit(200))]
     found = Decoder(TABLES, Lsn.ZERO).decode(buffer(data), len(data))
     assert found.durable == 100
     assert found.consumed == STREAM.index(begin(701))
 
 
-def test_a_large_transaction_leaves_in_parts_before_its_commit() -> None:
+def test_large_transaction_is_emitted_in_parts_before_its_commit() -> None:
     made, log = Decoder(TABLES, Lsn.ZERO), Log()
     parts = [begin(900) + DESCRIBED, *(insert(ORDERS, n, "x") + insert(ITEMS, n, "y") for n in range(5))]
     for part in parts:
         found = made.decode(buffer(part), len(part), force=True)
         assert (found.consumed, found.durable, found.open_xid) == (len(part), None, 900)
-        log.take(found)
+        log.apply(found)
     assert log.images == []
     end = insert(ORDERS, 9, "z") + commit(500) + begin(901) + insert(ORDERS, 10, "n") + commit(510)
-    log.take(made.decode(buffer(end), len(end)))
+    log.apply(made.decode(buffer(end), len(end)))
     assert [(i[1], i[2], i[4]) for i in log.of("orders")] == [
         *((500, 2 * n, (n, "x")) for n in range(5)),
         (500, 10, (9, "z")),
@@ -158,7 +158,7 @@ def test_a_large_transaction_leaves_in_parts_before_its_commit() -> None:
     assert log.durable == 510
 
 
-def test_keepalives_inside_a_transaction_do_not_move_the_frontier() -> None:
+def test_keepalives_inside_a_transaction_do_not_advance_the_frontier() -> None:
     data = begin(1) + DESCRIBED + insert(ORDERS, 1, "a") + keepalive(999)
     made = Decoder(TABLES, Lsn.ZERO)
     assert made.decode(buffer(data), len(data)).durable is None
@@ -167,22 +167,22 @@ def test_keepalives_inside_a_transaction_do_not_move_the_frontier() -> None:
     assert made.decode(buffer(more), len(more)).durable is None
 
 
-def test_the_frontier_never_lies_before_the_start() -> None:
+def test_frontier_is_never_before_the_start() -> None:
     assert feed([keepalive(40)], start=50).durable == 50
     assert feed([begin(1) + commit(30)], start=50).durable == 50
 
 
-# -- what the server sends again -----------------------------------------------------------------------------------
+# -- transactions that the server sends again ----------------------------------------------------------------------
 
 
 def test_transactions_at_or_below_the_start_are_dropped() -> None:
     for start in (0, 99, 100, 150, 200, 250, 300):
         log = feed([STREAM], start=start)
-        assert log.of("orders") == [image for image in ORDERS_TOLD if image[1] > start]
-        assert log.of("items") == [image for image in ITEMS_TOLD if image[1] > start]
+        assert log.of("orders") == [image for image in ORDERS_IMAGES if image[1] > start]
+        assert log.of("items") == [image for image in ITEMS_IMAGES if image[1] > start]
 
 
-def test_a_staged_transaction_at_or_below_the_start_is_dropped() -> None:
+def test_staged_transaction_at_or_below_the_start_is_dropped() -> None:
     pieces = [begin(7) + DESCRIBED + insert(ORDERS, 1, "a"), insert(ORDERS, 2, "b") + commit(100)]
     after = begin(8) + insert(ORDERS, 3, "c") + commit(200)
     log = feed([*pieces, after], start=100, force=True)
@@ -191,7 +191,7 @@ def test_a_staged_transaction_at_or_below_the_start_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_commit_that_goes_back_is_refused(force: bool) -> None:
+def test_commit_out_of_order_is_rejected(force: bool) -> None:
     first = begin(1) + DESCRIBED + insert(ORDERS, 1, "a") + commit(100)
     for lsn in (100, 99, 0, 2**63 - 1 + 7):
         second = begin(2) + insert(ORDERS, 2, "b") + commit(lsn)
@@ -200,7 +200,7 @@ def test_a_commit_that_goes_back_is_refused(force: bool) -> None:
                 feed(pieces, force=force)
 
 
-# -- tables that end -------------------------------------------------------------------------------------------------
+# -- tables that stop ------------------------------------------------------------------------------------------------
 
 DRIFTS: list[tuple[tuple[RelationColumn, ...], str, str]] = [
     (COLUMNS[:1], "d", "dropped or renamed: name"),
@@ -214,9 +214,9 @@ DRIFTS: list[tuple[tuple[RelationColumn, ...], str, str]] = [
 
 
 @pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize(("columns", "identity", "said"), DRIFTS)
-def test_drift_ends_that_table_alone(
-    columns: tuple[RelationColumn, ...], identity: str, said: str, force: bool
+@pytest.mark.parametrize(("columns", "identity", "expected"), DRIFTS)
+def test_drift_stops_that_table_only(
+    columns: tuple[RelationColumn, ...], identity: str, expected: str, force: bool
 ) -> None:
     stream = [
         begin(1) + DESCRIBED + insert(ORDERS, 1, "a") + insert(ITEMS, 1, "a") + commit(100),
@@ -228,46 +228,46 @@ def test_drift_ends_that_table_alone(
     for pieces in (stream, [b"".join(stream)]):
         log = feed(pieces, force=force)
         assert [(error.table, error.lsn) for error in log.errors] == [("public.orders", 200)]
-        assert said in log.errors[0].message
+        assert expected in log.errors[0].message
         assert log.errors[0].hint
         assert [i[4] for i in log.of("orders") if i[1] < 200] == [(1, "a")]
         assert [i[4] for i in log.of("items")] == [(1, "a"), (2, "b"), (3, "c")]
         assert log.durable == 300
 
 
-def test_an_index_over_the_key_is_no_drift() -> None:
+def test_replica_identity_index_on_the_key_is_not_drift() -> None:
     log = feed([begin(1) + relation(ORDERS, "orders", COLUMNS, "i") + insert(ORDERS, 1, "a") + commit(9)])
     assert (len(log.images), log.errors) == (1, [])
 
 
-def test_full_identity_is_no_drift() -> None:
+def test_full_replica_identity_is_not_drift() -> None:
     every = tuple(replace(column, identity=True) for column in COLUMNS)
     log = feed([begin(1) + relation(ORDERS, "orders", every, "f") + insert(ORDERS, 1, "a") + commit(9)])
     assert (len(log.images), log.errors) == (1, [])
 
 
-def test_a_table_described_again_as_before_goes_on() -> None:
+def test_table_described_again_unchanged_continues() -> None:
     again = relation(ORDERS, "orders")
     log = feed([begin(1) + DESCRIBED + insert(ORDERS, 1, "a") + again + insert(ORDERS, 2, "b") + commit(9)])
     assert ([i[4] for i in log.images], log.errors) == ([(1, "a"), (2, "b")], [])
 
 
 @pytest.mark.parametrize(
-    ("message", "oid", "said"),
+    ("message", "oid", "expected"),
     [
         (relation(99, "orders"), 99, "dropped and created again"),
         (relation(ORDERS, "renamed"), ORDERS, "renamed to public.renamed"),
     ],
 )
-def test_another_table_of_that_name_or_another_name_ends_it(message: bytes, oid: int, said: str) -> None:
+def test_recreated_or_renamed_table_stops(message: bytes, oid: int, expected: str) -> None:
     first = begin(1) + DESCRIBED + insert(ORDERS, 1, "a") + commit(9)
     log = feed([first + begin(2) + message + insert(oid, 2, "b") + commit(19)])
     assert [i[4] for i in log.images] == [(1, "a")]
-    assert [(error.lsn, said in error.message) for error in log.errors] == [(19, True)]
+    assert [(error.lsn, expected in error.message) for error in log.errors] == [(19, True)]
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_bad_value_ends_its_table_at_that_transaction(force: bool) -> None:
+def test_bad_value_stops_its_table_at_that_transaction(force: bool) -> None:
     stream = [
         begin(1) + DESCRIBED + insert(ORDERS, 1, "a") + commit(100),
         begin(2) + insert(ORDERS, 2, "b"),
@@ -285,8 +285,8 @@ def test_a_bad_value_ends_its_table_at_that_transaction(force: bool) -> None:
         assert [i[4] for i in log.of("items")] == [(1, "a"), (2, "b"), (3, "c")]
 
 
-def test_the_earliest_failure_of_a_table_counts() -> None:
-    """Drift is seen while scanning, a bad value only when columns are built: the order of the stream decides."""
+def test_earliest_failure_of_a_table_is_reported() -> None:
+    """Drift is detected while scanning, a bad value only when columns are built: the order in the stream decides."""
     log = feed(
         [
             begin(1) + DESCRIBED + insert(ORDERS, b"\xff", "a") + commit(100)
@@ -299,7 +299,7 @@ def test_the_earliest_failure_of_a_table_counts() -> None:
     assert log.images == []
 
 
-def test_both_tables_can_end() -> None:
+def test_both_tables_can_stop() -> None:
     log = feed(
         [
             begin(1) + DESCRIBED + insert(ORDERS, b"\xff", "a") + commit(100),
@@ -311,14 +311,14 @@ def test_both_tables_can_end() -> None:
     assert (log.images, log.durable) == ([], 300)
 
 
-def test_a_table_that_had_ended_stays_so() -> None:
+def test_stopped_table_stays_stopped() -> None:
     log = feed([STREAM], ended=[TableName("public", "orders")])
     assert log.of("orders") == []
-    assert log.of("items") == ITEMS_TOLD
+    assert log.of("items") == ITEMS_IMAGES
     assert log.errors == []
 
 
-def test_other_tables_are_passed_over() -> None:
+def test_other_tables_are_skipped() -> None:
     log = feed(
         [
             begin(1)
@@ -333,9 +333,9 @@ def test_other_tables_are_passed_over() -> None:
     assert [(i[2], i[4]) for i in log.images] == [(2, (1, "a"))]
 
 
-# -- what is not the protocol ----------------------------------------------------------------------------------------
+# -- malformed messages ----------------------------------------------------------------------------------------------
 
-HEAD = begin(1) + DESCRIBED
+OPEN_TRANSACTION = begin(1) + DESCRIBED
 
 
 def tampered(message: bytes, payload: bytes) -> bytes:
@@ -370,7 +370,7 @@ def malformed() -> dict[str, bytes]:
         "update without a new row": wal(b"U" + struct.pack(">I", ORDERS) + b"K\0\x02nn"),
         "unchanged in an insert": insert(ORDERS, 1, UNCHANGED),
         "unchanged in a key": update(ORDERS, [1, "a"], [UNCHANGED, None]),
-        "bytes behind a change": wal(change + b"\0"),
+        "bytes after a change": wal(change + b"\0"),
         "length beyond the message": wal(change[:-7] + struct.pack(">I", 4) + b"abc"),
         "length beyond everything": wal(change[:-7] + struct.pack(">I", 0xFFFFFFFF) + b"abc"),
         "text and binary": insert(ORDERS, 1, "a")
@@ -382,7 +382,7 @@ def malformed() -> dict[str, bytes]:
         cases |= {f"{whole[29:30]!r} cut at {cut}": framed(whole[4:cut]) for cut in range(29, len(whole))}
     described = relation(ORDERS, "orders")
     cases |= {f"relation cut at {cut}": framed(described[4:cut]) for cut in range(30, len(described))}
-    cases["relation with bytes behind"] = framed(described[4:] + b"\0")
+    cases["relation followed by bytes"] = framed(described[4:] + b"\0")
     cases["relation not in UTF-8"] = described.replace(b"orders", b"\xffrders")
     return cases
 
@@ -394,7 +394,7 @@ CASES = malformed()
 def test_malformed_messages_fail_closed(force: bool) -> None:
     for name, message in CASES.items():
         try:
-            log = feed([HEAD + message + commit(100)], force=force)
+            log = feed([OPEN_TRANSACTION + message + commit(100)], force=force)
         except ProtocolError as error:
             assert error.hint
         else:
@@ -402,18 +402,18 @@ def test_malformed_messages_fail_closed(force: bool) -> None:
 
 
 @pytest.mark.parametrize("message", [insert(ORDERS, 1, "a"), truncate(ORDERS), commit(9)])
-def test_changes_outside_of_a_transaction_are_refused(message: bytes) -> None:
+def test_changes_outside_a_transaction_are_rejected(message: bytes) -> None:
     with pytest.raises(ProtocolError):
         feed([begin(1) + DESCRIBED + commit(5) + message])
 
 
-def test_the_message_names_the_kind_and_no_values() -> None:
+def test_error_names_the_message_kind_and_no_values() -> None:
     with pytest.raises(ProtocolError, match=r"unknown replication message \('Z'\)"):
-        feed([HEAD + wal(b"Zsecret")])
+        feed([OPEN_TRANSACTION + wal(b"Zsecret")])
 
 
-def survives(data: bytes, pieces: int = 1) -> None:
-    """Decode garbled bytes: well or with one of our errors, never otherwise."""
+def decode_garbled(data: bytes, pieces: int = 1) -> None:
+    """Decode garbled bytes: this succeeds or raises `ProtocolError`, and nothing else."""
     made, rest, step = Decoder(TABLES, Lsn.ZERO), b"", -(-len(data) // pieces)
     with contextlib.suppress(ProtocolError):
         for at in range(0, len(data), step):
@@ -432,29 +432,29 @@ def test_flipped_bytes(flips: list[tuple[int, int]], pieces: int) -> None:
     garbled = bytearray(STREAM)
     for at, mask in flips:
         garbled[at] ^= mask
-    survives(bytes(garbled), pieces)
+    decode_garbled(bytes(garbled), pieces)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=300))
 def test_random_bytes_inside_a_frame(payload: bytes) -> None:
-    survives(HEAD + wal(payload) + commit(100))
-    survives(HEAD + framed(payload) + commit(100))
+    decode_garbled(OPEN_TRANSACTION + wal(payload) + commit(100))
+    decode_garbled(OPEN_TRANSACTION + framed(payload) + commit(100))
 
 
 def test_no_kernel_reads_out_of_bounds(tmp_path: Path) -> None:
-    """The same corpora with numba's bounds checks on, in a process of their own: the kernels are compiled for it."""
+    """The same streams with numba's bounds checks, in a separate process, which compiles the kernels for it."""
     program = """
 import random, sys
 from tests.sources.postgres import test_decoder as t
 t.test_malformed_messages_fail_closed(False)
 t.check_stream(t.feed([t.STREAM]))
-dice = random.Random(7)
+rng = random.Random(7)
 for _ in range(3000):
     garbled = bytearray(t.STREAM)
-    for _ in range(dice.randint(1, 5)):
-        garbled[dice.randrange(len(garbled))] ^= dice.randint(1, 255)
-    t.survives(bytes(garbled), dice.randint(1, 3))
+    for _ in range(rng.randint(1, 5)):
+        garbled[rng.randrange(len(garbled))] ^= rng.randint(1, 255)
+    t.decode_garbled(bytes(garbled), rng.randint(1, 3))
 """
     environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
     root = Path(__file__).parent.parent.parent.parent
@@ -469,8 +469,8 @@ def test_buffers_are_not_written_to() -> None:
     assert np.array_equal(data, before)
 
 
-def test_a_table_without_columns_ends_alone() -> None:
-    """A row without columns cannot be kept. Preflight refuses such a table; an older source may still have it."""
+def test_table_without_columns_stops_only_itself() -> None:
+    """A row without columns cannot be stored. Preflight rejects such a table; an older source may still have one."""
     bare = Shape.of(CapturedTable(name=TableName("public", "bare"), oid=7, key=(), columns=()), 1)
     stream = (
         begin(700)
@@ -484,4 +484,4 @@ def test_a_table_without_columns_ends_alone() -> None:
     (error,) = log.errors
     assert (error.table, error.lsn) == ("public.bare", 100)
     assert "no columns" in error.message
-    assert [told[4] for told in log.images] == [(1, "a"), (2, "b")]
+    assert [image[4] for image in log.images] == [(1, "a"), (2, "b")]

@@ -1,4 +1,4 @@
-"""A primary dies under load and its standby takes over: the log goes on exactly there, or says why it cannot."""
+"""Failover under load to a standby: the log continues exactly there, or capture stops with the reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint);
 CREATE TABLE totals (id int PRIMARY KEY, transactions bigint);
 INSERT INTO totals VALUES (1, 0)
 """
-from_17 = pytest.mark.skipif((chosen_version() or 18) < 17, reason="slots are synchronised from Postgres 17 on")
+from_17 = pytest.mark.skipif((chosen_version() or 18) < 17, reason="slots are synchronised since Postgres 17")
 
 
 class Cluster:
@@ -58,12 +58,12 @@ class Cluster:
         with connect_replication(self.primary.url) as replication:
             replication.execute(f"ALTER_REPLICATION_SLOT {self.capture.config.slot} (FAILOVER true)")
 
-    def hold_back_for_the_standby(self) -> None:
+    def require_standby_confirmation(self) -> None:
         self.primary.execute(f"ALTER SYSTEM SET synchronized_standby_slots = '{STANDBY}'")
         self.primary.execute("SELECT pg_reload_conf()")
 
-    def wait_for_the_slot(self) -> None:
-        """Wait until the standby has the slot for good; a look at running transactions lets it get there sooner."""
+    def wait_for_slot_sync(self) -> None:
+        """Wait until the standby has the persistent slot; logging the running transactions speeds this up."""
         query = (
             "SELECT 1 FROM pg_replication_slots"
             f" WHERE slot_name = '{self.capture.config.slot}' AND synced AND NOT temporary"
@@ -81,7 +81,7 @@ class Cluster:
 
 
 class Writer(threading.Thread):
-    """Never stops: each transaction adds an account and counts itself. After an error it looks for the primary."""
+    """Writes until it is finished: each transaction adds an account and counts itself. It reconnects after an error."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -103,10 +103,10 @@ class Writer(threading.Thread):
             except psycopg.OperationalError:
                 time.sleep(0.05)
 
-    def more(self, count: int) -> None:
-        """Wait for so many more transactions."""
+    def wait_for_more(self, count: int) -> None:
+        """Wait for `count` more transactions."""
         goal = len(self.written) + count
-        until(lambda: len(self.written) >= goal, "writing")
+        until(lambda: len(self.written) >= goal, "more transactions")
 
     def finish(self) -> None:
         self._done.set()
@@ -119,12 +119,12 @@ def stack() -> Iterator[ExitStack]:
         yield opened
 
 
-def end_of(server: EmbeddedPostgres) -> Lsn:
+def wal_end(server: EmbeddedPostgres) -> Lsn:
     return Lsn.parse(server.execute("SELECT pg_current_wal_insert_lsn()::text")[0][0])
 
 
-def refusal(capture: Capture, **changed: Any) -> DefiniteError:
-    """Start a capture that cannot go on; say what it says."""
+def permanent_error(capture: Capture, **changed: Any) -> DefiniteError:
+    """Start a capture that cannot resume; return its error."""
     capture.config = capture.config.model_copy(update=changed)
     capture.start()
     with pytest.raises(DefiniteError) as caught:
@@ -134,30 +134,30 @@ def refusal(capture: Capture, **changed: Any) -> DefiniteError:
 
 
 def whole_transactions(capture: Capture) -> bool:
-    """Whether each transaction is there over both tables, or not at all, and in the same order."""
+    """Whether each transaction is complete in both tables, in the same order."""
     accounts = [change["_lsn"] for change in capture.changes("accounts")]
     return accounts == [change["_lsn"] for change in capture.changes("totals")]
 
 
 @from_17
 @pytest.mark.parametrize("failovers", [1, pytest.param(2, marks=pytest.mark.deep)])
-def test_nothing_is_lost_or_doubled(tmp_path: Path, stack: ExitStack, failovers: int) -> None:
+def test_failover_neither_loses_nor_duplicates_changes(tmp_path: Path, stack: ExitStack, failovers: int) -> None:
     cluster = Cluster(tmp_path, stack)
     capture = cluster.capture
-    cluster.hold_back_for_the_standby()
+    cluster.require_standby_confirmation()
     capture.start()
     writer = Writer(cluster.url)
     stack.callback(writer.finish)
     writer.start()
-    cluster.wait_for_the_slot()
-    writer.more(300)
+    cluster.wait_for_slot_sync()
+    writer.wait_for_more(300)
     cluster.fail_over()
-    writer.more(300)
+    writer.wait_for_more(300)
     if failovers == 2:
         fail_over_again(cluster, stack, writer)
     writer.finish()
     server = cluster.standby
-    capture.wait(end_of(server))
+    capture.wait(wal_end(server))
     capture.stop()
     found = [change["after"]["id"] for change in capture.changes("accounts")]
     assert found == [row[0] for row in server.execute("SELECT id FROM accounts ORDER BY id")]
@@ -169,51 +169,51 @@ def test_nothing_is_lost_or_doubled(tmp_path: Path, stack: ExitStack, failovers:
 
 
 def fail_over_again(cluster: Cluster, stack: ExitStack, writer: Writer) -> None:
-    """The promoted server gets a standby of its own, and dies as well."""
+    """The promoted server gets a standby of its own, and fails as well."""
     cluster.capture.stop()
     cluster.primary = cluster.standby
     cluster.standby = stack.enter_context(cluster.primary.standby(STANDBY, sync_replication_slots="on"))
     writer.url = cluster.url
     cluster.capture.config = cluster.capture.config.model_copy(update={"connection": cluster.url})
-    cluster.hold_back_for_the_standby()
+    cluster.require_standby_confirmation()
     cluster.capture.start()
-    cluster.wait_for_the_slot()
-    writer.more(100)
+    cluster.wait_for_slot_sync()
+    writer.wait_for_more(100)
     cluster.fail_over()
-    writer.more(100)
+    writer.wait_for_more(100)
 
 
 @from_17
-def test_a_log_that_is_ahead_of_the_promoted_server(tmp_path: Path, stack: ExitStack) -> None:
-    """Nothing held capture back while the standby was away."""
+def test_log_ahead_of_the_promoted_server_is_rejected(tmp_path: Path, stack: ExitStack) -> None:
+    """Capture did not wait for the standby while that was stopped."""
     cluster = Cluster(tmp_path, stack)
     capture = cluster.capture
     capture.start()
     cluster.primary.execute("INSERT INTO accounts VALUES (1, 1)")
-    cluster.wait_for_the_slot()
+    cluster.wait_for_slot_sync()
     cluster.standby.stop()
     cluster.primary.execute("INSERT INTO accounts VALUES (2, 2)")
-    capture.wait(end_of(cluster.primary))
+    capture.wait(wal_end(cluster.primary))
     capture.stop()
     cluster.primary.kill()
     cluster.standby.start()
     cluster.standby.promote()
     assert cluster.standby.execute("SELECT id FROM accounts") == [(1,)]
-    error = refusal(capture)
+    error = permanent_error(capture)
     assert "ahead of the server after failover" in error.message
     assert "synchronized_standby_slots" in error.hint
 
 
 @from_17
-def test_a_standby_that_is_away_holds_capture_back(tmp_path: Path, stack: ExitStack) -> None:
-    """Neither a transaction nor a keepalive may take the log beyond what the standby has."""
+def test_capture_waits_for_an_absent_standby(tmp_path: Path, stack: ExitStack) -> None:
+    """Neither a transaction nor a keepalive may advance the log beyond the WAL of the standby."""
     cluster = Cluster(tmp_path, stack)
     capture = cluster.capture
-    cluster.hold_back_for_the_standby()
+    cluster.require_standby_confirmation()
     capture.start()
     cluster.primary.execute("INSERT INTO accounts VALUES (1, 1)")
-    capture.wait(end_of(cluster.primary))
-    cluster.wait_for_the_slot()
+    capture.wait(wal_end(cluster.primary))
+    cluster.wait_for_slot_sync()
     cluster.standby.stop()
     cluster.primary.execute("INSERT INTO accounts VALUES (2, 2); CREATE TABLE busy AS SELECT generate_series(1, 10000)")
     waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'WaitForStandbyConfirmation'"
@@ -224,33 +224,33 @@ def test_a_standby_that_is_away_holds_capture_back(tmp_path: Path, stack: ExitSt
     cluster.standby.start()
     cluster.standby.promote()
     cluster.standby.execute("INSERT INTO accounts VALUES (3, 3)")
-    capture.wait(end_of(cluster.standby))
+    capture.wait(wal_end(cluster.standby))
     capture.stop()
     assert [change["after"]["id"] for change in capture.changes("accounts")] == [1, 3]
 
 
-def test_a_slot_that_was_not_synchronised(tmp_path: Path, stack: ExitStack) -> None:
-    """As before Postgres 17; and as with a backup that was restored: same system, later timeline, no slot."""
+def test_slot_that_was_not_synchronised_is_rejected(tmp_path: Path, stack: ExitStack) -> None:
+    """As before Postgres 17, and as in a restored backup: same system, later timeline, no slot."""
     cluster = Cluster(tmp_path, stack, synchronised=False)
     capture = cluster.capture
     capture.start()
     capture.stop()
     cluster.primary.stop()
     cluster.standby.promote()
-    error = refusal(capture)
-    assert f"the slot {capture.config.slot} was not synchronised" in error.message
+    error = permanent_error(capture)
+    assert f'replication slot "{capture.config.slot}" was not synchronised' in error.message
     assert "sync_replication_slots" in error.hint
     cluster.standby.execute(f"SELECT pg_create_logical_replication_slot('{capture.config.slot}', 'pgoutput')")
-    assert "was not synchronised" in refusal(capture).message
+    assert "was not synchronised" in permanent_error(capture).message
 
 
 @from_17
-def test_other_servers_of_the_family(tmp_path: Path, stack: ExitStack) -> None:
-    """A standby, the old primary that is back, and another server that was promoted to the same timeline."""
+def test_standby_and_old_primary_are_rejected(tmp_path: Path, stack: ExitStack) -> None:
+    """A standby, the restarted old primary, and another server that was promoted to the same timeline."""
     cluster = Cluster(tmp_path, stack)
     capture = cluster.capture
     capture.start()
-    cluster.wait_for_the_slot()
+    cluster.wait_for_slot_sync()
     capture.stop()
     with_standby = capture.config.model_copy(update={"connection": cluster.standby.url})
     with pytest.raises(TransientError, match="is a standby") as caught:
@@ -259,23 +259,25 @@ def test_other_servers_of_the_family(tmp_path: Path, stack: ExitStack) -> None:
     cluster.fail_over()
     capture.start()
     cluster.standby.execute("INSERT INTO accounts VALUES (1, 1)")
-    capture.wait(end_of(cluster.standby))
+    capture.wait(wal_end(cluster.standby))
     capture.stop()
     followed = capture.config
     assert followed.timeline == 2
-    assert "timeline 2 began at" in refusal(capture, forked_at=followed.forked_at + 8).message
+    assert "timeline 2 began at" in permanent_error(capture, forked_at=followed.forked_at + 8).message
     cluster.primary.start()
-    error = refusal(capture, **followed.model_dump(include={"forked_at", "timeline"}), connection=cluster.primary.url)
-    assert "an earlier state of it (timeline 1; the log follows 2)" in error.message
+    error = permanent_error(
+        capture, **followed.model_dump(include={"forked_at", "timeline"}), connection=cluster.primary.url
+    )
+    assert "on an earlier timeline (timeline 1; the log is on timeline 2)" in error.message
     assert "old primary" in error.hint
 
 
-def test_another_server_at_the_address(tmp_path: Path, stack: ExitStack) -> None:
+def test_another_server_at_the_address_is_rejected(tmp_path: Path, stack: ExitStack) -> None:
     server = stack.enter_context(start_postgres(fsync=False))
     server.execute(TABLES)
     capture = Capture(server.url, tmp_path / "log.db", "shop")
     capture.start()
     capture.stop()
     other = stack.enter_context(start_postgres(fsync=False))
-    error = refusal(capture, connection=other.url)
-    assert "is not the one whose changes the log holds: its system identifier" in error.message
+    error = permanent_error(capture, connection=other.url)
+    assert "does not continue the history of the log: its system identifier" in error.message

@@ -1,4 +1,4 @@
-"""Capture against a real server: what happens there is what the log holds, whatever comes in between."""
+"""Capture against a real server: the log has exactly its changes, despite restarts and lost connections."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.sources.postgres.capturing import Capture, merged, watch_closely
+from tests.sources.postgres.capturing import Capture, check_publication_often, merged
 
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.changelog.sqlite.reader import SqliteLogReader
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sources.postgres.decoded import Decoded
+from penstock.sources.postgres.decode_result import DecodeResult
 from penstock.sources.postgres.instance import PostgresInstance
 from penstock.sources.postgres.options import Heartbeat
 from penstock.sources.postgres.slot import SlotInUseError
@@ -55,14 +55,16 @@ TYPES = {
 }
 
 
-def shown(value: Any) -> Any:
-    """A value so that NaN equals itself."""
+def comparable(value: Any) -> Any:
+    """A form of the value in which NaN equals itself."""
     return repr(value) if isinstance(value, float) else value
 
 
 @pytest.mark.parametrize("text", [(), ("public.other.id",)])
-def test_every_type_arrives_as_select_shows_it(database: Any, capture: Start, now: Now, text: tuple[str, ...]) -> None:
-    """In binary form, and in text form: one column that is kept as text makes the whole stream so."""
+def test_every_type_is_captured_as_select_returns_it(
+    database: Any, capture: Start, now: Now, text: tuple[str, ...]
+) -> None:
+    """In binary and in text format: one column that is captured as text switches the whole stream to text."""
     columns = ", ".join(f"c{n} {kind}" for n, kind in enumerate(TYPES))
     database.execute(
         f"CREATE TABLE everything (id int PRIMARY KEY, {columns}); CREATE TABLE other (id int PRIMARY KEY)"
@@ -81,12 +83,12 @@ def test_every_type_arrives_as_select_shows_it(database: Any, capture: Start, no
         selected = connection.execute(f"SELECT id, {listed} FROM everything ORDER BY id").fetchall()
     captured = [tuple(change["after"].values()) for change in running.changes("everything")]
     for column in range(len(TYPES) + 1):
-        found, wanted = [shown(row[column]) for row in captured], [shown(row[column]) for row in selected]
+        found, wanted = [comparable(row[column]) for row in captured], [comparable(row[column]) for row in selected]
         assert found == wanted, list(TYPES)[column - 1]
 
 
-def test_columns_that_are_left_out_never_arrive(database: Any, capture: Start, now: Now) -> None:
-    """By a column list where Postgres has them; else they are sent, and passed over."""
+def test_excluded_columns_are_not_captured(database: Any, capture: Start, now: Now) -> None:
+    """By a column list where Postgres supports it; otherwise they are sent, and discarded."""
     database.execute("CREATE TABLE users (id int PRIMARY KEY, secret text, name text, other int)")
     for rules in ("open", "strict"):
         running = capture(exclude_columns=("public.users.secret",), rules=rules)
@@ -98,7 +100,7 @@ def test_columns_that_are_left_out_never_arrive(database: Any, capture: Start, n
         assert rows == [{"id": 1, "name": "a", "other": 7}, {"id": 1, "name": "b", "other": 7}, None]
 
 
-def test_rows_by_index_and_rows_without_a_key(database: Any, capture: Start, now: Now) -> None:
+def test_replica_identity_index_and_keyless_table(database: Any, capture: Start, now: Now) -> None:
     database.execute("CREATE TABLE by_index (id int PRIMARY KEY, code text NOT NULL UNIQUE, n int)")
     database.execute("ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_code_key")
     database.execute("CREATE TABLE keyless (n int); ALTER TABLE keyless REPLICA IDENTITY FULL")
@@ -112,8 +114,8 @@ def test_rows_by_index_and_rows_without_a_key(database: Any, capture: Start, now
     assert [(c["_op"], c["before"]) for c in running.changes("keyless")][2:] == [("delete", {"n": 1})]
 
 
-def test_a_key_that_is_too_large_for_the_row(database: Any, capture: Start, now: Now) -> None:
-    """Its value is not in the new row of an UPDATE; the old one has it."""
+def test_toasted_key(database: Any, capture: Start, now: Now) -> None:
+    """Its value is not in the new row of an UPDATE, but in the old one."""
     database.execute("CREATE TABLE wide (k text PRIMARY KEY, n int); ALTER TABLE wide ALTER k SET STORAGE EXTERNAL")
     running = capture()
     database.execute("INSERT INTO wide SELECT string_agg(md5(n::text), ''), 1 FROM generate_series(1, 80) n")
@@ -125,8 +127,8 @@ def test_a_key_that_is_too_large_for_the_row(database: Any, capture: Start, now:
     assert keys[0] == keys[1]
 
 
-def test_truncate_ends_a_table_under_strict_rules(database: Any, capture: Start, now: Now) -> None:
-    """Their publication sends it, so that no row stays here without a word."""
+def test_truncate_stops_a_table_with_strict_rules(database: Any, capture: Start, now: Now) -> None:
+    """The publication includes TRUNCATE, so that the rows do not silently remain downstream."""
     database.execute(f"{ACCOUNTS}; {AUDIT}")
     running = capture(rules="strict")
     database.execute("INSERT INTO accounts VALUES (1, 'a', 1); INSERT INTO audit (what) VALUES ('one')")
@@ -139,18 +141,18 @@ def test_truncate_ends_a_table_under_strict_rules(database: Any, capture: Start,
 
 
 @pytest.mark.parametrize("rules", ["open", "strict"])
-def test_truncate_that_is_no_longer_published(
+def test_unpublished_truncate_stops_the_table(
     database: Any, capture: Start, monkeypatch: pytest.MonkeyPatch, rules: str
 ) -> None:
-    watch_closely(monkeypatch)
+    check_publication_often(monkeypatch)
     database.execute(ACCOUNTS)
     running = capture(rules=rules)
     database.execute(f"ALTER PUBLICATION {running.config.publication} SET (publish = 'insert, update, delete')")
-    error = until(lambda: running.error("accounts"), "the look at the publication")
-    assert "does not publish truncate any more" in str(error)
+    error = until(lambda: running.error("accounts"), "the check of the publication")
+    assert "no longer publishes truncate" in str(error)
 
 
-def test_a_transaction_over_several_tables(database: Any, capture: Start, now: Now) -> None:
+def test_transaction_across_several_tables(database: Any, capture: Start, now: Now) -> None:
     database.execute(f"{ACCOUNTS}; {AUDIT}")
     running = capture()
     ((before,),) = database.execute("SELECT clock_timestamp()")
@@ -173,7 +175,7 @@ def test_a_transaction_over_several_tables(database: Any, capture: Start, now: N
     assert before < accounts[0]["_committed_at"] < database.execute("SELECT clock_timestamp()")[0][0]
 
 
-def test_rolled_back_changes_are_never_seen(database: Any, capture: Start, now: Now) -> None:
+def test_rolled_back_changes_are_not_captured(database: Any, capture: Start, now: Now) -> None:
     database.execute(ACCOUNTS)
     running = capture()
     with database.connect(autocommit=False) as connection:
@@ -229,8 +231,8 @@ def test_unchanged_toast(database: Any, capture: Start, now: Now) -> None:
     assert merged({}, found[:3]) == {5: {"id": 5, "body": "x" * 20000, "n": 3}}
 
 
-def test_a_large_transaction_is_whole_and_in_order(database: Any, capture: Start, now: Now) -> None:
-    """More than the buffer holds: it is staged in parts, and nobody sees one of them before the commit."""
+def test_large_transaction_is_complete_and_in_order(database: Any, capture: Start, now: Now) -> None:
+    """Larger than the buffer: it is staged in parts, and none of them is visible before the commit."""
     database.execute(f"{ACCOUNTS}; {AUDIT}")
     running = capture()
     with database.connect(autocommit=False) as connection:
@@ -249,7 +251,7 @@ def test_a_large_transaction_is_whole_and_in_order(database: Any, capture: Start
 
 
 def insert_until(stop: threading.Event, url: str, written: list[int], pause: float = 0.002) -> threading.Thread:
-    """Insert one account per transaction; what the server confirmed is in `written`."""
+    """Insert one account per transaction; `written` has those that the server confirmed."""
 
     def write() -> None:
         at = 0
@@ -270,14 +272,14 @@ def insert_until(stop: threading.Event, url: str, written: list[int], pause: flo
 
 
 def run_for_a_while(running: Capture) -> None:
-    """Run until something more is in the log."""
+    """Run until the log has advanced."""
     before = running.durable()
     running.start()
-    until(lambda: running.durable() > before, "something more in the log")
+    until(lambda: running.durable() > before, "the log to advance")
     running.stop()
 
 
-def test_stop_and_start_lose_nothing_and_repeat_nothing(database: Any, capture: Start, now: Now) -> None:
+def test_stop_and_start_neither_lose_nor_repeat_changes(database: Any, capture: Start, now: Now) -> None:
     database.execute(ACCOUNTS)
     running = capture(run=False)
     stop: threading.Event = threading.Event()
@@ -293,7 +295,7 @@ def test_stop_and_start_lose_nothing_and_repeat_nothing(database: Any, capture: 
     assert running.transient == [] or all(isinstance(error, SlotInUseError) for error in running.transient)
 
 
-def test_the_slot_is_never_confirmed_beyond_the_log(database: Any, capture: Start, now: Now) -> None:
+def test_slot_is_never_confirmed_beyond_the_log(database: Any, capture: Start, now: Now) -> None:
     database.execute(ACCOUNTS)
     running = capture()
     stop: threading.Event = threading.Event()
@@ -313,32 +315,34 @@ def test_the_slot_is_never_confirmed_beyond_the_log(database: Any, capture: Star
     writing.join()
     assert confirmed == sorted(confirmed)
     running.stop()
-    last = query.replace("%s", f"'{running.config.slot}'")  # the server may read the last feedback after we have left
+    last = query.replace(
+        "%s", f"'{running.config.slot}'"
+    )  # the server may read the last feedback after capture has stopped
     until(lambda: Lsn.parse(database.execute(last)[0][0]) == running.durable(), "the slot at the end of the log")
 
 
-def test_what_the_log_has_not_taken_is_not_confirmed(tmp_path: Path) -> None:
-    """Feedback confirms the durable frontier of the instance, in another thread and at any time."""
+def test_unpublished_changes_are_not_confirmed(tmp_path: Path) -> None:
+    """Feedback confirms the durable frontier of the instance, from another thread and at any time."""
     config = PostgresInstanceConfig(source="shop", connection="", publication="p", slot="s", tables=())
     instance = PostgresInstance(config, SqliteLog(tmp_path / "shop.db"))
     confirmed = []
 
     class Writer:
-        def publish(self, chunks: Any, durable: Lsn, **told: Any) -> None:
+        def publish(self, chunks: Any, durable: Lsn, **arguments: Any) -> None:
             confirmed.append(instance.durable_frontier())
             if durable > 10:
                 raise DefiniteError("the disk is full")
 
     writer: Any = Writer()
-    instance._publish(writer, Decoded(durable=Lsn(10), committed_at=1))
+    instance._publish(writer, DecodeResult(durable=Lsn(10), committed_at=1))
     with pytest.raises(DefiniteError):
-        instance._publish(writer, Decoded(durable=Lsn(20), committed_at=2))
+        instance._publish(writer, DecodeResult(durable=Lsn(20), committed_at=2))
     assert confirmed == [0, 10]
     assert instance.durable_frontier() == 10
 
 
-def test_an_idle_table_on_a_busy_server_holds_back_nothing(database: Any, capture: Start, now: Now) -> None:
-    """The frontier and the slot follow the server, though nothing that we capture changes."""
+def test_idle_table_on_a_busy_server_does_not_hold_back_the_slot(database: Any, capture: Start, now: Now) -> None:
+    """The frontier and the slot follow the server, although no captured table changes."""
     database.execute(ACCOUNTS)
     running = capture()
     database.execute("CREATE TABLE busy (n int); INSERT INTO busy SELECT generate_series(1, 10000)")
@@ -352,7 +356,7 @@ def test_an_idle_table_on_a_busy_server_holds_back_nothing(database: Any, captur
 
 
 @pytest.mark.parametrize("how", ["fast", "immediate"])
-def test_postgres_restarts_in_the_middle(tmp_path: Path, how: str) -> None:
+def test_capture_resumes_after_a_postgres_restart(tmp_path: Path, how: str) -> None:
     with start_postgres() as server:
         server.execute(ACCOUNTS)
         running = Capture(server.url, tmp_path / "log.db", "shop")
@@ -360,12 +364,12 @@ def test_postgres_restarts_in_the_middle(tmp_path: Path, how: str) -> None:
         stop: threading.Event = threading.Event()
         written: list[int] = []
         writing = insert_until(stop, server.url, written)
-        until(lambda: len(written) > 20, "some writing")
+        until(lambda: len(written) > 20, "some rows")
         server.stop(how)
         until(lambda: bool(running.transient), "a transient error")
         server.start()
         count = len(written)
-        until(lambda: len(written) > count + 20, "more writing")
+        until(lambda: len(written) > count + 20, "more rows")
         stop.set()
         writing.join()
         try:
@@ -379,7 +383,7 @@ def test_postgres_restarts_in_the_middle(tmp_path: Path, how: str) -> None:
             running.stop()
 
 
-def test_a_value_that_cannot_be_kept_ends_that_table(database: Any, capture: Start, now: Now) -> None:
+def test_unsupported_value_stops_that_table(database: Any, capture: Start, now: Now) -> None:
     database.execute(f"CREATE TABLE days (id int PRIMARY KEY, day date); {AUDIT}")
     running = capture()
     database.execute("INSERT INTO days VALUES (1, '2024-01-01')")
@@ -393,17 +397,17 @@ def test_a_value_that_cannot_be_kept_ends_that_table(database: Any, capture: Sta
     assert [c["after"]["what"] for c in running.changes("audit")] == ["one", "two"]
 
 
-def test_a_slot_that_is_gone(database: Any, capture: Start) -> None:
+def test_dropped_slot_is_a_permanent_error(database: Any, capture: Start) -> None:
     database.execute(ACCOUNTS)
     running = capture(run=False)
     database.execute(f"SELECT pg_drop_replication_slot('{running.config.slot}')")
-    with pytest.raises(DefiniteError, match=r"slot .* is gone: changes since .* are lost") as caught:
+    with pytest.raises(DefiniteError, match=r"slot .* no longer exists: changes since .* are lost") as caught:
         running.instance.run(threading.Event(), lambda: None)
     assert "penstock drop" in caught.value.hint
 
 
-def test_a_publication_that_is_gone(database: Any, capture: Start) -> None:
-    """Postgres 18 would go on, and send nothing."""
+def test_dropped_publication_is_a_permanent_error(database: Any, capture: Start) -> None:
+    """Postgres 18 would continue, and send nothing."""
     database.execute(ACCOUNTS)
     running = capture(run=False)
     database.execute(f'DROP PUBLICATION "{running.config.publication}"')
@@ -418,7 +422,7 @@ def test_a_publication_that_is_gone(database: Any, capture: Start) -> None:
         "DROP TABLE accounts; CREATE TABLE accounts (id bigint PRIMARY KEY, owner text, balance numeric(12,2))",
     ],
 )
-def test_a_table_that_is_no_longer_published(database: Any, capture: Start, now: Now, ddl: str) -> None:
+def test_unpublished_table_stops(database: Any, capture: Start, now: Now, ddl: str) -> None:
     database.execute(f"{ACCOUNTS}; {AUDIT}")
     running = capture(run=False)
     database.execute(ddl.format(running.config.publication))
@@ -429,37 +433,37 @@ def test_a_table_that_is_no_longer_published(database: Any, capture: Start, now:
     error = running.error("accounts")
     assert error is not None
     assert error.lsn == before + 1
-    assert ("dropped upstream" if "DROP TABLE accounts;" in ddl else "not in the publication") in error.message
+    assert ("dropped upstream" if "DROP TABLE accounts;" in ddl else "no longer in publication") in error.message
     assert "RETRY TABLE public.accounts" in error.hint
     assert running.error("audit") is None
     assert len(running.changes("audit")) == 1
 
 
 @pytest.mark.parametrize(
-    ("ddl", "said"),
+    ("ddl", "expected"),
     [
-        ('ALTER PUBLICATION "{}" DROP TABLE accounts', "not in the publication"),
+        ('ALTER PUBLICATION "{}" DROP TABLE accounts', "no longer in publication"),
         ("DROP TABLE accounts", "dropped upstream"),
         ('ALTER PUBLICATION "{}" SET TABLE accounts WHERE (id > 5), audit', "row filter"),
     ],
 )
-def test_the_publication_is_watched(
-    database: Any, capture: Start, now: Now, monkeypatch: pytest.MonkeyPatch, ddl: str, said: str
+def test_publication_changes_are_detected_while_running(
+    database: Any, capture: Start, now: Now, monkeypatch: pytest.MonkeyPatch, ddl: str, expected: str
 ) -> None:
     if "WHERE" in ddl:
         database.needs(15, "row filters")
-    look_again = watch_closely(monkeypatch)
+    wait_for_check = check_publication_often(monkeypatch)
     database.execute(f"{ACCOUNTS}; {AUDIT}")
     running = capture()
     database.execute("INSERT INTO accounts VALUES (1, 'a', 1)")
     running.wait(now())
     proven = running.durable()
-    look_again()
+    wait_for_check()
     database.execute(ddl.format(running.config.publication))
-    until(lambda: running.error("accounts") is not None, "the look at the publication")
+    until(lambda: running.error("accounts") is not None, "the check of the publication")
     error = running.error("accounts")
     assert error is not None
-    assert said in error.message
+    assert expected in error.message
     assert error.lsn > proven
     database.execute("INSERT INTO audit (what) VALUES ('one')")
     running.wait(now())
@@ -467,7 +471,7 @@ def test_the_publication_is_watched(
 
 
 @pytest.mark.parametrize("kind", [Heartbeat.MESSAGE, Heartbeat.TABLE])
-def test_heartbeats_move_an_idle_server(database: Any, capture: Start, kind: Heartbeat) -> None:
+def test_heartbeats_advance_an_idle_server(database: Any, capture: Start, kind: Heartbeat) -> None:
     database.execute(ACCOUNTS)
     running = capture(heartbeat=kind, heartbeat_interval=0.1)
     before = running.durable()
@@ -476,7 +480,7 @@ def test_heartbeats_move_an_idle_server(database: Any, capture: Start, kind: Hea
         assert database.execute("SELECT id FROM dblog_meta.heartbeats") == [(1,)]
 
 
-def test_a_slot_that_somebody_else_reads(database: Any, capture: Start, tmp_path: Path) -> None:
+def test_slot_in_use_is_a_transient_error(database: Any, capture: Start, tmp_path: Path) -> None:
     database.execute(ACCOUNTS)
     running = capture()
     second = tmp_path / "second.db"
@@ -488,25 +492,25 @@ def test_a_slot_that_somebody_else_reads(database: Any, capture: Start, tmp_path
     assert caught.value.hint
 
 
-def test_a_slot_that_is_ahead_of_the_log(database: Any, capture: Start, now: Now) -> None:
+def test_slot_ahead_of_the_log_is_a_permanent_error(database: Any, capture: Start, now: Now) -> None:
     database.execute(ACCOUNTS)
     running = capture(run=False)
     database.execute("INSERT INTO accounts VALUES (1, 'a', 1)")
     database.execute(f"SELECT pg_replication_slot_advance('{running.config.slot}', pg_current_wal_lsn())")
-    with pytest.raises(DefiniteError, match="what lies between is lost"):
+    with pytest.raises(DefiniteError, match="the changes in between are lost"):
         running.instance.run(threading.Event(), lambda: None)
 
 
-def test_another_server_is_refused(database: Any, capture: Start) -> None:
+def test_another_server_is_rejected(database: Any, capture: Start) -> None:
     database.execute(ACCOUNTS)
     running = capture(run=False)
     for changed in ({"system": "1234"}, {"timeline": 7}):
         other = PostgresInstance(running.config.model_copy(update=changed), SqliteLog(running.log))
-        with pytest.raises(DefiniteError, match="not the one"):
+        with pytest.raises(DefiniteError, match="does not continue the history"):
             other.run(threading.Event(), lambda: None)
 
 
-def test_a_walsender_that_is_ended_is_a_transient_error(database: Any, capture: Start, now: Now) -> None:
+def test_terminated_walsender_is_a_transient_error(database: Any, capture: Start, now: Now) -> None:
     database.execute(ACCOUNTS)
     running = capture()
     for at in range(3):

@@ -1,4 +1,4 @@
-"""The role of the how-to page, as it stands there, is enough; and it is no superuser."""
+"""The roles of the how-to page are sufficient as documented, and are not superusers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from penstock.testing.postgres import start_postgres
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "prepare-postgres.md"
 _SECTION = PAGE.read_text(encoding="utf-8").partition("## A role with few privileges")[2].partition("\n### ")[0]
-OWNING, READING = re.findall(r"^```sql\n(.*?)^```$", _SECTION, re.MULTILINE | re.DOTALL)
-_MARKS = PAGE.read_text(encoding="utf-8").partition("## Watermarks and heartbeats")[2].partition("\n## ")[0]
-(MARKING,) = re.findall(r"^```sql\n(.*?)^```$", _MARKS, re.MULTILINE | re.DOTALL)
-YOURS = {"publication": "shop_changes", "publication_ownership": "user"}
+OWNER_ROLE, READER_ROLE = re.findall(r"^```sql\n(.*?)^```$", _SECTION, re.MULTILINE | re.DOTALL)
+_META_SECTION = PAGE.read_text(encoding="utf-8").partition("## Watermarks and heartbeats")[2].partition("\n## ")[0]
+(META_TABLES,) = re.findall(r"^```sql\n(.*?)^```$", _META_SECTION, re.MULTILINE | re.DOTALL)
+USER_PUBLICATION = {"publication": "shop_changes", "publication_ownership": "user"}
 
 
 @pytest.fixture
@@ -40,14 +40,14 @@ def server() -> Iterator[EmbeddedPostgres]:
 @pytest.mark.parametrize(
     ("statements", "role", "options"),
     [
-        (OWNING, "penstock", {}),
-        (READING, "penstock_reader", YOURS),
-        (OWNING, "penstock", {"watermarks": "table", "heartbeat": "table"}),
-        (READING + MARKING, "penstock_reader", {**YOURS, "watermarks": "table"}),
+        (OWNER_ROLE, "penstock", {}),
+        (READER_ROLE, "penstock_reader", USER_PUBLICATION),
+        (OWNER_ROLE, "penstock", {"watermarks": "table", "heartbeat": "table"}),
+        (READER_ROLE + META_TABLES, "penstock_reader", {**USER_PUBLICATION, "watermarks": "table"}),
     ],
-    ids=["our publication", "your publication", "our tables", "your tables"],
+    ids=["managed publication", "user publication", "managed meta tables", "user meta tables"],
 )
-def test_the_role_of_the_page_is_enough(
+def test_documented_role_is_sufficient(
     server: EmbeddedPostgres, tmp_path: Path, statements: str, role: str, options: dict[str, Any]
 ) -> None:
     server.execute(statements, "shop")
@@ -72,10 +72,10 @@ def test_the_role_of_the_page_is_enough(
     assert f"slot {capture.config.slot}" in capture.config.cleanup()
 
 
-def test_the_reader_can_change_nothing(server: EmbeddedPostgres, tmp_path: Path) -> None:
-    server.execute(READING, "shop")
+def test_documented_reader_role_cannot_write(server: EmbeddedPostgres, tmp_path: Path) -> None:
+    server.execute(READER_ROLE, "shop")
     url = server.url_for("shop", "penstock_reader")
     with connect(url) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
         connection.execute("DELETE FROM t")
-    with pytest.raises(DefiniteError, match="may not create a publication"):
+    with pytest.raises(DefiniteError, match="no privilege to create a publication"):
         Capture(url, tmp_path / "log.db", "shop")

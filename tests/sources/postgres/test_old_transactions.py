@@ -1,4 +1,4 @@
-"""Who is in the way, said of real transactions: of sessions, prepared ones, and with few privileges."""
+"""Reports of the oldest transaction: of sessions, of prepared transactions, and with few privileges."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Opened = Callable[..., psycopg.Connection[Any]]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedPostgres]:
-    """A server of its own: transactions of all databases count."""
+    """A separate server, because transactions of all databases count."""
     with start_postgres(fsync=False, settings={"max_prepared_transactions": "4", "autovacuum": "off"}) as started:
         started.execute("CREATE ROLE stranger LOGIN")
         started.execute("CREATE DATABASE other")
@@ -39,7 +39,7 @@ def server() -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture
 def opened(server: EmbeddedPostgres) -> Iterator[Opened]:
-    """Open transactions in another database than the one that looks; all are ended afterwards."""
+    """Open transactions in another database than the observer; all are ended after the test."""
     sessions = []
 
     def begin(application: str, statement: str = "INSERT INTO t VALUES (1)") -> psycopg.Connection[Any]:
@@ -56,10 +56,10 @@ def opened(server: EmbeddedPostgres) -> Iterator[Opened]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(old_transactions, "_QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(old_transactions, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(old_transactions, "_POLL_SECONDS", 0.01)
 
 
-def test_the_oldest_that_has_an_id_is_found_and_readers_are_not(server: EmbeddedPostgres, opened: Opened) -> None:
+def test_oldest_transaction_with_an_xid_is_found(server: EmbeddedPostgres, opened: Opened) -> None:
     opened("reader", "SELECT * FROM t")
     with connect(server.url) as connection:
         assert oldest_transaction(connection) is None
@@ -80,7 +80,7 @@ def test_the_oldest_that_has_an_id_is_found_and_readers_are_not(server: Embedded
         assert oldest_transaction(connection, boundary) is None
 
 
-def test_a_prepared_transaction_is_named_by_its_gid(server: EmbeddedPostgres, opened: Opened, quick: None) -> None:
+def test_prepared_transaction_is_named_by_its_gid(server: EmbeddedPostgres, opened: Opened, quick: None) -> None:
     session = opened("preparing")
     session.execute("PREPARE TRANSACTION 'it''s mine'")
     try:
@@ -97,7 +97,7 @@ def test_a_prepared_transaction_is_named_by_its_gid(server: EmbeddedPostgres, op
         server.execute("ROLLBACK PREPARED 'it''s mine'", "other")
 
 
-def test_without_privileges_the_age_stays_hidden(server: EmbeddedPostgres, opened: Opened) -> None:
+def test_age_is_unknown_without_privileges(server: EmbeddedPostgres, opened: Opened) -> None:
     session = opened("shy")
     with connect(server.url_for("postgres", "stranger")) as connection:
         found = oldest_transaction(connection)
@@ -116,24 +116,24 @@ def test_ages_in_words(seconds: float, words: str) -> None:
     assert str(found) == f"the transaction of pid 7 (application psql, user alice, database shop), open for {words}"
 
 
-def test_it_waits_for_those_before_and_for_no_others(server: EmbeddedPostgres, opened: Opened, quick: None) -> None:
+def test_wait_is_for_earlier_transactions_only(server: EmbeddedPostgres, opened: Opened, quick: None) -> None:
     first = opened("older")
-    told: list[str] = []
+    reported: list[str] = []
     with connect(server.url) as connection:
         boundary = next_transaction(connection)
         opened("younger")
 
-        def tell(line: str) -> None:
-            told.append(line)
+        def report(line: str) -> None:
+            reported.append(line)
             first.rollback()
 
-        wait_for_transactions_before(connection, boundary, LONG, tell, threading.Event())
-    (line,) = told
+        wait_for_transactions_before(connection, boundary, LONG, report, threading.Event())
+    (line,) = reported
     assert line.startswith(f"waiting for the transaction of pid {first.info.backend_pid} (application older,")
     assert "INSERT" not in line
 
 
-def test_it_gives_up_and_says_on_whom(server: EmbeddedPostgres, opened: Opened, quick: None) -> None:
+def test_wait_gives_up_and_names_the_transaction(server: EmbeddedPostgres, opened: Opened, quick: None) -> None:
     pid = opened("older", "INSERT INTO t VALUES (424242)").info.backend_pid
     with connect(server.url) as connection, pytest.raises(TransientError, match=f"pid {pid} .*open for") as caught:
         wait_for_transactions_before(connection, next_transaction(connection), timedelta(0), print, threading.Event())
@@ -142,7 +142,7 @@ def test_it_gives_up_and_says_on_whom(server: EmbeddedPostgres, opened: Opened, 
     assert "424242" not in str(caught.value)
 
 
-def test_it_stops_when_told(server: EmbeddedPostgres, opened: Opened, quick: None) -> None:
+def test_wait_can_be_stopped(server: EmbeddedPostgres, opened: Opened, quick: None) -> None:
     opened("older")
     stop = threading.Event()
     with connect(server.url) as connection:
@@ -150,8 +150,10 @@ def test_it_stops_when_told(server: EmbeddedPostgres, opened: Opened, quick: Non
     assert stop.is_set()
 
 
-def test_the_next_id_is_behind_all_that_run_and_is_not_taken(server: EmbeddedPostgres, opened: Opened) -> None:
-    """The xmax of a snapshot is not: it is that of the last transaction that has ended."""
+def test_next_xid_is_after_all_running_transactions_and_is_not_consumed(
+    server: EmbeddedPostgres, opened: Opened
+) -> None:
+    """The xmax of a snapshot is not: it follows the last transaction that has ended."""
     given = "SELECT pg_current_xact_id()::text::bigint"
     row = opened("running", given).execute(given).fetchone()
     assert row is not None
@@ -161,15 +163,15 @@ def test_the_next_id_is_behind_all_that_run_and_is_not_taken(server: EmbeddedPos
         assert next_transaction(connection) == next_transaction(connection) == row[0] + 1
 
 
-def test_ids_that_wrapped_around_are_compared_as_postgres_does(server: EmbeddedPostgres, opened: Opened) -> None:
+def test_wrapped_xids_are_compared_as_in_postgres(server: EmbeddedPostgres, opened: Opened) -> None:
     opened("older")
     with connect(server.url) as connection:
         epoch = 1 << 32
         assert oldest_transaction(connection, next_transaction(connection) + epoch) is not None
 
 
-def test_a_transaction_that_nobody_shows(server: EmbeddedPostgres, quick: None) -> None:
-    """As of a standby, whose primary runs it: there is nothing to be seen, and still it waits."""
+def test_wait_for_a_transaction_that_the_server_does_not_show(server: EmbeddedPostgres, quick: None) -> None:
+    """As on a standby, for a transaction of the primary: it is in no view, and the wait continues."""
     with connect(server.url) as connection:
         before = next_transaction(connection) + 1000
         until(lambda: oldest_transaction(connection, before) is None, "the sessions of other tests to be gone")

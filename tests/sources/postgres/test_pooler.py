@@ -1,4 +1,4 @@
-"""PgBouncer in between: recognised, and named. Needs ``pgbouncer`` on the PATH."""
+"""A connection through PgBouncer is recognised and rejected. Needs ``pgbouncer`` on the PATH."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LENIENT = "ignore_startup_parameters = extra_float_digits, options\n"
 
 
 def listens(process: subprocess.Popen[bytes], port: int) -> bool:
-    assert process.poll() is None, "PgBouncer ended"
+    assert process.poll() is None, "PgBouncer has exited"
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False
@@ -62,24 +62,24 @@ def folder() -> Iterator[Path]:
 
 
 @needs_pgbouncer
-def test_it_refuses_our_settings(postgres_server: EmbeddedPostgres, folder: Path) -> None:
+def test_pgbouncer_that_rejects_our_settings_is_recognised(postgres_server: EmbeddedPostgres, folder: Path) -> None:
     with bouncer(postgres_server, folder) as url:
         for opened in (connect, connect_replication):
-            with pytest.raises(DefiniteError, match="a connection pooler answers, not Postgres") as caught:
+            with pytest.raises(DefiniteError, match="connected to a connection pooler instead of Postgres") as caught:
                 opened(url)
-            assert "Connect to Postgres itself" in caught.value.hint
+            assert "Connect to Postgres directly" in caught.value.hint
 
 
 @needs_pgbouncer
-def test_it_lets_them_through(postgres_server: EmbeddedPostgres, folder: Path) -> None:
+def test_pgbouncer_that_ignores_our_settings_is_recognised(postgres_server: EmbeddedPostgres, folder: Path) -> None:
     with bouncer(postgres_server, folder, LENIENT) as url:
         with pytest.raises(DefiniteError, match="a connection pooler"):
             connect_replication(url)
         with pytest.raises(DefiniteError, match="a connection pooler") as caught:
             PostgresSource.from_url(url, "x").create_instances(1)
-        assert "Connect to Postgres itself" in caught.value.hint
+        assert "Connect to Postgres directly" in caught.value.hint
 
 
-def test_postgres_itself_is_none(postgres_server: EmbeddedPostgres) -> None:
+def test_postgres_is_not_a_pooler(postgres_server: EmbeddedPostgres) -> None:
     with connect(postgres_server.url) as connection:
         assert find_pooler(connection) == []

@@ -1,4 +1,4 @@
-"""The publication's contract, and that the copy reads what is published, against a real server."""
+"""The contract of publications, and that snapshots read exactly the published rows, against a real server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.errors import DefiniteError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.findings import Finding, Level, errors_among
-from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.copy import copy_range, page_ranges
 from penstock.sources.postgres.options import Ownership, Rules
@@ -55,7 +55,7 @@ def source(database: Any, **options: Any) -> PostgresSource:
     return PostgresSource.from_url(database.url, database.name, **options)
 
 
-def users(database: Any, **options: Any) -> PostgresSource:
+def user_source(database: Any, **options: Any) -> PostgresSource:
     return source(database, publication="p", publication_ownership="user", **options)
 
 
@@ -66,7 +66,7 @@ def captured(source: PostgresSource) -> dict[str, CapturedTable]:
 
 
 def copied(database: Any, table: CapturedTable, pieces: int = 3) -> list[dict[str, Any]]:
-    """The rows that the first copy reads."""
+    """The rows that the initial snapshot reads."""
     with connect(database.url) as connection, export_snapshot(database.url) as snapshot:
         ranges = page_ranges(connection, table.name, pieces)
         batches = [b for pages in ranges for b in copy_range(database.url, snapshot.name, table, pages, snapshot.lsn)]
@@ -76,12 +76,12 @@ def copied(database: Any, table: CapturedTable, pieces: int = 3) -> list[dict[st
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def test_there_is_none(database: Any) -> None:
+def test_missing_publication(database: Any) -> None:
     with connect(database.url) as connection:
         assert read_publication(connection, "p") is None
 
 
-def test_what_is_read(database: Any) -> None:
+def test_publication_is_read(database: Any) -> None:
     database.needs(18, "generated columns in publications")
     database.execute(TABLES + PARTITIONED)
     database.execute("CREATE PUBLICATION p FOR TABLE a (id, v) WHERE (id > 1), c WITH (publish = 'insert, delete')")
@@ -101,7 +101,7 @@ def test_what_is_read(database: Any) -> None:
 # -- the rules -------------------------------------------------------------------------------------------------------
 
 
-def test_the_strict_rules_are_kept(database: Any) -> None:
+def test_publication_that_satisfies_the_strict_rules(database: Any) -> None:
     database.execute(TABLES + "CREATE PUBLICATION p FOR TABLE a, b")
     assert checked(database, Rules.STRICT, A, B) == []
 
@@ -111,13 +111,13 @@ def test_the_strict_rules_are_kept(database: Any) -> None:
     [
         ("FOR ALL TABLES", "FOR ALL TABLES"),
         ("FOR TABLES IN SCHEMA public", "FOR TABLES IN SCHEMA"),
-        ("FOR TABLE a", "not in the publication"),
-        ("FOR TABLE a, b, c", "publishes public.c, which is not captured"),
+        ("FOR TABLE a", "not in publication"),
+        ("FOR TABLE a, b, c", "publishes public.c, which is not a captured table"),
         ("FOR TABLE a WHERE (id > 1), b", "a row filter on public.a"),
         ("FOR TABLE a (id), b", "a column list on public.a"),
     ],
 )
-def test_the_strict_rules_are_broken(database: Any, publication: str, why: str) -> None:
+def test_publication_that_violates_the_strict_rules(database: Any, publication: str, why: str) -> None:
     if "SCHEMA" in publication or "(id" in publication:
         database.needs(15, "publications of schemas, rows and columns")
     database.execute(TABLES + PARTITIONED)
@@ -125,25 +125,25 @@ def test_the_strict_rules_are_broken(database: Any, publication: str, why: str) 
     found = checked(database, Rules.STRICT, A, B)
     assert any(why in finding.why for finding in found), found
     found = errors_among(found)
-    for finding in found:  # do what it says, where it can be said
+    for finding in found:  # execute the SQL of the findings that have some
         for statement in finding.sql:
             database.execute(statement)
     if all(finding.sql for finding in found):
         assert errors_among(checked(database, Rules.STRICT, A, B)) == []
 
 
-def test_more_strict_rules(database: Any) -> None:
+def test_strict_rules_for_operations_and_partition_roots(database: Any) -> None:
     without = "(publish = 'insert, update, delete', publish_via_partition_root)"
     database.execute(TABLES + f"CREATE PUBLICATION p FOR TABLE a, b WITH {without}")
     found = errors_among(checked(database, Rules.STRICT, A, B))
-    assert ["truncate" in found[0].why, "as their root" in found[1].why] == [True, True]
+    assert ["truncate" in found[0].why, "publish_via_partition_root" in found[1].why] == [True, True]
     for finding in found:
         database.execute(finding.sql[0])
     assert errors_among(checked(database, Rules.STRICT, A, B)) == []
 
 
 @pytest.mark.parametrize("publication", ["FOR ALL TABLES", "FOR TABLES IN SCHEMA public", "FOR TABLE a, b"])
-def test_the_open_rules(database: Any, publication: str) -> None:
+def test_open_rules(database: Any, publication: str) -> None:
     if "SCHEMA" in publication or "(id" in publication:
         database.needs(15, "publications of schemas, rows and columns")
     database.execute(TABLES + f"CREATE PUBLICATION p {publication}")
@@ -153,9 +153,13 @@ def test_the_open_rules(database: Any, publication: str) -> None:
 
 @pytest.mark.parametrize(
     ("operations", "why"),
-    [("insert, delete", "old values"), ("insert, update", "silently stay"), ("update, delete", "never arrive")],
+    [
+        ("insert, delete", "old values"),
+        ("insert, update", "would remain downstream"),
+        ("update, delete", "would not be captured"),
+    ],
 )
-def test_rows_would_silently_stay(database: Any, operations: str, why: str) -> None:
+def test_missing_operations_are_an_error(database: Any, operations: str, why: str) -> None:
     database.execute(TABLES + f"CREATE PUBLICATION p FOR ALL TABLES WITH (publish = '{operations}')")
     found = checked(database, Rules.OPEN, A, B)
     assert levels(found) == ["error", "warning"]
@@ -164,7 +168,7 @@ def test_rows_would_silently_stay(database: Any, operations: str, why: str) -> N
     assert checked(database, Rules.OPEN, A, B) == []
 
 
-def test_a_table_that_is_not_published(database: Any) -> None:
+def test_table_that_is_not_published_is_an_error(database: Any) -> None:
     database.execute(TABLES + "CREATE PUBLICATION p FOR TABLE a")
     (finding,) = checked(database, Rules.OPEN, A, B)
     assert (finding.object, finding.level) == ("public.b", Level.ERROR)
@@ -172,17 +176,17 @@ def test_a_table_that_is_not_published(database: Any) -> None:
     assert checked(database, Rules.OPEN, A, B) == []
     database.execute("ALTER PUBLICATION p DROP TABLE b")
     (finding,) = checked(database, Rules.OPEN, A, B, ownership=Ownership.MANAGED)
-    assert "RETRY TABLE public.b" in finding.hint  # what happened in between is lost
+    assert "RETRY TABLE public.b" in finding.hint  # the changes in between are lost
 
 
-# -- ours ------------------------------------------------------------------------------------------------------------
+# -- managed publications --------------------------------------------------------------------------------------------
 
 
 def named(tables: list[CapturedTable]) -> list[TableName]:
     return [table.name for table in tables]
 
 
-def test_tables_come_and_go(database: Any) -> None:
+def test_tables_are_added_and_removed(database: Any) -> None:
     database.execute(TABLES + PARTITIONED)
     tables = [*captured(source(database)).values()]
     with connect(database.url) as connection:
@@ -197,11 +201,11 @@ def test_tables_come_and_go(database: Any) -> None:
         alter_publication(connection, "p", tables[:1], ())
         assert errors_among(checked(database, Rules.STRICT, A)) == []
         assert not read(database).via_root
-        with pytest.raises(DefiniteError, match="the publication q is gone"):
+        with pytest.raises(DefiniteError, match='publication "q" no longer exists'):
             alter_publication(connection, "q", tables, named(tables))
 
 
-def test_what_is_neither_new_nor_going_stays_as_it_is(database: Any) -> None:
+def test_tables_neither_added_nor_removed_stay_unchanged(database: Any) -> None:
     database.execute(TABLES + "CREATE TABLE c (id int PRIMARY KEY)")
     tables = [*captured(source(database)).values()]
     with connect(database.url) as connection:
@@ -216,7 +220,7 @@ def test_what_is_neither_new_nor_going_stays_as_it_is(database: Any) -> None:
         assert 'relation "public.c" does not exist' in found[C].why
 
 
-def test_columns_that_are_listed_otherwise(database: Any) -> None:
+def test_column_list_is_updated(database: Any) -> None:
     database.needs(15, "row filters and column lists")
     database.execute(TABLES)
     (before,) = captured(source(database, tables=("public.a",), exclude_columns=("public.a.v",))).values()
@@ -233,17 +237,17 @@ def test_columns_that_are_listed_otherwise(database: Any) -> None:
 
 
 @pytest.mark.parametrize("broad", ["ALL TABLES", "TABLES IN SCHEMA public"])
-def test_a_broad_publication_is_never_changed(database: Any, broad: str) -> None:
+def test_publication_of_all_tables_or_a_schema_is_never_altered(database: Any, broad: str) -> None:
     if "SCHEMA" in broad:
         database.needs(15, "publications of schemas")
     database.execute(TABLES + f"CREATE PUBLICATION p FOR {broad}")
     tables = [*captured(source(database)).values()]
-    with connect(database.url) as connection, pytest.raises(DefiniteError, match="did not make it so"):
+    with connect(database.url) as connection, pytest.raises(DefiniteError, match="did not create it"):
         alter_publication(connection, "p", tables, named(tables))
     assert checked(database, Rules.OPEN, A, B) == []
 
 
-def test_an_excluded_column_never_leaves_postgres(database: Any, tmp_path: Any) -> None:
+def test_excluded_column_never_leaves_postgres(database: Any, tmp_path: Any) -> None:
     database.needs(15, "row filters and column lists")
     database.execute(TABLES + "INSERT INTO a VALUES (1, 'secret', 7)")
     chosen = source(database, exclude_columns=("public.a.v",))
@@ -255,51 +259,51 @@ def test_an_excluded_column_never_leaves_postgres(database: Any, tmp_path: Any) 
         published = read(database, config.publication).table(A)
         assert published is not None
         assert (published.columns, published.column_list) == (("id", "w"), True)
-        database.execute("UPDATE a SET w = 8; UPDATE a SET id = 2; DELETE FROM a")  # its writers are not stopped
+        database.execute("UPDATE a SET w = 8; UPDATE a SET id = 2; DELETE FROM a")  # writes are not blocked
     finally:
         config.cleanup()
 
 
-def test_on_14_an_excluded_column_is_left_out_here(database: Any) -> None:
+def test_excluded_column_is_discarded_on_arrival_before_15(database: Any) -> None:
     if database.version() > 14:
-        pytest.skip("column lists do it from Postgres 15 on")
+        pytest.skip("Postgres has column lists since version 15")
     database.execute(TABLES + "INSERT INTO a VALUES (1, 'secret', 7)")
     table = captured(source(database, exclude_columns=("public.a.v",)))["a"]
     assert (table.column_list, table.ignored) == (False, ("v",))
     assert copied(database, table) == [{"id": 1, "w": 7}]
 
 
-def test_under_strict_rules_an_excluded_column_is_left_out_here(database: Any) -> None:
+def test_excluded_column_is_discarded_on_arrival_with_strict_rules(database: Any) -> None:
     database.execute(TABLES)
     chosen = source(database, exclude_columns=("public.a.v",), rules="strict")
     table = captured(chosen)["a"]
     assert (table.column_list, table.ignored, [c.name for c in table.columns]) == (False, ("v",), ["id", "w"])
-    assert any("sent by Postgres" in f.why for f in chosen.preflight().findings())
+    assert any("that Postgres still sends" in f.why for f in chosen.preflight().findings())
 
 
-def test_an_excluded_column_of_a_full_identity_would_stop_writers(database: Any) -> None:
+def test_excluded_column_with_full_identity_would_block_writes(database: Any) -> None:
     database.needs(15, "row filters and column lists")
     database.execute(TABLES + "ALTER TABLE a REPLICA IDENTITY FULL; INSERT INTO a VALUES (1, 'x', 1)")
     found = source(database, exclude_columns=("public.a.v",)).preflight()
-    assert "replica identity FULL has the column v" in found.refused()[A].why
+    assert "replica identity is FULL, but the column v" in found.refused()[A].why
     database.execute("CREATE PUBLICATION p FOR TABLE a (id, w)")
     with pytest.raises(psycopg.Error, match="cannot update table"):
         database.execute("UPDATE a SET w = 2")
 
 
-# -- yours: the copy reads what is published ---------------------------------------------------------------------------
+# -- user publications: snapshots read what is published ---------------------------------------------------------------
 
 
-def test_row_filters_and_column_lists_hold_for_the_copy(database: Any) -> None:
+def test_row_filters_and_column_lists_apply_to_the_snapshot(database: Any) -> None:
     database.needs(15, "row filters and column lists")
     database.execute(TABLES + "INSERT INTO a SELECT i, 'v' || i, i FROM generate_series(1, 6) i")
     database.execute("CREATE PUBLICATION p FOR TABLE a (id, v) WHERE (id % 2 = 0 AND id <> 4)")
-    table = captured(users(database))["a"]
+    table = captured(user_source(database))["a"]
     assert table.row_filter is not None
     assert copied(database, table) == [{"id": 2, "v": "v2"}, {"id": 6, "v": "v6"}]
 
 
-def test_stream_and_copy_see_the_same_rows(database: Any, tmp_path: Any) -> None:
+def test_stream_and_snapshot_see_the_same_rows(database: Any, tmp_path: Any) -> None:
     database.needs(15, "row filters and column lists")
     database.execute(TABLES + "CREATE PUBLICATION p FOR TABLE a (id, v) WHERE (id < 10)")
     capture = Capture(database.url, tmp_path / "log.db", database.name, publication="p", publication_ownership="user")
@@ -318,10 +322,10 @@ def test_stream_and_copy_see_the_same_rows(database: Any, tmp_path: Any) -> None
 
 
 @pytest.mark.parametrize("publication", ["FOR ALL TABLES", "FOR TABLE c"])
-def test_a_root_is_copied_from_all_its_partitions(database: Any, publication: str) -> None:
+def test_snapshot_of_a_root_reads_all_its_partitions(database: Any, publication: str) -> None:
     database.execute(PARTITIONED + "INSERT INTO c SELECT i, i % 20, repeat('x', 500) FROM generate_series(1, 5000) i")
     database.execute(f"CREATE PUBLICATION p {publication} WITH (publish_via_partition_root)")
-    tables = captured(users(database))
+    tables = captured(user_source(database))
     assert list(tables) == ["c"]
     assert tables["c"].partitioned
     with connect(database.url) as connection:
@@ -329,18 +333,18 @@ def test_a_root_is_copied_from_all_its_partitions(database: Any, publication: st
     assert [row["id"] for row in copied(database, tables["c"])] == list(range(1, 5001))
 
 
-def test_a_root_that_is_not_published_as_such(database: Any) -> None:
+def test_root_without_publish_via_partition_root_is_rejected(database: Any) -> None:
     database.execute(PARTITIONED + "CREATE PUBLICATION p FOR TABLE c")
     for options in ({"tables": ("public.c",)}, {"partitions": "root"}):
         with pytest.raises(DefiniteError) as caught:
-            captured(users(database, **options))
+            captured(user_source(database, **options))
         assert "publish_via_partition_root = true" in caught.value.hint
     database.execute("ALTER PUBLICATION p SET (publish_via_partition_root = true)")
     for options in ({"tables": ("public.c",)}, {"partitions": "root"}):
-        assert list(captured(users(database, **options))) == ["c"]
+        assert list(captured(user_source(database, **options))) == ["c"]
 
 
-def test_leaves_are_the_default_and_roots_an_option(database: Any) -> None:
+def test_leaf_partitions_are_the_default_and_roots_an_option(database: Any) -> None:
     database.execute(PARTITIONED)
     assert list(captured(source(database))) == ["c1", "c21"]
     chosen = source(database, partitions="root")
@@ -354,7 +358,7 @@ def test_leaves_are_the_default_and_roots_an_option(database: Any) -> None:
         config.cleanup()
 
 
-def test_the_stream_of_a_root(database: Any, tmp_path: Any) -> None:
+def test_stream_of_a_root(database: Any, tmp_path: Any) -> None:
     database.execute(PARTITIONED)
     capture = Capture(database.url, tmp_path / "log.db", database.name, partitions="root")
     capture.start()
@@ -370,7 +374,7 @@ def test_the_stream_of_a_root(database: Any, tmp_path: Any) -> None:
         capture.config.cleanup()
 
 
-def test_the_stream_without_an_excluded_column(database: Any, tmp_path: Any) -> None:
+def test_stream_without_an_excluded_column(database: Any, tmp_path: Any) -> None:
     database.needs(15, "column lists")
     database.execute(TABLES)
     capture = Capture(database.url, tmp_path / "log.db", database.name, exclude_columns=("public.a.v",))
@@ -386,31 +390,31 @@ def test_the_stream_without_an_excluded_column(database: Any, tmp_path: Any) -> 
         capture.config.cleanup()
 
 
-def test_generated_columns_that_are_published(database: Any) -> None:
+def test_published_generated_columns(database: Any) -> None:
     database.needs(18, "generated columns in publications")
     database.execute("CREATE TABLE a (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id * 2) STORED)")
     database.execute("ALTER TABLE a REPLICA IDENTITY FULL; INSERT INTO a VALUES (1)")
     database.execute("CREATE PUBLICATION p FOR TABLE a WITH (publish_generated_columns = stored)")
-    assert copied(database, captured(users(database))["a"]) == [{"id": 1, "g": 2}]
+    assert copied(database, captured(user_source(database))["a"]) == [{"id": 1, "g": 2}]
     database.execute("UPDATE a SET id = 3")
     with pytest.raises(DefiniteError, match="generated column g"):
         captured(source(database))
 
 
-def test_a_publication_of_yours_that_is_not_there(database: Any) -> None:
+def test_missing_user_publication_is_rejected(database: Any) -> None:
     database.execute(TABLES)
-    with pytest.raises(DefiniteError, match="there is no publication p") as caught:
-        users(database).create_instances(1)
+    with pytest.raises(DefiniteError, match='publication "p" does not exist') as caught:
+        user_source(database).create_instances(1)
     database.execute(caught.value.hint.removeprefix("Run: "))
-    assert set(captured(users(database))) == {"a", "b"}
+    assert set(captured(user_source(database))) == {"a", "b"}
 
 
-def test_what_is_yours_stays(database: Any) -> None:
+def test_user_owned_slot_and_publication_are_kept(database: Any) -> None:
     database.execute(TABLES + "CREATE PUBLICATION p FOR TABLE a")
     database.execute(f"SELECT pg_create_logical_replication_slot('{database.name}', 'pgoutput')")
-    config = users(database, slot=database.name, slot_ownership="user").create_instances(1)[0].prepare()
+    config = user_source(database, slot=database.name, slot_ownership="user").create_instances(1)[0].prepare()
     assert config.start() > 0
     assert [table.name for table in config.tables] == [A]
     assert config.kept() == [f"slot {database.name}", "publication p"]
-    assert (config.cleanup(), config.by_hand()) == ([], [])
+    assert (config.cleanup(), config.cleanup_statements()) == ([], [])
     assert len(database.execute("SELECT 1 FROM pg_replication_slots WHERE database = current_database()")) == 1

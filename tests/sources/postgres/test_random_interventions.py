@@ -1,8 +1,8 @@
-"""Whatever is done upstream, at whatever moment, running or stopped: the tables are those of Postgres, or say so.
+"""Random interventions upstream, while capture runs or is stopped: tables equal those of Postgres, or have an error.
 
-Each history draws writes, interventions and stops in random order, on a database of its own. At its end every table
-that has no error must hold, by its log, exactly the rows that Postgres has. `PENSTOCK_TEST_INTERVENTIONS` says how many
-histories each of the five parts has.
+Each history draws writes, interventions and stops in random order, on a database of its own. At its end the log of
+every table without an error must yield exactly the rows in Postgres. `PENSTOCK_TEST_INTERVENTIONS` is the number of
+histories in each of the five parts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.conftest import Database, made_database
+from tests.conftest import Database, created_database
 from tests.sources.postgres.capturing import Capture, merged
 
 from penstock.changelog.sqlite.log import SqliteLog
@@ -22,8 +22,8 @@ from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError, TableError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres import watch
-from penstock.sources.postgres.wal import flushed
+from penstock.sources.postgres import publication_watch
+from penstock.sources.postgres.wal import wal_flush_position
 from penstock.testing.waiting import until
 
 HISTORIES = int(os.environ.get("PENSTOCK_TEST_INTERVENTIONS", "10"))
@@ -72,7 +72,7 @@ INTERVENTIONS = [
     "BEGIN; ALTER TABLE {t} ALTER COLUMN v TYPE int USING v * 3; ROLLBACK",
     "ALTER TABLE {t} ENABLE ROW LEVEL SECURITY",
 ]
-AWAY = [
+WHILE_STOPPED = [
     "SELECT pg_replication_slot_advance('" + SLOT + "', pg_current_wal_lsn())",
     "SELECT pg_drop_replication_slot('"
     + SLOT
@@ -82,7 +82,7 @@ AWAY = [
     "SELECT count(*) FROM pg_logical_slot_get_binary_changes('" + SLOT + "', NULL, NULL, 'proto_version', '1',"
     " 'publication_names', '" + PUBLICATION + "')",
 ]
-"""Only possible while nobody reads the slot."""
+"""Statements on the slot, which are only possible while capture is stopped."""
 
 
 class History:
@@ -96,7 +96,7 @@ class History:
         self.runs = False
         self.done: list[str] = []
 
-    def go(self) -> None:
+    def run(self) -> None:
         self.start()
         for _ in range(self.random.randrange(3, 9)):
             for _ in range(self.random.randrange(3)):
@@ -107,11 +107,11 @@ class History:
             elif pick < 0.9:
                 self.do(self.random.choice(INTERVENTIONS))
             elif not self.runs:
-                self.do(self.random.choice(AWAY))
+                self.do(self.random.choice(WHILE_STOPPED))
         self.do(WRITES[0])
 
     def do(self, statements: str) -> None:
-        """What Postgres refuses has not happened."""
+        """Execute statements with random values; Postgres may reject them."""
         text = statements.format(t=self.random.choice("tu"), n=self.random.randrange(1000))
         self.done.append(text)
         with self.database.connect() as connection, suppress(psycopg.Error):
@@ -130,15 +130,15 @@ class History:
             self.capture.stop()
         self.runs = False
 
-    def check(self, looks: list[Lsn]) -> None:
+    def check(self, checks: list[Lsn]) -> None:
         if not self.runs:
             self.start()
         with self.database.connect() as connection:
-            end = flushed(connection)
+            end = wal_flush_position(connection)
         with closing(SqliteLog(self.capture.log).reader()) as reader:
             until(lambda: self.failed() or reader.frontiers().durable >= end, "the log to reach the end")
-            seen = len(looks)
-            until(lambda: self.failed() or len(looks) >= seen + 3, "looks at the catalogs after that")
+            seen = len(checks)
+            until(lambda: self.failed() or len(checks) >= seen + 3, "later checks of the catalogs")
             errors = {name.name: table.error for name, table in reader.tables().items()}
         if self.failed():
             assert isinstance(self.capture.failure, DefiniteError), self.capture.failure
@@ -160,18 +160,18 @@ class History:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("part", range(5))
-def test_no_difference_is_silent(
+def test_no_difference_is_unreported(
     part: int, postgres_server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = watched(monkeypatch)
+    checks = record_checks(monkeypatch)
     outcomes = {"source": 0, "table": 0, "equal": 0}
     for seed in range(part * HISTORIES, (part + 1) * HISTORIES):
         (tmp_path / str(seed)).mkdir()
-        with made_database(postgres_server) as database:
+        with created_database(postgres_server) as database:
             history = History(seed, database, tmp_path / str(seed))
             try:
-                history.go()
-                history.check(looks)
+                history.run()
+                history.check(checks)
                 outcomes[outcome(history)] += 1
             except BaseException as error:
                 error.add_note(f"seed {seed}:\n" + "\n".join(history.done))
@@ -191,29 +191,31 @@ def outcome(history: History) -> str:
     return "table" if ended else "equal"
 
 
-def watched(monkeypatch: pytest.MonkeyPatch) -> list[Lsn]:
-    """Let captures look all the time; return the looks that ended."""
-    look, looks = watch.PublicationWatch.look, list[Lsn]()
+def record_checks(monkeypatch: pytest.MonkeyPatch) -> list[Lsn]:
+    """Make captures check the catalogs often; return the finished checks."""
+    check, checks = publication_watch.PublicationWatch.check, list[Lsn]()
 
-    def counted(self: watch.PublicationWatch, connection: psycopg.Connection[object], durable: Lsn) -> list[TableError]:
-        found = look(self, connection, durable)
-        looks.append(durable)
+    def counted(
+        self: publication_watch.PublicationWatch, connection: psycopg.Connection[object], durable: Lsn
+    ) -> list[TableError]:
+        found = check(self, connection, durable)
+        checks.append(durable)
         return found
 
-    monkeypatch.setattr(watch, "_SECONDS", 0.05)
-    monkeypatch.setattr(watch.PublicationWatch, "look", counted)
-    return looks
+    monkeypatch.setattr(publication_watch, "_SECONDS", 0.05)
+    monkeypatch.setattr(publication_watch.PublicationWatch, "check", counted)
+    return checks
 
 
-def test_a_difference_would_be_noticed(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check itself: a row that the log does not have."""
-    looks = watched(monkeypatch)
+def test_check_detects_a_difference(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check fails for a row that is missing in the log."""
+    checks = record_checks(monkeypatch)
     history = History(0, database, tmp_path)
     history.start()
     history.do("INSERT INTO t VALUES (1, 1, 'a')")
-    history.check(looks)
+    history.check(checks)
     name = TableName("public", "t")
     monkeypatch.setattr(Capture, "changes", lambda *_: [] if name else None)
     with pytest.raises(AssertionError):
-        history.check(looks)
+        history.check(checks)
     history.capture.stop()

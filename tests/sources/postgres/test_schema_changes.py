@@ -1,4 +1,4 @@
-"""DDL upstream, against a real server: what can be followed exactly is followed, all else ends its table alone."""
+"""DDL upstream, against a real server: it is applied exactly, or stops its table and no other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from tests.sources.postgres.capturing import Capture, watch_closely
+from tests.sources.postgres.capturing import Capture, check_publication_often
 
 from penstock.changelog.sqlite.reader import SqliteLogReader
 from penstock.model import TableName
@@ -22,7 +22,7 @@ AUDIT = "CREATE TABLE audit (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 
 
 @pytest.mark.parametrize(
-    ("ddl", "said"),
+    ("ddl", "expected"),
     [
         (
             "ALTER TABLE accounts RENAME TO renamed; ALTER TABLE renamed RENAME owner TO owner2",
@@ -44,7 +44,7 @@ AUDIT = "CREATE TABLE audit (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
         ),
     ],
 )
-def test_ddl_ends_that_table_and_no_other(database: Any, capture: Start, now: Now, ddl: str, said: str) -> None:
+def test_ddl_stops_that_table_only(database: Any, capture: Start, now: Now, ddl: str, expected: str) -> None:
     database.execute(f"{ACCOUNTS}; {AUDIT}")
     running = capture()
     database.execute("INSERT INTO accounts (id, owner) VALUES (1, 'a'); INSERT INTO audit (what) VALUES ('one')")
@@ -52,13 +52,13 @@ def test_ddl_ends_that_table_and_no_other(database: Any, capture: Start, now: No
     database.execute("INSERT INTO audit (what) VALUES ('two')")
     table = "renamed" if "renamed" in ddl else "accounts"
     names = {"renamed": "owner2", "holder": "holder", "DROP COLUMN": "balance"}
-    holder = next((name for sign, name in names.items() if sign in ddl), "owner")
+    holder = next((name for fragment, name in names.items() if fragment in ddl), "owner")
     database.execute(f"INSERT INTO {table} (id, {holder}) VALUES (2, '7')")
     database.execute("INSERT INTO audit (what) VALUES ('three')")
     running.wait(now())
     error = running.error("accounts")
     assert error is not None
-    assert said in error.message
+    assert expected in error.message
     assert error.hint
     assert [c["after"]["id"] for c in running.changes("accounts")] == [1]
     assert [c["after"]["what"] for c in running.changes("audit")] == ["one", "two", "three"]
@@ -74,7 +74,7 @@ def test_ddl_ends_that_table_and_no_other(database: Any, capture: Start, now: No
 
 
 def widened(running: Capture, table: str = "accounts") -> list[dict[str, Any]]:
-    """The rows of all inserts, with the columns that the table has now."""
+    """The rows of all inserts, with the current columns of the table."""
     name = TableName("public", table)
     with closing(SqliteLogReader(running.log)) as reader:
         columns = reader.tables()[name].schema.columns
@@ -96,7 +96,7 @@ ADDITIONS = [
 
 @pytest.mark.parametrize(("column", "old", "given", "new"), ADDITIONS)
 @pytest.mark.parametrize("while_stopped", [False, True])
-def test_an_added_column_is_followed(
+def test_added_column_is_captured(
     database: Any, capture: Start, now: Now, column: str, old: Any, given: str, new: Any, while_stopped: bool
 ) -> None:
     database.execute(ACCOUNTS)
@@ -121,36 +121,36 @@ def test_an_added_column_is_followed(
     running.start()
     database.execute(f"INSERT INTO accounts VALUES (3, 'c', 3, {given})")
     running.wait(now())
-    assert running.error("accounts") is None, "what was learned once is in the log"
+    assert running.error("accounts") is None, "the added column is in the log"
     assert [row["id"] for row in widened(running)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("rewrite", ["VACUUM FULL accounts", "TRUNCATE accounts"])
-def test_a_rewrite_long_before_does_not_matter(
+def test_earlier_rewrite_does_not_matter(
     database: Any, capture: Start, now: Now, monkeypatch: pytest.MonkeyPatch, rewrite: str
 ) -> None:
-    look_again = watch_closely(monkeypatch)
+    wait_for_check = check_publication_often(monkeypatch)
     database.execute(ACCOUNTS)
     running = capture()
     database.execute("INSERT INTO accounts VALUES (1, 'a', 1)")
-    look_again()  # of a table that is all new, nobody could say what a rewrite did to it
+    wait_for_check()  # if all rows are new, it is unknown what a rewrite did to them
     database.execute(rewrite)
     running.wait(now())
-    look_again()
+    wait_for_check()
     database.execute("ALTER TABLE accounts ADD COLUMN note text; INSERT INTO accounts VALUES (2, 'b', 2, 'x')")
     running.wait(now())
     assert running.error("accounts") is None
-    look_again()
+    wait_for_check()
     database.execute(rewrite)
     running.stop()
-    running.start()  # a look at the start, too
+    running.start()  # there is a check at the start, too
     database.execute("ALTER TABLE accounts ADD COLUMN more text; INSERT INTO accounts VALUES (3, 'c', 3, 'x', 'y')")
     running.wait(now())
     assert running.error("accounts") is None
     assert widened(running)[-1]["more"] == "y"
 
 
-def test_an_enum_gains_a_value(database: Any, capture: Start, now: Now) -> None:
+def test_value_added_to_an_enum_is_captured(database: Any, capture: Start, now: Now) -> None:
     database.execute("CREATE TYPE mood AS ENUM ('so'); CREATE TABLE moods (id int PRIMARY KEY, mood mood)")
     running = capture()
     database.execute("INSERT INTO moods VALUES (1, 'so')")
@@ -187,7 +187,7 @@ def test_columns_added_one_after_the_other(database: Any, capture: Start, now: N
         "ALTER TABLE accounts ADD COLUMN note int DEFAULT 5; ALTER TABLE accounts ALTER note TYPE bigint",
     ],
 )
-def test_an_added_column_whose_older_values_are_not_known_ends_the_table(
+def test_added_column_with_unknown_old_values_stops_the_table(
     database: Any, capture: Start, now: Now, ddl: str
 ) -> None:
     database.execute(f"{ACCOUNTS}; {AUDIT}")
@@ -216,7 +216,7 @@ INSERT INTO apart VALUES (9, '2024-03-09')
 
 
 @pytest.mark.parametrize(
-    ("ddl", "said"),
+    ("ddl", "expected"),
     [
         ("CREATE TABLE events_2 PARTITION OF events FOR VALUES FROM ('2024-02-01') TO ('2024-03-01')", None),
         ("ALTER TABLE events ATTACH PARTITION apart FOR VALUES FROM ('2024-03-01') TO ('2024-04-01')", "attached"),
@@ -224,25 +224,25 @@ INSERT INTO apart VALUES (9, '2024-03-09')
         ("DROP TABLE events_1", "detached or dropped"),
     ],
 )
-def test_partitions_come_and_go(
-    database: Any, capture: Start, now: Now, monkeypatch: pytest.MonkeyPatch, ddl: str, said: str | None
+def test_partitions_are_attached_and_detached(
+    database: Any, capture: Start, now: Now, monkeypatch: pytest.MonkeyPatch, ddl: str, expected: str | None
 ) -> None:
-    look_again = watch_closely(monkeypatch)
+    wait_for_check = check_publication_often(monkeypatch)
     database.execute(f"{PARTITIONED}; {AUDIT}")
     running = capture(partitions="root", tables=("public.events", "public.audit"))
     database.execute("INSERT INTO events VALUES (1, '2024-01-01')")
     database.execute(ddl)
-    if said is None:
+    if expected is None:
         database.execute("INSERT INTO events VALUES (2, '2024-02-02')")
         running.wait(now())
-        look_again()
+        wait_for_check()
         assert running.error("events") is None
         assert [c["after"]["id"] for c in running.changes("events")] == [1, 2]
         return
-    until(lambda: running.error("events") is not None, "the look at the partitions")
+    until(lambda: running.error("events") is not None, "the check of the partitions")
     error = running.error("events")
     assert error is not None
-    assert said in error.message
+    assert expected in error.message
     database.execute("INSERT INTO audit (what) VALUES ('one')")
     running.wait(now())
     assert (len(running.changes("audit")), running.error("audit")) == (1, None)

@@ -1,4 +1,4 @@
-"""Logins and TLS against a real server: what libpq can do, both kinds of connection do, with the same settings."""
+"""Logins and TLS against a real server: SQL and replication connections support the same settings as libpq."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ both = pytest.mark.parametrize("opened", [connect, connect_replication], ids=["s
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Certificates: of a server, of a client, and of an authority that nobody knows."""
+    """Certificates of a server, of a client, and of an unknown authority."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     made = tmp_path_factory.mktemp("certificates")
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[EmbeddedPostgres]:
-    """Wants a password of one role, and lets another one in behind a certificate."""
+    """A server that requires a password of the role ``person``, and none of the role ``machine``."""
     hba = ["host all,replication person 127.0.0.1/32 scram-sha-256"]
     with start_postgres(fsync=False, hba=hba) as started:
         quoted = SECRET.replace("'", "''")
@@ -50,20 +50,20 @@ def server(folder: Path) -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture
 def front(server: EmbeddedPostgres, folder: Path) -> Iterator[TlsFront]:
-    """TLS in front of the server, as anybody may come."""
+    """TLS in front of the server, without client certificates."""
     with tls_front(folder, server.port) as front:
         yield front
 
 
 @pytest.fixture
 def mutual(server: EmbeddedPostgres, folder: Path) -> Iterator[TlsFront]:
-    """TLS in front of the server, for those who have a certificate."""
+    """TLS in front of the server, with required client certificates."""
     with tls_front(folder, server.port, client=True) as front:
         yield front
 
 
 @pytest.fixture(autouse=True)
-def nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def isolated_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("PGPASSWORD", "PGSERVICE", "PGSERVICEFILE", "PGSSLMODE", "PGHOST", "PGUSER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PGPASSFILE", str(tmp_path / "none"))
@@ -80,7 +80,7 @@ def url(front: TlsFront, user: str, *, host: str = "localhost", **settings: Any)
 
 @both
 @pytest.mark.parametrize("kind", ["env", "file"])
-def test_a_reference_to_a_password(
+def test_password_reference(
     front: TlsFront,
     folder: Path,
     opened: Opener,
@@ -98,7 +98,7 @@ def test_a_reference_to_a_password(
 
 
 @both
-def test_a_password_file(
+def test_password_file(
     front: TlsFront, folder: Path, opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "pgpass"
@@ -110,7 +110,7 @@ def test_a_password_file(
 
 
 @both
-def test_a_service_file(
+def test_service_file(
     front: TlsFront, folder: Path, opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "services"
@@ -125,19 +125,19 @@ def test_a_service_file(
     assert SECRET not in conninfo
 
 
-def test_what_a_reference_refers_to_must_be_there(front: TlsFront, tmp_path: Path) -> None:
+def test_password_reference_must_be_resolvable(front: TlsFront, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    for reference, said in (
+    for reference, expected in (
         ("env:NO_SUCH_VARIABLE", "NO_SUCH_VARIABLE"),
         (f"file:{tmp_path}/nothing", "cannot be read"),
         (f"file:{tmp_path}/empty", "is empty"),
     ):
-        with pytest.raises(DefiniteError, match=said) as caught:
+        with pytest.raises(DefiniteError, match=expected) as caught:
             connect(url(front, "person", password=reference))
         assert caught.value.hint
 
 
-def test_a_source_holds_the_reference_and_never_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_stores_the_reference_and_never_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_PASSWORD", SECRET)
     for source in (
         PostgresSource.from_url("postgresql://me@h/shop", password="env:SHOP_PASSWORD"),
@@ -149,7 +149,7 @@ def test_a_source_holds_the_reference_and_never_the_password(monkeypatch: pytest
         assert PostgresSource.model_validate_json(source.model_dump_json()) == source
 
 
-def test_a_literal_is_refused_and_not_repeated() -> None:
+def test_literal_password_is_rejected_and_not_repeated() -> None:
     makers: list[Callable[[], PostgresSource]] = [
         lambda: PostgresSource.from_url("postgresql://me@h/shop", password=SECRET),
         lambda: PostgresSource.from_url("postgresql://me@h/shop", password="env:no good"),
@@ -163,7 +163,7 @@ def test_a_literal_is_refused_and_not_repeated() -> None:
         assert "env:NAME" in caught.value.hint
 
 
-def test_a_relative_file_is_the_same_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_password_file_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     source = PostgresSource.from_url("postgresql://me@h/shop", password="file:secret")
     assert source.password == f"file:{tmp_path}/secret"
@@ -173,7 +173,7 @@ def test_a_relative_file_is_the_same_from_everywhere(tmp_path: Path, monkeypatch
 
 
 @both
-def test_a_certificate_of_the_client(mutual: TlsFront, folder: Path, opened: Opener) -> None:
+def test_client_certificate(mutual: TlsFront, folder: Path, opened: Opener) -> None:
     files: dict[str, Any] = {
         "sslcert": folder / "client.crt",
         "sslkey": folder / "client.key",
@@ -186,7 +186,7 @@ def test_a_certificate_of_the_client(mutual: TlsFront, folder: Path, opened: Ope
 
 
 @both
-def test_a_key_with_a_passphrase(
+def test_key_with_a_passphrase(
     mutual: TlsFront, folder: Path, opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock_key(folder / "client.key", tmp_path / "locked.key", "open sesame")
@@ -196,7 +196,7 @@ def test_a_key_with_a_passphrase(
     assert [name for _, name in mutual.seen] == ["machine"]
 
 
-def test_a_source_uses_the_same_security_for_all_its_connections(
+def test_source_uses_the_same_security_for_all_its_connections(
     mutual: TlsFront, folder: Path, server: EmbeddedPostgres
 ) -> None:
     files: dict[str, Any] = {
@@ -225,23 +225,23 @@ def test_a_source_uses_the_same_security_for_all_its_connections(
     ],
     ids=["another authority", "another host", "no authority", "no key"],
 )
-def test_no_secure_connection_is_definite(
+def test_tls_failure_is_a_permanent_error(
     front: TlsFront, folder: Path, opened: Opener, host: str, settings: dict[str, str]
 ) -> None:
     files: dict[str, Any] = {name: folder / file for name, file in settings.items()}
-    with pytest.raises(DefiniteError, match="no secure connection") as caught:
+    with pytest.raises(DefiniteError, match="cannot establish a TLS connection") as caught:
         opened(url(front, "machine", host=host, **files))
     assert "sslrootcert" in caught.value.hint
 
 
-def test_a_server_without_tls(postgres_server: EmbeddedPostgres) -> None:
-    with pytest.raises(DefiniteError, match="no secure connection"):
+def test_server_without_tls_is_a_permanent_error(postgres_server: EmbeddedPostgres) -> None:
+    with pytest.raises(DefiniteError, match="cannot establish a TLS connection"):
         connect(f"{postgres_server.url}?sslmode=require")
 
 
 @both
-def test_no_certificate_where_one_is_wanted(mutual: TlsFront, folder: Path, opened: Opener) -> None:
-    with pytest.raises(DefiniteError, match="no secure connection"):
+def test_missing_client_certificate_is_a_permanent_error(mutual: TlsFront, folder: Path, opened: Opener) -> None:
+    with pytest.raises(DefiniteError, match="cannot establish a TLS connection"):
         opened(url(mutual, "machine", sslrootcert=folder / "ca.crt"))
 
 
@@ -257,7 +257,7 @@ def test_several_hosts(postgres_server: EmbeddedPostgres, opened: Opener) -> Non
         opened(f"postgresql://postgres@{address}/postgres?target_session_attrs=standby")
 
 
-# -- errors are sorted by SQLSTATE -----------------------------------------------------------------------------------
+# -- errors are classified by SQLSTATE -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -272,23 +272,23 @@ def test_several_hosts(postgres_server: EmbeddedPostgres, opened: Opener) -> Non
         ("08006", TransientError),
     ],
 )
-def test_the_language_of_the_server_does_not_matter(sqlstate: str, kind: type[PenstockError]) -> None:
-    from penstock.sources.postgres.connection import refusal
+def test_server_language_does_not_matter(sqlstate: str, kind: type[PenstockError]) -> None:
+    from penstock.sources.postgres.connection import connection_failure
 
-    error = refusal("h:1/d", "致命的: だめ", sqlstate, "me", replication=True, needs_password=False)
+    error = connection_failure("h:1/d", "致命的: だめ", sqlstate, "me", replication=True, needs_password=False)
     assert type(error) is kind
     assert error.hint
 
 
-def test_the_sqlstate_of_a_refusal(server: EmbeddedPostgres) -> None:
-    from penstock.sources.postgres.connection import refusal_sqlstate
+def test_sqlstate_of_a_failed_login(server: EmbeddedPostgres) -> None:
+    from penstock.sources.postgres.connection import login_sqlstate
 
-    def asked(**settings: str) -> str | None:
+    def sqlstate_for(**settings: str) -> str | None:
         extra = " ".join(f"{name}={value}" for name, value in settings.items())
-        return refusal_sqlstate(f"host=127.0.0.1 port={server.port} {extra}")
+        return login_sqlstate(f"host=127.0.0.1 port={server.port} {extra}")
 
-    assert asked(user="person", dbname="postgres", password="wrong") == "28P01"
-    assert asked(user="postgres", dbname="nowhere") == "3D000"
-    assert asked(user="nobody", dbname="postgres") == "28000"
-    assert asked(user="postgres", dbname="postgres") is None
-    assert refusal_sqlstate("host=127.0.0.1 port=1 user=me") is None
+    assert sqlstate_for(user="person", dbname="postgres", password="wrong") == "28P01"
+    assert sqlstate_for(user="postgres", dbname="nowhere") == "3D000"
+    assert sqlstate_for(user="nobody", dbname="postgres") == "28000"
+    assert sqlstate_for(user="postgres", dbname="postgres") is None
+    assert login_sqlstate("host=127.0.0.1 port=1 user=me") is None

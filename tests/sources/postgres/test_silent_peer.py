@@ -1,4 +1,4 @@
-"""Something between us and Postgres keeps connections open and passes nothing on: noticed, told, and survived."""
+"""A proxy keeps connections to Postgres open but forwards nothing: this is detected, reported, and retried."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.testing.waiting import until
 
 
 class Proxy:
-    """Passes bytes on, until it is frozen."""
+    """Forwards bytes, unless it is frozen."""
 
     def __init__(self, host: str, port: int) -> None:
         self._to = (host, port)
@@ -49,9 +49,9 @@ class Proxy:
                 near, _ = self._listener.accept()
                 far = socket.create_connection(self._to)
                 for one, other in ((near, far), (far, near)):
-                    threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+                    threading.Thread(target=self._forward, args=(one, other), daemon=True).start()
 
-    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+    def _forward(self, one: socket.socket, other: socket.socket) -> None:
         with suppress(OSError), closing(one), closing(other):
             while data := one.recv(65536):
                 self._flows.wait()
@@ -70,7 +70,7 @@ def through(proxy: Proxy, database: Database, **settings: object) -> str:
     return make_conninfo("", **given)
 
 
-def test_capture_notices_and_goes_on(
+def test_capture_detects_a_silent_server_and_resumes(
     database: Database, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (stream, instance):
@@ -89,18 +89,18 @@ def test_capture_notices_and_goes_on(
         assert capture.config.waiting(state) is None
         proxy.freeze()
         database.execute("INSERT INTO t VALUES (2)")
-        until(lambda: capture.transient, "capture to notice")
+        until(lambda: capture.transient, "capture to detect it")
         assert "not answer" in capture.transient[0].message
         assert "no answer from 127.0.0.1" in str(capture.config.waiting(state))
         proxy.thaw()
-        until(lambda: len(capture.changes("t")) == 2, "what was written meanwhile")
-        until(lambda: capture.config.waiting(state) is None, "a sign of life")
+        until(lambda: len(capture.changes("t")) == 2, "the row written meanwhile")
+        until(lambda: capture.config.waiting(state) is None, "an answer of the server")
     finally:
         proxy.thaw()
         capture.stop()
 
 
-def test_a_question_is_answered_in_time_or_the_connection_is_gone(database: Database, proxy: Proxy) -> None:
+def test_query_without_an_answer_closes_the_connection(database: Database, proxy: Proxy) -> None:
     with connect(through(proxy, database), answers_within=0.5) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
         proxy.freeze()
@@ -115,10 +115,10 @@ def test_a_question_is_answered_in_time_or_the_connection_is_gone(database: Data
         connection.execute("SELECT pg_sleep(30)")
 
 
-def test_a_stream_that_does_not_begin(
+def test_stream_that_does_not_start_is_a_transient_error(
     database: Database, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server is asked for the stream, and never answers."""
+    """The server never answers the request for the stream."""
     monkeypatch.setattr(stream, "ANSWER_SECONDS", 0.5)
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     capture = Capture(through(proxy, database), tmp_path / "log.db", "shop")
@@ -133,17 +133,21 @@ def test_a_stream_that_does_not_begin(
         capture.instance.run(threading.Event(), lambda: None)
 
 
-def test_the_kernel_gives_up_as_well(database: Database) -> None:
+def test_tcp_keepalive_settings(database: Database) -> None:
     with connect(database.url) as connection:
-        told = {each.keyword.decode(): (each.val or b"").decode() for each in connection.pgconn.info}
-    assert (told["tcp_user_timeout"], told["keepalives_interval"], told["keepalives_count"]) == ("30000", "10", "3")
+        settings = {each.keyword.decode(): (each.val or b"").decode() for each in connection.pgconn.info}
+    assert (settings["tcp_user_timeout"], settings["keepalives_interval"], settings["keepalives_count"]) == (
+        "30000",
+        "10",
+        "3",
+    )
     with connect(database.url + "?tcp_user_timeout=7000") as connection:
-        told = {each.keyword.decode(): (each.val or b"").decode() for each in connection.pgconn.info}
-    assert told["tcp_user_timeout"] == "7000"
+        settings = {each.keyword.decode(): (each.val or b"").decode() for each in connection.pgconn.info}
+    assert settings["tcp_user_timeout"] == "7000"
 
 
-def test_a_sign_of_life(tmp_path: Path) -> None:
-    assert silent_since(tmp_path) is None, "nothing was ever heard"
+def test_time_of_the_last_contact(tmp_path: Path) -> None:
+    assert silent_since(tmp_path) is None, "there was no contact yet"
     (tmp_path / "heard").touch()
     assert silent_since(tmp_path) is None
     os.utime(tmp_path / "heard", (60, 60))

@@ -1,4 +1,4 @@
-"""The slot's contract, against a real server."""
+"""The contract of replication slots, against a real server."""
 
 from __future__ import annotations
 
@@ -52,9 +52,7 @@ def find(database: Any, name: str) -> SlotState:
     ],
     ids=str,
 )
-def test_a_slot_has_the_flags_that_were_asked_for(
-    database: Any, replication: psycopg.Connection[Any], flags: SlotFlags
-) -> None:
+def test_slot_has_the_requested_flags(database: Any, replication: psycopg.Connection[Any], flags: SlotFlags) -> None:
     needs(database, 17 if flags.failover else 14, "failover slots")
     name = database.name
     start = create_slot(
@@ -65,43 +63,45 @@ def test_a_slot_has_the_flags_that_were_asked_for(
     assert state.confirmed == start
     assert slot_problem(state, flags) is None
     other = SlotFlags(not flags.temporary, flags.two_phase, flags.failover)
-    assert "flag temporary" in str(slot_problem(state, other))
+    assert "the property temporary" in str(slot_problem(state, other))
 
 
-def test_not_a_logical_slot_of_pgoutput(database: Any) -> None:
+def test_physical_slot_is_rejected(database: Any) -> None:
     name = database.name
     database.execute(f"SELECT pg_create_physical_replication_slot('{name}')")
     try:
-        with pytest.raises(DefiniteError, match="not a logical slot of pgoutput"):
+        with pytest.raises(DefiniteError, match="not a logical slot with plugin pgoutput"):
             check_slot(find(database, name), name, "shop", FAR)
     finally:
         database.execute(f"SELECT pg_drop_replication_slot('{name}')")
 
 
-def test_a_slot_of_another_database(database: Any) -> None:
+def test_slot_of_another_database_is_rejected(database: Any) -> None:
     name = database.name
     database.server.execute(f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
     try:
         state = find(database, name)
         assert not state.here
-        with pytest.raises(DefiniteError, match="another database, postgres"):
+        with pytest.raises(DefiniteError, match='another database, "postgres"'):
             check_slot(state, name, "shop", FAR)
     finally:
         database.server.execute(f"SELECT pg_drop_replication_slot('{name}')")
 
 
-def test_a_slot_that_is_gone_or_ahead(database: Any, replication: psycopg.Connection[Any]) -> None:
+def test_missing_slot_and_slot_ahead_of_the_log_are_rejected(
+    database: Any, replication: psycopg.Connection[Any]
+) -> None:
     name = database.name
-    with pytest.raises(DefiniteError, match="is gone") as caught:
+    with pytest.raises(DefiniteError, match="no longer exists") as caught:
         check_slot(None, name, "shop", FAR)
     assert "penstock drop shop" in caught.value.hint
     start = create_slot(replication, name)
     check_slot(find(database, name), name, "shop", start)
-    with pytest.raises(DefiniteError, match="what lies between is lost"):
+    with pytest.raises(DefiniteError, match="the changes in between are lost"):
         check_slot(find(database, name), name, "shop", Lsn(start - 1))
 
 
-def test_who_reads_it_is_named(database: Any, replication: psycopg.Connection[Any]) -> None:
+def test_error_names_the_session_that_uses_the_slot(database: Any, replication: psycopg.Connection[Any]) -> None:
     name = database.name
     create_slot(replication, name, temporary=True)
     pid = replication.pgconn.backend_pid
@@ -111,16 +111,16 @@ def test_who_reads_it_is_named(database: Any, replication: psycopg.Connection[An
         drop_slot(connection, name)
 
 
-def test_a_second_deployment_fails_closed(database: Any, replication: psycopg.Connection[Any]) -> None:
-    """Also before it makes anything: preflight names the reader."""
+def test_second_deployment_is_rejected(database: Any, replication: psycopg.Connection[Any]) -> None:
+    """Preflight names the session that uses the slot, before anything is created."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     create_slot(replication, f"penstock_{database.name}", temporary=True)
     with pytest.raises(DefiniteError, match=rf"in use by pid {replication.pgconn.backend_pid}.*the other penstock"):
         PostgresSource.from_url(database.url, database.name).create_instances(1)
 
 
-def test_an_invalidated_slot() -> None:
-    """Its WAL is removed by the server, whose patience is short."""
+def test_invalidated_slot_is_rejected() -> None:
+    """The server removes its WAL, because of a small ``max_slot_wal_keep_size``."""
     with start_postgres(fsync=False, settings={"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"}) as server:
         server.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
         with connect_replication(server.url) as replication:
@@ -133,7 +133,7 @@ def test_an_invalidated_slot() -> None:
             assert state is not None
             assert state.wal_status == "lost"
             assert state.invalidated == ("wal_removed" if version_of(server) >= 16 else None)
-            with pytest.raises(DefiniteError, match="has invalidated the slot s"):
+            with pytest.raises(DefiniteError, match='invalidated replication slot "s'):
                 check_slot(state, "s", "shop", FAR)
             found = PostgresSource.from_url(server.url, "x").preflight().server
             assert [f.level.value for f in found if f.object == "max_slot_wal_keep_size"] == ["warning"]
@@ -142,19 +142,19 @@ def test_an_invalidated_slot() -> None:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        ("", "there is no replication slot mine"),
-        ("SELECT pg_create_logical_replication_slot('mine', 'pgoutput', false, true)", "has the flag two_phase"),
+        ("", 'replication slot "mine" does not exist'),
+        ("SELECT pg_create_logical_replication_slot('mine', 'pgoutput', false, true)", "has the property two_phase"),
         ("SELECT pg_create_physical_replication_slot('mine')", "not a logical slot"),
     ],
 )
-def test_a_slot_of_yours_must_suit(database: Any, make: str, why: str) -> None:
+def test_user_slot_must_be_suitable(database: Any, make: str, why: str) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
     if make:
         database.execute(make)
-    ours = {"publication": "p", "publication_ownership": "user", "slot": "mine", "slot_ownership": "user"}
+    user_owned = {"publication": "p", "publication_ownership": "user", "slot": "mine", "slot_ownership": "user"}
     try:
         with pytest.raises(DefiniteError, match=why):
-            PostgresSource.from_url(database.url, database.name, **ours).create_instances(1)
+            PostgresSource.from_url(database.url, database.name, **user_owned).create_instances(1)
     finally:
         if make:
             database.execute("SELECT pg_drop_replication_slot('mine')")

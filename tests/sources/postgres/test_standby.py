@@ -1,4 +1,4 @@
-"""Logical decoding on a standby: allowed, with a publication that was made on the primary."""
+"""Logical decoding on a standby is supported with a publication that was created on the primary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.testing.postgres import start_postgres
 
 
 def make_standby(primary: EmbeddedPostgres, standby: EmbeddedPostgres) -> None:
-    """Put a copy of the primary in place of the other server's data, and start it as its standby."""
+    """Replace the data directory of a server by a copy of the primary, and start it as a standby."""
     standby.stop()
     fresh = standby.home / "copy"
     program = str(binaries() / "pg_basebackup")
@@ -28,7 +28,7 @@ def make_standby(primary: EmbeddedPostgres, standby: EmbeddedPostgres) -> None:
     subprocess.run(command, check=True, capture_output=True)
     shutil.rmtree(standby.data)
     fresh.rename(standby.data)
-    (standby.data / "standby.signal").touch()  # by hand: the options that -R writes are those of the newest libpq
+    (standby.data / "standby.signal").touch()  # not by -R, which writes options of the newest libpq
     standby.settings["primary_conninfo"] = f"host=127.0.0.1 port={primary.port} user=postgres"
     for path in (standby.data, *standby.data.rglob("*")):
         standby._account.own(path)
@@ -51,42 +51,42 @@ def source(server: EmbeddedPostgres, **options: Any) -> PostgresSource:
 Servers = tuple[EmbeddedPostgres, EmbeddedPostgres]
 
 
-def test_only_a_publication_of_yours(servers: Servers) -> None:
+def test_managed_publication_is_rejected_on_a_standby(servers: Servers) -> None:
     needs(servers[1], 16, "logical decoding on standbys")
-    with pytest.raises(DefiniteError, match="no publication can be made") as caught:
+    with pytest.raises(DefiniteError, match="a publication cannot be created on a standby") as caught:
         source(servers[1]).create_instances(1)
     assert "on the primary" in caught.value.hint
 
 
-def test_an_old_standby(servers: Servers) -> None:
+def test_standby_before_16_is_rejected(servers: Servers) -> None:
     if version_of(servers[1]) >= 16:
-        pytest.skip("standbys decode from Postgres 16 on")
-    with pytest.raises(DefiniteError, match="decodes on primaries only"):
+        pytest.skip("standbys support logical decoding since Postgres 16")
+    with pytest.raises(DefiniteError, match="supports logical decoding on a primary only"):
         source(servers[1], publication="p", publication_ownership="user").create_instances(1)
 
 
-def test_what_is_told(servers: Servers) -> None:
+def test_findings_on_a_standby(servers: Servers) -> None:
     needs(servers[1], 16, "logical decoding on standbys")
     found = source(servers[1], publication="p", publication_ownership="user").preflight()
-    told = {finding.object: finding for finding in found.server}
-    assert told["hot_standby_feedback"].level.value == "warning"
-    assert "pg_log_standby_snapshot" in told["server"].hint
+    by_object = {finding.object: finding for finding in found.server}
+    assert by_object["hot_standby_feedback"].level.value == "warning"
+    assert "pg_log_standby_snapshot" in by_object["server"].hint
     found.require()
     needs(servers[1], 17, "failover slots")
     with pytest.raises(DefiniteError, match="failover slot"):
         source(servers[1], publication="p", publication_ownership="user", failover=True).create_instances(1)
 
 
-def test_a_slot_on_the_standby(servers: Servers) -> None:
+def test_slot_on_a_standby(servers: Servers) -> None:
     needs(servers[1], 16, "logical decoding on standbys")
     primary, standby = servers
     stop = threading.Event()
 
-    def log_what_runs() -> None:
+    def log_running_transactions() -> None:
         while not stop.wait(0.2):
             primary.execute("SELECT pg_log_standby_snapshot()")
 
-    busy = threading.Thread(target=log_what_runs)
+    busy = threading.Thread(target=log_running_transactions)
     busy.start()
     try:
         with connect(standby.url) as connection:
@@ -104,7 +104,7 @@ def test_a_slot_on_the_standby(servers: Servers) -> None:
 
 
 @pytest.mark.parametrize("opened", [connect, connect_replication])
-def test_the_right_one_of_several_hosts(servers: Servers, opened: Any) -> None:
+def test_target_session_attrs_selects_the_host(servers: Servers, opened: Any) -> None:
     primary, standby = servers
     for wanted, server in (("primary", primary), ("standby", standby), ("prefer-standby", standby)):
         hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"

@@ -1,4 +1,4 @@
-"""Transactions that the server sends while they run, or when they are prepared."""
+"""Transactions that the server streams while they are in progress, or sends when they are prepared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, name text)"
 
 
 def staged(running: Capture) -> int:
-    """How many chunks of transactions in progress the log holds."""
+    """The number of chunks of transactions in progress in the log."""
     with closing(SqliteLogReader(running.log)) as reader:
         return int(reader._db.execute("SELECT count(*) FROM chunk WHERE last_lsn IS NULL").fetchone()[0])
 
@@ -41,7 +41,7 @@ def streamed(database: Any, capture: Start) -> Capture:
     return capture(parameters=SMALL_MEMORY)
 
 
-def test_a_transaction_in_progress_is_in_the_log_before_its_commit(database: Any, streamed: Capture, now: Now) -> None:
+def test_transaction_in_progress_is_staged_before_its_commit(database: Any, streamed: Capture, now: Now) -> None:
     with database.connect(autocommit=False) as long:
         insert(long, 1, 5000)
         until(lambda: staged(streamed) > 0, "parts of the transaction")
@@ -54,7 +54,7 @@ def test_a_transaction_in_progress_is_in_the_log_before_its_commit(database: Any
     assert staged(streamed) == 0
 
 
-def test_what_is_rolled_back_leaves_no_trace(database: Any, streamed: Capture, now: Now) -> None:
+def test_rolled_back_changes_leave_no_trace(database: Any, streamed: Capture, now: Now) -> None:
     with database.connect(autocommit=False) as long:
         insert(long, 1, 3000)
         long.execute("SAVEPOINT a")
@@ -78,7 +78,7 @@ def test_what_is_rolled_back_leaves_no_trace(database: Any, streamed: Capture, n
         long.rollback()
     database.execute("INSERT INTO t VALUES (9001, 'after')")
     streamed.wait(now())
-    until(lambda: staged(streamed) == 0, "the parts to be gone")
+    until(lambda: staged(streamed) == 0, "the parts to be discarded")
     assert ids(streamed) == [*kept, 9001]
 
 
@@ -114,8 +114,8 @@ def test_ddl_in_a_transaction_in_progress(database: Any, streamed: Capture, now:
     assert [c["after"].get("kept") for c in streamed.changes("t")] == [*[None] * 4000, *range(6001, 8001)]
 
 
-def test_ddl_in_a_transaction_that_had_committed_when_capture_came(database: Any, streamed: Capture, now: Now) -> None:
-    """A session that had looked at the table before would send its first rows with columns that they do not have."""
+def test_ddl_in_a_transaction_committed_while_capture_was_stopped(database: Any, streamed: Capture, now: Now) -> None:
+    """A session that had read the table before would send its first rows with columns that they do not have."""
     streamed.stop()
     with database.connect(autocommit=False) as long:
         insert(long, 1, 2000)

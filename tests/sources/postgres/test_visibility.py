@@ -1,4 +1,4 @@
-"""A transaction that is sent before anybody can see it: columns that it adds are learned all the same."""
+"""Columns that are added by a transaction which is sent before it is visible to other sessions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.testing.waiting import PATIENCE, until
 
 @pytest.fixture
 def server() -> Iterator[EmbeddedPostgres]:
-    """Whoever commits with ``synchronous_commit = on`` waits for a standby that never comes, until `release`."""
+    """Commits with ``synchronous_commit = on`` wait for a standby that does not exist, until `release`."""
     waiting = {"synchronous_standby_names": "nobody", "synchronous_commit": "local"}
     with start_postgres(fsync=False, settings=waiting) as started:
         yield started
@@ -33,8 +33,8 @@ def release(server: EmbeddedPostgres) -> None:
     server.execute("SELECT pg_reload_conf()")
 
 
-def commit_unseen(server: EmbeddedPostgres) -> threading.Thread:
-    """Add a column and write to it, in a transaction that is on disk, and that nobody sees yet."""
+def commit_invisibly(server: EmbeddedPostgres) -> threading.Thread:
+    """Add a column and write to it, in a transaction that is durable but not visible yet."""
 
     def commit() -> None:
         with psycopg.connect(server.url) as connection:
@@ -49,13 +49,13 @@ def commit_unseen(server: EmbeddedPostgres) -> threading.Thread:
     return thread
 
 
-def test_columns_of_a_transaction_that_nobody_sees_yet(
+def test_columns_added_by_a_transaction_that_is_not_visible_yet(
     server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_visible, looks = visibility._is_visible, list[int]()
+    is_visible, checks = visibility._is_visible, list[int]()
 
     def counted(connection: psycopg.Connection[Any], xid: int) -> bool:
-        looks.append(xid)
+        checks.append(xid)
         return is_visible(connection, xid)
 
     monkeypatch.setattr(visibility, "_is_visible", counted)
@@ -63,8 +63,8 @@ def test_columns_of_a_transaction_that_nobody_sees_yet(
     server.execute("CREATE TABLE orders (id int PRIMARY KEY); INSERT INTO orders VALUES (1)")
     capture = Capture(server.url, tmp_path / "log.db", "shop")
     capture.start()
-    thread = commit_unseen(server)
-    until(lambda: len(looks) >= 2, "capture to wait for the transaction")
+    thread = commit_invisibly(server)
+    until(lambda: len(checks) >= 2, "capture to wait for the transaction")
     assert (capture.error("orders"), capture.changes("orders")) == (None, [])
     release(server)
     thread.join()
@@ -79,15 +79,15 @@ def test_columns_of_a_transaction_that_nobody_sees_yet(
     assert capture.transient == []
 
 
-def test_a_transaction_that_stays_unseen_is_asked_for_again(
+def test_transaction_that_stays_invisible_is_a_transient_error(
     server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(visibility, "_PATIENCE_SECONDS", 0.2)
     server.execute("CREATE TABLE orders (id int PRIMARY KEY)")
-    thread = commit_unseen(server)
+    thread = commit_invisibly(server)
     ((xid,),) = server.execute("SELECT backend_xid::text::bigint FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
     with connect(server.url) as connection:
-        with pytest.raises(TransientError, match=f"transaction {xid} has committed, and cannot be seen"):
+        with pytest.raises(TransientError, match=f"transaction {xid} has committed but is not visible"):
             wait_until_visible(connection, xid)
         release(server)
         thread.join()

@@ -1,4 +1,4 @@
-"""Tokens, and how a watermark is written."""
+"""Tokens, and writing watermarks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres import watermark as module
 from penstock.sources.postgres.heartbeat import Beat
-from penstock.sources.postgres.meta_tables import make_meta
+from penstock.sources.postgres.interference import MarkerKind
+from penstock.sources.postgres.meta_tables import create_meta_tables
 from penstock.sources.postgres.options import Watermarks
-from penstock.sources.postgres.signals import Subject
 from penstock.sources.postgres.watermark import MalformedTokenError, Mark, Watermark, write_watermark
 
 US = "a1" * 16
@@ -28,7 +28,7 @@ tokens = st.builds(Watermark, ids, ids, numbers, st.sampled_from(Mark)) | st.bui
 
 
 @given(tokens)
-def test_a_token_is_read_as_it_was_written(token: Watermark | Beat) -> None:
+def test_token_round_trips(token: Watermark | Beat) -> None:
     assert type(token).parse(token.token()) == token
     other = Beat if isinstance(token, Watermark) else Watermark
     with pytest.raises(MalformedTokenError):
@@ -36,7 +36,7 @@ def test_a_token_is_read_as_it_was_written(token: Watermark | Beat) -> None:
 
 
 @given(tokens, st.data())
-def test_any_other_text_is_refused_or_another_token(token: Watermark | Beat, data: st.DataObject) -> None:
+def test_garbled_token_is_rejected_or_another_token(token: Watermark | Beat, data: st.DataObject) -> None:
     text = token.token()
     at = data.draw(st.integers(0, len(text)))
     garbled = text[:at] + data.draw(st.text(max_size=3)) + text[at + data.draw(st.integers(0, 3)) :]
@@ -47,7 +47,7 @@ def test_any_other_text_is_refused_or_another_token(token: Watermark | Beat, dat
 
 
 @given(st.text() | st.recursive(st.none() | st.booleans() | st.text(), lambda v: st.lists(v)).map(json.dumps))
-def test_garbage_is_refused(text: str) -> None:
+def test_garbage_is_rejected(text: str) -> None:
     for kind in (Watermark, Beat):
         with pytest.raises(MalformedTokenError):
             kind.parse(text)
@@ -74,16 +74,16 @@ def test_garbage_is_refused(text: str) -> None:
         LOW.token().replace("a1" * 16, ""),
     ],
 )
-def test_what_is_nearly_a_token_is_refused(text: str) -> None:
+def test_almost_valid_token_is_rejected(text: str) -> None:
     with pytest.raises(MalformedTokenError):
         Watermark.parse(text)
 
 
 @pytest.mark.parametrize("kind", list(Watermarks))
-def test_a_watermark_is_committed_before_the_position_that_is_returned(database: Any, kind: Watermarks) -> None:
+def test_watermark_is_committed_before_the_returned_position(database: Any, kind: Watermarks) -> None:
     with database.connect() as connection:
         if kind is Watermarks.TABLE:
-            make_meta(connection, [Subject.WATERMARK.table], US)
+            create_meta_tables(connection, [MarkerKind.WATERMARK.table], US)
         slot = "SELECT pg_create_logical_replication_slot(%s, 'test_decoding')"
         connection.execute(slot, [database.name])
         lsn = write_watermark(connection, kind, LOW)
@@ -94,20 +94,20 @@ def test_a_watermark_is_committed_before_the_position_that_is_returned(database:
     assert Lsn.parse(found[-1][0]) <= lsn
 
 
-def test_a_row_that_is_gone(database: Any) -> None:
+def test_missing_row_is_a_permanent_error(database: Any) -> None:
     with database.connect() as connection:
         with pytest.raises(DefiniteError, match="is gone"):
             write_watermark(connection, Watermarks.TABLE, LOW)
-        make_meta(connection, [Subject.WATERMARK.table], US)
+        create_meta_tables(connection, [MarkerKind.WATERMARK.table], US)
         connection.execute("DELETE FROM dblog_meta.watermarks")
         with pytest.raises(DefiniteError, match=r"row of dblog_meta.watermarks.* is gone"):
             write_watermark(connection, Watermarks.TABLE, LOW)
 
 
-def test_a_row_that_somebody_holds(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_row_is_a_transient_error(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LOCK_SECONDS", 0.1)
     with database.connect() as connection, database.connect(autocommit=False) as other:
-        make_meta(connection, [Subject.WATERMARK.table], US)
+        create_meta_tables(connection, [MarkerKind.WATERMARK.table], US)
         other.execute("SELECT * FROM dblog_meta.watermarks FOR UPDATE")
         with pytest.raises(TransientError, match="locked"):
             write_watermark(connection, Watermarks.TABLE, LOW)

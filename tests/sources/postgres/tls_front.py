@@ -1,7 +1,7 @@
-"""TLS in front of the tests' Postgres, whose build has none: a process of libpq's cannot tell the difference.
+"""A TLS proxy in front of the tests' Postgres, whose build has no TLS support; libpq cannot tell the difference.
 
-It answers libpq's request for TLS, makes the handshake with the certificates of a real server, wants a certificate of
-the client where it is told to, and hands all bytes on. So the login, the query and the stream are those of Postgres.
+It answers libpq's request for TLS, does the handshake with the certificates of a real server, requires a client
+certificate if `client` is set, and forwards all bytes. So the login, the query and the stream are those of Postgres.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-_WANTS_TLS = struct.pack(">II", 8, 80877103)
+_SSL_REQUEST = struct.pack(">II", 8, 80877103)
 
 
 @dataclass
 class TlsFront:
-    """Listens on `port`; `seen` are the TLS version and the client's name of each connection so far."""
+    """Listens on `port`; `seen` has the TLS version and the common name of the client of each connection."""
 
     port: int
     seen: list[tuple[str | None, str | None]] = field(default_factory=list)
@@ -50,7 +50,7 @@ def _accept(listener: socket.socket, context: ssl.SSLContext, upstream: int, fro
 
 def _serve(plain: socket.socket, context: ssl.SSLContext, upstream: int, front: TlsFront) -> None:
     with contextlib.suppress(OSError), plain:
-        if plain.recv(8) != _WANTS_TLS:
+        if plain.recv(8) != _SSL_REQUEST:
             return
         plain.sendall(b"S")
         with (
@@ -58,7 +58,7 @@ def _serve(plain: socket.socket, context: ssl.SSLContext, upstream: int, front: 
             socket.create_connection(("127.0.0.1", upstream)) as to,
         ):
             front.seen.append((secure.version(), _common_name(secure)))
-            _carry(secure, to)
+            _forward(secure, to)
 
 
 def _common_name(secure: ssl.SSLSocket) -> str | None:
@@ -66,7 +66,7 @@ def _common_name(secure: ssl.SSLSocket) -> str | None:
     return next((str(value) for ((name, value),) in subject if name == "commonName"), None)
 
 
-def _carry(secure: ssl.SSLSocket, to: socket.socket) -> None:
+def _forward(secure: ssl.SSLSocket, to: socket.socket) -> None:
     while True:
         ready = [secure] if secure.pending() else select.select([secure, to], [], [])[0]
         for end in ready:

@@ -1,4 +1,4 @@
-"""Which Postgres the tests run against, for those that need a newer one."""
+"""The version of Postgres that the tests run against, for tests that need a newer one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def version_of(server: Any) -> int:
 
 
 def needs(server: Any, version: int, what: str) -> None:
-    """Skip the test on an older server, saying what that has not."""
+    """Skip the test on an older server, with the missing feature as the reason."""
     if version_of(server) < version:
         pytest.skip(f"Postgres {version_of(server)} has no {what}")

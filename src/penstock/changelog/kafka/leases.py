@@ -1,4 +1,4 @@
-"""Pins are written by readers: single records, each for itself, in between those of the writer."""
+"""Writes the leases of readers: single records between those of the writer."""
 
 from __future__ import annotations
 
@@ -6,38 +6,41 @@ import time
 
 from confluent_kafka import KafkaException, Producer
 
-from penstock.changelog.kafka.clients import Delivery, Place, cause_of, explained, pinning_producer
+from penstock.changelog.kafka.clients import Delivery, LogLocation, cause_of, plain_producer, translated_error
 from penstock.changelog.kafka.index import Index
-from penstock.changelog.kafka.records import Pinned, messages
+from penstock.changelog.kafka.records import Leased, messages
 from penstock.positions import Lsn
 
-__all__ = ["PinWriter"]
+__all__ = ["LeaseWriter"]
 
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 _LIMIT = 1_000_000
 
 
-class PinWriter:
-    """Writes pins; its client is made for the first one."""
+class LeaseWriter:
+    """Writes leases; creates its client for the first one."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, location: LogLocation) -> None:
+        self._location = location
         self._client: Producer | None = None
 
     def write(self, reader: str, at: Lsn | None, seconds: float | None, index: Index) -> None:
-        """Write a pin and return when the brokers have it; `index` knows it at once, behind an open transaction too."""
-        expires = None if seconds is None else time.time_ns() // 1000 + round(seconds * 1e6)
-        pin = Pinned(reader, None if at is None else int(at), expires)
-        index.apply_pin(pin, self._delivered(pin))
+        """Write a lease and wait until the brokers have it.
 
-    def _delivered(self, pin: Pinned) -> int:
-        told = Delivery()
-        [value] = messages(pin, _LIMIT)
+        `index` includes the lease immediately, even if an open transaction precedes it in the topic.
+        """
+        expires = None if seconds is None else time.time_ns() // 1000 + round(seconds * 1e6)
+        lease = Leased(reader, None if at is None else int(at), expires)
+        index.apply_lease(lease, self._delivered(lease))
+
+    def _delivered(self, lease: Leased) -> int:
+        delivery = Delivery()
+        [value] = messages(lease, _LIMIT)
         try:
-            self._client = self._client or pinning_producer(self._place)
-            self._client.produce(self._place.index, value, partition=0, on_delivery=told)
-            self._client.flush(_PATIENCE)
-            return told.offset()
+            self._client = self._client or plain_producer(self._location)
+            self._client.produce(self._location.index, value, partition=0, on_delivery=delivery)
+            self._client.flush(_TIMEOUT)
+            return delivery.offset()
         except KafkaException as failed:
             self._client = None
-            raise explained(self._place, "pinned", cause_of(failed)) from failed
+            raise translated_error(self._location, "written", cause_of(failed)) from failed

@@ -1,10 +1,10 @@
-"""Where a log in Kafka is: brokers, a name, and settings for its clients.
+"""The location of a log in Kafka: brokers, a name, and client settings.
 
 It is written as a URL::
 
     kafka://b1:9092,b2:9092/prefix?security.protocol=SASL_SSL&sasl.username=u&sasl.password=env:KAFKA_PASSWORD
 
-The name of a log is the prefix and the source, with a dot between; without a prefix it is ``penstock``.
+The name of a log is ``<prefix>.<source>``; the default prefix is ``penstock``.
 """
 
 from __future__ import annotations
@@ -16,16 +16,22 @@ from typing import Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from penstock.changelog.interface import ChangeLog
-from penstock.changelog.kafka.clients import Place, Settings, checked
+from penstock.changelog.kafka.clients import LogLocation, Settings, checked_settings
 from penstock.changelog.kafka.reader import KafkaLogReader
-from penstock.changelog.kafka.topics import delete_topics, is_begun, require_topics, topics_exist, write_beginning
+from penstock.changelog.kafka.topics import (
+    delete_topics,
+    has_first_record,
+    require_topics,
+    topics_exist,
+    write_first_record,
+)
 from penstock.changelog.kafka.writer import KafkaLogWriter
 from penstock.errors import UsageError
 from penstock.positions import Lsn
 
 __all__ = ["KafkaLog"]
 
-_EXAMPLE = "Write it like kafka://broker1:9092,broker2:9092/prefix?security.protocol=SSL."
+_EXAMPLE = "Use a URL like kafka://broker1:9092,broker2:9092/prefix?security.protocol=SSL."
 _PREFIX = "penstock"
 _BROKERS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -41,76 +47,76 @@ class KafkaLog(ChangeLog):
     settings: Settings = ()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be a log, and secrets in clear."""
+        """Reject invalid brokers, names and settings, and plain-text secrets."""
         if not all(_BROKERS.fullmatch(broker) for broker in self.brokers.split(",")):
-            message = "the brokers of a change log are named by host and port, with commas between"
+            message = "the brokers of a change log must be a comma-separated list of host and port"
             raise UsageError(message, _EXAMPLE)
         if not _NAME.fullmatch(self.name) or len(self.name) > _LONGEST or self.name in (".", ".."):
-            message = f"{self.name!r} cannot be the name of a Kafka topic"
-            raise UsageError(message, f"Use letters, digits, dots, dashes and underscores; {_LONGEST} at most.")
-        object.__setattr__(self, "settings", checked(self.settings))
+            message = f"{self.name!r} is not a valid name of a Kafka topic"
+            raise UsageError(message, f"Use at most {_LONGEST} letters, digits, dots, dashes and underscores.")
+        object.__setattr__(self, "settings", checked_settings(self.settings))
 
     @classmethod
     def parse(cls, url: str, source: str) -> Self:
-        """Read a URL; see the module. Nothing of it is repeated in an error but names."""
+        """Parse a URL, see the module docstring; errors repeat only names from it."""
         try:
             parts = urlsplit(url)
         except ValueError:
             parts = urlsplit("")
         if parts.scheme != "kafka" or not parts.netloc or parts.fragment:
-            message = "a change log in Kafka is named by a URL that begins with kafka://"
+            message = "the URL of a change log in Kafka must begin with kafka:// and name the brokers"
             raise UsageError(message, _EXAMPLE)
         if "@" in parts.netloc:
-            message = "the URL of a change log has a user or password before its brokers"
-            raise UsageError(message, "Give them as settings: ?sasl.username=…&sasl.password=env:NAME.")
+            message = "the URL of a change log must not have a user or password before its brokers"
+            raise UsageError(message, "Use settings instead: ?sasl.username=…&sasl.password=env:NAME.")
         prefix = unquote(parts.path).strip("/") or _PREFIX
         return cls(parts.netloc, f"{prefix}.{source}", _query(parts.query))
 
     def url(self) -> str:
-        """Return the URL that `parse` reads; it holds references, no secrets."""
+        """Return the URL that `parse` reads; it contains references, no secrets."""
         query = "&".join(f"{name}={quote(value, safe='/:,')}" for name, value in self.settings)
         prefix = self.name.rpartition(".")[0]
         return f"kafka://{self.brokers}/{prefix}{'?' if query else ''}{query}"
 
     def create(self, start: Lsn) -> None:
-        """Make the topics, and the first record unless there is one."""
-        place = self._place()
-        require_topics(place)
-        if not is_begun(place):
-            write_beginning(place, start, time.time_ns() // 1000)
+        """Create the topics, and the first record unless it exists."""
+        location = self._location()
+        require_topics(location)
+        if not has_first_record(location):
+            write_first_record(location, start, time.time_ns() // 1000)
 
     def remove(self) -> None:
         """Delete the topics."""
-        delete_topics(self._place())
+        delete_topics(self._location())
 
     def exists(self) -> bool:
-        """Say whether the topics are there and have been begun."""
-        place = self._place()
-        return topics_exist(place) and is_begun(place)
+        """Return whether the topics exist and have a first record."""
+        location = self._location()
+        return topics_exist(location) and has_first_record(location)
 
     def writer(self) -> KafkaLogWriter:
-        """Become its writer: whoever was it before is fenced."""
-        return KafkaLogWriter(self._place())
+        """Open the log for writing; this fences an earlier writer."""
+        return KafkaLogWriter(self._location())
 
     def reader(self) -> KafkaLogReader:
-        """Open it; nothing is connected before it is needed."""
-        return KafkaLogReader(self._place())
+        """Open the log for reading; clients connect when they are first needed."""
+        return KafkaLogReader(self._location())
 
     def __str__(self) -> str:
-        """Brokers and name."""
+        """Return brokers and name."""
         return f"kafka://{self.brokers} {self.name}"
 
-    def _place(self) -> Place:
-        return Place(self.brokers, self.name, self.settings)
+    def _location(self) -> LogLocation:
+        return LogLocation(self.brokers, self.name, self.settings)
 
 
 def _query(text: str) -> Settings:
     try:
         pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=True) if text else []
     except ValueError:
-        message = "the settings in the URL of a change log cannot be read"
-        raise UsageError(message, "Write each as name=value, with & between.") from None
+        message = "the settings in the URL of a change log cannot be parsed"
+        raise UsageError(message, "Write each as name=value, separated by &.") from None
     if len({name for name, _ in pairs}) != len(pairs):
-        message = "a setting comes twice in the URL of a change log"
-        raise UsageError(message, "Give each setting once.")
+        message = "the URL of a change log contains the same setting twice"
+        raise UsageError(message, "Specify each setting once.")
     return tuple(pairs)

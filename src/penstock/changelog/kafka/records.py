@@ -1,11 +1,11 @@
-"""The records of the index, and their bytes.
+"""The records of the index, and their encoding.
 
-A record is a tuple of plain values. Its bytes are JSON, as one array: the kind, then its fields in order. A message of
-the index topic is a head of two bytes and (part of) such an array::
+A record is a tuple of plain values, encoded as one JSON array: the kind, then its fields in order. A message of the
+index topic consists of a header of two bytes and (part of) such an array::
 
-    format (1) │ "." whole, or the last part; "+" more follow; "p" a pin, always whole │ JSON
+    format (1) │ "." whole, or the last part; "+" more parts follow; "p" a lease, always whole │ JSON
 
-Pins are written by readers and may stand between the parts of another record; so they are told apart by the head.
+Readers write leases, which may occur between the parts of another record; the header distinguishes them.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ __all__ = [
     "Assembler",
     "Created",
     "Defined",
-    "Described",
-    "Failed",
+    "IndexedChunk",
+    "Leased",
     "Opened",
-    "Pinned",
     "Published",
     "Record",
     "Settled",
     "Staged",
     "StagedPart",
     "State",
+    "TableFailure",
     "TableState",
     "from_text",
     "messages",
@@ -38,11 +38,11 @@ __all__ = [
 ]
 
 _FORMAT = 1
-_LAST, _MORE, _PIN = b"."[0], b"+"[0], b"p"[0]
+_LAST, _MORE, _LEASE = b"."[0], b"+"[0], b"p"[0]
 
 
-class Described(NamedTuple):
-    """A chunk, as the index describes it."""
+class IndexedChunk(NamedTuple):
+    """The description of a chunk in the index."""
 
     table: int
     version: int
@@ -51,29 +51,29 @@ class Described(NamedTuple):
     rows: int
     size: int
     flags: int
-    """Its kinds of images, shifted left by one; the lowest bit: it leaves out unchanged TOAST values."""
+    """Its kinds of images, shifted left by one; the lowest bit is set if it omits unchanged TOAST values."""
     checksum: int
     offset: int
     """Of its first part in the data topic."""
     parts: int
     head: int
-    """How many of its bytes are its transactions; the rest are images."""
+    """The number of bytes of its transactions; the remaining bytes are images."""
     staged: tuple[int, int, str | None] | None = None
-    """Of one that was staged: xid, commit time, and rows of its transactions that were rolled back."""
+    """For a chunk that was staged: xid, commit time, and the rows of its transactions that were rolled back."""
 
 
 class StagedPart(NamedTuple):
     """A chunk of a transaction in progress."""
 
-    chunk: Described
+    chunk: IndexedChunk
     live: tuple[tuple[int, int, int], ...]
-    """Subtransactions that were not rolled back: row among its transactions, xid, images."""
+    """Subtransactions that were not rolled back: row among its transactions, xid, number of images."""
     lost: tuple[int, ...] = ()
-    """Rows of those that were."""
+    """Rows of the subtransactions that were rolled back."""
 
 
-class Failed(NamedTuple):
-    """A table's error."""
+class TableFailure(NamedTuple):
+    """The error of a table."""
 
     table: str
     lsn: int
@@ -82,17 +82,17 @@ class Failed(NamedTuple):
 
 
 class TableState(NamedTuple):
-    """All about a table but its chunks."""
+    """The metadata of a table, without its chunks."""
 
     table: int
     versions: tuple[tuple[str, int | None], ...]
-    """Schema and since when it holds, from version 1 on."""
+    """Schema and first position of each version, from version 1 on."""
     valid: int
     generation: int
 
 
-class Pinned(NamedTuple):
-    """A reader's pin; without a position, it was taken away."""
+class Leased(NamedTuple):
+    """The lease of a reader; without a position, the lease was removed."""
 
     reader: str
     at: int | None
@@ -115,7 +115,7 @@ class Opened(NamedTuple):
 
 
 class Defined(NamedTuple):
-    """A version of a table's schema, the first of a generation that begins at `valid`, or both."""
+    """A version of a table's schema, the first one of a generation that begins at `valid`, or both."""
 
     serial: int
     table: int
@@ -135,7 +135,7 @@ class Staged(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """A staged transaction was prepared, or rolled back."""
+    """A staged transaction was prepared or rolled back."""
 
     serial: int
     xid: int
@@ -151,18 +151,18 @@ class Published(NamedTuple):
     committed_at: int | None
     published_at: int
     peak: int
-    """The newest commit time up to here."""
-    chunks: tuple[Described, ...]
-    """Those that were staged come first."""
+    """The newest commit time up to this publication."""
+    chunks: tuple[IndexedChunk, ...]
+    """Chunks that were staged come first."""
     ended: tuple[int, ...]
-    """Staged transactions that this published."""
-    errors: tuple[Failed, ...]
+    """Staged transactions that this record publishes."""
+    errors: tuple[TableFailure, ...]
     last: tuple[int, int, int] | None = None
-    """The last transaction in it that changed something: position, xid, commit time."""
+    """The last transaction in it that changed a row: position, xid, commit time."""
 
 
 class State(NamedTuple):
-    """Where history begins from now on, and all that is small, so that earlier records need not be kept for it."""
+    """The new start of history and all small data, so that earlier records are not needed for it."""
 
     serial: int
     owner: str
@@ -174,19 +174,19 @@ class State(NamedTuple):
     committed_at: int | None
     published_at: int | None
     tables: tuple[TableState, ...]
-    errors: tuple[Failed, ...]
+    errors: tuple[TableFailure, ...]
     staged: tuple[tuple[int, bool, tuple[StagedPart, ...]], ...]
-    pins: tuple[Pinned, ...]
+    leases: tuple[Leased, ...]
     covered: int
-    """Pins from this offset of the index on are not among these."""
+    """Leases at this offset of the index or later are not included."""
     data_end: int
-    """Behind the last offset of the data topic that had been published."""
+    """The offset after the last published one in the data topic."""
     last: tuple[int, int, int] | None = None
-    """The last transaction that changed something."""
+    """The last transaction that changed a row."""
 
 
 Record = Created | Opened | Defined | Staged | Settled | Published | State
-_KINDS: dict[str, type[Record] | type[Pinned]] = {
+_KINDS: dict[str, type[Record] | type[Leased]] = {
     "create": Created,
     "open": Opened,
     "define": Defined,
@@ -194,16 +194,16 @@ _KINDS: dict[str, type[Record] | type[Pinned]] = {
     "settle": Settled,
     "publish": Published,
     "state": State,
-    "pin": Pinned,
+    "pin": Leased,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
-def messages(record: Record | Pinned, limit: int) -> list[bytes]:
-    """Return the messages of a record, each of `limit` bytes at most."""
+def messages(record: Record | Leased, limit: int) -> list[bytes]:
+    """Return the messages of a record, each of at most `limit` bytes."""
     text = json.dumps([_NAMES[type(record)], *record], separators=(",", ":")).encode()
-    if isinstance(record, Pinned):
-        return [bytes((_FORMAT, _PIN)) + text]
+    if isinstance(record, Leased):
+        return [bytes((_FORMAT, _LEASE)) + text]
     step = limit - 2
     parts = [text[at : at + step] for at in range(0, len(text), step)]
     heads = [bytes((_FORMAT, _MORE))] * (len(parts) - 1) + [bytes((_FORMAT, _LAST))]
@@ -211,17 +211,17 @@ def messages(record: Record | Pinned, limit: int) -> list[bytes]:
 
 
 class Assembler:
-    """Makes records of the messages of an index, in their order."""
+    """Assembles records from the messages of an index, in order."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._began = 0
 
-    def feed(self, message: bytes, offset: int) -> tuple[Record | Pinned, int] | None:
-        """Return the record that ends with this message, if one does, and the offset of its first message."""
+    def feed(self, message: bytes, offset: int) -> tuple[Record | Leased, int] | None:
+        """Return the record that this message completes, if any, and the offset of its first message."""
         if len(message) < 2 or message[0] != _FORMAT:
             raise _foreign(message)
-        if message[1] == _PIN:
+        if message[1] == _LEASE:
             return _decode(message[2:]), offset
         if not self._parts:
             self._began = offset
@@ -233,48 +233,50 @@ class Assembler:
 
 
 def to_text(data: bytes) -> str:
-    """Return bytes as JSON can hold them."""
+    """Encode bytes as text for JSON."""
     return base64.b64encode(data).decode()
 
 
 def from_text(text: str) -> bytes:
-    """Read what `to_text` wrote."""
+    """Decode the text that `to_text` returned."""
     return base64.b64decode(text)
 
 
-def _decode(text: bytes) -> Record | Pinned:
+def _decode(text: bytes) -> Record | Leased:
     try:
         name, *fields = json.loads(text.decode())
         return _typed(_KINDS[name](*fields))
     except (ValueError, TypeError, KeyError) as error:
-        message = "the index of the change log is damaged: it holds a record that cannot be read"
-        raise LogCorruptError(message, "Drop the source and capture it afresh.") from error
+        message = "the index of the change log is damaged: it contains a record that cannot be read"
+        raise LogCorruptError(message, "Drop the source and create it again.") from error
 
 
-def _typed(record: Record | Pinned) -> Record | Pinned:
-    """Give what JSON holds as arrays its types again."""
+def _typed(record: Record | Leased) -> Record | Leased:
+    """Convert the JSON arrays of a record to their types."""
     if isinstance(record, Published):
-        errors = tuple(Failed(*error) for error in record.errors)
-        return record._replace(chunks=tuple(Described(*chunk) for chunk in record.chunks), errors=errors)
+        errors = tuple(TableFailure(*error) for error in record.errors)
+        return record._replace(chunks=tuple(IndexedChunk(*chunk) for chunk in record.chunks), errors=errors)
     if isinstance(record, Staged):
         return record._replace(parts=_staged_parts(record.parts))
     if isinstance(record, State):
         return record._replace(
             tables=tuple(TableState(*table) for table in record.tables),
-            errors=tuple(Failed(*error) for error in record.errors),
+            errors=tuple(TableFailure(*error) for error in record.errors),
             staged=tuple((xid, prepared, _staged_parts(parts)) for xid, prepared, parts in record.staged),
-            pins=tuple(Pinned(*pin) for pin in record.pins),
+            leases=tuple(Leased(*lease) for lease in record.leases),
         )
     return record
 
 
 def _staged_parts(parts: Sequence[Any]) -> tuple[StagedPart, ...]:
-    return tuple(StagedPart(Described(*chunk), live, lost) for chunk, live, lost in parts)
+    return tuple(StagedPart(IndexedChunk(*chunk), live, lost) for chunk, live, lost in parts)
 
 
 def _foreign(message: bytes) -> DefiniteError:
     if message and message[0] > _FORMAT:
-        said = f"the change log has format {message[0]}; this Penstock knows formats up to {_FORMAT}"
-        return DefiniteError(said, "Use the version of Penstock that wrote it, or a newer one.")
-    said = "the index of the change log is damaged: it holds a message that is none of Penstock's"
-    return LogCorruptError(said, "Let nobody else write to its topics; drop the source and capture it afresh.")
+        text = f"the change log has format {message[0]}, but this version of Penstock supports formats up to {_FORMAT}"
+        return DefiniteError(text, "Use the version of Penstock that wrote it, or a newer one.")
+    text = "the index of the change log is damaged: it contains a message that Penstock did not write"
+    return LogCorruptError(
+        text, "Deny other programs write access to its topics, then drop the source and create it again."
+    )

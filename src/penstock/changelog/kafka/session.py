@@ -1,6 +1,6 @@
-"""One transactional producer, and what it does: payloads to the data topic, a record to the index, in one transaction.
+"""One transactional producer: it writes payloads to the data topic and a record to the index, in one transaction.
 
-A session that failed is of no more use: `abandon` it and make another. Making one ends whatever the last had pending.
+A failed session cannot be used again: `abandon` it and create another, which ends the pending transaction of the last.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from contextlib import contextmanager, suppress
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from penstock.changelog.frames import StoredChunk
-from penstock.changelog.kafka.clients import Delivery, Place, cause_of, transactional_producer
+from penstock.changelog.chunk_codec import StoredChunk
+from penstock.changelog.kafka.clients import Delivery, LogLocation, cause_of, transactional_producer
 
 __all__ = ["Session", "Written"]
 
 Written = tuple[int, int]
-"""Where a payload is in the data topic: the offset of its first part, and how many it has."""
+"""The location of a payload in the data topic: the offset of its first part, and the number of parts."""
 
 _HEADROOM = 2048
-"""What a message takes beyond its value, with much to spare."""
+"""More than the size of a message beyond its value."""
 
 
 class Session:
     """The producer of a writer, from `init_transactions` to its first error."""
 
-    def __init__(self, place: Place, limit: int) -> None:
-        self.part = limit - _HEADROOM
-        """How many bytes a message may have."""
-        self._place = place
-        self._producer: Producer = transactional_producer(place, limit)
+    def __init__(self, location: LogLocation, limit: int) -> None:
+        self.max_part_bytes = limit - _HEADROOM
+        """The largest value of a message in bytes."""
+        self._location = location
+        self._producer: Producer = transactional_producer(location, limit)
 
     def begin(self, seconds: float) -> None:
-        """Become the writer: older producers are fenced, and what they had pending is ended."""
+        """Become the writer: fence older producers and end their pending transactions."""
         try:
             self._producer.init_transactions(seconds)
         except BaseException:
@@ -43,42 +43,42 @@ class Session:
     def commit(
         self, payloads: Sequence[StoredChunk], record: Callable[[list[Written]], list[bytes]], deadline: float
     ) -> None:
-        """Write payloads, and the messages that `record` makes from where they are; all or nothing of it."""
-        with _fatal_errors_as_such():
+        """Write payloads, and the messages that `record` returns for their locations, in one transaction."""
+        with _unwrap_fatal_errors():
             self._producer.begin_transaction()
-            written = self._written(payloads, deadline)
+            written = self._send_payloads(payloads, deadline)
             for message in record(written):
-                self._send(self._place.index, message)
+                self._send(self._location.index, message)
             self._end(deadline)
 
     def abandon(self) -> None:
-        """Let go of it, whatever is under way; not by `close`, which would first try to bring it to an end."""
+        """Discard the producer and its pending messages; `close` would first try to deliver them."""
         with suppress(KafkaException, AttributeError):
             self._producer.purge(blocking=False)
             del self._producer
 
-    def _written(self, payloads: Sequence[StoredChunk], deadline: float) -> list[Written]:
+    def _send_payloads(self, payloads: Sequence[StoredChunk], deadline: float) -> list[Written]:
         """Send all parts, then wait until the broker has confirmed each of them."""
-        told = [[self._send(self._place.data, part) for part in self._divided(stored)] for stored in payloads]
-        if told:
+        sent = [[self._send(self._location.data, part) for part in self._split(stored)] for stored in payloads]
+        if sent:
             self._producer.flush(max(0.0, deadline - time.monotonic()))
-        return [_one_place([delivery.offset() for delivery in deliveries]) for deliveries in told]
+        return [_contiguous([delivery.offset() for delivery in deliveries]) for deliveries in sent]
 
-    def _divided(self, stored: StoredChunk) -> list[bytes]:
+    def _split(self, stored: StoredChunk) -> list[bytes]:
         whole = b"".join((memoryview(stored.transactions), memoryview(stored.images)))
-        return [whole[at : at + self.part] for at in range(0, len(whole), self.part)]
+        return [whole[at : at + self.max_part_bytes] for at in range(0, len(whole), self.max_part_bytes)]
 
     def _send(self, topic: str, value: bytes) -> Delivery:
-        told = Delivery()
+        delivery = Delivery()
         while True:
             try:
-                self._producer.produce(topic, value, partition=0, on_delivery=told)
-                return told
+                self._producer.produce(topic, value, partition=0, on_delivery=delivery)
+                return delivery
             except BufferError:
                 self._producer.poll(0.1)
 
     def _end(self, deadline: float) -> None:
-        """Commit. An answer that does not come is asked for again; the transaction is the same."""
+        """Commit; a commit that times out is retried in the same transaction."""
         while True:
             try:
                 return self._producer.commit_transaction(max(1.0, deadline - time.monotonic()))
@@ -88,8 +88,8 @@ class Session:
 
 
 @contextmanager
-def _fatal_errors_as_such() -> Iterator[None]:
-    """Undo what the client makes of a fatal error that comes while it tells of deliveries."""
+def _unwrap_fatal_errors() -> Iterator[None]:
+    """Raise a fatal error itself: a client that gets it while it reports deliveries wraps it in `SystemError`."""
     try:
         yield
     except SystemError as error:
@@ -98,8 +98,8 @@ def _fatal_errors_as_such() -> Iterator[None]:
         raise
 
 
-def _one_place(offsets: list[int]) -> Written:
-    """Return the place of a payload; its parts lie side by side, as nobody else writes to the topic."""
+def _contiguous(offsets: list[int]) -> Written:
+    """Return the location of a payload; its parts are contiguous, because no other program writes to the topic."""
     first = offsets[0]
     if offsets != list(range(first, first + len(offsets))):
         raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "another program writes to the data topic"))

@@ -1,35 +1,36 @@
 """The embedded change log: one SQLite file per source.
 
-WAL mode with synchronous=FULL: a commit is on disk when it returns, readers in other processes never wait for the
-writer, and a torn write leaves the last commit. Publishing is one SQLite transaction::
+The file uses WAL mode with synchronous=FULL: a commit is on disk when it returns, readers in other processes never wait
+for the writer, and a torn write leaves the last commit intact. Publishing is one SQLite transaction::
 
-    chunk    one row per chunk: table, version, first and last LSN (null while staged), what it holds, checksum;
-             of a staged one also xid and commit time, and which of its subtransactions were rolled back
-    payload  its bytes, apart, so that giving a staged chunk its LSN rewrites a few bytes and not the data
-    reach    one row per table: how many chunks it ever had published, and where the last of them ends
+    chunk    one row per chunk: table, version, first and last LSN (null while staged), contents, checksum; if it was
+             staged, also xid, commit time and the subtransactions that were rolled back
+    payload  the bytes of a chunk, in a separate table: assigning an LSN to a staged chunk does not rewrite its data
+    reach    one row per table: the number of chunks ever published and the end of the last one
     frontier one row: valid, durable, the newest commit time at each of them, the last clock, tallies of small tables
-    moment   one row per publication that brought a newer commit time; how a time becomes a position
+    moment   one row per publication with a newer commit time; maps a time to a position
     relation the versions of each table's schema
-    restart  where the history of a table begins that was captured anew
-    failure  definite errors of tables
-    pin      what readers still need
+    restart  the start of history of a table that was captured again
+    failure  permanent errors of tables
+    pin      the leases of readers
 
-A reader sees published chunks only; they and `durable` change in the same SQLite transaction.
+Readers see only published chunks; these and `durable` change in the same SQLite transaction.
 
-**Damage.** SQLite finds a torn write, but not a byte that turned over on disk: that gives other values, or a search
-that passes a row by. So nothing is believed for having been found, and nothing for not having been found:
+**Damage.** SQLite detects a torn write, but not a flipped bit on disk, which changes a value or makes a search miss a
+row. The log therefore verifies every row that it finds, and proves that no row is missing:
 
-* Every row has a seal, a checksum over its values, and the bytes of a chunk have one, which is in its row. What SQL
-  chose by a condition is held to that condition again, after its seal: an index may have led to the wrong row.
-* Chunks of a table are numbered as they are published, and each knows where the one before it ended. What was found
-  in (a, b] is all there is if the first one's predecessor ended at or before a, numbers rise by one, and the next one
-  begins after b; or, where there is no next one, `reach` says that the last number was seen. All of this is in rows
-  that have been read anyway, save that of `reach`. So is the proof for a `moment`: it says what held before it.
-* Sets that are read whole (versions with restarts and failures; pins; prepared chunks) have a tally in `frontier`,
-  the sum of their seals and of their count: a row too few or too many shows.
-* The texts of the file's own schema are held to ours when it is opened.
+* Every row has a seal, a checksum over its values. The checksum of a chunk's bytes is in the chunk's row. After the
+  seal, the code checks again the condition by which SQL selected the row: a damaged index may return a wrong row.
+* The chunks of a table are numbered in the order of publication, and each records the end of the previous one. The
+  chunks found in (a, b] are complete if the previous chunk of the first one ends at or before a, the numbers are
+  consecutive, and the next chunk begins after b; if there is no next chunk, `reach` must contain the last number found.
+  Except for `reach`, this needs only rows that are read anyway. Likewise, a row of `moment` states the time and
+  position before it, which proves that no earlier row is missing.
+* Sets of rows that are always read as a whole (versions with restarts and failures; leases; prepared chunks) have a
+  tally in `frontier`, the sum of their seals plus their count, which reveals a missing or additional row.
+* When the file is opened, the SQL text of its schema must be equal to the expected text.
 
-**Space.** Removing history frees pages. `retain` goes in steps, each of which removes some chunks or hands some free
-pages back to the file system (incremental vacuum), until its time is up: capture goes on in between. Readers hold no
-read transaction while their caller has a batch in hand, so that none keeps the WAL from being reused.
+**Space.** Removing history frees pages. `retain` works in steps, each of which removes some chunks or returns some free
+pages to the file system (incremental vacuum), until its time is up; capture continues in between. Readers hold no read
+transaction while their caller processes a batch, so they do not prevent SQLite from reusing the WAL.
 """

@@ -1,4 +1,4 @@
-"""The SQLite file of an embedded log: its tables, how it is opened, its errors, and the checksums of its rows.
+"""The SQLite file of an embedded log: its schema, connections, locking, errors, and the checksums of its rows.
 
 Each row carries a checksum (seal) over its columns. A row that does not match its checksum raises `LogCorruptError`.
 """
@@ -22,16 +22,16 @@ __all__ = [
     "RESTORE",
     "SCHEMA",
     "SOURCE",
-    "check",
-    "check_numbers",
+    "check_numeric_row",
+    "check_row",
     "connect",
     "damaged",
-    "disk",
     "lock",
     "seal",
     "tally",
+    "transaction",
+    "translate_errors",
     "unlock",
-    "writing",
 ]
 
 _FORMAT = 6
@@ -69,14 +69,14 @@ PRAGMA user_version = {_FORMAT};
 """
 FILES = ("", "-wal", "-shm")
 SOURCE = "the source"
-_FULL_DISK = "Free some space and start again; nothing is lost: Postgres keeps what was not yet confirmed."
+_FULL_DISK = "Free some space and restart. No data is lost: Postgres keeps all WAL that was not confirmed."
 _WAL_BYTES = 64 << 20
 _PATIENCE_SECONDS = 30
 
 
 def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
-    """Open a log; only mode ``rwc`` makes one, which is not a log before it has a format."""
-    with disk(path):
+    """Open a log; only mode ``rwc`` creates the file, which is not a log until it has a format version."""
+    with translate_errors(path):
         uri = f"{path.absolute().as_uri()}?mode={mode}"
         db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_PATIENCE_SECONDS)
         try:
@@ -90,9 +90,9 @@ def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
 
 
 @contextmanager
-def writing(db: sqlite3.Connection, path: Path) -> Iterator[None]:
-    """Do what follows in one SQLite transaction."""
-    with disk(path):
+def transaction(db: sqlite3.Connection, path: Path) -> Iterator[None]:
+    """Run the body in one SQLite transaction."""
+    with translate_errors(path):
         db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -104,20 +104,20 @@ def writing(db: sqlite3.Connection, path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def disk(path: Path) -> Iterator[None]:
-    """Turn SQLite's word for a full or failing disk, or for a damaged file, into ours."""
+def translate_errors(path: Path) -> Iterator[None]:
+    """Convert SQLite errors (full or failing disk, damaged file, lock timeout) to Penstock errors."""
     try:
         yield
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.ProgrammingError) and not hasattr(error, "sqlite_errorcode"):
-            raise  # the module's own word for being used wrongly, as after `close`
-        raise _explained(error, path) from error
+            raise  # raised by Python's sqlite3 for wrong use, for example after `close`
+        raise _translated(error, path) from error
     except UnicodeDecodeError as error:  # SQLite's message quotes the damaged text
-        raise damaged(path, "its schema cannot be read") from error
+        raise damaged(path, "could not read its schema") from error
 
 
 def lock(path: Path) -> int:
-    """Become the one writer of a log, until the handle that is returned is given to ``unlock``."""
+    """Acquire the writer lock of a log and return its handle; `unlock` releases it."""
     handle = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -132,7 +132,7 @@ def lock(path: Path) -> int:
 
 
 def unlock(handle: int) -> None:
-    """Let another write. Closing is not enough: a child just forked has the handle, too, until it execs."""
+    """Release the writer lock; closing is not enough, because a forked child shares the handle until it calls exec."""
     fcntl.flock(handle, fcntl.LOCK_UN)
     os.close(handle)
 
@@ -145,20 +145,20 @@ def _configure(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA wal_autocheckpoint = 4000")
     db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
     db.execute("PRAGMA cell_size_check = ON")
-    db.execute("PRAGMA secure_delete = OFF")  # some builds write zeros over every page that retention frees
+    db.execute("PRAGMA secure_delete = OFF")  # some builds overwrite every page that retention frees with zeros
 
 
-def _explained(error: sqlite3.DatabaseError, path: Path) -> PenstockError:
-    """Say what an error means here; our statements are fixed, so what SQLite cannot make sense of is damage."""
+def _translated(error: sqlite3.DatabaseError, path: Path) -> PenstockError:
+    """Return the Penstock error for an SQLite error; all statements are fixed, so an unexpected error means damage."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-        return DefiniteError(f"the disk under {path.parent} is full or failing: {error}", _FULL_DISK)
+        return DefiniteError(f"the disk of {path.parent} is full or failing: {error}", _FULL_DISK)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        message = f"the change log {path} has been busy for {_PATIENCE_SECONDS} seconds: {error}"
-        return TransientError(message, "Look which other process has it open, and what it waits for.")
+        message = f"could not lock the change log {path} within {_PATIENCE_SECONDS} seconds: {error}"
+        return TransientError(message, "Run lsof on that file to find the process that has it open.")
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
         message = f"the change log {path} cannot be opened: {error}"
-        return DefiniteError(message, "Check that the home is complete and writable.")
+        return DefiniteError(message, "Check that the home is complete and that this user may write to it.")
     return damaged(path, str(error))
 
 
@@ -168,66 +168,66 @@ def _has_format(db: sqlite3.Connection, path: Path, *, may_be_empty: bool) -> bo
         return False
     if found == 0:
         message = f"{path} is not a change log"
-        raise DefiniteError(message, "Restore the home from a backup, or use another one.")
+        raise DefiniteError(message, "Restore the home from a backup, or use another home.")
     if found != _FORMAT:
-        message = f"the change log {path} has format {found}; this Penstock knows format {_FORMAT}"
-        hint = "Use the version of Penstock that wrote it, or drop the source and capture it afresh."
+        message = f"the change log {path} has format {found}, but this version of Penstock supports format {_FORMAT}"
+        hint = "Use the version of Penstock that wrote it, or drop the source and create it again."
         raise DefiniteError(message, hint)
     return True
 
 
 def _check_schema(db: sqlite3.Connection, path: Path) -> None:
-    if _texts(db) != _expected_texts():
-        raise damaged(path, "its schema is not the one that was written")
+    if _schema_texts(db) != _expected_schema_texts():
+        raise damaged(path, "its schema differs from the one that was created")
 
 
-def _texts(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
+def _schema_texts(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
     query = "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name"
     return db.execute(query).fetchall()
 
 
 @functools.cache
-def _expected_texts() -> list[tuple[Any, ...]]:
+def _expected_schema_texts() -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(SCHEMA)
-        return _texts(db)
+        return _schema_texts(db)
 
 
-RESTORE = "Restore the home from a backup, or drop the source and capture it afresh."
+RESTORE = "Restore the home from a backup, or drop the source and create it again."
 
 
 def seal(*values: Any) -> int:
-    """CRC-32 over the values of a row.
+    """Return the CRC-32 over the values of a row.
 
-    It is taken of their notation, which tells types apart: a damaged row may hold any. That of integers, bytes and
-    None is the same in every version of Python; texts are written as their bytes, with a mark.
+    It is computed from their `repr`, which distinguishes types, because a damaged row may contain any type. The `repr`
+    of integers, bytes and None is the same in every Python version; strings are encoded as tagged bytes.
     """
     return _sum(tuple(map(_plain, values)))
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as SQLite will give it back: a position is an integer there."""
+    """Return a value as SQLite returns it: a position is stored as an integer."""
     if isinstance(value, int):
         return int(value)
     return ("text", value.encode()) if isinstance(value, str) else value
 
 
 def tally(seals: Iterable[int]) -> int:
-    """Return the sum that shows whether one of these seals is missing, or is there twice."""
+    """Return the sum of these seals, which reveals whether one is missing or duplicated."""
     return sum(each + (1 << 32) for each in seals)
 
 
-def check(row: tuple[Any, ...], what: str, path: Path) -> tuple[Any, ...]:
-    """Return the values of a row whose last is their seal; refuse them if that does not fit."""
-    check_numbers(tuple(map(_plain, row)), what, path)
+def check_row(row: tuple[Any, ...], what: str, path: Path) -> tuple[Any, ...]:
+    """Return the values of a row without its last column, the seal; raise `LogCorruptError` if they do not match it."""
+    check_numeric_row(tuple(map(_plain, row)), what, path)
     return row[:-1]
 
 
-def check_numbers(row: tuple[Any, ...], what: str, path: Path) -> tuple[Any, ...]:
-    """Do the same, in half the time, for a row that was written without texts."""
+def check_numeric_row(row: tuple[Any, ...], what: str, path: Path) -> tuple[Any, ...]:
+    """Do the same as `check_row`, in half the time, for a row without text columns."""
     values = row[:-1]
     if _sum(values) != row[-1]:
-        raise damaged(path, f"what it says of {what} is not right")
+        raise damaged(path, f"the row of {what} fails its checksum")
     return values
 
 
@@ -236,5 +236,5 @@ def _sum(values: tuple[Any, ...]) -> int:
 
 
 def damaged(path: Path, what: str) -> LogCorruptError:
-    """Say that the file does not hold what was written to it."""
+    """Return the error for a file that does not contain what was written to it."""
     return LogCorruptError(f"the change log {path} is damaged: {what}", RESTORE)

@@ -1,4 +1,4 @@
-"""Where an embedded log is: a file of the home."""
+"""The location of an embedded log: a file in the home."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.changelog.interface import ChangeLog
-from penstock.changelog.sqlite.file import FILES, SCHEMA, connect, disk, writing
+from penstock.changelog.sqlite.file import FILES, SCHEMA, connect, transaction, translate_errors
 from penstock.changelog.sqlite.frontier import create_frontier
 from penstock.changelog.sqlite.reader import SqliteLogReader
 from penstock.changelog.sqlite.writer import SqliteLogWriter
@@ -24,32 +24,32 @@ class SqliteLog(ChangeLog):
     path: Path
 
     def create(self, start: Lsn) -> None:
-        """Make the file, unless it is there."""
+        """Create the file, unless it exists."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with disk(self.path), closing(connect(self.path, "rwc")) as db, writing(db, self.path):
+        with translate_errors(self.path), closing(connect(self.path, "rwc")) as db, transaction(db, self.path):
             if db.execute("PRAGMA user_version").fetchone()[0] == 0:
                 for statement in SCHEMA.split(";"):
                     db.execute(statement)
                 create_frontier(db, start, time.time_ns() // 1000)
 
     def remove(self) -> None:
-        """Delete the file and those that stand beside it."""
+        """Delete the file and the files that SQLite and the lock create next to it."""
         for suffix in FILES:
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
         self.path.with_suffix(".lock").unlink(missing_ok=True)
 
     def exists(self) -> bool:
-        """Say whether the file is there."""
+        """Return whether the file exists."""
         return self.path.exists()
 
     def writer(self) -> SqliteLogWriter:
-        """Become its writer."""
+        """Open the log for writing."""
         return SqliteLogWriter(self.path)
 
     def reader(self) -> SqliteLogReader:
-        """Open it."""
+        """Open the log for reading."""
         return SqliteLogReader(self.path)
 
     def __str__(self) -> str:
-        """Its path."""
+        """Return the path."""
         return str(self.path)

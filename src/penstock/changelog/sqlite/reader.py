@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.changelog.as_of import history_gone, microseconds
-from penstock.changelog.frames import StoredChunk, runs, unpack_run, widened
-from penstock.changelog.interface import ChangeLogReader, ChunkRef, Extent, Frontiers, LoggedTable, Pin
+from penstock.changelog.as_of import history_expired, microseconds
+from penstock.changelog.chunk_codec import StoredChunk, runs, unpack_run, widened
+from penstock.changelog.interface import ChangeLogReader, ChunkRef, Extent, Frontiers, Lease, LoggedTable
 from penstock.changelog.sqlite.chunks import chunks_within, load_payloads
-from penstock.changelog.sqlite.file import SOURCE, connect, damaged, disk, writing
+from penstock.changelog.sqlite.file import SOURCE, connect, damaged, transaction, translate_errors
 from penstock.changelog.sqlite.frontier import Frontier, load_frontier, position_at
-from penstock.changelog.sqlite.leases import load_pins, store_pin
+from penstock.changelog.sqlite.leases import load_leases, store_lease
 from penstock.changelog.sqlite.tables import UNREAD, Roster, load_roster
 from penstock.model import TableName
 from penstock.positions import Lsn
@@ -27,52 +27,52 @@ _POLL_SECONDS = 0.002
 
 
 class SqliteLogReader(ChangeLogReader):
-    """A reader of the log at `path`; make one per thread."""
+    """A reader of the log at `path`; create one per thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._roster = UNREAD
         self._tables: tuple[tuple[int, int], dict[TableName, LoggedTable]] | None = None
-        """What was last said of tables, and at which edition and start of the log."""
-        self._db = connect(path)  # a WAL reader writes the shared-memory index, so it is not opened mode=ro
+        """The last result of `tables`, with the edition and `valid` that it is for."""
+        self._db = connect(path)  # not mode=ro, because a WAL reader writes the shared-memory index
         self._db.execute("PRAGMA query_only = ON")
 
     def frontiers(self) -> Frontiers:
-        """Return what can be read now."""
-        return self._frontier().told()
+        """Return the range that can be read now."""
+        return self._frontier().to_frontiers()
 
     def wait(self, beyond: Lsn, timeout: float) -> Frontiers:
-        """Poll for a later frontier: a look costs some ten microseconds."""
+        """Poll for a later frontier: each poll takes about ten microseconds."""
         deadline = time.monotonic() + timeout
         while True:
             frontier = self._frontier()
             if frontier.durable > beyond or time.monotonic() >= deadline:
-                return frontier.told()
+                return frontier.to_frontiers()
             time.sleep(_POLL_SECONDS)
 
     def position_at(self, moment: datetime) -> Lsn:
-        """Find the publication in which a later commit time first came up, and in it the transaction."""
-        with self._at_one_moment() as frontier:
+        """Find the first publication with a later commit time, and the transaction in it."""
+        with self._read_transaction() as frontier:
             found = position_at(self._db, self._path, frontier, microseconds(moment))
             if found is None:
-                raise history_gone(SOURCE, moment, Lsn(frontier.valid))
+                raise history_expired(SOURCE, moment, Lsn(frontier.valid))
             return found
 
     def tables(self) -> dict[TableName, LoggedTable]:
         """Return the tables with their schemas and errors."""
-        with self._at_one_moment() as frontier:
-            asked = (frontier.edition, frontier.valid)
-            if self._tables is None or self._tables[0] != asked:
-                self._tables = (asked, self._known(frontier).tables(frontier.valid))
+        with self._read_transaction() as frontier:
+            key = (frontier.edition, frontier.valid)
+            if self._tables is None or self._tables[0] != key:
+                self._tables = (key, self._current_roster(frontier).tables(frontier.valid))
             return dict(self._tables[1])
 
     def extent(self, table: TableName, after: Lsn, upto: Lsn) -> Extent:
-        """Describe the chunks that touch (after, upto]."""
-        with self._at_one_moment() as frontier:
-            roster = self._known(frontier)
-            begun = roster.begins(table, frontier.valid)
-            if after < begun:
-                raise history_gone(table, after, begun)
+        """Describe the chunks that overlap (after, upto]."""
+        with self._read_transaction() as frontier:
+            roster = self._current_roster(frontier)
+            start = roster.history_start(table, frontier.valid)
+            if after < start:
+                raise history_expired(table, after, start)
             table_id = roster.table_id(table)
             if table_id is None:
                 return Extent(table, after, upto)
@@ -80,61 +80,61 @@ class SqliteLogReader(ChangeLogReader):
             return Extent(table, after, upto, chunks, roster.schemas(table) if chunks else {})
 
     def read(self, extent: Extent, columns: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield images, small chunks together, each chunk checked against its checksum."""
+        """Yield images, decoding small chunks together; verify the checksum of each chunk."""
         for run in runs(extent.chunks):
             batch = unpack_run(run, self._stored(run, extent), extent)
             if batch.num_rows:
                 yield batch if columns is None else widened(batch, columns, extent.table)
 
-    def pin(self, reader: str, at: Lsn | None, seconds: float | None = None) -> None:
-        """Write the pin down, unless what it asks for is gone."""
-        with closing(connect(self._path)) as db, writing(db, self._path):
+    def set_lease(self, reader: str, at: Lsn | None, seconds: float | None = None) -> None:
+        """Store the lease, unless the history that it needs was removed."""
+        with closing(connect(self._path)) as db, transaction(db, self._path):
             valid = Lsn(load_frontier(db, self._path).valid)
             if at is not None and at < valid:
-                raise history_gone(SOURCE, at, valid)
-            store_pin(db, self._path, reader, at, seconds)
+                raise history_expired(SOURCE, at, valid)
+            store_lease(db, self._path, reader, at, seconds)
 
-    def pins(self) -> list[Pin]:
-        """Return the pins that have not expired."""
-        with self._at_one_moment() as frontier:
-            return load_pins(self._db, self._path, frontier)
+    def leases(self) -> list[Lease]:
+        """Return the leases that have not expired."""
+        with self._read_transaction() as frontier:
+            return load_leases(self._db, self._path, frontier)
 
     def close(self) -> None:
         """Close the file."""
         self._db.close()
 
     def _frontier(self) -> Frontier:
-        with disk(self._path):
+        with translate_errors(self._path):
             return load_frontier(self._db, self._path)
 
-    def _known(self, frontier: Frontier) -> Roster:
+    def _current_roster(self, frontier: Frontier) -> Roster:
         if frontier.edition != self._roster.edition:
             self._roster = load_roster(self._db, self._path, frontier)
         return self._roster
 
     def _stored(self, run: Sequence[ChunkRef], extent: Extent) -> list[StoredChunk]:
-        """Fetch the bytes of some chunks; no read transaction is open when they are returned."""
-        with disk(self._path):
-            found = load_payloads(self._db, self._path, [chunk.place[0] for chunk in run])
+        """Fetch the bytes of some chunks; no read transaction is open after this returns."""
+        with translate_errors(self._path):
+            found = load_payloads(self._db, self._path, [chunk.location[0] for chunk in run])
         for chunk in run:
-            (id_,) = chunk.place
+            (id_,) = chunk.location
             if id_ not in found:
-                raise self._missing(id_, extent)
+                raise self._missing_data_error(id_, extent)
             found[id_].verify(chunk.checksum, f"chunk {id_} of {extent.table}")
-        return [found[chunk.place[0]] for chunk in run]
+        return [found[chunk.location[0]] for chunk in run]
 
-    def _missing(self, id_: int, extent: Extent) -> Exception:
-        """Say why the bytes of a chunk are not there: retention has been faster, or they are lost."""
-        with self._at_one_moment() as frontier:
-            valid = self._known(frontier).begins(extent.table, frontier.valid)
+    def _missing_data_error(self, id_: int, extent: Extent) -> Exception:
+        """Return the error for missing bytes of a chunk: retention removed them, or the file is damaged."""
+        with self._read_transaction() as frontier:
+            valid = self._current_roster(frontier).history_start(extent.table, frontier.valid)
         if extent.after < valid:
-            return history_gone(extent.table, extent.after, valid)
+            return history_expired(extent.table, extent.after, valid)
         return damaged(self._path, f"the data of chunk {id_} is missing")
 
     @contextmanager
-    def _at_one_moment(self) -> Iterator[Frontier]:
-        """Let all questions that follow see the same state of the file."""
-        with disk(self._path):
+    def _read_transaction(self) -> Iterator[Frontier]:
+        """Run the body in one read transaction, so that all its queries see the same state of the file."""
+        with translate_errors(self._path):
             self._db.execute("BEGIN")
             try:
                 yield load_frontier(self._db, self._path)

@@ -1,1 +1,1 @@
-"""Avro: schemas, plans from a writer's to the reader's, and the kernel that walks messages by them."""
+"""Avro: schemas, plans from writer to reader schema, and the kernel that decodes messages with them."""

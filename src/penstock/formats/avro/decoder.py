@@ -1,4 +1,4 @@
-"""Batches of Avro messages."""
+"""Decoder of Avro messages."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from penstock.errors import PenstockError
 from penstock.formats.avro.kernel import walk_all
 from penstock.formats.avro.plan import PlanBuilder
 from penstock.formats.avro.schema import parse_avro
-from penstock.formats.compiling import Ints
+from penstock.formats.column_writer import ColumnWriter
+from penstock.formats.decode_errors import ErrorCode
 from penstock.formats.decoder import Decoder
 from penstock.formats.format import AvroFormat, ResolvedFormat
+from penstock.formats.jit import Ints
 from penstock.formats.memory import address
 from penstock.formats.messages import Messages
-from penstock.formats.problems import Problem
 from penstock.formats.registry import RegisteredSchema
-from penstock.formats.sink import Sink
-from penstock.formats.writers import Writers, refuse
+from penstock.formats.writer_schemas import WriterSchemas, reject
 
 __all__ = ["AvroDecoder"]
 
 
 class AvroDecoder(Decoder):
-    """Reads messages of every writer schema that it was given."""
+    """Decodes messages of all given writer schemas."""
 
-    def __init__(self, resolved: ResolvedFormat, writers: Writers) -> None:
+    def __init__(self, resolved: ResolvedFormat, writers: WriterSchemas) -> None:
         super().__init__(resolved, writers)
         reader = parse_avro(resolved.reader)
         self._builder = PlanBuilder(reader, self._columns)
-        self._refusals = self._builder.messages
+        self._reasons = self._builder.messages
         assert isinstance(resolved.format, AvroFormat)
         given = resolved.format.reader_schema
         self._roots = {-1: self._builder.add(reader if given is None else parse_avro(given))}
@@ -44,25 +44,25 @@ class AvroDecoder(Decoder):
     def _add(self, schema_id: int, writer: RegisteredSchema) -> None:
         try:
             if writer.kind != "AVRO":
-                self._unreadable[schema_id] = self._refused(f"its schema is one of {writer.kind}, not of AVRO")
+                self._unreadable[schema_id] = self._add_reason(f"schema has format {writer.kind}, expected AVRO")
             else:
                 schema = parse_avro(writer.text, [text for _, text in writer.references])
                 self._roots[schema_id] = self._builder.add(schema)
         except PenstockError as error:
-            self._unreadable[schema_id] = self._refused(error.message)
+            self._unreadable[schema_id] = self._add_reason(error.message)
 
     def _names(self) -> Sequence[str]:
         return self._builder.names
 
     def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
         for one, reason in self._unreadable.items():
-            refuse(messages, np.flatnonzero(ids == one), Problem.REFUSED, reason)
+            reject(messages, np.flatnonzero(ids == one), ErrorCode.REJECTED, reason)
         roots = np.full(len(ids), self._roots[-1], np.int64)
-        for one in np.unique(ids) if self._resolved.framed else ():
+        for one in np.unique(ids) if self._resolved.is_framed else ():
             roots[ids == one] = self._roots.get(int(one), 0)
         plan = self._tables.plan
 
-        def walk(first: int, sink: Sink) -> int:
-            return walk_all(first, messages.start, messages.end, roots, plan, sink, address(messages.faults))
+        def walk(first: int, out: ColumnWriter) -> int:
+            return walk_all(first, messages.start, messages.end, roots, plan, out, address(messages.errors))
 
-        return self._filled(messages, walk)
+        return self._fill(messages, walk)

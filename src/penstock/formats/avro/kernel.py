@@ -1,12 +1,12 @@
-"""Avro's binary encoding, walked by a plan.
+"""Kernel of Avro: decode the binary encoding with a plan.
 
-A plan is a table of nodes, one per place in the writer's schema; a node says what is encoded there (`ops`) and into
-which column it goes (-1: nowhere, it is only passed over). Differences between the writer's and the reader's schema
-were settled when the plan was made (`penstock.formats.avro.plan`); here bytes become entries of columns.
+A plan is a table of nodes, one per place in the writer schema. A node defines the encoding of a value (`ops`) and the
+column that it is written to (-1: none, the value is skipped). Differences between the writer and the reader schema are
+resolved when the plan is built (`penstock.formats.avro.plan`); the kernel only converts bytes to entries of columns.
 
-Every length, count, index and number is checked against the bytes that are left, so that no message reads beyond
-itself or makes more than its size warrants. What is left behind the last value is a problem of its own: Avro has no
-end mark, and left-over bytes are how a message shows that it was read with the wrong schema.
+Every length, count, index and number is checked against the remaining bytes, so that no message reads beyond its end or
+allocates more than its size justifies. Trailing bytes after the last value are an error: Avro has no end marker, and
+trailing bytes are a sign that a message was read with the wrong schema.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from penstock.formats.avro.ops import (
     CONSTANT,
     FIRST,
     MAP,
+    MAX_DEPTH,
+    MAX_EMPTY_ITEMS,
     MEMBER,
-    MOST_DEPTH,
-    MOST_EMPTY_ITEMS,
     NODE,
     NULL,
     OP,
@@ -33,132 +33,132 @@ from penstock.formats.avro.ops import (
     UNION,
     Plan,
 )
-from penstock.formats.compiling import NIL, Ints, compiled, constant, inner
-from penstock.formats.faults import BAD, blame, fault_of, is_fine, settled
+from penstock.formats.column_writer import ColumnWriter, put_null, put_present, reserve, set_count
+from penstock.formats.decode_errors import ErrorCode
+from penstock.formats.error_records import FAILED, error_record, finish_message, is_ok, set_error
+from penstock.formats.jit import NIL, Ints, compiled, constant, inner
 from penstock.formats.memory import WORD, word
-from penstock.formats.problems import Problem
-from penstock.formats.sink import Sink, put_count, put_null, put_there, reserve
 
 __all__ = ["walk_all"]
 
-_BRANCH = constant(Problem.BRANCH)
-_ITEMS = constant(Problem.ITEMS)
-_TRAILING = constant(Problem.TRAILING)
-_DEPTH = constant(Problem.DEPTH)
-_REFUSED = constant(Problem.REFUSED)
-_MOST_DEPTH = constant(MOST_DEPTH)
+_BRANCH = constant(ErrorCode.BRANCH)
+_ITEMS = constant(ErrorCode.ITEMS)
+_TRAILING = constant(ErrorCode.TRAILING)
+_DEPTH = constant(ErrorCode.DEPTH)
+_REJECTED = constant(ErrorCode.REJECTED)
+_MAX_DEPTH = constant(MAX_DEPTH)
 
 
 @compiled
-def walk_all(first: int, start: Ints, end: Ints, root: Ints, plan: Plan, sink: Sink, faults: int) -> int:
-    """Put the messages from `first` on; return the one for which columns had no room, or their number."""
+def walk_all(first: int, start: Ints, end: Ints, root: Ints, plan: Plan, out: ColumnWriter, errors: int) -> int:
+    """Decode the messages from `first` on; return the index at which capacity ran out, or the number of messages."""
     for index in range(first, len(start)):
-        fault, fine = fault_of(faults, index), False
-        if is_fine(fault):
-            at = _walk(start[index], end[index], root[index], NIL, plan, sink, fault)
+        error, ok = error_record(errors, index), False
+        if is_ok(error):
+            at = _walk(start[index], end[index], root[index], NIL, plan, out, error)
             if at >= 0 and at < end[index]:
-                at = blame(fault, _TRAILING, root[index], end[index] - at, NIL)
-            fine = at >= 0
-        if not settled(fine, fault, start[index], sink):
+                at = set_error(error, _TRAILING, root[index], end[index] - at, NIL)
+            ok = at >= 0
+        if not finish_message(ok, error, start[index], out):
             return index
     return len(start)
 
 
 @inner
-def _branch(at: int, end: int, node: int, plan: Plan, fault: int) -> tuple[int, int]:
-    """Read which branch of a union follows; return its node and its place."""
+def _branch(at: int, end: int, node: int, plan: Plan, error: int) -> tuple[int, int]:
+    """Read the branch of a union; return its node and the address of its value."""
     row = plan.nodes + NODE * node
-    branch, after = number_at(at, end, node, fault)
+    branch, after = number_at(at, end, node, error)
     if after < 0:
-        return node, BAD
+        return node, FAILED
     count = word(row + SECOND)
     if branch < 0 or branch >= count:
-        return node, blame(fault, _BRANCH, node, branch, count)
+        return node, set_error(error, _BRANCH, node, branch, count)
     return word(plan.links + WORD * (word(row + FIRST) + branch)), after
 
 
 @inner
-def _block(at: int, end: int, node: int, total: int, plan: Plan, fault: int) -> tuple[int, int]:
-    """Read how many items the next block of an array or a map has; 0 ends it."""
-    least = word(plan.nodes + NODE * node + SECOND)
-    count, at = number_at(at, end, node, fault)
+def _block(at: int, end: int, node: int, total: int, plan: Plan, error: int) -> tuple[int, int]:
+    """Read the number of items in the next block of an array or a map; 0 ends it."""
+    min_size = word(plan.nodes + NODE * node + SECOND)
+    count, at = number_at(at, end, node, error)
     if at < 0 or count == 0:
         return NIL, at
     if count < 0:
-        _, at = length_at(at, end, node, fault)
+        _, at = length_at(at, end, node, error)
         if at < 0:
-            return NIL, BAD
+            return NIL, FAILED
         count = -count
-    room = (end - at) // least if least else MOST_EMPTY_ITEMS - total
+    room = (end - at) // min_size if min_size else MAX_EMPTY_ITEMS - total
     if count < 0 or count > room:
-        return NIL, blame(fault, _ITEMS, node, count, end - at)
+        return NIL, set_error(error, _ITEMS, node, count, end - at)
     return count, at
 
 
 @inner
-def _walk(at: int, end: int, node: int, depth: int, plan: Plan, sink: Sink, fault: int) -> int:
-    """Read the value of `node` at `at`; return the place after it, or `BAD` with the fault noted.
+def _walk(at: int, end: int, node: int, depth: int, plan: Plan, out: ColumnWriter, error: int) -> int:
+    """Decode the value of `node` at `at`; return the address after it, or `FAILED` with the error set.
 
-    One function for all that holds others: numba keeps functions that call themselves in its cache, but crashes when
-    it loads two that call each other.
+    This is one function for all nested types: numba can cache functions that call themselves, but crashes when it loads
+    functions that call each other.
     """
     row = plan.nodes + NODE * node
     op, column, first, second = word(row + OP), word(row + COLUMN), word(row + FIRST), word(row + SECOND)
     if op >= BOOLEAN:
-        return leaf(at, end, node, plan, sink, fault)
+        return leaf(at, end, node, plan, out, error)
     if op == NULL:
         if column >= 0:
-            put_null(sink, column)
+            put_null(out, column)
         return at
-    if depth > MOST_DEPTH:
-        return blame(fault, _DEPTH, node, _MOST_DEPTH, NIL)
+    if depth > MAX_DEPTH:
+        return set_error(error, _DEPTH, node, _MAX_DEPTH, NIL)
     if op == RECORD:
         if column >= 0:
-            put_there(sink, column)
+            put_present(out, column)
         for link in range(plan.links + WORD * first, plan.links + WORD * (first + second), WORD):
             child = word(link)
             if word(plan.nodes + NODE * child + OP) == UNION:
-                child, at = _branch(at, end, child, plan, fault)
+                child, at = _branch(at, end, child, plan, error)
                 if at < 0:
-                    return BAD
+                    return FAILED
             if word(plan.nodes + NODE * child + OP) >= BOOLEAN:
-                at = leaf(at, end, child, plan, sink, fault)
+                at = leaf(at, end, child, plan, out, error)
             else:
-                at = _walk(at, end, child, depth + 1, plan, sink, fault)
+                at = _walk(at, end, child, depth + 1, plan, out, error)
             if at < 0:
-                return BAD
+                return FAILED
         return at
     if op == UNION:
-        child, at = _branch(at, end, node, plan, fault)
-        return _walk(at, end, child, depth + 1, plan, sink, fault) if at >= 0 else BAD
+        child, at = _branch(at, end, node, plan, error)
+        return _walk(at, end, child, depth + 1, plan, out, error) if at >= 0 else FAILED
     if op == MEMBER:
-        put_there(sink, column)
+        put_present(out, column)
         for link in range(plan.links + WORD * first, plan.links + WORD * (first + second), WORD):
-            put_null(sink, word(link))
-        return _walk(at, end, word(row + THIRD), depth + 1, plan, sink, fault)
+            put_null(out, word(link))
+        return _walk(at, end, word(row + THIRD), depth + 1, plan, out, error)
     if op == CONSTANT:
-        after = _walk(plan.constants + first, plan.end, second, depth + 1, plan, sink, fault)
-        return at if after >= 0 else BAD
+        after = _walk(plan.constants + first, plan.end, second, depth + 1, plan, out, error)
+        return at if after >= 0 else FAILED
     if op != ARRAY and op != MAP:
-        return blame(fault, _REFUSED, node, first, NIL)
+        return set_error(error, _REJECTED, node, first, NIL)
     key, total, place = word(row + THIRD), np.int64(0), NIL
     if column >= 0:
-        place = reserve(sink, column)
+        place = reserve(out, column)
     while True:
-        count, at = _block(at, end, node, total, plan, fault)
+        count, at = _block(at, end, node, total, plan, error)
         if at < 0:
-            return BAD
+            return FAILED
         if count == 0:
             break
         for _ in range(count):
             if op == MAP:
-                at = leaf(at, end, key, plan, sink, fault)
+                at = leaf(at, end, key, plan, out, error)
                 if at < 0:
-                    return BAD
-            at = _walk(at, end, first, depth + 1, plan, sink, fault)
+                    return FAILED
+            at = _walk(at, end, first, depth + 1, plan, out, error)
             if at < 0:
-                return BAD
+                return FAILED
         total += count
     if column >= 0:
-        put_count(sink, column, place, total)
+        set_count(out, column, place, total)
     return at

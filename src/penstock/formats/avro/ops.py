@@ -1,10 +1,10 @@
-"""What nodes of an Avro plan do, and where its tables are: numbers that `plan` writes and `kernel` reads."""
+"""Opcodes and table layout of an Avro plan: constants that `plan` writes and `kernel` reads."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.formats.compiling import constant
+from penstock.formats.jit import constant
 from penstock.formats.memory import WORD
 
 __all__ = [
@@ -27,14 +27,14 @@ __all__ = [
     "INT",
     "LONG",
     "MAP",
+    "MAX_DEPTH",
+    "MAX_EMPTY_ITEMS",
     "MEMBER",
-    "MOST_DEPTH",
-    "MOST_EMPTY_ITEMS",
     "NODE",
     "NULL",
     "OP",
     "RECORD",
-    "REFUSED",
+    "REJECTED",
     "SECOND",
     "STRING",
     "THIRD",
@@ -45,32 +45,32 @@ __all__ = [
 
 
 class Plan(NamedTuple):
-    """How to read messages of one or several writer schemas, by address."""
+    """How to decode messages of one or several writer schemas, by address."""
 
     nodes: int
-    """A row per node: its op, its column, and three numbers of the op's own."""
+    """A row per node: its opcode, its column, and three operands."""
     links: int
-    """Lists of nodes, columns and places of symbols, to which nodes point."""
+    """Lists of nodes, columns and offsets of symbols that nodes refer to."""
     constants: int
     """Default values in Avro's encoding, and names of symbols."""
     end: int
-    """Where the constants end."""
+    """The end of the constants."""
 
 
 NODE = 64
-"""How many bytes a node has in the table: those of the numbers below, and some that are not used."""
+"""Size of a node in the table, in bytes: the numbers below, and padding."""
 OP, COLUMN, FIRST, SECOND, THIRD = (constant(WORD * place) for place in range(5))
 
-# Each line names what stands in the three numbers of a node.
+# The comments list the three operands of each opcode.
 NULL = 0
 RECORD = 1  # first link, count of links
 UNION = 2  # first link, count of links
-ARRAY = 3  # item, least bytes of an item, -
-MAP = 4  # value, least bytes of a pair, key
+ARRAY = 3  # item, minimum size of an item, -
+MAP = 4  # value, minimum size of a pair, key
 MEMBER = 5  # first link (columns of the other members), count of links, the value's node
-CONSTANT = 6  # place in the constants, node
-REFUSED = 7  # message
-# From here on: values that hold no others.
+CONSTANT = 6  # offset in the constants, node
+REJECTED = 7  # message
+# Values that contain no others.
 BOOLEAN = 10
 INT = 11  # conversion
 LONG = 12  # conversion
@@ -79,7 +79,7 @@ DOUBLE = 14
 STRING = 15
 BYTES = 16
 FIXED = 17  # -, -, width
-ENUM = 18  # first link (pairs of place and size), count of symbols
+ENUM = 18  # first link (pairs of offset and size), count of symbols
 DECIMAL = 19  # precision, scale
 DECIMAL_FIXED = 20  # precision, scale, width
 
@@ -90,6 +90,6 @@ EXACT_DOUBLE = 2
 EXACT_FLOAT = 3
 FLOAT_TO_DOUBLE = 4
 
-MOST_DEPTH = 100
-MOST_EMPTY_ITEMS = 1 << 20
-"""An array of values that take no bytes can claim any count: this is the most that is believed."""
+MAX_DEPTH = 100
+MAX_EMPTY_ITEMS = 1 << 20
+"""Limit for an array of values that take no bytes, because such an array can claim any count."""

@@ -1,17 +1,16 @@
-"""Plans: how messages of each writer schema become columns of the one reader schema.
+"""Plans: how messages of each writer schema are decoded to the columns of the reader schema.
 
-A plan is made once per writer schema, before any message is read, so that schema resolution costs nothing per message:
+A plan is built once per writer schema, before any message is decoded, so that schema resolution costs nothing per
+message:
 
-- a field is found by its name or the reader's aliases; one that the reader does not have is passed over;
-- a field that the writer does not have gets its default: a constant in Avro's encoding, read as a message is;
-- an int may become a long, float or double, a long a float or double (exactly, or the message is corrupt), a float a
-  double, bytes a string and back;
-- milliseconds become microseconds; symbols of an enumeration are text, so new ones need no resolution.
+- a field is matched by its name or the reader's aliases; a field that the reader lacks is skipped;
+- a field that the writer lacks gets its default: a constant in Avro's encoding, decoded like a message;
+- an int may become a long, float or double, a long a float or double (exactly, or the message is rejected), a float a
+  double, bytes a string and vice versa;
+- milliseconds become microseconds; symbols of an enum are text, so new ones need no resolution.
 
-Whatever cannot be resolved becomes a node that refuses: the message is a problem if it has such a value, and the reason
-names the field. Messages of other branches of that union are read.
-
-Default values of a schema, in Avro's binary encoding: a plan then reads them as it reads messages.
+A type that cannot be resolved becomes a node that rejects: a message with such a value is rejected, and the reason
+names the field. Messages with other branches of that union are decoded.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from penstock.formats.avro import ops
 from penstock.formats.avro.schema import AvroField, AvroType
 from penstock.formats.avro.types import is_wrapped, members
 from penstock.formats.columns import Columns
-from penstock.formats.compiling import Ints
+from penstock.formats.jit import Ints
 from penstock.formats.memory import WORD, address
 
 __all__ = ["PlanBuilder", "Tables", "encoded_default", "zigzag"]
 
-_NOWHERE = -1
+_NO_COLUMN = -1
 _NUMBERS = 5
 _LEAVES = {
     "boolean": ops.BOOLEAN,
@@ -52,7 +51,7 @@ _CONVERSIONS = {
 }
 _PROMOTIONS = {*_CONVERSIONS, ("int", "long"), ("string", "bytes"), ("bytes", "string")}
 _MILLISECONDS = {"timestamp-millis", "local-timestamp-millis"}
-_SAME = {
+_TIMESTAMP_KINDS = {
     "timestamp-millis": "timestamp",
     "timestamp-micros": "timestamp",
     "local-timestamp-millis": "local-timestamp",
@@ -61,7 +60,7 @@ _SAME = {
 
 
 class Tables(NamedTuple):
-    """A plan, and the memory that it is in."""
+    """A plan, and the memory that holds it."""
 
     nodes: Ints
     links: Ints
@@ -69,13 +68,13 @@ class Tables(NamedTuple):
 
     @property
     def plan(self) -> ops.Plan:
-        """The plan as kernels take it; these tables must be held as long as it is used."""
+        """The plan for kernels; keep these tables alive while it is in use."""
         constants = address(self.constants)
         return ops.Plan(address(self.nodes), address(self.links), constants, constants + len(self.constants))
 
 
 class PlanBuilder:
-    """Collects the plans of several writer schemas, for one reader schema, in one table."""
+    """Builds one table with the plans of several writer schemas for one reader schema."""
 
     def __init__(self, reader: AvroType, columns: Columns) -> None:
         self._reader = reader
@@ -88,7 +87,7 @@ class PlanBuilder:
         self.messages: list[str] = []
 
     def add(self, writer: AvroType) -> int:
-        """Add a writer schema; return its first node."""
+        """Add a writer schema; return its root node."""
         if not is_wrapped(self._reader):
             return self._resolved(writer, self._reader, 0, "")
         node = self._node(ops.RECORD, 0, "")
@@ -97,7 +96,7 @@ class PlanBuilder:
         return node
 
     def tables(self) -> Tables:
-        """Return the plan of all that were added."""
+        """Return the plan of all writer schemas added."""
         nodes = np.zeros((len(self._nodes), ops.NODE // WORD), np.int64)
         nodes[:, :_NUMBERS] = self._nodes
         return Tables(nodes, np.array(self._links, np.int64), np.frombuffer(bytes(self._constants) + b"\0", np.uint8))
@@ -114,41 +113,47 @@ class PlanBuilder:
         self._links += links
         return node
 
-    def _refused(self, why: str, path: str) -> int:
-        self.messages.append(f'field "{path}": {why}' if path else why)
-        return self._node(ops.REFUSED, _NOWHERE, path, len(self.messages) - 1)
+    def _rejected(self, reason: str, path: str) -> int:
+        self.messages.append(f'field "{path}": {reason}' if path else reason)
+        return self._node(ops.REJECTED, _NO_COLUMN, path, len(self.messages) - 1)
 
     # -- resolution ----------------------------------------------------------------------------------------------------
 
     def _resolved(self, writer: AvroType, reader: AvroType, column: int, path: str) -> int:
-        """Return the node that reads `writer` into the column of `reader`."""
+        """Return the node that decodes `writer` to the column of `reader`."""
         if writer.kind == "union":
-            node = self._node(ops.UNION, _NOWHERE, path)
+            node = self._node(ops.UNION, _NO_COLUMN, path)
             return self._link(node, [self._resolved(branch, reader, column, path) for branch in writer.branches])
         if reader.kind != "union":
-            return self._same(writer, reader, column, path)
+            return self._resolved_type(writer, reader, column, path)
         if writer.kind == "null":
-            takes_null = any(branch.kind == "null" for branch in reader.branches)
-            return self._node(ops.NULL, column, path) if takes_null else self._refused("null, and not nullable", path)
+            is_nullable = any(branch.kind == "null" for branch in reader.branches)
+            return (
+                self._node(ops.NULL, column, path)
+                if is_nullable
+                else self._rejected("null in the message, expected a value", path)
+            )
         return self._member(writer, reader, column, path)
 
     def _member(self, writer: AvroType, reader: AvroType, column: int, path: str) -> int:
-        """Read a value into the member of a union that takes it."""
+        """Return the node that decodes a value to the matching member of a union."""
         found = members(reader)
-        taker = next((m for m in found if _is(writer, m)), None) or next((m for m in found if _fits(writer, m)), None)
-        if taker is None:
-            return self._refused(f"{writer} in the message, and no member of the union takes it", path)
+        target = next((m for m in found if _is_same_type(writer, m)), None) or next(
+            (m for m in found if _is_compatible(writer, m)), None
+        )
+        if target is None:
+            return self._rejected(f"{writer} in the message, which matches no member of the union", path)
         if len(found) == 1:
-            return self._same(writer, taker, column, path)
+            return self._resolved_type(writer, target, column, path)
         columns = self._columns[column].children
-        own = columns[found.index(taker)]
+        own = columns[found.index(target)]
         node = self._node(ops.MEMBER, column, path)
-        self._nodes[node][4] = self._same(writer, taker, own, path)
+        self._nodes[node][4] = self._resolved_type(writer, target, own, path)
         return self._link(node, [other for other in columns if other != own])
 
-    def _same(self, writer: AvroType, reader: AvroType, column: int, path: str) -> int:
-        if not _fits(writer, reader):
-            return self._refused(f"{writer} in the message, expected {reader}", path)
+    def _resolved_type(self, writer: AvroType, reader: AvroType, column: int, path: str) -> int:
+        if not _is_compatible(writer, reader):
+            return self._rejected(f"{writer} in the message, expected {reader}", path)
         match writer.kind:
             case "record":
                 return self._record(writer, reader, column, path)
@@ -162,42 +167,42 @@ class PlanBuilder:
 
     def _record(self, writer: AvroType, reader: AvroType, column: int, path: str) -> int:
         node = self._node(ops.RECORD, column, path)
-        wanted = {one.name: place for place, one in enumerate(reader.fields)}
-        taken = {_counterpart(one, writer): one for one in reader.fields}
+        positions = {one.name: place for place, one in enumerate(reader.fields)}
+        reader_fields = {_counterpart(one, writer): one for one in reader.fields}
         links = []
         for one in writer.fields:
-            below = _below(path, one.name)
-            match = taken.get(one.name)
+            below = _child_path(path, one.name)
+            match = reader_fields.get(one.name)
             if match is None:
                 links.append(self._skip(one.type, below))
             else:
-                own = self._columns[column].children[wanted[match.name]]
+                own = self._columns[column].children[positions[match.name]]
                 links.append(self._resolved(one.type, match.type, own, below))
         for place, one in enumerate(reader.fields):
             if _counterpart(one, writer) is None:
-                links.append(self._default(one, self._columns[column].children[place], _below(path, one.name)))
+                links.append(self._default(one, self._columns[column].children[place], _child_path(path, one.name)))
         return self._link(node, links)
 
     def _default(self, one: AvroField, column: int, path: str) -> int:
         if not one.has_default:
-            return self._refused("not in the writer's schema, and without a default", path)
+            return self._rejected("not in the writer schema, and without a default", path)
         place = len(self._constants)
         self._constants += encoded_default(one.default, one.type, path)
-        return self._node(ops.CONSTANT, _NOWHERE, path, place, self._resolved(one.type, one.type, column, path))
+        return self._node(ops.CONSTANT, _NO_COLUMN, path, place, self._resolved(one.type, one.type, column, path))
 
     def _array(self, writer: AvroType, reader: AvroType, column: int, path: str) -> int:
         [item] = self._columns[column].children
         node = self._node(ops.ARRAY, column, path)
         below = self._resolved(writer.inner, reader.inner, item, f"{path}[]")
-        self._nodes[node][2:4] = [below, _least(writer.inner)]
+        self._nodes[node][2:4] = [below, _min_size(writer.inner)]
         return node
 
     def _map(self, writer: AvroType, reader: AvroType, column: int, path: str) -> int:
         key, value = self._columns[column].children
         node = self._node(ops.MAP, column, path)
-        keys = self._node(ops.STRING, key, _below(path, "key"))
-        below = self._resolved(writer.inner, reader.inner, value, _below(path, "value"))
-        self._nodes[node][2:] = [below, 1 + _least(writer.inner), keys]
+        keys = self._node(ops.STRING, key, _child_path(path, "key"))
+        below = self._resolved(writer.inner, reader.inner, value, _child_path(path, "value"))
+        self._nodes[node][2:] = [below, 1 + _min_size(writer.inner), keys]
         return node
 
     def _enum(self, writer: AvroType, column: int, path: str) -> int:
@@ -223,71 +228,71 @@ class PlanBuilder:
         text = writer.kind == "bytes" and reader.kind == "string"
         return self._node(ops.STRING if text else _LEAVES[writer.kind], column, path, conversion)
 
-    # -- what the reader does not want ---------------------------------------------------------------------------------
+    # -- fields that the reader lacks ----------------------------------------------------------------------------------
 
     def _skip(self, writer: AvroType, path: str) -> int:
-        """Return a node that passes over a value; types that hold themselves come back to their own node."""
+        """Return a node that skips a value; recursive types refer back to their own node."""
         if writer in self._skips:
             return self._skips[writer]
         if writer.kind in ("array", "map"):
             return self._skipped_items(writer, path)
         if writer.kind in ("record", "union"):
-            node = self._node(ops.RECORD if writer.kind == "record" else ops.UNION, _NOWHERE, path)
+            node = self._node(ops.RECORD if writer.kind == "record" else ops.UNION, _NO_COLUMN, path)
             self._skips[writer] = node
             below = [one.type for one in writer.fields] or writer.branches
             return self._link(node, [self._skip(one, path) for one in below])
         if writer.kind == "enum":
-            return self._enum(writer, _NOWHERE, path)
+            return self._enum(writer, _NO_COLUMN, path)
         if writer.kind == "null":
-            return self._node(ops.NULL, _NOWHERE, path)
+            return self._node(ops.NULL, _NO_COLUMN, path)
         if writer.kind == "fixed":
-            return self._node(ops.FIXED, _NOWHERE, path, 0, 0, writer.size)
-        return self._node(_LEAVES[writer.kind], _NOWHERE, path)
+            return self._node(ops.FIXED, _NO_COLUMN, path, 0, 0, writer.size)
+        return self._node(_LEAVES[writer.kind], _NO_COLUMN, path)
 
     def _skipped_items(self, writer: AvroType, path: str) -> int:
-        node = self._node(ops.ARRAY if writer.kind == "array" else ops.MAP, _NOWHERE, path)
+        node = self._node(ops.ARRAY if writer.kind == "array" else ops.MAP, _NO_COLUMN, path)
         self._skips[writer] = node
-        keys = self._node(ops.STRING, _NOWHERE, path)
-        least = _least(writer.inner) + (writer.kind == "map")
-        self._nodes[node][2:] = [self._skip(writer.inner, path), least, keys]
+        keys = self._node(ops.STRING, _NO_COLUMN, path)
+        min_size = _min_size(writer.inner) + (writer.kind == "map")
+        self._nodes[node][2:] = [self._skip(writer.inner, path), min_size, keys]
         return node
 
 
-def _below(path: str, name: str) -> str:
+def _child_path(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
 def _counterpart(one: AvroField, writer: AvroType) -> str | None:
-    """Return the writer's name of a reader's field."""
+    """Return the writer's name of a reader's field; None if the writer lacks it."""
     names = {field.name for field in writer.fields}
     return next((name for name in (one.name, *one.aliases) if name in names), None)
 
 
-def _is(writer: AvroType, reader: AvroType) -> bool:
-    """Say whether a value is of this very type."""
-    return writer.kind == reader.kind and writer.simple_name == reader.simple_name and _fits(writer, reader)
+def _is_same_type(writer: AvroType, reader: AvroType) -> bool:
+    """Return whether two types have the same kind and name and are compatible."""
+    return writer.kind == reader.kind and writer.simple_name == reader.simple_name and _is_compatible(writer, reader)
 
 
-def _fits(writer: AvroType, reader: AvroType) -> bool:
-    """Say whether a value of one type can be read as the other; what is inside is looked at later."""
+def _is_compatible(writer: AvroType, reader: AvroType) -> bool:
+    """Return whether a value of one type can be decoded as the other; nested types are checked later."""
     if writer.connect_name != reader.connect_name:
-        return False  # the same number, in other units
-    if _SAME.get(writer.logical, writer.logical) != _SAME.get(reader.logical, reader.logical):
-        return writer.logical in _NAMES_ONLY and reader.logical in _NAMES_ONLY and writer.kind == reader.kind
+        return False  # the same number in other units
+    if _TIMESTAMP_KINDS.get(writer.logical, writer.logical) != _TIMESTAMP_KINDS.get(reader.logical, reader.logical):
+        return writer.logical in _NO_EFFECT and reader.logical in _NO_EFFECT and writer.kind == reader.kind
     if writer.logical == "decimal":
         return writer.scale == reader.scale and (reader.precision <= 38 or writer.kind == reader.kind)
     if writer.kind == reader.kind == "fixed":
         return writer.size == reader.size
-    return writer.kind == reader.kind or (writer.kind, reader.kind) in _PROMOTIONS or _text(writer, reader)
+    return writer.kind == reader.kind or (writer.kind, reader.kind) in _PROMOTIONS or _is_enum_as_string(writer, reader)
 
 
-def _text(writer: AvroType, reader: AvroType) -> bool:
-    """An enumeration is a column of text, whatever the writer has made of it."""
+def _is_enum_as_string(writer: AvroType, reader: AvroType) -> bool:
+    """Return whether a writer's enum is decoded as a string: both are text columns."""
     return (writer.kind, reader.kind) in (("enum", "string"),)
 
 
-def _least(schema: AvroType) -> int:
-    """Return the bytes that a value of this type takes at least."""
+def _min_size(schema: AvroType) -> int:
+    """Return the minimum size of a value of this type, in bytes."""
     match schema.kind:
         case "null":
             return 0
@@ -298,16 +303,16 @@ def _least(schema: AvroType) -> int:
         case "fixed":
             return schema.size
         case "record":
-            return sum(_least(one.type) for one in schema.fields)
+            return sum(_min_size(one.type) for one in schema.fields)
     return 1
 
 
-_NAMES_ONLY = {"", "uuid"}
+_NO_EFFECT = {"", "uuid"}
 """Logical types that change neither the value nor the column."""
 
 
 def zigzag(number: int) -> bytes:
-    """Encode an integer as Avro does."""
+    """Encode an integer as Avro's zigzag varint."""
     rest = (number << 1) ^ (number >> 63)
     rest &= 2**64 - 1
     out = bytearray()
@@ -319,22 +324,22 @@ def zigzag(number: int) -> bytes:
 
 
 def encoded_default(value: Any, schema: AvroType, path: str) -> bytes:
-    """Encode the default of a field, given as JSON; that of a union belongs to its first branch that takes it."""
+    """Encode the default of a field, given as JSON; a union's default belongs to its first branch that accepts it."""
     try:
         return _encoded(value, schema)
     except (TypeError, ValueError, KeyError, AttributeError, struct.error) as error:
-        message = f"the Avro schema has a default for field {path!r} that is no {schema}"
+        message = f"default of field {path!r} in the Avro schema is not a valid {schema}"
         raise DefiniteError(message, "Correct the default in the schema.") from error
 
 
 def _encoded(value: Any, schema: AvroType) -> bytes:
     match schema.kind:
         case "null":
-            return _only(value is None, b"")
+            return _require(value is None, b"")
         case "boolean":
-            return _only(isinstance(value, bool), b"\1" if value else b"\0")
+            return _require(isinstance(value, bool), b"\1" if value else b"\0")
         case "int" | "long":
-            return _only(isinstance(value, int) and not isinstance(value, bool), b"") + zigzag(value)
+            return _require(isinstance(value, int) and not isinstance(value, bool), b"") + zigzag(value)
         case "float":
             return struct.pack("<f", value)
         case "double":
@@ -344,7 +349,7 @@ def _encoded(value: Any, schema: AvroType) -> bytes:
         case "bytes":
             return _sized(value.encode("latin-1"))
         case "fixed":
-            return _only(len(value) == schema.size, value.encode("latin-1"))
+            return _require(len(value) == schema.size, value.encode("latin-1"))
         case "enum":
             return zigzag(schema.symbols.index(value))
     return _nested(value, schema)
@@ -367,8 +372,8 @@ def _nested(value: Any, schema: AvroType) -> bytes:
     raise ValueError
 
 
-def _only(right: bool, encoded: bytes) -> bytes:
-    if not right:
+def _require(is_valid: bool, encoded: bytes) -> bytes:
+    if not is_valid:
         raise ValueError
     return encoded
 

@@ -1,9 +1,8 @@
-"""An Avro schema as a tree of types, read from its JSON text.
+"""Avro schemas as a tree of types: parser and serializer of their JSON text.
 
-Names are resolved here: a type that refers to another by name holds that type itself, so that a recursive schema is a
-tree with cycles. Schemas that a registered one refers to are read before it, into the same names.
-
-An Avro schema as JSON text again, complete in itself: every name is defined where it is first used.
+The parser resolves names: a type that references another by name holds that type itself, so that a recursive schema is
+a tree with cycles. Referenced schemas are parsed first, into the same namespace. The serializer writes a self-contained
+schema: every name is defined where it is first used.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from penstock.formats.logical_types import NAMES
 __all__ = ["AvroField", "AvroType", "avro_text", "parse_avro"]
 
 _PRIMITIVE = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
-_REMEDY = "Register or give a valid Avro schema."
+_HINT = "Register or specify a valid Avro schema."
 _NO_DEFAULT = object()
 
 
@@ -34,13 +33,13 @@ class AvroField:
 
     @property
     def has_default(self) -> bool:
-        """Whether a reader has a value for it where a writer wrote none."""
+        """Whether the field has a default, for messages of writers without the field."""
         return self.default is not _NO_DEFAULT
 
 
 @dataclass(eq=False)
 class AvroType:
-    """One type; which of the attributes mean anything depends on its `kind`. Equal only to itself."""
+    """One type; its `kind` determines which attributes are used. Compared by identity."""
 
     kind: str
     name: str = ""
@@ -54,7 +53,7 @@ class AvroType:
     precision: int = 0
     scale: int = 0
     connect_name: str = ""
-    """Connect's name of a logical type, where Avro has none of its own: see `penstock.formats.logical_types`."""
+    """Connect's logical type, if Avro has none: see `penstock.formats.logical_types`."""
 
     @property
     def inner(self) -> AvroType:
@@ -68,28 +67,28 @@ class AvroType:
         return self.name.rpartition(".")[2]
 
     def __str__(self) -> str:
-        """What a message calls it."""
+        """Return the type as shown in error messages."""
         if self.logical == "decimal":
             return f"decimal({self.precision},{self.scale})"
         return self.logical or self.connect_name or (f"{self.kind} {self.name}" if self.name else self.kind)
 
 
 def parse_avro(text: str, references: Sequence[str] = ()) -> AvroType:
-    """Read a schema; `references` are the texts that it needs, each after those that it needs itself."""
+    """Parse a schema; `references` are the referenced schemas, each after the ones that it references itself."""
     names: dict[str, AvroType] = {}
     for needed in references:
-        _Parser(names).parse(_loaded(needed), "")
-    return _Parser(names).parse(_loaded(text), "")
+        _Parser(names).parse(_load(needed), "")
+    return _Parser(names).parse(_load(text), "")
 
 
-def _loaded(text: str) -> Any:
+def _load(text: str) -> Any:
     try:
         return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         if text.strip().replace(".", "").replace("_", "").isalnum():
             return text.strip()
-        message = "an Avro schema is not valid JSON"
-        raise DefiniteError(message, _REMEDY) from error
+        message = "Avro schema is not valid JSON"
+        raise DefiniteError(message, _HINT) from error
 
 
 class _Parser:
@@ -102,8 +101,8 @@ class _Parser:
         if isinstance(found, list):
             return AvroType("union", branches=[self.parse(branch, namespace) for branch in found])
         if not isinstance(found, dict) or "type" not in found:
-            message = "an Avro schema has a type that is neither a name, a list nor an object with a type"
-            raise DefiniteError(message, _REMEDY)
+            message = "invalid type in Avro schema: expected a name, a list, or an object with a type"
+            raise DefiniteError(message, _HINT)
         return self._complex(found, namespace)
 
     def _named(self, name: str, namespace: str) -> AvroType:
@@ -112,8 +111,8 @@ class _Parser:
         for candidate in [name] if "." in name else [f"{namespace}.{name}", name]:
             if candidate in self._names:
                 return self._names[candidate]
-        message = f"an Avro schema refers to a type {name!r} that it does not define"
-        raise DefiniteError(message, _REMEDY)
+        message = f"Avro schema references type {name!r}, which is not defined"
+        raise DefiniteError(message, _HINT)
 
     def _complex(self, found: dict[str, Any], namespace: str) -> AvroType:
         kind = found["type"]
@@ -123,69 +122,69 @@ class _Parser:
             case "record" | "error":
                 return self._record(found, namespace)
             case "enum":
-                return self._define(found, namespace, AvroType("enum", symbols=list(_needed(found, "symbols", list))))
+                return self._define(found, namespace, AvroType("enum", symbols=list(_required(found, "symbols", list))))
             case "fixed":
-                made = self._define(found, namespace, AvroType("fixed", size=_needed(found, "size", int)))
-                return _logical(made, found)
+                parsed = self._define(found, namespace, AvroType("fixed", size=_required(found, "size", int)))
+                return _with_logical_type(parsed, found)
             case "array":
                 return AvroType("array", items=self.parse(found.get("items"), namespace))
             case "map":
                 return AvroType("map", items=self.parse(found.get("values"), namespace))
         named = self._named(kind, namespace)
-        return _meant(_logical(AvroType(kind), found), found) if kind in _PRIMITIVE else named
+        return _with_connect_name(_with_logical_type(AvroType(kind), found), found) if kind in _PRIMITIVE else named
 
     def _record(self, found: dict[str, Any], namespace: str) -> AvroType:
-        made = _meant(self._define(found, namespace, AvroType("record")), found)
-        within = made.name.rpartition(".")[0]
-        for one in _needed(found, "fields", list):
+        parsed = _with_connect_name(self._define(found, namespace, AvroType("record")), found)
+        within = parsed.name.rpartition(".")[0]
+        for one in _required(found, "fields", list):
             if not isinstance(one, dict):
-                message = f"the Avro record {made.name!r} has a field that is not an object"
-                raise DefiniteError(message, _REMEDY)
-            made.fields.append(
+                message = f"invalid field in Avro record {parsed.name!r}: expected an object"
+                raise DefiniteError(message, _HINT)
+            parsed.fields.append(
                 AvroField(
-                    _needed(one, "name", str),
+                    _required(one, "name", str),
                     self.parse(one.get("type"), within),
                     one.get("default", _NO_DEFAULT),
                     tuple(one.get("aliases", ())),
                 )
             )
-        return made
+        return parsed
 
-    def _define(self, found: dict[str, Any], namespace: str, made: AvroType) -> AvroType:
-        name = _needed(found, "name", str)
+    def _define(self, found: dict[str, Any], namespace: str, parsed: AvroType) -> AvroType:
+        name = _required(found, "name", str)
         within = found.get("namespace", namespace)
-        made.name = name if "." in name or not within else f"{within}.{name}"
-        made.aliases = tuple(found.get("aliases", ()))
-        self._names[made.name] = made
-        return made
+        parsed.name = name if "." in name or not within else f"{within}.{name}"
+        parsed.aliases = tuple(found.get("aliases", ()))
+        self._names[parsed.name] = parsed
+        return parsed
 
 
-def _logical(made: AvroType, found: dict[str, Any]) -> AvroType:
-    """Take in the logical type where it fits; one that does not is ignored, as Avro asks."""
+def _with_logical_type(parsed: AvroType, found: dict[str, Any]) -> AvroType:
+    """Set the logical type if it is valid for this type; otherwise ignore it, as the Avro specification requires."""
     logical = found.get("logicalType")
-    if not isinstance(logical, str) or made.kind not in _LOGICAL.get(logical, ()):
-        return made
+    if not isinstance(logical, str) or parsed.kind not in _LOGICAL.get(logical, ()):
+        return parsed
     if logical == "decimal":
         precision, scale = found.get("precision"), found.get("scale", 0)
         if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision or not precision:
-            return made
-        made.precision, made.scale = precision, scale
-    made.logical = logical
-    return made
+            return parsed
+        parsed.precision, parsed.scale = precision, scale
+    parsed.logical = logical
+    return parsed
 
 
-def _meant(made: AvroType, found: dict[str, Any]) -> AvroType:
-    """Take in Connect's name of the type, unless Avro has one for it."""
-    if not made.logical and found.get("connect.name") in NAMES:
-        made.connect_name = found["connect.name"]
-    return made
+def _with_connect_name(parsed: AvroType, found: dict[str, Any]) -> AvroType:
+    """Set Connect's logical type, unless Avro has one."""
+    if not parsed.logical and found.get("connect.name") in NAMES:
+        parsed.connect_name = found["connect.name"]
+    return parsed
 
 
-def _needed(found: dict[str, Any], key: str, kind: type[Any]) -> Any:
+def _required(found: dict[str, Any], key: str, kind: type[Any]) -> Any:
     if isinstance(found.get(key), kind):
         return found[key]
-    message = f"an Avro schema has a {found.get('type', 'field')!r} without {key!r}"
-    raise DefiniteError(message, _REMEDY)
+    message = f"missing or invalid {key!r} in {found.get('type', 'field')!r} of an Avro schema"
+    raise DefiniteError(message, _HINT)
 
 
 _LOGICAL = {
@@ -205,18 +204,18 @@ _LOGICAL = {
 
 
 def avro_text(schema: AvroType) -> str:
-    """Write a schema, with all that it refers to, as one text."""
-    return json.dumps(_written(schema, set()), ensure_ascii=False)
+    """Serialize a schema with all referenced schemas as one JSON text."""
+    return json.dumps(_dump(schema, set()), ensure_ascii=False)
 
 
-def _written(schema: AvroType, defined: set[str]) -> Any:
+def _dump(schema: AvroType, defined: set[str]) -> Any:
     if schema.name:
         if schema.name in defined:
             return schema.name
         defined.add(schema.name)
     match schema.kind:
         case "union":
-            return [_written(branch, defined) for branch in schema.branches]
+            return [_dump(branch, defined) for branch in schema.branches]
         case "record":
             fields = [_field(one, defined) for one in schema.fields]
             written = {"type": "record", "name": schema.name, "aliases": list(schema.aliases), "fields": fields}
@@ -224,17 +223,17 @@ def _written(schema: AvroType, defined: set[str]) -> Any:
         case "enum":
             return {"type": "enum", "name": schema.name, "symbols": schema.symbols}
         case "array":
-            return {"type": "array", "items": _written(schema.inner, defined)}
+            return {"type": "array", "items": _dump(schema.inner, defined)}
         case "map":
-            return {"type": "map", "values": _written(schema.inner, defined)}
+            return {"type": "map", "values": _dump(schema.inner, defined)}
         case "fixed":
             return _logical_text({"type": "fixed", "name": schema.name, "size": schema.size}, schema)
-    told = schema.logical or schema.connect_name
-    return _connect_text(_logical_text({"type": schema.kind}, schema), schema) if told else schema.kind
+    has_logical_type = schema.logical or schema.connect_name
+    return _connect_text(_logical_text({"type": schema.kind}, schema), schema) if has_logical_type else schema.kind
 
 
 def _field(one: AvroField, defined: set[str]) -> dict[str, Any]:
-    written = {"name": one.name, "type": _written(one.type, defined), "aliases": list(one.aliases)}
+    written = {"name": one.name, "type": _dump(one.type, defined), "aliases": list(one.aliases)}
     return written | ({"default": one.default} if one.has_default else {})
 
 

@@ -1,4 +1,4 @@
-"""Which column an Avro type becomes.
+"""Column types of Avro types.
 
 | Avro | column |
 |---|---|
@@ -7,19 +7,17 @@
 | enum | STRING |
 | fixed, duration, a uuid in 16 bytes | BINARY |
 | decimal of up to 38 digits | DECIMAL |
-| decimal of more | BINARY: the unscaled value, as it was written |
+| decimal of more digits | BINARY: the unscaled value, as written |
 | date | DATE |
 | timestamp-millis, timestamp-micros | TIMESTAMP |
 | local-timestamp-millis, local-timestamp-micros | TIMESTAMP_NTZ |
-| time-millis; time-micros, timestamp-nanos, local-timestamp-nanos | INT; BIGINT: the number, as it was written |
+| time-millis; time-micros, timestamp-nanos, local-timestamp-nanos | INT; BIGINT: the number, as written |
 | uuid as text | STRING |
-| union of null and one other | that other, or null |
-| union of several | STRUCT with a field per member, of which one is not null |
+| union of null and one other type | that type, or null |
+| union of several types | STRUCT with a field per member, of which one is not null |
 
-A schema that is not a record becomes a struct with one column, ``value``. A recursive one has no columns: it is
-refused.
-
-Logical types of Kafka Connect in an Avro schema; see `penstock.formats.logical_types`.
+A schema that is not a record becomes a struct with one column, ``value``. Recursive schemas are not supported. For
+logical types of Kafka Connect in an Avro schema see `penstock.formats.logical_types`.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from penstock.formats.logical_types import ITEM
 
 __all__ = ["avro_columns", "avro_logical_types", "column_type", "is_wrapped", "member_name", "members"]
 
-_MOST_DIGITS = 38
+_MAX_DIGITS = 38
 
 _PLAIN = {
     "null": pa.string(),
@@ -59,33 +57,33 @@ _LOGICAL = {
 
 
 def avro_columns(schema: AvroType) -> pa.StructType:
-    """Return the columns of messages of this schema."""
+    """Return the columns of messages with this schema."""
     kind = column_type(schema)
     return pa.struct([pa.field("value", kind)]) if is_wrapped(schema) else kind
 
 
 def is_wrapped(schema: AvroType) -> bool:
-    """Say whether the schema is no record, and stands in a column of its own."""
+    """Return whether the schema is not a record, so that its value gets a column of its own."""
     return [member.kind for member in members(schema)] != ["record"]
 
 
 def members(schema: AvroType) -> list[AvroType]:
-    """Return the members of a union other than null; of another type, itself."""
+    """Return the members of a union other than null; for another type, the type itself."""
     if schema.kind != "union":
         return [schema]
     return [branch for branch in schema.branches if branch.kind != "null"]
 
 
 def member_name(member: AvroType) -> str:
-    """Return the column of a union's member: its type, or its name where it has one."""
+    """Return the column name of a union's member: its name or, without one, its type."""
     return member.simple_name or member.kind
 
 
 def column_type(schema: AvroType, above: tuple[AvroType, ...] = ()) -> pa.DataType:
-    """Return the type of the column of one Avro type; `above` are the records around it."""
+    """Return the column type of an Avro type; `above` are the enclosing records."""
     if schema.kind == "union":
         return _union(schema, above)
-    if schema.logical == "decimal" and schema.precision <= _MOST_DIGITS:
+    if schema.logical == "decimal" and schema.precision <= _MAX_DIGITS:
         return pa.decimal128(schema.precision, schema.scale)
     if schema.logical in _LOGICAL:
         return _LOGICAL[schema.logical]
@@ -102,11 +100,11 @@ def column_type(schema: AvroType, above: tuple[AvroType, ...] = ()) -> pa.DataTy
 
 def _record(schema: AvroType, above: tuple[AvroType, ...]) -> pa.DataType:
     if schema in above:
-        message = f"the Avro record {schema.name} holds itself, and a column cannot"
-        raise DefiniteError(message, "Take the message as BYTES, or give a reader schema without the recursive field.")
+        message = f"Avro record {schema.name} is recursive, which columns do not support"
+        raise DefiniteError(message, "Use FORMAT BYTES, or specify a reader schema without the recursive field.")
     if not schema.fields:
-        message = f"the Avro record {schema.name} has no fields, and a column needs one"
-        raise DefiniteError(message, "Give a reader schema without it, or take the message as BYTES.")
+        message = f"Avro record {schema.name} has no fields, but a STRUCT column requires at least one"
+        raise DefiniteError(message, "Specify a reader schema without this record, or use FORMAT BYTES.")
     return pa.struct([pa.field(one.name, column_type(one.type, (*above, schema))) for one in schema.fields])
 
 
@@ -120,19 +118,19 @@ def _union(schema: AvroType, above: tuple[AvroType, ...]) -> pa.DataType:
 
 
 def avro_logical_types(schema: AvroType) -> tuple[LogicalType, ...]:
-    """Return them by the place of their columns; the schema has been made into columns before, so it has an end."""
-    return tuple(_found(schema, ("value",) if is_wrapped(schema) else ()))
+    """Return Connect's logical types by path; the schema was converted to columns before, so it is not recursive."""
+    return tuple(_logical_types(schema, ("value",) if is_wrapped(schema) else ()))
 
 
-def _found(schema: AvroType, path: tuple[str, ...]) -> Iterator[LogicalType]:
+def _logical_types(schema: AvroType, path: tuple[str, ...]) -> Iterator[LogicalType]:
     if schema.connect_name:
         yield path, schema.connect_name
     elif schema.kind == "union":
         several = len(members(schema)) > 1
         for member in members(schema):
-            yield from _found(member, (*path, member_name(member)) if several else path)
+            yield from _logical_types(member, (*path, member_name(member)) if several else path)
     elif schema.kind == "record":
         for one in schema.fields:
-            yield from _found(one.type, (*path, one.name))
+            yield from _logical_types(one.type, (*path, one.name))
     elif schema.kind == "array":
-        yield from _found(schema.inner, (*path, ITEM))
+        yield from _logical_types(schema.inner, (*path, ITEM))

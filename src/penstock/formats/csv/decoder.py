@@ -1,27 +1,27 @@
-"""Batches of CSV messages."""
+"""Decoder of CSV messages."""
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.formats.compiling import Ints
+from penstock.formats.column_writer import ColumnWriter
 from penstock.formats.csv.kernel import Plan, walk_all
 from penstock.formats.decoder import Decoder
 from penstock.formats.format import CsvFormat, ResolvedFormat
+from penstock.formats.jit import Ints
 from penstock.formats.memory import address
 from penstock.formats.messages import Messages
-from penstock.formats.sink import Sink
-from penstock.formats.text_put import scalar_rule
-from penstock.formats.writers import Writers
+from penstock.formats.text_writer import scalar_rule
+from penstock.formats.writer_schemas import WriterSchemas
 
 __all__ = ["CsvDecoder"]
 
 
 class CsvDecoder(Decoder):
-    """Reads one line of fields per message."""
+    """Decodes one line of fields per message."""
 
-    def __init__(self, resolved: ResolvedFormat, writers: Writers) -> None:
+    def __init__(self, resolved: ResolvedFormat, writers: WriterSchemas) -> None:
         super().__init__(resolved, writers)
         assert isinstance(resolved.format, CsvFormat)
         rules = [scalar_rule(column.type, column.path) for column in list(self._columns)[1:]]
@@ -33,7 +33,7 @@ class CsvDecoder(Decoder):
         unquoted = np.empty(messages.extent, np.uint8)
         plan = self._plan._replace(shift=address(unquoted) - messages.first)
 
-        def walk(first: int, sink: Sink) -> int:
-            return walk_all(first, messages.start, messages.end, plan, sink, address(messages.faults))
+        def walk(first: int, out: ColumnWriter) -> int:
+            return walk_all(first, messages.start, messages.end, plan, out, address(messages.errors))
 
-        return self._filled(messages, walk)
+        return self._fill(messages, walk)

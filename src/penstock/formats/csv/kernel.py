@@ -1,8 +1,7 @@
-"""One line of delimited fields into columns.
+"""Kernel of CSV: parse one line of delimited fields into columns.
 
-A field may stand in quotes; a quote within it is written twice. A field without quotes that is empty is null; an
-empty one in quotes is empty text, or null in a column of another type. One line end may close the message, and
-nothing may follow it.
+A field may be quoted; a quote within it is doubled. An empty field without quotes is null; an empty quoted field is the
+empty string, or null in a column of another type. One line end may terminate the message; nothing may follow it.
 """
 
 from __future__ import annotations
@@ -11,82 +10,82 @@ from typing import NamedTuple
 
 import numpy as np
 
-from penstock.formats.compiling import NIL, Ints, compiled, constant, inner
-from penstock.formats.faults import BAD, blame, fault_of, is_fine, settled
+from penstock.formats.binary_values import invalid_utf8
+from penstock.formats.column_writer import ColumnWriter, put, put_null, put_pair, put_present
+from penstock.formats.decode_errors import ErrorCode
+from penstock.formats.error_records import FAILED, error_record, finish_message, is_ok, set_error
+from penstock.formats.jit import NIL, Ints, compiled, constant, inner
 from penstock.formats.memory import WORD, byte, set_byte, word
-from penstock.formats.problems import Problem
-from penstock.formats.sink import Sink, put, put_null, put_there, put_two
-from penstock.formats.text_put import BOOLEAN, DECIMAL, FLOATING, INTEGER, STRING, put_number, put_time
 from penstock.formats.text_values import is_number
-from penstock.formats.wire import invalid_utf8
+from penstock.formats.text_writer import BOOLEAN, DECIMAL, FLOATING, INTEGER, STRING, put_number, put_time
 
 __all__ = ["Plan", "walk_all"]
 
 _COLUMN = 24
-"""How many bytes a column has in the plan."""
-_QUOTE = constant(Problem.QUOTE)
-_FIELDS = constant(Problem.FIELDS)
-_UTF8 = constant(Problem.UTF8)
-_TRAILING = constant(Problem.TRAILING)
-_NUMBER_TEXT = constant(Problem.NUMBER_TEXT)
-_BOOLEAN_TEXT = constant(Problem.BOOLEAN_TEXT)
+"""Size of a column in the plan, in bytes."""
+_QUOTE = constant(ErrorCode.QUOTE)
+_FIELDS = constant(ErrorCode.FIELDS)
+_UTF8 = constant(ErrorCode.UTF8)
+_TRAILING = constant(ErrorCode.TRAILING)
+_NUMBER_TEXT = constant(ErrorCode.NUMBER_TEXT)
+_BOOLEAN_TEXT = constant(ErrorCode.BOOLEAN_TEXT)
 
 
 class Plan(NamedTuple):
-    """How to read lines."""
+    """How to parse lines."""
 
     rules: int
-    """Where the table of columns is: of each its rule, and two numbers of the rule's own."""
+    """Address of the table of columns: the rule of each, and its two parameters."""
     columns: int
-    """How many there are."""
+    """The number of columns."""
     delimiter: int
-    """The characters that part fields and quote them."""
+    """The characters that separate and quote fields."""
     quote: int
     shift: int
-    """How far behind its place in the message the text of a quoted field is written, without its quotes."""
+    """Distance from a quoted field in the message to the address where its unquoted text is written."""
 
 
 @compiled
-def walk_all(first: int, start: Ints, end: Ints, plan: Plan, sink: Sink, faults: int) -> int:
-    """Put the messages from `first` on; return the one for which columns had no room, or their number."""
+def walk_all(first: int, start: Ints, end: Ints, plan: Plan, out: ColumnWriter, errors: int) -> int:
+    """Decode the messages from `first` on; return the index at which capacity ran out, or the number of messages."""
     for index in range(first, len(start)):
-        fault = fault_of(faults, index)
-        fine = is_fine(fault) and _line(start[index], end[index], plan, sink, fault)
-        if not settled(fine, fault, start[index], sink):
+        error = error_record(errors, index)
+        ok = is_ok(error) and _line(start[index], end[index], plan, out, error)
+        if not finish_message(ok, error, start[index], out):
             return index
     return len(start)
 
 
 @inner
-def _line(at: int, end: int, plan: Plan, sink: Sink, fault: int) -> bool:
-    put_there(sink, NIL)
+def _line(at: int, end: int, plan: Plan, out: ColumnWriter, error: int) -> bool:
+    put_present(out, NIL)
     if end > at and byte(end - 1) == 10:
         end -= 2 if end - at > 1 and byte(end - 2) == 13 else 1
     count = np.int64(0)
     while True:
         column = min(count + 1, plan.columns)
-        begin, stop, after, quoted = _field(at, end, plan, column, fault)
+        begin, stop, after, quoted = _field(at, end, plan, column, error)
         if after < 0:
             return False
         count += 1
-        if count <= plan.columns and not _put(begin, stop, quoted, count, plan, sink, fault):
+        if count <= plan.columns and not _put(begin, stop, quoted, count, plan, out, error):
             return False
         if after >= end:
             break
         if byte(after) != plan.delimiter:
-            return blame(fault, _TRAILING, NIL, end - after, NIL) >= 0
+            return set_error(error, _TRAILING, NIL, end - after, NIL) >= 0
         at = after + 1
-    return count == plan.columns or blame(fault, _FIELDS, NIL, count, plan.columns) >= 0
+    return count == plan.columns or set_error(error, _FIELDS, NIL, count, plan.columns) >= 0
 
 
 @inner
-def _field(at: int, end: int, plan: Plan, column: int, fault: int) -> tuple[int, int, int, bool]:
-    """Return where the text of a field begins and ends, the place after it, and whether it was quoted."""
+def _field(at: int, end: int, plan: Plan, column: int, error: int) -> tuple[int, int, int, bool]:
+    """Return start and end of a field's text, the address after the field, and whether it is quoted."""
     if at >= end or byte(at) != plan.quote:
         stop = at
         while stop < end and not _ends(byte(stop), plan):
             if byte(stop) == plan.quote:
-                return at, stop, blame(fault, _QUOTE, column, stop, NIL), False
+                return at, stop, set_error(error, _QUOTE, column, stop, NIL), False
             stop += 1
         return at, stop, stop, False
     begin = at
@@ -97,54 +96,54 @@ def _field(at: int, end: int, plan: Plan, column: int, fault: int) -> tuple[int,
             if at + 1 >= end or byte(at + 1) != plan.quote:
                 after = at + 1
                 if after < end and not _ends(byte(after), plan):
-                    return start, to, blame(fault, _QUOTE, column, after, NIL), True
+                    return start, to, set_error(error, _QUOTE, column, after, NIL), True
                 return start, to, after, True
             at += 1
         set_byte(to, byte(at))
         at, to = at + 1, to + 1
-    return start, to, blame(fault, _QUOTE, column, begin, NIL), True
+    return start, to, set_error(error, _QUOTE, column, begin, NIL), True
 
 
 @inner
 def _ends(character: int, plan: Plan) -> bool:
-    """Say whether a field ends before this character."""
+    """Return whether this character ends a field."""
     return character == plan.delimiter or character == 10 or character == 13
 
 
 @inner
-def _put(start: int, stop: int, quoted: bool, column: int, plan: Plan, sink: Sink, fault: int) -> bool:
+def _put(start: int, stop: int, quoted: bool, column: int, plan: Plan, out: ColumnWriter, error: int) -> bool:
     row = plan.rules + _COLUMN * (column - 1)
     rule = word(row)
     if start == stop and (rule != STRING or not quoted):
-        put_null(sink, column)
+        put_null(out, column)
         return True
     if rule == STRING:
         wrong = invalid_utf8(start, stop)
         if wrong >= 0:
-            return blame(fault, _UTF8, column, wrong - (plan.shift if quoted else 0), NIL) >= 0
-        put_two(sink, column, start, stop - start)
+            return set_error(error, _UTF8, column, wrong - (plan.shift if quoted else 0), NIL) >= 0
+        put_pair(out, column, start, stop - start)
         return True
     if rule in (INTEGER, FLOATING, DECIMAL):
         if is_number(start, stop) != stop:
-            return blame(fault, _NUMBER_TEXT, column, NIL, NIL) >= 0
-        return put_number(start, stop, rule, word(row + WORD), word(row + 2 * WORD), column, sink, fault)
+            return set_error(error, _NUMBER_TEXT, column, NIL, NIL) >= 0
+        return put_number(start, stop, rule, word(row + WORD), word(row + 2 * WORD), column, out, error)
     if rule == BOOLEAN:
         value = _boolean(start, stop)
         if value < 0:
-            return blame(fault, _BOOLEAN_TEXT, column, NIL, NIL) >= 0
-        put(sink, column, value)
+            return set_error(error, _BOOLEAN_TEXT, column, NIL, NIL) >= 0
+        put(out, column, value)
         return True
-    return put_time(start, stop, rule, column, sink, fault)
+    return put_time(start, stop, rule, column, out, error)
 
 
 @inner
 def _boolean(start: int, stop: int) -> int:
-    """Read true or false, t or f, in any case."""
+    """Parse true or false, t or f, ignoring case."""
     size, first = stop - start, byte(start) | 32
     if size == 1:
-        return 1 if first == 116 else 0 if first == 102 else BAD
+        return 1 if first == 116 else 0 if first == 102 else FAILED
     if size == 4 and first == 116 and byte(start + 1) | 32 == 114 and byte(start + 2) | 32 == 117:
-        return 1 if byte(start + 3) | 32 == 101 else BAD
+        return 1 if byte(start + 3) | 32 == 101 else FAILED
     if size == 5 and first == 102 and byte(start + 1) | 32 == 97 and byte(start + 2) | 32 == 108:
-        return 0 if byte(start + 3) | 32 == 115 and byte(start + 4) | 32 == 101 else BAD
-    return BAD
+        return 0 if byte(start + 3) | 32 == 115 and byte(start + 4) | 32 == 101 else FAILED
+    return FAILED

@@ -1,1 +1,1 @@
-"""JSON: text into tokens, tokens into columns; columns given, inferred, or by JSON Schema."""
+"""JSON: tokenize messages, and write tokens to columns that are specified, inferred, or defined by a JSON Schema."""

@@ -1,8 +1,8 @@
-"""JSON that Kafka Connect wrote with its schema (``schemas.enable``): each message is ``{schema, payload}``.
+"""JSON that Kafka Connect writes with its schema (``schemas.enable``): each message is ``{schema, payload}``.
 
-The schema of a message says what JSON cannot: which numbers are 32 bits wide, and what logical type a field
-has (`penstock.formats.logical_types`). It becomes the columns of ``payload``; of ``schema`` the text is kept, so that a
-message with another one is noticed.
+The schema of a message tells what JSON does not: the width of integers, and the logical type of a field
+(`penstock.formats.logical_types`). It determines the columns of ``payload``. The text of ``schema`` is stored, to
+detect messages with another schema.
 
 | Connect | column |
 |---|---|
@@ -10,13 +10,11 @@ message with another one is noticed.
 | int8, int16, int32; int64 | INT; BIGINT |
 | bytes | STRING: base64, as Connect writes it |
 | struct, array; map with text as keys | STRUCT, ARRAY; MAP |
-| map with other keys, a type that is not known here | STRING: any value, as its JSON text |
+| map with other keys, an unknown type | STRING: any value, as its JSON text |
 
-Messages that bring their schema, and whose schema has become another one since the columns were settled.
-
-A field that is new is passed over, as in all JSON. But a field that *means* something else now has other values for the
-same thing: a time in milliseconds that comes in microseconds would be off by a thousand, and nothing would say so. Such
-a message is a problem.
+The schema of later messages can differ from the one that determined the columns. A new field is ignored, as in all
+JSON. But a field with another logical type has other values for the same thing: a time in milliseconds that arrives in
+microseconds would be wrong by a factor of 1000, without notice. Such a message is rejected.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from penstock.errors import DefiniteError
 from penstock.formats.format import LogicalType
 from penstock.formats.logical_types import BASE64, ITEM, NAMES
 
-__all__ = ["ConnectSchema", "checked_schemas", "connect_schema", "logical_types_of"]
+__all__ = ["ConnectSchema", "connect_schema", "logical_types_of", "reject_changed_schemas"]
 
 _SCALARS = {
     "boolean": pa.bool_(),
@@ -49,24 +47,24 @@ _SCALARS = {
     "bytes": pa.string(),
 }
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
-_MOST_DIGITS = 38
+_MAX_DIGITS = 38
 _BEGIN = re.compile(r'\s*\{\s*"schema"\s*:\s*')
 
 
 @dataclass
 class ConnectSchema:
-    """What the schema of a message says: the columns, the logical types of some, and the schema as it is written."""
+    """A parsed Connect schema: the columns, the logical types of fields, and the text of the schema."""
 
     text: str
     columns: pa.DataType = field(default_factory=pa.null)
     logical_types: list[LogicalType] = field(default_factory=list)
     raw: list[str] = field(default_factory=list)
     places: list[tuple[str, ...]] = field(default_factory=list)
-    """Where all fields are, by names from the top."""
+    """The paths of all fields, as names from the root."""
 
 
 def connect_schema(sample: Iterable[bytes]) -> ConnectSchema | None:
-    """Return the schema that the last message of a sample has; None where messages have none."""
+    """Return the schema of the last message of a sample; None if messages have no schema."""
     found = None
     for message in sample:
         try:
@@ -77,96 +75,100 @@ def connect_schema(sample: Iterable[bytes]) -> ConnectSchema | None:
             return None
         if isinstance(loaded["schema"], dict):
             found = message
-    return None if found is None else _read(found)
+    return None if found is None else _parse(found)
 
 
 def logical_types_of(schema: Any) -> dict[tuple[str, ...], str | None]:
-    """Return the logical type of each field of a schema, by its path; None for one that has none."""
-    made = ConnectSchema("")
-    _type(schema, ("payload",), made)
-    return {**dict.fromkeys(made.places), **dict(made.logical_types)}
+    """Return the logical type of each field of a schema, by path; None for a field without one."""
+    result = ConnectSchema("")
+    _type(schema, ("payload",), result)
+    return {**dict.fromkeys(result.places), **dict(result.logical_types)}
 
 
-def _read(message: bytes) -> ConnectSchema:
+def _parse(message: bytes) -> ConnectSchema:
     schema = json.loads(message.decode())["schema"]
-    made = ConnectSchema(_text_of_schema(message), raw=["schema"])
-    payload = _type(schema, ("payload",), made)
-    made.columns = pa.struct([pa.field("schema", pa.string()), pa.field("payload", payload)])
-    return made
+    result = ConnectSchema(_text_of_schema(message), raw=["schema"])
+    payload = _type(schema, ("payload",), result)
+    result.columns = pa.struct([pa.field("schema", pa.string()), pa.field("payload", payload)])
+    return result
 
 
 def _text_of_schema(message: bytes) -> str:
-    """Return the schema just as it stands in the message, which begins with it."""
+    """Return the text of the schema, with which the message begins, exactly as written."""
     text = message.decode()
     begin = _BEGIN.match(text)
     return "" if begin is None else text[begin.end() : json.JSONDecoder().raw_decode(text, begin.end())[1]]
 
 
-def _type(schema: Any, path: tuple[str, ...], made: ConnectSchema) -> pa.DataType:
+def _type(schema: Any, path: tuple[str, ...], result: ConnectSchema) -> pa.DataType:
     if not isinstance(schema, dict):
-        message = f"the schema in a message does not say what {'.'.join(path)} is"
-        raise DefiniteError(message, "Give the columns (schema = 'payload STRUCT<…>'), or take the topic as TEXT.")
-    made.places.append(path)
+        message = f"schema in a message has no type for {'.'.join(path)}"
+        raise DefiniteError(message, "Specify the columns (schema = 'payload STRUCT<…>'), or use FORMAT TEXT.")
+    result.places.append(path)
     kind, name = schema.get("type"), schema.get("name")
     if kind == "bytes":
-        made.logical_types.append((path, _decimal(schema.get("parameters")) if name == _DECIMAL else BASE64))
+        result.logical_types.append((path, _decimal(schema.get("parameters")) if name == _DECIMAL else BASE64))
     elif name in NAMES:
-        made.logical_types.append((path, str(name)))
+        result.logical_types.append((path, str(name)))
     match kind:
         case "struct":
             fields = schema.get("fields") or []
-            return pa.struct([pa.field(str(f["field"]), _type(f, (*path, str(f["field"])), made)) for f in fields])
+            return pa.struct([pa.field(str(f["field"]), _type(f, (*path, str(f["field"])), result)) for f in fields])
         case "array":
-            return pa.list_(pa.field("element", _type(schema.get("items"), (*path, ITEM), made)))
+            return pa.list_(pa.field("element", _type(schema.get("items"), (*path, ITEM), result)))
         case "map" if isinstance(schema.get("keys"), dict) and schema["keys"].get("type") == "string":
-            value = _type(schema.get("values"), (*path, "value"), made)
+            value = _type(schema.get("values"), (*path, "value"), result)
             return pa.map_(pa.field("key", pa.string(), nullable=False), pa.field("value", value))
     if kind not in _SCALARS:
-        made.raw.append(_raw_path(path))
+        result.raw.append(_raw_path(path))
         return pa.string()
     return _SCALARS[str(kind)]
 
 
 def _raw_path(path: tuple[str, ...]) -> str:
-    """Return a place the way `raw` of a resolved format names it."""
+    """Return a path in the notation of `ResolvedFormat.raw`."""
     return ".".join(path).replace(f".{ITEM}", ITEM)
 
 
 def _decimal(parameters: Any) -> str:
-    """Return the logical type of a decimal; without digits that a DECIMAL can hold, the bytes are all that is known."""
-    told = parameters if isinstance(parameters, dict) else {}
-    digits, scale = str(told.get("connect.decimal.precision", "")), str(told.get("scale", ""))
-    if digits.isdigit() and scale.isdigit() and int(scale) <= int(digits) <= _MOST_DIGITS:
+    """Return the logical type of a decimal; one that does not fit a DECIMAL is kept as bytes."""
+    given = parameters if isinstance(parameters, dict) else {}
+    digits, scale = str(given.get("connect.decimal.precision", "")), str(given.get("scale", ""))
+    if digits.isdigit() and scale.isdigit() and int(scale) <= int(digits) <= _MAX_DIGITS:
         return f"{_DECIMAL}({int(digits)},{int(scale)})"
     return BASE64
 
 
 _PROBLEM = (
-    "JSON: its schema has another logical type for {} than the one that the columns were made by: read the topic "
-    "again from the start, or let the column be written as before"
+    "JSON: schema of the message has another logical type for {} than the table: re-read the topic from the "
+    "beginning, or restore the logical type in the producer"
 )
 
 
-def checked_schemas(rows: pa.StructArray, problems: pa.Array, known: str) -> tuple[pa.StructArray, pa.Array]:
-    """Return rows and problems of messages that bring a ``schema``; `known` is the one that columns are made by."""
+def reject_changed_schemas(rows: pa.StructArray, problems: pa.Array, expected: str) -> tuple[pa.StructArray, pa.Array]:
+    """Reject messages whose ``schema`` gives a field another logical type than the `expected` schema."""
     texts = rows.field("schema")
-    told = {text: changed for text in pc.unique(texts).to_pylist() if text and (changed := _changed(text, known))}
-    if not told:
+    changes = {
+        text: field_name
+        for text in pc.unique(texts).to_pylist()
+        if text and (field_name := _changed_field(text, expected))
+    }
+    if not changes:
         return rows, problems
-    foreign = pc.index_in(texts, pa.array(list(told), pa.string()))
-    said = pa.array([_PROBLEM.format(changed) for changed in told.values()])
-    problems = pc.coalesce(problems, said.take(foreign))
+    changed_index = pc.index_in(texts, pa.array(list(changes), pa.string()))
+    messages = pa.array([_PROBLEM.format(field_name) for field_name in changes.values()])
+    problems = pc.coalesce(problems, messages.take(changed_index))
     fields = [rows.field(i) for i in range(rows.type.num_fields)]
-    gone = pc.or_(pc.is_null(rows), pc.is_valid(foreign))
-    return pa.StructArray.from_arrays(fields, fields=list(rows.type), mask=gone), problems
+    rejected = pc.or_(pc.is_null(rows), pc.is_valid(changed_index))
+    return pa.StructArray.from_arrays(fields, fields=list(rows.type), mask=rejected), problems
 
 
 @lru_cache(maxsize=256)
-def _changed(text: str, known: str) -> str | None:
-    """Return a field that means another thing in one schema than in the other; None where there is none."""
-    if text == known:
+def _changed_field(text: str, expected: str) -> str | None:
+    """Return a field whose logical type differs between the two schemas; None if there is none."""
+    if text == expected:
         return None
-    now, before = _logical_types(text), _logical_types(known)
+    now, before = _logical_types(text), _logical_types(expected)
     return next((".".join(path) for path in before if path in now and now[path] != before[path]), None)
 
 

@@ -1,4 +1,4 @@
-"""How JSON messages become columns: a rule per column, and the keys of each struct."""
+"""Plan of a JSON format: a rule per column, and the keys of each struct."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.formats.columns import Columns, Store
-from penstock.formats.compiling import Ints
+from penstock.formats.jit import Ints
 from penstock.formats.json.kernel import EXPECTED, LIST, MAP, RAW, STRUCT, Plan
 from penstock.formats.json.strings import text_hash
-from penstock.formats.json.tape import MOST_DEPTH, SEEN, TOKEN, Tape
+from penstock.formats.json.tape import MAX_DEPTH, SEEN, TOKEN, Tape
 from penstock.formats.memory import WORD, address
 from penstock.formats.messages import Messages
-from penstock.formats.text_put import scalar_rule
+from penstock.formats.text_writer import scalar_rule
 
 __all__ = ["KINDS", "Scratch", "Tables", "json_plan"]
 
@@ -34,12 +34,12 @@ _WANTED = {
     MAP: "an object",
 }
 KINDS = _FOUND + [_WANTED.get(rule, "") for rule in range(RAW + 1)]
-"""Words for what was found and, from `EXPECTED` on, for what was expected."""
+"""Words for the value found and, from index `EXPECTED` on, for the value expected."""
 assert len(_FOUND) == EXPECTED
 
 
 class Tables(NamedTuple):
-    """A plan, and the memory that it is in."""
+    """A plan, and the memory that holds it."""
 
     rules: Ints
     keys: Ints
@@ -48,13 +48,13 @@ class Tables(NamedTuple):
     root: int
 
     def plan(self, slots: Ints) -> Plan:
-        """Return the plan as kernels take it; these tables must be held as long as it is used."""
+        """Return the plan for kernels; keep these tables alive while it is in use."""
         rules, keys, constants = address(self.rules), address(self.keys), address(self.constants)
         return Plan(rules, keys, constants, address(slots), self.refuse_extra, self.root)
 
 
 def json_plan(columns: Columns, *, raw: Collection[str], wrapped: bool, refuse_extra: bool) -> Tables:
-    """Make the plan; the columns named in `raw` take any value, as its JSON text."""
+    """Build the plan; the columns in `raw` accept any value and hold its JSON text."""
     rules: list[list[int]] = []
     keys: list[list[int]] = []
     constants = bytearray()
@@ -88,16 +88,16 @@ def _hash(name: bytes) -> int:
 
 
 class Scratch:
-    """Room for the tokens of one message at a time, for messages of up to so many bytes."""
+    """Memory for the tokens of one message at a time, sized for the largest message of a batch."""
 
     def __init__(self, messages: Messages, keys: int) -> None:
         self._rows = np.empty((messages.longest + 2, TOKEN // WORD), np.int64)
-        self._open = np.empty(MOST_DEPTH, np.int64)
+        self._open = np.empty(MAX_DEPTH, np.int64)
         self._seen = np.zeros((1 << max(4, messages.longest.bit_length()), SEEN // WORD), np.int64)
         self._stamp = np.zeros(1, np.int64)
         self._unescaped = np.empty(messages.extent, np.uint8)
         self.slots = np.empty(keys + 1, np.int64)
-        """Room for the tokens of the keys of structs that are open."""
+        """Memory for the tokens of the keys of open structs."""
         self.tape = Tape(
             address(self._rows),
             address(self._open),

@@ -1,18 +1,14 @@
-"""Columns of JSON messages, inferred once from a sample.
+"""Columns of JSON messages: inferred from a sample, or derived from a JSON Schema.
 
-Integers are BIGINT (beyond 64 bits DECIMAL(38,0)), other numbers DOUBLE, objects STRUCT, arrays ARRAY. Where messages
-of the sample disagree, or say nothing because all have null there, the column takes any value, as its JSON text: then
-nothing is guessed. Dates are text: that a string looks like one says little.
+Inferred once from a sample: integers are BIGINT (beyond 64 bits DECIMAL(38,0)), other numbers DOUBLE, objects STRUCT,
+arrays ARRAY. If messages of the sample disagree, or all have null, nothing is guessed: the column accepts any value and
+holds its JSON text. Dates are text, because a string that looks like a date need not be one. In Debezium records
+``before`` and ``after`` are rows of the same table, so they get the same type, even if the sample has only one of them.
 
-Of Debezium's records it is known that ``before`` and ``after`` are rows of one table. They get one type, also where the
-sample has only one of them.
-
-Columns of JSON messages by their JSON Schema, as registries keep it.
-
-An object with ``properties`` is a STRUCT, one with a schema for ``additionalProperties`` alone a MAP; integer is
-BIGINT, number DOUBLE, and a type beside ``null`` is that type. What says more than one type, or none, becomes a
-column that takes any value, as its JSON text. Only the shape is taken from the schema: lengths, patterns and
-``required`` are the writer's affair.
+From a JSON Schema, as registries store it: an object with ``properties`` is a STRUCT, one with only a schema for
+``additionalProperties`` a MAP; integer is BIGINT, number DOUBLE, and a type combined with ``null`` is that type. A
+schema with several types, or none, becomes a column that accepts any value and holds its JSON text. Only the structure
+is used: lengths, patterns and ``required`` are up to the writer.
 """
 
 from __future__ import annotations
@@ -27,14 +23,14 @@ from penstock.errors import DefiniteError
 
 __all__ = ["inferred_columns", "json_schema_columns"]
 
-_REMEDY = "Give the columns (schema = 'id BIGINT, …'), or take the topic as TEXT."
+_HINT = "Specify the columns (schema = 'id BIGINT, …'), or use FORMAT TEXT."
 _ANY = "any"
 _RECORD = {"before", "after", "source", "op"}
-_Shape = Any  # a scalar's name, ("list", shape), ("struct", {name: shape}), or None where nothing is known
+_Shape = Any  # a scalar's name, ("list", shape), ("struct", {name: shape}), or None if unknown
 
 
 def inferred_columns(sample: Iterable[bytes]) -> tuple[pa.DataType, list[str]]:
-    """Return the type of the messages, and the paths of columns that take any value as text."""
+    """Return the type of the messages, and the paths of columns that hold any value as JSON text."""
     shape: _Shape = None
     usable = 0
     for message in sample:
@@ -43,12 +39,12 @@ def inferred_columns(sample: Iterable[bytes]) -> tuple[pa.DataType, list[str]]:
         except (ValueError, RecursionError):
             continue
         usable += 1
-        shape = _merged(shape, _shape(found))
+        shape = _merge(shape, _shape(found))
     if not usable or shape is None:
-        what = "no message of the sample is JSON with a value" if not usable else "the sample holds nothing but null"
+        what = "no message of the sample is valid JSON" if not usable else "all messages of the sample are null"
         msg = f"columns cannot be inferred: {what}"
-        raise DefiniteError(msg, _REMEDY)
-    shape = _one_row(shape)
+        raise DefiniteError(msg, _HINT)
+    shape = _with_row_type(shape)
     raw: list[str] = []
     return _type(shape, "" if _is(shape, "struct") else "value", raw), raw
 
@@ -69,30 +65,30 @@ def _shape(value: Any) -> _Shape:
             return ("struct", {key: _shape(item) for key, item in value.items()}) if value else _ANY
     merged: _Shape = None
     for item in value:
-        merged = _merged(merged, _shape(item))
+        merged = _merge(merged, _shape(item))
     return ("list", merged)
 
 
-def _merged(one: _Shape, other: _Shape) -> _Shape:
+def _merge(one: _Shape, other: _Shape) -> _Shape:
     if one is None or one == other:
         return other
     if other is None:
         return one
     if _is(one, "struct") and _is(other, "struct"):
         names = dict.fromkeys([*one[1], *other[1]])
-        return ("struct", {name: _merged(one[1].get(name), other[1].get(name)) for name in names})
+        return ("struct", {name: _merge(one[1].get(name), other[1].get(name)) for name in names})
     if _is(one, "list") and _is(other, "list"):
-        return ("list", _merged(one[1], other[1]))
+        return ("list", _merge(one[1], other[1]))
     both = {one, other} if isinstance(one, str) and isinstance(other, str) else set()
     if both and both <= {"bigint", "decimal"}:
         return "decimal"
     return "double" if both and both <= {"bigint", "double"} else _ANY
 
 
-def _one_row(shape: _Shape) -> _Shape:
+def _with_row_type(shape: _Shape) -> _Shape:
     if not _is(shape, "struct") or not shape[1].keys() >= _RECORD:
         return shape
-    row = _merged(shape[1]["before"], shape[1]["after"])
+    row = _merge(shape[1]["before"], shape[1]["after"])
     return ("struct", {**shape[1], "before": row, "after": row})
 
 
@@ -126,23 +122,23 @@ _BRANCHES = ("oneOf", "anyOf")
 
 
 def json_schema_columns(text: str, references: Mapping[str, str]) -> tuple[pa.DataType, list[str]]:
-    """Return the type of the messages, and the paths of columns that take any value as text.
+    """Return the type of the messages, and the paths of columns that hold any value as JSON text.
 
-    `references` are the texts of other schemas by the name under which this one refers to them.
+    `references` are the texts of other schemas, by the name with which this one references them.
     """
-    loaded = _loaded(text)
-    reader = _Reader(loaded, {name: _loaded(other) for name, other in references.items()})
+    loaded = _load(text)
+    reader = _Reader(loaded, {name: _load(other) for name, other in references.items()})
     kind = reader.type(loaded, "", (), loaded)
     if kind is None:
         kind = reader.any("value")
     return kind, reader.raw if pa.types.is_struct(kind) else [path or "value" for path in reader.raw]
 
 
-def _loaded(text: str) -> Any:
+def _load(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        message = "a JSON Schema is not valid JSON"
+        message = "JSON Schema is not valid JSON"
         raise DefiniteError(message, "Register a valid JSON Schema.") from error
 
 
@@ -157,35 +153,37 @@ class _Reader:
         return pa.string()
 
     def type(self, schema: Any, path: str, above: tuple[int, ...], document: Any) -> pa.DataType | None:
-        """Return the type of what a schema describes; None where it does not say one."""
+        """Return the type that a schema describes; None if it specifies none."""
         if not isinstance(schema, dict):
             return None
         if id(schema) in above:
-            message = f"the JSON Schema holds itself at {path!r}, and a column cannot"
-            raise DefiniteError(message, "Give the columns (schema = 'id BIGINT, …'), or take the topic as TEXT.")
+            message = f"JSON Schema is recursive at {path!r}, which columns do not support"
+            raise DefiniteError(message, "Specify the columns (schema = 'id BIGINT, …'), or use FORMAT TEXT.")
         within = (*above, id(schema))
         if "$ref" in schema:
             target, document = self._target(str(schema["$ref"]), document)
             return self.type(target, path, within, document)
         for branches in _BRANCHES:
             if isinstance(schema.get(branches), list):
-                told = [one for one in schema[branches] if not (isinstance(one, dict) and one.get("type") == "null")]
-                return self.type(told[0], path, within, document) if len(told) == 1 else None
+                candidates = [
+                    one for one in schema[branches] if not (isinstance(one, dict) and one.get("type") == "null")
+                ]
+                return self.type(candidates[0], path, within, document) if len(candidates) == 1 else None
         return self._plain(schema, path, within, document)
 
     def _plain(self, schema: dict[str, Any], path: str, above: tuple[int, ...], document: Any) -> pa.DataType | None:
         kinds = schema.get("type", "object" if "properties" in schema else None)
-        told = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind != "null"]
-        if len(told) != 1:
+        candidates = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind != "null"]
+        if len(candidates) != 1:
             return None
-        match told[0]:
+        match candidates[0]:
             case "object":
                 return self._object(schema, path, above, document)
             case "array":
                 item = f"{path}[]"
                 kind = self.type(schema.get("items"), item, above, document)
                 return pa.list_(pa.field("element", kind if kind is not None else self.any(item)))
-        return _SCALARS.get(str(told[0]))
+        return _SCALARS.get(str(candidates[0]))
 
     def _object(self, schema: dict[str, Any], path: str, above: tuple[int, ...], document: Any) -> pa.DataType | None:
         if isinstance(properties := schema.get("properties"), dict) and properties:
@@ -209,6 +207,6 @@ class _Reader:
             step = step.replace("~1", "/").replace("~0", "~")
             found = found.get(step) if isinstance(found, dict) else None
         if found is None:
-            message = f"the JSON Schema refers to {reference!r}, which is not there"
+            message = f"JSON Schema references {reference!r}, which does not exist"
             raise DefiniteError(message, "Register the schema with all its references.")
         return found, document

@@ -1,25 +1,25 @@
-"""Text in JSON messages: where it ends, what its escapes stand for, and whether two are the same.
+"""Strings in JSON messages: find their end, decode escapes, hash and compare.
 
-Text is looked at eight bytes at a time. A byte is *special* if it is a quote, a backslash, a control character or not
-ASCII; subtracting from all eight at once leaves a bit where one is. A borrow can leave bits above such a byte, never
-below it, so the first one is always right.
+Strings are scanned eight bytes at a time. A byte is *special* if it is a quote, a backslash, a control character or not
+ASCII; one subtraction on all eight bytes sets a bit at each special byte. A borrow can set bits above such a byte,
+never below it, so the lowest bit is always correct.
 """
 
 from __future__ import annotations
 
+from penstock.formats.binary_values import invalid_utf8
 from penstock.formats.bits import low_zeros
-from penstock.formats.compiling import NIL, compiled, constant, inner
-from penstock.formats.faults import BAD, blame
+from penstock.formats.decode_errors import ErrorCode
+from penstock.formats.error_records import FAILED, set_error
+from penstock.formats.jit import NIL, compiled, constant, inner
 from penstock.formats.memory import byte, set_byte, word
-from penstock.formats.problems import Problem
-from penstock.formats.wire import invalid_utf8
 
-__all__ = ["same_text", "text_end", "text_hash", "unescaped"]
+__all__ = ["same_text", "string_end", "text_hash", "unescape"]
 
-_SYNTAX = constant(Problem.SYNTAX)
-_UTF8 = constant(Problem.UTF8)
-_ESCAPE = constant(Problem.ESCAPE)
-_CONTROL = constant(Problem.CONTROL)
+_SYNTAX = constant(ErrorCode.SYNTAX)
+_UTF8 = constant(ErrorCode.UTF8)
+_ESCAPE = constant(ErrorCode.ESCAPE)
+_CONTROL = constant(ErrorCode.CONTROL)
 
 _QUOTE, _BACKSLASH = 34, 92
 _EACH = constant(0x0101010101010101)
@@ -30,8 +30,8 @@ _HASH_PRIME = constant(1099511628211)
 
 
 @inner
-def text_end(at: int, end: int, fault: int) -> tuple[int, bool]:
-    """Return where text ends (its quote) that begins at `at`, or -1 with the fault; and whether it has escapes."""
+def string_end(at: int, end: int, error: int) -> tuple[int, bool]:
+    """Return the closing quote of a string that begins at `at`, or -1 with the error set; and if it has escapes."""
     stop, escaped, ascii_only = at, False, True
     while stop < end:
         if end - stop >= 8:
@@ -42,30 +42,30 @@ def text_end(at: int, end: int, fault: int) -> tuple[int, bool]:
             stop += low_zeros(found) >> 3
         character = byte(stop)
         if character == _QUOTE:
-            wrong = BAD if ascii_only and not escaped else invalid_utf8(at, stop)
-            return (stop if wrong < 0 else blame(fault, _UTF8, NIL, wrong, NIL)), escaped
+            wrong = FAILED if ascii_only and not escaped else invalid_utf8(at, stop)
+            return (stop if wrong < 0 else set_error(error, _UTF8, NIL, wrong, NIL)), escaped
         if character < 32:
-            return blame(fault, _CONTROL, NIL, stop, NIL), escaped
+            return set_error(error, _CONTROL, NIL, stop, NIL), escaped
         if character == _BACKSLASH:
             escaped = True
             stop += 1
         elif character >= 128:
             ascii_only = False
         stop += 1
-    return blame(fault, _SYNTAX, NIL, end, NIL), escaped
+    return set_error(error, _SYNTAX, NIL, end, NIL), escaped
 
 
 @inner
 def _special(eight: int) -> int:
-    """Mark, by their highest bits, the bytes that are special."""
+    """Set the highest bit of each special byte."""
     quote, backslash = eight ^ _QUOTES, eight ^ _BACKSLASHES
     low = ((quote - _EACH) & ~quote) | ((backslash - _EACH) & ~backslash) | ((eight - _SPACES) & ~eight)
     return (low | eight) & _HIGH
 
 
 @inner
-def unescaped(at: int, end: int, to: int, fault: int) -> int:
-    """Write text without its escapes; return where it ends there, or -1 with the fault."""
+def unescape(at: int, end: int, to: int, error: int) -> int:
+    """Write a string with its escapes decoded; return the end of the output, or -1 with the error set."""
     while at < end:
         if byte(at) != _BACKSLASH:
             set_byte(to, byte(at))
@@ -77,7 +77,7 @@ def unescaped(at: int, end: int, to: int, fault: int) -> int:
             set_byte(to, plain)
             at, to = at + 2, to + 1
             continue
-        code = _hex4(at + 2, end) if letter == 117 else BAD
+        code = _hex4(at + 2, end) if letter == 117 else FAILED
         wide = 6
         if code >= 0xD800 and code <= 0xDBFF and at + 12 <= end and byte(at + 6) == _BACKSLASH and byte(at + 7) == 117:
             low = _hex4(at + 8, end)
@@ -85,7 +85,7 @@ def unescaped(at: int, end: int, to: int, fault: int) -> int:
                 code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
                 wide = 12
         if code < 0 or (code >= 0xD800 and code <= 0xDFFF):
-            return blame(fault, _ESCAPE, NIL, at, NIL)
+            return set_error(error, _ESCAPE, NIL, at, NIL)
         to = _put_utf8(to, code)
         at += wide
     return to
@@ -146,7 +146,7 @@ def _put_utf8(to: int, code: int) -> int:
 
 @compiled
 def text_hash(at: int, end: int) -> int:
-    """Hash text, in the manner of FNV-1a, eight bytes at a time."""
+    """Hash text similar to FNV-1a, eight bytes at a time."""
     result = _HASH_START
     while end - at >= 8:
         result = (result ^ word(at)) * _HASH_PRIME
@@ -162,7 +162,7 @@ def text_hash(at: int, end: int) -> int:
 
 @inner
 def same_text(at: int, end: int, other: int, size: int) -> bool:
-    """Compare text with another that has a size."""
+    """Compare text with another of the given size."""
     if end - at != size:
         return False
     while end - at >= 8:

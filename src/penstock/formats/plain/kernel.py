@@ -1,32 +1,32 @@
-"""TEXT and BYTES: a message is one value."""
+"""Kernel of TEXT and BYTES: a message is one value."""
 
 from __future__ import annotations
 
-from penstock.formats.compiling import NIL, Ints, compiled, constant
-from penstock.formats.faults import blame, fault_of, is_fine, settled
-from penstock.formats.problems import Problem
-from penstock.formats.sink import Sink, put_there, put_two
-from penstock.formats.wire import invalid_utf8
+from penstock.formats.binary_values import invalid_utf8
+from penstock.formats.column_writer import ColumnWriter, put_pair, put_present
+from penstock.formats.decode_errors import ErrorCode
+from penstock.formats.error_records import error_record, finish_message, is_ok, set_error
+from penstock.formats.jit import NIL, Ints, compiled, constant
 
 __all__ = ["walk_all"]
 
-_UTF8 = constant(Problem.UTF8)
+_UTF8 = constant(ErrorCode.UTF8)
 _ROW, _VALUE = constant(0), constant(1)
 
 
 @compiled
-def walk_all(first: int, start: Ints, end: Ints, is_text: bool, sink: Sink, faults: int) -> int:
-    """Put every message as it is; of text, note where it is not UTF-8."""
+def walk_all(first: int, start: Ints, end: Ints, is_text: bool, out: ColumnWriter, errors: int) -> int:
+    """Write every message unchanged; for text, reject messages that are not valid UTF-8."""
     for index in range(first, len(start)):
-        fault = fault_of(faults, index)
-        if is_text and is_fine(fault):
+        error = error_record(errors, index)
+        if is_text and is_ok(error):
             wrong = invalid_utf8(start[index], end[index])
             if wrong >= 0:
-                blame(fault, _UTF8, NIL, wrong, NIL)
-        fine = is_fine(fault)
-        if fine:
-            put_there(sink, _ROW)
-            put_two(sink, _VALUE, start[index], end[index] - start[index])
-        if not settled(fine, fault, start[index], sink):
+                set_error(error, _UTF8, NIL, wrong, NIL)
+        ok = is_ok(error)
+        if ok:
+            put_present(out, _ROW)
+            put_pair(out, _VALUE, start[index], end[index] - start[index])
+        if not finish_message(ok, error, start[index], out):
             return index
     return len(start)

@@ -1,1 +1,1 @@
-"""Protobuf: descriptors, plans by field number, and the kernel that walks messages by them."""
+"""Protobuf: descriptors, plans by field number, and the kernel that decodes messages with them."""

@@ -1,4 +1,4 @@
-"""Messages and enumerations of Protobuf, whether they came from a descriptor set or from the text of a .proto file."""
+"""Protobuf messages and enums, parsed from a descriptor set or from the text of a .proto file."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pydantic import TypeAdapter
 
 from penstock.errors import DefiniteError
 
-__all__ = ["Pool", "ProtoEnum", "ProtoField", "ProtoFile", "ProtoMessage", "files_of_text", "files_text"]
+__all__ = ["Pool", "ProtoEnum", "ProtoField", "ProtoFile", "ProtoMessage", "dump_files", "load_files"]
 
 
 @dataclass
 class ProtoField:
-    """A field; `kind` and `presence` are numbers of `penstock.formats.protobuf.ops`."""
+    """A field; `kind` and `presence` are constants of `penstock.formats.protobuf.ops`."""
 
     name: str
     number: int
@@ -26,7 +26,7 @@ class ProtoField:
 
 @dataclass
 class ProtoEnum:
-    """An enumeration: names by number, the first name of a number counts."""
+    """An enum: names by number; of several names for a number, the first is used."""
 
     name: str
     names: dict[int, str] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class ProtoEnum:
 
 @dataclass
 class ProtoMessage:
-    """A message; `map_entry` marks the pairs of a map, which descriptors write as messages."""
+    """A message; `map_entry` marks the entries of a map, which descriptors represent as messages."""
 
     name: str
     fields: list[ProtoField] = field(default_factory=list)
@@ -45,7 +45,7 @@ class ProtoMessage:
 
 @dataclass
 class ProtoFile:
-    """One file, whose messages stand in the order in which a message index counts them."""
+    """One file; its messages are in the order of message indexes."""
 
     package: str = ""
     messages: list[ProtoMessage] = field(default_factory=list)
@@ -53,7 +53,7 @@ class ProtoFile:
 
 
 class Pool:
-    """All messages and enumerations of some files, by full name."""
+    """All messages and enums of several files, by full name."""
 
     def __init__(self, files: Iterable[ProtoFile]) -> None:
         self.messages: dict[str, ProtoMessage] = {}
@@ -74,18 +74,20 @@ class Pool:
         if name in self.messages:
             return self.messages[name]
         known = ", ".join(sorted(one for one in self.messages if not one.startswith("google.protobuf."))) or "none"
-        message = f"there is no Protobuf message {name!r}"
-        raise DefiniteError(message, f"Name one that is there: {known}.")
+        message = f"Protobuf message {name!r} does not exist"
+        raise DefiniteError(message, f"Specify one of these messages: {known}.")
 
     def resolve(self, name: str, scope: str) -> str:
-        """Return the full name that `name` means inside `scope`."""
+        """Return the full name that `name` denotes inside `scope`."""
         if name.startswith("."):
             return name[1:]
         for candidate in _candidates(name, scope):
             if candidate in self.messages or candidate in self.enums:
                 return candidate
-        message = f"the Protobuf message {scope} refers to a type {name!r} that is not defined"
-        raise DefiniteError(message, "Register the schema with all its references, or give a complete descriptor set.")
+        message = f"Protobuf message {scope} references type {name!r}, which is not defined"
+        raise DefiniteError(
+            message, "Register the schema with all its references, or specify a complete descriptor set."
+        )
 
 
 def _candidates(name: str, scope: str) -> Iterator[str]:
@@ -97,11 +99,11 @@ def _candidates(name: str, scope: str) -> Iterator[str]:
 _FILES = TypeAdapter(list[ProtoFile])
 
 
-def files_text(files: list[ProtoFile]) -> str:
-    """Write files as JSON, to be stored."""
+def dump_files(files: list[ProtoFile]) -> str:
+    """Serialize files as JSON, for storage."""
     return _FILES.dump_json(files).decode()
 
 
-def files_of_text(text: str) -> list[ProtoFile]:
-    """Read what `files_text` wrote."""
+def load_files(text: str) -> list[ProtoFile]:
+    """Deserialize the output of `dump_files`."""
     return _FILES.validate_json(text)

@@ -1,7 +1,6 @@
-"""Descriptor sets: what ``protoc --include_imports --descriptor_set_out`` writes, read without a Protobuf library.
+"""Parse descriptor sets (``protoc --include_imports --descriptor_set_out``) without a Protobuf library.
 
-A descriptor set is itself a Protobuf message. Of its fields only those are looked at that say what a message looks
-like.
+A descriptor set is itself a Protobuf message. Only the fields that define the structure of messages are used.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ _Fields = dict[int, list[bytes | int]]
 
 
 def parse_descriptor_set(data: bytes) -> list[ProtoFile]:
-    """Read a descriptor set; the files stand in its order."""
+    """Parse a descriptor set; the files are in its order."""
     try:
         return [_file(_fields(file)) for file in _many(_fields(data), 1)]
     except (IndexError, UnicodeDecodeError, ValueError) as error:
-        message = "the Protobuf descriptor set cannot be read"
-        raise DefiniteError(message, "Make it with: protoc --include_imports --descriptor_set_out=FILE …") from error
+        message = "invalid Protobuf descriptor set"
+        raise DefiniteError(message, "Create it with: protoc --include_imports --descriptor_set_out=FILE …") from error
 
 
 def _file(found: _Fields) -> ProtoFile:
     package, syntax = _text(found, 2), _text(found, 12)
     if syntax == "editions":
-        message = "the Protobuf file uses editions, which are not understood"
-        raise DefiniteError(message, 'Write it with syntax = "proto3" or "proto2".')
+        message = "Protobuf editions are not supported"
+        raise DefiniteError(message, 'Use syntax = "proto3" or "proto2".')
     proto3 = syntax == "proto3"
     return ProtoFile(
         package,
@@ -61,11 +60,11 @@ def _field(found: _Fields, proto3: bool) -> ProtoField:
 
 
 def _enum(found: _Fields, scope: str) -> ProtoEnum:
-    made = ProtoEnum(_within(scope, _text(found, 1)))
+    enum = ProtoEnum(_within(scope, _text(found, 1)))
     for one in map(_fields, _many(found, 2)):
         number = _number(one, 2)
-        made.names.setdefault(number - (1 << 64) if number >> 63 else number, _text(one, 1))
-    return made
+        enum.names.setdefault(number - (1 << 64) if number >> 63 else number, _text(one, 1))
+    return enum
 
 
 def _within(scope: str, name: str) -> str:

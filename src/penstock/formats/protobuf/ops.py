@@ -1,50 +1,50 @@
-"""Numbers of a Protobuf plan: kinds of fields as descriptors number them, ours beyond these; how often; presence."""
+"""Constants of a Protobuf plan: field types as descriptors number them, and our own; cardinality; presence; layout."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.formats.compiling import constant
+from penstock.formats.jit import constant
 from penstock.formats.memory import WORD
 
 __all__ = [
-    "BEGIN",
     "BOOL",
     "BYTES",
+    "CARDINALITY",
+    "CHILD",
     "COLUMN",
     "DOUBLE",
-    "EIGHT",
+    "EGROUP",
     "EMPTY",
-    "END",
     "ENUM",
     "EXPLICIT",
     "FIELD",
     "FIXED32",
     "FIXED64",
     "FLOAT",
-    "FOUR",
     "GROUP",
+    "I32",
+    "I64",
     "IMPLICIT",
-    "INSIDE",
     "INT32",
     "INT64",
     "KIND",
     "KINDS",
+    "LEN",
     "MAP",
+    "MAX_DEPTH",
     "MESSAGE",
-    "MOST_DEPTH",
     "NAME",
     "NAMES",
-    "OFTEN",
     "PRESENCE",
     "REPEATED",
     "REQUIRED",
     "SFIXED32",
     "SFIXED64",
+    "SGROUP",
     "SINGLE",
     "SINT32",
     "SINT64",
-    "SIZED",
     "STRING",
     "TAG",
     "TIMESTAMP",
@@ -77,11 +77,11 @@ SFIXED32 = 15
 SFIXED64 = 16
 SINT32 = 17
 SINT64 = 18
-# Messages that become something else than a struct.
+# Messages that do not become a struct.
 WRAPPED = 20  # the one field within it
-TIMESTAMP = 21  # microseconds; nanoseconds are cut off
-TIMESTAMP_EXACT = 22  # microseconds; nanoseconds are refused
-EMPTY = 23  # a message without fields: whether it is there
+TIMESTAMP = 21  # microseconds; nanoseconds are truncated
+TIMESTAMP_EXACT = 22  # microseconds; nanoseconds are an error
+EMPTY = 23  # a message without fields: whether it is present
 
 KINDS = {
     "double": DOUBLE,
@@ -101,47 +101,48 @@ KINDS = {
     "sint64": SINT64,
 }
 
-# How often a field may come.
+# Cardinality.
 SINGLE = 0
 REPEATED = 1
 MAP = 2
 
-# What it means that it did not.
+# Presence: the meaning of a missing field.
 IMPLICIT = 0  # its default value: zero, empty
 EXPLICIT = 1  # null
-REQUIRED = 2  # a problem
+REQUIRED = 2  # an error
 
-MOST_DEPTH = 100
+MAX_DEPTH = 100
 
 FIELD = 64
-"""How many bytes a field has in the plan: those of the numbers below."""
-TAG, KIND, COLUMN, OFTEN, PRESENCE, INSIDE, NAMES, VALUES = (constant(place) for place in range(0, FIELD, WORD))
-"""Number and wire type as in a tag; kind; column; how often; presence; message, or first name; count of names; the
-column of its values (if it is repeated, of the items)."""
+"""Size of a field in the plan, in bytes: the numbers below."""
+TAG, KIND, COLUMN, CARDINALITY, PRESENCE, CHILD, NAMES, VALUES = (constant(place) for place in range(0, FIELD, WORD))
+"""Field number and wire type, as in a tag; type; column; cardinality; presence; message, or first name; number of
+names; the column of its values (for a repeated field, of the items).
+"""
 NAME = 24
-"""How many bytes a name of an enumeration has in the plan."""
+"""Size of an enum name in the plan, in bytes."""
 
 
 class Plan(NamedTuple):
-    """How to read messages of one or several descriptors, by address."""
+    """How to decode messages of one or several descriptors, by address."""
 
     messages: int
-    """A row per message: its first field and how many it has."""
+    """A row per message: its first field and its number of fields."""
     fields: int
     """A row per field."""
     names: int
-    """A row per name of an enumeration: its number, and its place and size in the constants."""
+    """A row per enum name: its number, and its offset and size in the constants."""
     constants: int
 
 
-VARINT, EIGHT, SIZED, BEGIN, END, FOUR = range(6)
-"""Wire types: how long a value is."""
+VARINT, I64, LEN, SGROUP, EGROUP, I32 = range(6)
+"""Wire types, which determine the size of a value."""
 
 
 def wire_type(kind: int) -> int:
-    """Return the wire type of a kind; repeated numbers may also come packed, as bytes."""
+    """Return the wire type of a field type; repeated numbers may also be packed, as bytes."""
     if kind in (DOUBLE, FIXED64, SFIXED64):
-        return EIGHT
+        return I64
     if kind in (FLOAT, FIXED32, SFIXED32):
-        return FOUR
-    return SIZED if kind in (STRING, BYTES, MESSAGE) or kind > SINT64 else VARINT
+        return I32
+    return LEN if kind in (STRING, BYTES, MESSAGE) or kind > SINT64 else VARINT

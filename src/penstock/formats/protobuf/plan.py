@@ -1,9 +1,9 @@
-"""Plans: how messages of each writer's descriptor become columns of the one reader's.
+"""Plans: how messages of each writer's descriptor are decoded to the columns of the reader's descriptor.
 
-Fields are matched by number. Where both descriptors know a number, they must agree on its type, else every message of
-that writer is refused with the field's name: bytes of one type read as another are rarely an error, and always wrong.
-A field that only the writer knows is passed over; one that only the reader knows is absent. Names of enumerations are
-the writer's, so that new ones are known.
+Fields are matched by number. If both descriptors define a number, their types must be compatible; otherwise every
+message of that writer is rejected, with the name of the field: bytes of one type decoded as another are rarely an
+error, and always wrong. A field that only the writer has is skipped; a field that only the reader has is missing. Enum
+names are the writer's, so that new names are known.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.formats.columns import Columns
-from penstock.formats.compiling import Ints
+from penstock.formats.jit import Ints
 from penstock.formats.memory import address
 from penstock.formats.protobuf import ops
 from penstock.formats.protobuf.descriptor import Pool, ProtoField, ProtoMessage
 from penstock.formats.protobuf.types import field_kind, is_map, type_of
 
-__all__ = ["PlanBuilder", "Tables", "disagreements"]
+__all__ = ["PlanBuilder", "Tables", "type_conflicts"]
 
-_AS_MUCH = ({ops.INT32, ops.INT64}, {ops.SINT32, ops.SINT64}, {ops.STRING, ops.BYTES}, {ops.UINT32, ops.UINT64})
+_COMPATIBLE = ({ops.INT32, ops.INT64}, {ops.SINT32, ops.SINT64}, {ops.STRING, ops.BYTES}, {ops.UINT32, ops.UINT64})
 
 
 class Tables(NamedTuple):
-    """A plan, and the memory that it is in."""
+    """A plan, and the memory that holds it."""
 
     messages: Ints
     fields: Ints
@@ -36,12 +36,12 @@ class Tables(NamedTuple):
 
     @property
     def plan(self) -> ops.Plan:
-        """The plan as kernels take it; these tables must be held as long as it is used."""
+        """The plan for kernels; keep these tables alive while it is in use."""
         return ops.Plan(address(self.messages), address(self.fields), address(self.names), address(self.constants))
 
 
 class PlanBuilder:
-    """Collects the plans of several writers, for one reader's message, in one table."""
+    """Builds one table with the plans of several writers for one reader message."""
 
     def __init__(self, pool: Pool, reader: ProtoMessage, columns: Columns, *, truncate: bool) -> None:
         self._pool = pool
@@ -53,14 +53,14 @@ class PlanBuilder:
         self._enums: list[list[int]] = []
         self._constants = bytearray()
         self.names: list[str] = [""]
-        """For a fault: that of no field, then that of each."""
+        """Field names for error records: index 0 is no field, then one per field."""
 
     def add(self, pool: Pool) -> int:
-        """Add a writer whose files are `pool`; return the number of its message."""
+        """Add a writer with the files in `pool`; return the number of its message."""
         return self._message(self._reader, pool, self._columns[0].children, "")
 
     def tables(self) -> Tables:
-        """Return the plan of all that were added."""
+        """Return the plan of all writers added."""
         return Tables(
             np.array(self._messages, np.int64),
             np.array(self._fields, np.int64),
@@ -69,13 +69,13 @@ class PlanBuilder:
         )
 
     def extent(self) -> tuple[int, int]:
-        """Return how deep messages nest at most, and how many fields are open at once at most."""
+        """Return the maximum nesting depth, and the maximum number of fields in open messages."""
         deepest = max(column.path.count(".") + column.path.count("[]") for column in self._columns) + 2
         widest = max((count for _, count in self._messages), default=0)
         return deepest, widest * deepest
 
     def _message(self, message: ProtoMessage, pool: Pool, columns: tuple[int, ...], path: str) -> int:
-        """Add a message whose fields go into `columns`; its fields stand side by side, before those of others."""
+        """Add a message with its `columns`; its fields are contiguous, before those of nested messages."""
         first = len(self._fields)
         index = len(self._messages)
         self._messages.append([first, len(message.fields)])
@@ -95,7 +95,7 @@ class PlanBuilder:
             pair = ProtoMessage(entry.name, sorted(entry.fields, key=lambda one: one.number), map_entry=True)
             below = self._message(pair, pool, self._columns[column].children, path)
             return [ops.MESSAGE, column, ops.MAP, ops.IMPLICIT, below, 0]
-        often = ops.REPEATED if field.repeated else ops.SINGLE
+        cardinality = ops.REPEATED if field.repeated else ops.SINGLE
         own = self._columns[column].children[0] if field.repeated else column
         presence = self._presence(field, kind, message)
         first, second = 0, 0
@@ -105,7 +105,7 @@ class PlanBuilder:
             first = self._message(inner, pool, into, path)
         elif kind == ops.ENUM:
             first, second = self._names(field, message, pool)
-        return [self._timestamp if kind == ops.TIMESTAMP else kind, column, often, presence, first, second]
+        return [self._timestamp if kind == ops.TIMESTAMP else kind, column, cardinality, presence, first, second]
 
     def _presence(self, field: ProtoField, kind: int, message: ProtoMessage) -> int:
         if message.map_entry:
@@ -123,10 +123,10 @@ class PlanBuilder:
         return first, len(names)
 
 
-def disagreements(
+def type_conflicts(
     reader: Pool, writer: Pool, message: str, path: str = "", seen: frozenset[str] = frozenset()
 ) -> Iterator[str]:
-    """Yield what a writer's message has under a number that the reader's has otherwise."""
+    """Yield the fields of a writer's message whose type is incompatible with the reader's."""
     if message in seen or message not in writer.messages or message not in reader.messages:
         return
     theirs = {one.number: one for one in writer.messages[message].fields}
@@ -136,15 +136,15 @@ def disagreements(
             continue
         below = f"{path}.{ours.name}" if path else ours.name
         kind, found = field_kind(reader, ours, message), field_kind(writer, other, message)
-        if ours.repeated != other.repeated or not _agree(kind, found):
-            yield f'field "{below}": another type in the message than in the reader\'s schema'
+        if ours.repeated != other.repeated or not _are_compatible(kind, found):
+            yield f'field "{below}": type in the message differs from the reader schema'
         elif kind in (ops.MESSAGE, ops.WRAPPED):
             name, named = type_of(reader, ours, message), type_of(writer, other, message)
             if name != named:
                 yield f'field "{below}": message {named}, expected {name}'
             else:
-                yield from disagreements(reader, writer, name, below, seen | {message})
+                yield from type_conflicts(reader, writer, name, below, seen | {message})
 
 
-def _agree(kind: int, found: int) -> bool:
-    return kind == found or any({kind, found} <= both for both in _AS_MUCH)
+def _are_compatible(kind: int, found: int) -> bool:
+    return kind == found or any({kind, found} <= both for both in _COMPATIBLE)

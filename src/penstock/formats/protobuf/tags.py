@@ -1,107 +1,107 @@
-"""Protobuf's wire format: tags, and values of which only the wire type is known."""
+"""Protobuf's wire format: read tags, and values by wire type."""
 
 from __future__ import annotations
 
-from penstock.formats.compiling import NIL, constant, inner
-from penstock.formats.faults import BAD, blame
+from penstock.formats.binary_values import ENDED, varint
+from penstock.formats.decode_errors import ErrorCode
+from penstock.formats.error_records import FAILED, set_error
+from penstock.formats.jit import NIL, constant, inner
 from penstock.formats.memory import WORD, half, set_word, word
-from penstock.formats.problems import Problem
-from penstock.formats.protobuf.ops import BEGIN, EIGHT, END, FOUR, MOST_DEPTH, SIZED, VARINT
-from penstock.formats.wire import ENDED, varint
+from penstock.formats.protobuf.ops import EGROUP, I32, I64, LEN, MAX_DEPTH, SGROUP, VARINT
 
-__all__ = ["number_at", "tag_at", "value_at", "well_formed"]
+__all__ = ["is_well_formed", "number_at", "tag_at", "value_at"]
 
-_TRUNCATED = constant(Problem.TRUNCATED)
-_OVERLONG = constant(Problem.OVERLONG)
-_LENGTH = constant(Problem.LENGTH)
-_DEPTH = constant(Problem.DEPTH)
-_FIELD_NUMBER = constant(Problem.FIELD_NUMBER)
-_GROUP = constant(Problem.GROUP)
-_MOST_NUMBER = (1 << 29) - 1
-_MOST_DEPTH = constant(MOST_DEPTH)
+_TRUNCATED = constant(ErrorCode.TRUNCATED)
+_OVERLONG = constant(ErrorCode.OVERLONG)
+_LENGTH = constant(ErrorCode.LENGTH)
+_DEPTH = constant(ErrorCode.DEPTH)
+_FIELD_NUMBER = constant(ErrorCode.FIELD_NUMBER)
+_GROUP = constant(ErrorCode.GROUP)
+_MAX_NUMBER = (1 << 29) - 1
+_MAX_DEPTH = constant(MAX_DEPTH)
 
 
 @inner
-def number_at(at: int, end: int, node: int, fault: int) -> tuple[int, int]:
-    """Read a varint; the place after it is `BAD` if there is none."""
+def number_at(at: int, end: int, node: int, error: int) -> tuple[int, int]:
+    """Read a varint; return `FAILED` as the address after it if there is none."""
     number, after = varint(at, end)
     if after < 0:
-        problem = _TRUNCATED if after == ENDED else _OVERLONG
-        return number, blame(fault, problem, node, end if after == ENDED else at, NIL)
+        code = _TRUNCATED if after == ENDED else _OVERLONG
+        return number, set_error(error, code, node, end if after == ENDED else at, NIL)
     return number, after
 
 
 @inner
-def tag_at(at: int, end: int, node: int, fault: int) -> tuple[int, int]:
-    """Read a tag: a field's number and wire type."""
-    tag, after = number_at(at, end, node, fault)
-    if after >= 0 and (tag < 8 or tag >> 3 > _MOST_NUMBER):
-        after = blame(fault, _FIELD_NUMBER, node, at, NIL)
+def tag_at(at: int, end: int, node: int, error: int) -> tuple[int, int]:
+    """Read a tag: a field number and a wire type."""
+    tag, after = number_at(at, end, node, error)
+    if after >= 0 and (tag < 8 or tag >> 3 > _MAX_NUMBER):
+        after = set_error(error, _FIELD_NUMBER, node, at, NIL)
     return tag, after
 
 
 @inner
-def value_at(at: int, end: int, tag: int, node: int, groups: int, fault: int) -> tuple[int, int, int]:
-    """Read a value by its wire type: the number (of bytes, how many), its place, and the place after it."""
+def value_at(at: int, end: int, tag: int, node: int, groups: int, error: int) -> tuple[int, int, int]:
+    """Read a value by its wire type: the number (for bytes, their size), its address, and the address after it."""
     wire = tag & 7
     if wire == VARINT:
-        number, after = number_at(at, end, node, fault)
+        number, after = number_at(at, end, node, error)
         return number, at, after
-    if wire == SIZED:
-        length, after = number_at(at, end, node, fault)
+    if wire == LEN:
+        length, after = number_at(at, end, node, error)
         if after < 0:
-            return length, at, BAD
+            return length, at, FAILED
         if length < 0 or length > end - after:
-            return length, at, blame(fault, _LENGTH, node, length, end - after)
+            return length, at, set_error(error, _LENGTH, node, length, end - after)
         return length, after, after + length
-    if wire in (EIGHT, FOUR):
-        width = 8 if wire == EIGHT else 4
+    if wire in (I64, I32):
+        width = 8 if wire == I64 else 4
         if end - at < width:
-            return NIL, at, blame(fault, _TRUNCATED, node, end, NIL)
-        return (word(at) if wire == EIGHT else half(at)), at, at + width
-    return NIL, at, _group_end(at, end, tag, node, groups, fault)
+            return NIL, at, set_error(error, _TRUNCATED, node, end, NIL)
+        return (word(at) if wire == I64 else half(at)), at, at + width
+    return NIL, at, _group_end(at, end, tag, node, groups, error)
 
 
 @inner
-def _group_end(at: int, end: int, tag: int, node: int, groups: int, fault: int) -> int:
-    """Return the place after a group, and all that is within it."""
+def _group_end(at: int, end: int, tag: int, node: int, groups: int, error: int) -> int:
+    """Return the address after a group and all fields within it."""
     depth = 0
     while True:
         wire, number = tag & 7, tag >> 3
         if wire == VARINT:
-            _, at = number_at(at, end, node, fault)
-        elif wire == SIZED:
-            length, at = number_at(at, end, node, fault)
+            _, at = number_at(at, end, node, error)
+        elif wire == LEN:
+            length, at = number_at(at, end, node, error)
             if at >= 0:
                 if length < 0 or length > end - at:
-                    return blame(fault, _LENGTH, node, length, end - at)
+                    return set_error(error, _LENGTH, node, length, end - at)
                 at += length
-        elif wire in (EIGHT, FOUR):
-            width = 8 if wire == EIGHT else 4
-            at = at + width if end - at >= width else blame(fault, _TRUNCATED, node, end, NIL)
-        elif wire == BEGIN:
-            if depth == MOST_DEPTH:
-                return blame(fault, _DEPTH, node, _MOST_DEPTH, NIL)
+        elif wire in (I64, I32):
+            width = 8 if wire == I64 else 4
+            at = at + width if end - at >= width else set_error(error, _TRUNCATED, node, end, NIL)
+        elif wire == SGROUP:
+            if depth == MAX_DEPTH:
+                return set_error(error, _DEPTH, node, _MAX_DEPTH, NIL)
             set_word(groups + WORD * depth, number)
             depth += 1
-        elif wire == END:
+        elif wire == EGROUP:
             if depth == 0 or word(groups + WORD * (depth - 1)) != number:
-                return blame(fault, _GROUP, node, at, NIL)
+                return set_error(error, _GROUP, node, at, NIL)
             depth -= 1
         else:
-            return blame(fault, _FIELD_NUMBER, node, at, NIL)
+            return set_error(error, _FIELD_NUMBER, node, at, NIL)
         if at < 0 or depth == 0:
             return at
-        tag, at = number_at(at, end, node, fault)
+        tag, at = number_at(at, end, node, error)
         if at < 0:
-            return blame(fault, _GROUP, node, end, NIL)
+            return set_error(error, _GROUP, node, end, NIL)
 
 
 @inner
-def well_formed(at: int, end: int, node: int, groups: int, fault: int) -> bool:
-    """Say whether a message of which nothing is wanted is one."""
+def is_well_formed(at: int, end: int, node: int, groups: int, error: int) -> bool:
+    """Return whether a message whose content is not needed is well-formed."""
     while at >= 0 and at < end:
-        tag, at = tag_at(at, end, node, fault)
+        tag, at = tag_at(at, end, node, error)
         if at >= 0:
-            _, _, at = value_at(at, end, tag, node, groups, fault)
+            _, _, at = value_at(at, end, tag, node, groups, error)
     return at >= 0

@@ -1,4 +1,4 @@
-"""Which column a Protobuf field becomes.
+"""Column types of Protobuf fields.
 
 | Protobuf | column |
 |---|---|
@@ -6,15 +6,14 @@
 | int64, sint64, sfixed64, uint32, fixed32 | BIGINT |
 | uint64, fixed64 | DECIMAL(20,0) |
 | bool, float, double, string, bytes | BOOLEAN, FLOAT, DOUBLE, STRING, BINARY |
-| enum | STRING: the name; of a number that has none, the number |
-| message | STRUCT; a message without fields is BOOLEAN: whether it is there |
+| enum | STRING: the name, or the number if it has no name |
+| message | STRUCT; a message without fields is BOOLEAN: whether it is present |
 | repeated, map | ARRAY, MAP |
 | google.protobuf.Timestamp | TIMESTAMP |
-| google.protobuf.Int64Value and its kin | the value, or null |
+| google.protobuf.Int64Value and the other wrappers | the value, or null |
 
-A field without presence (proto3, neither optional nor in a oneof) is never null: one that was not sent is zero or
-empty. All others are null when they were not sent; of a oneof at most one is not. A message that holds itself has no
-columns: it is refused, and so are groups.
+A field without presence (proto3, neither optional nor in a oneof) is never null: a missing field is zero or empty. All
+other fields are null if missing; of a oneof at most one is not null. Recursive messages and groups are not supported.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import pyarrow as pa
 from penstock.errors import DefiniteError
 from penstock.formats.protobuf import ops
 from penstock.formats.protobuf.descriptor import Pool, ProtoField, ProtoMessage
-from penstock.formats.protobuf.well_known import TIMESTAMP_NAME, WRAPPERS
+from penstock.formats.protobuf.well_known_types import TIMESTAMP_NAME, WRAPPERS
 
 __all__ = ["field_kind", "is_map", "protobuf_columns", "type_of"]
 
@@ -56,17 +55,17 @@ def protobuf_columns(pool: Pool, message: ProtoMessage) -> pa.StructType:
 
 
 def type_of(pool: Pool, field: ProtoField, scope: str) -> str:
-    """Return the full name of a field's message or enumeration."""
+    """Return the full name of a field's message or enum."""
     return pool.resolve(field.type_name, scope)
 
 
 def field_kind(pool: Pool, field: ProtoField, scope: str) -> int:
-    """Return what a field is read as."""
+    """Return the type as which a field is decoded."""
     if field.kind not in (ops.MESSAGE, ops.GROUP, ops.ENUM):
         return field.kind
     if field.kind == ops.GROUP:
-        message = f"the Protobuf message {scope} has a group, {field.name!r}, which is not understood"
-        raise DefiniteError(message, "Take the message as BYTES, or replace the group by a message.")
+        message = f"Protobuf message {scope} has a group, {field.name!r}, which is not supported"
+        raise DefiniteError(message, "Use FORMAT BYTES, or replace the group with a message.")
     name = type_of(pool, field, scope)
     if name in pool.enums:
         return ops.ENUM
@@ -78,7 +77,7 @@ def field_kind(pool: Pool, field: ProtoField, scope: str) -> int:
 
 
 def is_map(pool: Pool, field: ProtoField, scope: str) -> bool:
-    """Say whether a field is a map: repeated pairs."""
+    """Return whether a field is a map: repeated entries."""
     return field.repeated and field.kind == ops.MESSAGE and _names_entry(pool, type_of(pool, field, scope))
 
 
@@ -88,11 +87,11 @@ def _names_entry(pool: Pool, name: str) -> bool:
 
 def _struct(pool: Pool, message: ProtoMessage, above: tuple[str, ...]) -> pa.StructType:
     if message.name in above:
-        what = f"the Protobuf message {message.name} holds itself, and a column cannot"
-        raise DefiniteError(what, "Take the message as BYTES, or give a descriptor without the recursive field.")
+        what = f"Protobuf message {message.name} is recursive, which columns do not support"
+        raise DefiniteError(what, "Use FORMAT BYTES, or specify a descriptor without the recursive field.")
     if not message.fields:
-        what = f"the Protobuf message {message.name} has no fields, and a table needs a column"
-        raise DefiniteError(what, "Name a message that has fields.")
+        what = f"Protobuf message {message.name} has no fields, but a table requires at least one column"
+        raise DefiniteError(what, "Specify a message with fields.")
     within = (*above, message.name)
     return pa.struct([pa.field(one.name, _column(pool, one, message.name, within)) for one in message.fields])
 

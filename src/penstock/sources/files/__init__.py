@@ -1,1 +1,1 @@
-"""``FROM FILE``: a folder of files that grows, as one table."""
+"""``FROM FILE``: a growing folder of files as one table."""

@@ -1,8 +1,7 @@
-"""A folder of files: which there are, and whether one is still what was read of it.
+"""The files of a folder, and whether a file still has the contents that were read from it.
 
-A file that was read is known by a *print*: a checksum of its first and of the last few thousand bytes that were taken
-in. That a file shrank, or is another one now, is noticed by it; what was changed in the middle, with the same size
-and the same ends, is not.
+A *fingerprint* identifies a file: a checksum of the first and the last few thousand bytes that were read. It detects a
+file that was truncated or replaced; it does not detect a change in the middle of a file of the same size.
 """
 
 from __future__ import annotations
@@ -16,61 +15,63 @@ from pathlib import Path
 
 from penstock.errors import DefiniteError, TransientError
 
-__all__ = ["FoundFile", "found_files", "print_of"]
+__all__ = ["FoundFile", "fingerprint", "found_files"]
 
 _ENDS = 4096
 
 
 @dataclass(frozen=True)
 class FoundFile:
-    """A file as it was when the folder was looked at."""
+    """A file with its properties when the folder was listed."""
 
     path: Path
     size: int
     changed_at: int
-    """When the file last became another, or came here, in microseconds since 1970: nobody can set this time."""
+    """The inode change time, in microseconds since 1970, which programs cannot set."""
     written_at: int
-    """When its contents last changed, in nanoseconds; anybody can set this."""
+    """The modification time, in nanoseconds, which programs can set."""
 
     @property
     def name(self) -> str:
-        """Its name in the folder."""
+        """The name in the folder."""
         return self.path.name
 
 
 def found_files(folder: Path, pattern: str) -> list[FoundFile]:
-    """List the files in a folder, by name."""
+    """Return the files in a folder, sorted by name."""
     try:
         return sorted(_found(folder, pattern), key=lambda file: file.name)
     except OSError as error:
-        message = f"the folder {folder} cannot be read: {error.strerror}"
-        raise TransientError(message, "Is it there, mounted, and readable for this user?") from error
+        message = f"could not read folder {folder}: {error.strerror}"
+        raise TransientError(message, "Check that it exists, is mounted, and is readable for this user.") from error
 
 
 def _found(folder: Path, pattern: str) -> Iterator[FoundFile]:
     for path in folder.iterdir():
         if path.name.startswith((".", "_")) or not fnmatchcase(path.name, pattern):
             continue
-        _refuse_unwritable(path)
+        _check_encoding(path)
         try:
-            told = path.stat()
-        except FileNotFoundError:  # it went meanwhile, or is a link to nothing
+            status = path.stat()
+        except FileNotFoundError:  # removed in the meantime, or a dangling link
             continue
-        if stat.S_ISREG(told.st_mode):
-            yield FoundFile(path, told.st_size, told.st_ctime_ns // 1000, told.st_mtime_ns)
+        if stat.S_ISREG(status.st_mode):
+            yield FoundFile(path, status.st_size, status.st_ctime_ns // 1000, status.st_mtime_ns)
 
 
-def _refuse_unwritable(path: Path) -> None:
-    """What was taken in of a file is noted by its name, which has to be a text for that."""
+def _check_encoding(path: Path) -> None:
+    """Raise `DefiniteError` unless the name is valid text: progress is stored by file name."""
     try:
         path.name.encode()
     except UnicodeEncodeError:
-        message = f"the folder {path.parent} has a file whose name is not UTF-8"
-        raise DefiniteError(message, "Rename it; or choose files by a pattern that does not fit its name.") from None
+        message = f"folder {path.parent} contains a file whose name is not valid UTF-8"
+        raise DefiniteError(
+            message, "Rename it, or set the option pattern so that it does not match the name."
+        ) from None
 
 
-def print_of(path: Path, upto: int) -> int:
-    """Return the print of a file, up to a number of bytes; of one that is shorter, that of what is there."""
+def fingerprint(path: Path, upto: int) -> int:
+    """Return the fingerprint of the first `upto` bytes of a file, or of the whole file if it is shorter."""
     with path.open("rb") as file:
         head = file.read(min(_ENDS, upto))
         file.seek(max(0, upto - _ENDS))

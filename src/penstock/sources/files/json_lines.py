@@ -1,7 +1,7 @@
-"""Lines of JSON, an object each, as Arrow batches: decoded by Arrow, block by block.
+"""Decode JSON Lines files to Arrow batches with Arrow's JSON reader, block by block.
 
-Arrow reads objects, wherever lines end; so lines are counted here, and a block must give as many rows as it has lines.
-What does not decode is found by halving: the error names the line, and never what stands there.
+Arrow ignores line ends between objects; therefore this module counts lines, and a block must have as many rows as
+lines. A bisection finds the first line that does not decode: the error names the line, but never its contents.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BLANKS[list(b" \t\r\n")] = True
 
 
 class BadLineError(Exception):
-    """A line that cannot be read: its number from 1, and why."""
+    """An invalid line: its number, from 1, and the reason."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(line, why)
@@ -37,7 +37,7 @@ class BadLineError(Exception):
 
 
 def last_line_end(path: Path, start: int, size: int) -> int:
-    """Return where the last whole line up to `size` ends; `start` where none does after that."""
+    """Return the end of the last complete line in the first `size` bytes; `start` if none ends after that."""
     with path.open("rb") as file:
         end = size
         while end > start:
@@ -53,29 +53,29 @@ def last_line_end(path: Path, start: int, size: int) -> int:
 def read_lines(
     path: Path, start: int, upto: int, columns: pa.Schema, key: tuple[str, ...], ignore: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the lines between two of their ends; raise `BadLineError` with the number within the file."""
+    """Yield the rows of the lines between two line ends; raise `BadLineError` with the line number in the file."""
     with path.open("rb") as file:
         file.seek(start)
         done = start
         for block in _blocks(file, upto - start):
             try:
-                yield _decoded(block, columns, key, ignore)
+                yield _decode(block, columns, key, ignore)
             except BadLineError as bad:
                 raise BadLineError(bad.line + _lines_before(path, done), bad.why) from None
             done += len(block)
 
 
 def infer(files: list[Path]) -> pa.Schema:
-    """Return the columns of the first lines of these files; texts stay texts, whatever they look like."""
+    """Infer the columns from the first lines of these files; strings stay strings, even if they look like times."""
     sample = b"".join(_samples(files))
     if not sample:
-        message = "there are no lines yet from which columns could be told"
-        raise DefiniteError(message, "Put a file there first, or say what the columns are: COLUMNS (id bigint, …).")
+        message = "could not infer columns: the files contain no lines"
+        raise DefiniteError(message, "Add a file first, or declare the columns: COLUMNS (id bigint, …).")
     try:
         found = pj.read_json(pa.py_buffer(sample), read_options=_whole(sample)).schema
     except pa.ArrowException:
-        message = "the lines that are there do not hold one JSON object each, with the same types in all of them"
-        raise DefiniteError(message, "Mend them, or say what the columns are: COLUMNS (id bigint, …).") from None
+        message = "could not infer columns: a line is not one JSON object, or the types of a field differ between lines"
+        raise DefiniteError(message, "Fix the lines, or declare the columns: COLUMNS (id bigint, …).") from None
     return plain(pa.schema([pa.field(field.name, _text_kept(field.type, field.name)) for field in found]))
 
 
@@ -96,19 +96,19 @@ def _text_kept(found: pa.DataType, column: str) -> pa.DataType:
     if pa.types.is_struct(found):
         return pa.struct([pa.field(field.name, _text_kept(field.type, column)) for field in found])
     if pa.types.is_null(found):
-        message = f"the field {column} has no value in the lines that are there, so its type cannot be told"
-        raise DefiniteError(message, "Say what the columns are: COLUMNS (id bigint, …).")
+        message = f'could not infer the type of field "{column}": it has no value in any line'
+        raise DefiniteError(message, "Declare the columns: COLUMNS (id bigint, …).")
     return found
 
 
 def _blocks(file: BinaryIO, left: int) -> Iterator[bytes]:
-    """Read whole lines, some megabytes at a time; a line that is longer is read whole."""
+    """Read complete lines, some megabytes at a time; a longer line is one block."""
     rest = b""
     while left:
         read = file.read(min(_BLOCK, left))
         if not read:
-            message = f"the file {Path(file.name).name} became shorter while it was read"
-            raise DefiniteError(message, "Files may only grow. Capture the table anew when they are as they should be.")
+            message = f"file {Path(file.name).name} was truncated while it was read"
+            raise DefiniteError(message, "Files may only grow. Fix the files, then run ALTER SOURCES … RETRY TABLE …;")
         left -= len(read)
         end = read.rfind(_NEWLINE) + 1
         if end:
@@ -118,24 +118,24 @@ def _blocks(file: BinaryIO, left: int) -> Iterator[bytes]:
             rest += read
 
 
-def _decoded(block: bytes, columns: pa.Schema, key: tuple[str, ...], ignore: bool) -> pa.RecordBatch:
-    """Decode a block; look for the first bad line where that fails."""
+def _decode(block: bytes, columns: pa.Schema, key: tuple[str, ...], ignore: bool) -> pa.RecordBatch:
+    """Decode a block; if that fails, find the first invalid line."""
     ends = _line_ends(block)
     try:
         return _rows(block, ends, columns, key, ignore)
-    except _Bad as bad:
+    except _DecodeError as bad:
         good, wrong, why = 0, len(ends) - 1, bad.why
-    while good < wrong:  # so many lines are good; the first `wrong` + 1 are not
+    while good < wrong:  # the first `good` lines decode; the first `wrong` + 1 lines do not
         middle = (good + wrong) // 2
         try:
             _rows(block[: ends[middle]], ends[: middle + 1], columns, key, ignore)
             good = middle + 1
-        except _Bad as bad:
+        except _DecodeError as bad:
             wrong, why = middle, bad.why
     raise BadLineError(good + 1, why)
 
 
-class _Bad(Exception):
+class _DecodeError(Exception):
     def __init__(self, why: str) -> None:
         self.why = why
 
@@ -143,35 +143,35 @@ class _Bad(Exception):
 def _rows(
     block: bytes, ends: npt.NDArray[np.int64], columns: pa.Schema, key: tuple[str, ...], ignore: bool
 ) -> pa.RecordBatch:
-    asked = pa.schema([pa.field(f.name, pa.string() if pa.types.is_date(f.type) else f.type) for f in columns])
+    expected = pa.schema([pa.field(f.name, pa.string() if pa.types.is_date(f.type) else f.type) for f in columns])
     behaviour = "ignore" if ignore else "error"
-    options = pj.ParseOptions(explicit_schema=asked, unexpected_field_behavior=behaviour)
+    options = pj.ParseOptions(explicit_schema=expected, unexpected_field_behavior=behaviour)
     try:
         pc.cast(pa.array([block], pa.binary()), pa.string())
         table = pj.read_json(pa.py_buffer(block), read_options=_whole(block), parse_options=options)
         rows = fitted(pa.RecordBatch.from_struct_array(table.to_struct_array().combine_chunks()), columns)
     except pa.ArrowException as error:
-        raise _Bad(_reason(str(error))) from None
+        raise _DecodeError(_reason(str(error))) from None
     if len(rows) != _count_lines(block, ends):
-        why = "it does not hold one JSON object, whole and alone"
-        raise _Bad(why)
+        why = "it is not exactly one JSON object"
+        raise _DecodeError(why)
     for name in key:
         if rows.column(name).null_count:
-            why = f"it has no value of {name}, which is in the key"
-            raise _Bad(why)
+            why = f'key column "{name}" is null'
+            raise _DecodeError(why)
     return rows
 
 
-def _reason(told: str) -> str:
-    """Say what is wrong in words without the value."""
-    if "unexpected field" in told:
-        return "it has a field that is no column"
-    if "UTF8" in told or "UTF-8" in told:
-        return "it is not UTF-8"
-    if "specified twice" in told:
-        return "it has a field twice"
-    if "Failed to convert" in told or "changed from" in told or "Number too big" in told or "parse" in told.lower():
-        return "it is not JSON, or holds a value that is not of its column's type"
+def _reason(error: str) -> str:
+    """Translate a message of Arrow's into one without row values."""
+    if "unexpected field" in error:
+        return "it has a field that is not a column"
+    if "UTF8" in error or "UTF-8" in error:
+        return "it is not valid UTF-8"
+    if "specified twice" in error:
+        return "it has a duplicate field"
+    if "Failed to convert" in error or "changed from" in error or "Number too big" in error or "parse" in error.lower():
+        return "it is not JSON, or a value does not match the type of its column"
     return "it cannot be decoded"
 
 
@@ -184,7 +184,7 @@ def _line_ends(block: bytes) -> npt.NDArray[np.int64]:
 
 
 def _count_lines(block: bytes, ends: npt.NDArray[np.int64]) -> int:
-    """Count the lines that are not blank."""
+    """Return the number of lines that are not blank."""
     filled = np.concatenate([[0], np.cumsum(~_BLANKS[np.frombuffer(block, np.uint8)])])
     return int(np.count_nonzero(np.diff(filled[np.concatenate([[0], ends])])))
 

@@ -42,62 +42,63 @@ class _Column(Syntax):
     form = "name type"
 
     def read(self, cursor: Cursor) -> str:
-        """Take the name and the type; whether there is such a type is for the option to say."""
+        """Consume the name and the type; the option validates the type."""
         name, kind = cursor.name("column"), cursor.name("type").lower()
-        if not cursor.takes("("):
+        if not cursor.accept("("):
             return f"{name} {kind}"
         digits = cursor.number()
-        cursor.expects(",")
+        cursor.expect(",")
         scale = cursor.number()
-        cursor.expects(")")
+        cursor.expect(")")
         return f"{name} {kind}({digits}, {scale})"
 
     def write(self, value: str) -> str:
-        """Quote the name where it needs that."""
+        """Write the column, with its name quoted if necessary."""
         found = _COLUMN.fullmatch(value)
-        assert found is not None, "the option holds them to this form"
+        assert found is not None, "the option validates columns"
         return f"{written_name(found['name'])} {value[found.end('name') :].strip()}"
 
 
 class FileFormat(enum.StrEnum):
-    """What the files are."""
+    """The format of the files."""
 
     JSON = "json"
-    """Lines, a JSON object each. A file may grow: whole lines are taken in, a last one without its end waits."""
+    """JSON Lines: one JSON object per line. A file may grow; an incomplete last line is read when it is complete."""
     PARQUET = "parquet"
     """Parquet files, each of them written once."""
 
 
 class UnknownFields(enum.StrEnum):
-    """What becomes of a field that is no column."""
+    """The handling of a field that is not a column."""
 
     ERROR = "error"
-    """The table ends there, with an error: nothing is lost unnoticed."""
+    """The table stops with an error: no data is lost unnoticed."""
     IGNORE = "ignore"
-    """It is left out."""
+    """The field is ignored."""
 
 
 class FileSqlOptions(BaseModel):
-    """What is written in keywords."""
+    """The options that are written as clauses."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    path: str = Field(description="the folder; files in it whose names begin with a dot or an underscore do not count")
-    format: FileFormat = Field(description="what the files are")
+    path: str = Field(description="the folder; files whose names begin with a dot or an underscore are ignored")
+    format: FileFormat = Field(description="the format of the files")
     key: Annotated[tuple[str, ...], Listed(Name("column"))] = Field(
-        default=(), description="columns by which a later row takes the place of an earlier one; without, rows add up"
+        default=(),
+        description="key columns: a row replaces an earlier row with the same key; without a key, rows are appended",
     )
     columns: Annotated[tuple[str, ...], Listed(_Column())] = Field(
         default=(),
-        description="the columns, each as name type; without, they are those of the files that are there. JSON alone",
+        description="the columns, each as name type (JSON only); by default inferred from the existing files",
     )
 
     @field_validator("path")
     @classmethod
     def _from_the_root(cls, path: str) -> str:
         if not Path(path).is_absolute():
-            message = f"the path {path!r} does not begin at the root"
-            raise UsageError(message, f"Write it whole, like {Path('/data') / path}: other processes read it, too.")
+            message = f"path {path!r} is not absolute"
+            raise UsageError(message, f"Use an absolute path, like {Path('/data') / path}.")
         return path
 
     @field_validator("columns")
@@ -108,12 +109,12 @@ class FileSqlOptions(BaseModel):
 
 
 class FileWithOptions(SourceOptions):
-    """What is written in ``WITH (…)``."""
+    """The options that are written in ``WITH (…)``."""
 
-    poll_interval: Annotated[str, Span()] = Field(default="1 s", description="how often the folder is looked at")
-    pattern: str = Field(default="*", description="which files count, by their names, like *.json")
+    poll_interval: Annotated[str, Span()] = Field(default="1 s", description="how often the folder is polled")
+    pattern: str = Field(default="*", description="the names of the files to read, like *.json")
     unknown_fields: UnknownFields = Field(
-        default=UnknownFields.ERROR, description="what becomes of a field that is no column"
+        default=UnknownFields.ERROR, description="handling of a field that is not a column"
     )
 
     @field_validator("poll_interval")
@@ -124,7 +125,7 @@ class FileWithOptions(SourceOptions):
 
 
 def given_columns(columns: tuple[str, ...]) -> pa.Schema:
-    """Read columns as ``name type``."""
+    """Parse columns given as ``name type``."""
     return pa.schema([_column(text) for text in columns])
 
 
@@ -132,8 +133,8 @@ def _column(text: str) -> pa.Field:
     found = _COLUMN.fullmatch(text)
     kind = None if found is None else _type(found["type"], found["digits"], found["scale"])
     if found is None or kind is None:
-        message = f"{text!r} is not a column"
-        raise UsageError(message, f"Write it as name type, with one of {', '.join(_TYPES)}, decimal(p, s).")
+        message = f"invalid column definition {text!r}"
+        raise UsageError(message, f"Write: name type. The types are {', '.join(_TYPES)}, decimal(p, s).")
     return pa.field(found["name"], kind)
 
 

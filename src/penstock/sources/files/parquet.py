@@ -1,4 +1,4 @@
-"""Parquet files as Arrow batches of a table's columns."""
+"""Read Parquet files as Arrow batches with a table's columns."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["has_end", "parquet_columns", "read_parquet"]
 
 _MAGIC = b"PAR1"
 _ROWS = 1 << 16
-_REMEDY = "Mend or remove the file, then capture the table anew."
+_HINT = "Fix or remove the file, then run ALTER SOURCES … RETRY TABLE …; to read all files again."
 
 
 def has_end(path: Path, size: int) -> bool:
-    """Say whether a file has its last bytes: one that is being written has not."""
+    """Return whether a file has its footer; a file that is being written has none."""
     with path.open("rb") as file:
         file.seek(max(0, size - len(_MAGIC)))
         return file.read() == _MAGIC
@@ -32,19 +32,21 @@ def parquet_columns(path: Path) -> pa.Schema:
 
 
 def read_parquet(path: Path, columns: pa.Schema, key: tuple[str, ...], ignore: bool) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file; refuse one whose columns are others."""
+    """Yield the rows of a file; raise `DefiniteError` if its columns do not match."""
     with _open(path) as file:
         _check_columns(path, plain(file.schema_arrow), columns, ignore)
-        asked = [name for name in columns.names if name in file.schema_arrow.names]
-        batches = file.iter_batches(_ROWS, columns=asked)
+        wanted = [name for name in columns.names if name in file.schema_arrow.names]
+        batches = file.iter_batches(_ROWS, columns=wanted)
         row = 0
         while True:
             try:
                 batch = next(batches, None)
                 rows = None if batch is None else fitted(batch, columns)
             except (pa.ArrowException, OSError):
-                message = f"the file {path.name} cannot be read behind row {row}, or holds a value that does not fit"
-                raise DefiniteError(message, _REMEDY) from None
+                message = (
+                    f"could not read file {path.name} after row {row}: the file is damaged, or a value does not fit"
+                )
+                raise DefiniteError(message, _HINT) from None
             if rows is None:
                 return
             _check_key(path, rows, key)
@@ -56,24 +58,27 @@ def _open(path: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path)
     except pa.ArrowException:
-        message = f"{path.name} is not a Parquet file that can be read"
-        raise DefiniteError(message, _REMEDY) from None
+        message = f"could not open file {path.name} as Parquet"
+        raise DefiniteError(message, _HINT) from None
 
 
 def _check_columns(path: Path, found: pa.Schema, columns: pa.Schema, ignore: bool) -> None:
     for field in found:
         at = columns.get_field_index(field.name)
         if at < 0 and not ignore:
-            message = f"the file {path.name} has a column {field.name}, which the table has not"
-            raise DefiniteError(message, "Capture the table anew, or ignore such columns: unknown fields = 'ignore'.")
+            message = f'column "{field.name}" of file {path.name} does not exist in the table'
+            raise DefiniteError(
+                message,
+                "Retry the table to infer its columns again, or create the source with unknown fields = 'ignore'.",
+            )
         if at >= 0 and field.type != columns.field(at).type:
-            kinds = f"{field.type}, and {columns.field(at).type} in the table"
-            message = f"the column {field.name} is {kinds}, in the file {path.name}"
-            raise DefiniteError(message, _REMEDY)
+            kinds = f"{field.type}, but {columns.field(at).type} in the table"
+            message = f'column "{field.name}" of file {path.name} has type {kinds}'
+            raise DefiniteError(message, _HINT)
 
 
 def _check_key(path: Path, rows: pa.RecordBatch, key: tuple[str, ...]) -> None:
     for name in key:
         if rows.column(name).null_count:
-            message = f"the file {path.name} has a row without a value of {name}, which is in the key"
-            raise DefiniteError(message, _REMEDY)
+            message = f'key column "{name}" is null in file {path.name}'
+            raise DefiniteError(message, _HINT)

@@ -1,4 +1,4 @@
-"""A folder of files as a source: what was asked for, and what its capture needs."""
+"""A folder of files as a source: its description, and the config of its instance."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from penstock.sources.files.options import FileFormat, FileSqlOptions, FileWithO
 from penstock.sources.files.parquet import has_end, parquet_columns
 from penstock.sources.findings import error
 from penstock.sources.interface import Checked, InstanceConfig, Source
-from penstock.sources.polling import SteppingConfig
+from penstock.sources.polling import PollingConfig
 from penstock.sources.row_tables import RowTable
 
 __all__ = ["FileConfig", "FileSource"]
 
 
-class FileConfig(SteppingConfig):
-    """The capture of a folder."""
+class FileConfig(PollingConfig):
+    """The config of the capture of a folder."""
 
     path: str
     format: FileFormat
@@ -35,12 +35,12 @@ class FileConfig(SteppingConfig):
     unknown_fields: UnknownFields
 
     def place(self) -> str:
-        """Name the folder."""
+        """Return the folder."""
         return self.path
 
 
 class FileSource(Source, FileSqlOptions, FileWithOptions):
-    """A folder of files as one table, which has the name of the source."""
+    """A folder of files as one table with the name of the source."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -52,12 +52,12 @@ class FileSource(Source, FileSqlOptions, FileWithOptions):
     @model_validator(mode="after")
     def _columns_of_json(self) -> Self:
         if self.columns and self.format is not FileFormat.JSON:
-            message = "the columns of Parquet files are in them"
-            raise UsageError(message, "Leave COLUMNS out.")
+            message = "COLUMNS cannot be combined with FORMAT 'parquet'"
+            raise UsageError(message, "Remove COLUMNS: Parquet files contain their schema.")
         return self
 
     def create_instances(self, workers: int) -> Sequence[FileConfig]:
-        """Return the one instance, with the columns that the table has from now on."""
+        """Return the only instance; this fixes the columns of the table."""
         table = RowTable.of(TableName(self.name, self.name), self._columns(), self.key)
         return [
             FileConfig(
@@ -81,12 +81,12 @@ class FileSource(Source, FileSqlOptions, FileWithOptions):
             return infer([file.path for file in files])
         whole = [file.path for file in files if has_end(file.path, file.size)]
         if not whole:
-            message = f"there is no whole Parquet file in {self.path} from which columns could be told"
-            raise UsageError(message, "Put one there first.")
+            message = f"could not infer columns: folder {self.path} contains no complete Parquet file"
+            raise UsageError(message, "Add a file first.")
         return parquet_columns(whole[0])
 
     def check(self, instance: InstanceConfig | None = None, durable: Lsn | None = None) -> Checked:
-        """Look whether the columns can be told; of a source that is there, whether its folder is."""
+        """Check whether the columns can be inferred; with `instance`, whether the folder is readable."""
         if instance is None:
             return super().check()
         try:
@@ -96,5 +96,5 @@ class FileSource(Source, FileSqlOptions, FileWithOptions):
         return Checked(tuple((table.name, True) for table in instance.produced()), (), ready=True)
 
     def place(self) -> str:
-        """Name the folder."""
+        """Return the folder."""
         return self.path

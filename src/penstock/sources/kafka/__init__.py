@@ -1,1 +1,1 @@
-"""Kafka as a source: what may be asked of it, and how that is said to its clients."""
+"""Kafka as a source: its options, and their translation for the Kafka clients."""

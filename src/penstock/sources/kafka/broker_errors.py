@@ -10,19 +10,20 @@ from confluent_kafka import KafkaError
 
 from penstock.errors import DefiniteError, PenstockError, TransientError
 
-__all__ = ["refusal", "spark_refusal", "way_out"]
+__all__ = ["broker_error", "permanent_hint", "spark_error"]
 
-_LOGIN = "Check sasl_mechanisms, sasl_username, what sasl_password refers to, and security_protocol."
+_LOGIN = "Check sasl_mechanisms, sasl_username, the secret that sasl_password refers to, and security_protocol."
 _TLS = (
-    "Check ssl_ca_location, ssl_certificate_location, ssl_key_location, what ssl_key_password refers to, and brokers."
+    "Check ssl_ca_location, ssl_certificate_location, ssl_key_location, the secret that ssl_key_password refers to, "
+    "and the broker addresses."
 )
-_DENIED = "Grant the user read and describe on the topic."
-_GROUPS = "Grant the user read on groups that begin with group_id_prefix."
-_MISSING = "Check the topic's name, and that the user may describe it."
+_DENIED = "Grant the user READ and DESCRIBE on the topic."
+_GROUPS = "Grant the user READ on groups that begin with group_id_prefix."
+_MISSING = "Check the topic name, and that the user has DESCRIBE on the topic."
 _CODES: dict[int, str] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: _DENIED,
     KafkaError.GROUP_AUTHORIZATION_FAILED: _GROUPS,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "Grant the user describe on the cluster.",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "Grant the user DESCRIBE on the cluster.",
     KafkaError.SASL_AUTHENTICATION_FAILED: _LOGIN,
     KafkaError.UNSUPPORTED_SASL_MECHANISM: _LOGIN,
     KafkaError._AUTHENTICATION: _LOGIN,
@@ -32,13 +33,13 @@ _CODES: dict[int, str] = {
 }
 _SETTINGS = {
     "ssl.": _TLS,
-    "mechanism GSSAPI": "Kerberos needs a librdkafka that is built with libsasl2, which is not in the wheel of "
-    "confluent-kafka: pip install --no-binary confluent-kafka confluent-kafka, beside such a librdkafka.",
+    "mechanism GSSAPI": "Kerberos requires a librdkafka built with libsasl2, which the confluent-kafka wheel does not "
+    "include. Install such a librdkafka, then run: pip install --no-binary confluent-kafka confluent-kafka",
 }
-"""Which settings a client does not take, by its words, and what mends that."""
+"""Settings that a client rejects, by a part of its message, and the hint for each."""
 _JAVA = {
-    "PBES2 SecretKeyFactory not available": "This Java cannot unlock the key of ssl_key_location. Use a newer one, "
-    "or lock the key in the older way: openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES.",
+    "PBES2 SecretKeyFactory not available": "This Java version cannot decrypt the key in ssl_key_location. Use a newer "
+    "one, or re-encrypt the key: openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES.",
     "SaslAuthenticationException": _LOGIN,
     "UnsupportedSaslMechanismException": _LOGIN,
     "LoginException": _LOGIN,
@@ -48,34 +49,34 @@ _JAVA = {
     "GroupAuthorizationException": _GROUPS,
     "UnknownTopicOrPartitionException": _MISSING,
 }
-"""Causes as the Java client names them, those that tell most first, and what mends them."""
-_HANDSHAKE_REFUSED = "SSL alert number"
-"""A broker that does not take a client's certificate says so; the code is that of a lost connection."""
+"""Causes as the Java client names them, most specific first, and the hint for each."""
+_HANDSHAKE_REJECTED = "SSL alert number"
+"""The text of a broker that rejects a client certificate; the error code is that of a lost connection."""
 
 
-def way_out(error: KafkaError) -> str | None:
-    """Say what mends an error that trying again does not; None where it may."""
+def permanent_hint(error: KafkaError) -> str | None:
+    """Return the hint for a permanent error; None if the error may be transient."""
     text = error.str()
     if error.code() == KafkaError._INVALID_ARG:
         found = (hint for words, hint in _SETTINGS.items() if words in text)
         return next(found, "Check the options of the source.")
-    return _TLS if _HANDSHAKE_REFUSED in text else _CODES.get(error.code())
+    return _TLS if _HANDSHAKE_REJECTED in text else _CODES.get(error.code())
 
 
-def refusal(brokers: str, topic: str, told: KafkaError, trouble: KafkaError | None) -> PenstockError:
-    """Return our error for one of a client's; `trouble` is what it told of its connections before."""
-    for error in (told, trouble):
-        if error is not None and (hint := way_out(error)) is not None:
-            return DefiniteError(f"the topic {topic} at {brokers} cannot be read: {error.str()}", hint)
-    connecting = f" ({trouble.str()})" if trouble is not None else ""
-    message = f"the topic {topic} at {brokers} cannot be read: {told.str()}{connecting}"
-    return TransientError(message, "Check that the brokers are up and reached from here.")
+def broker_error(brokers: str, topic: str, reported: KafkaError, connection_error: KafkaError | None) -> PenstockError:
+    """Return the Penstock error for a client error; `connection_error` is the last one reported."""
+    for error in (reported, connection_error):
+        if error is not None and (hint := permanent_hint(error)) is not None:
+            return DefiniteError(f"could not read topic {topic} at {brokers}: {error.str()}", hint)
+    connecting = f" ({connection_error.str()})" if connection_error is not None else ""
+    message = f"could not read topic {topic} at {brokers}: {reported.str()}{connecting}"
+    return TransientError(message, "Check that the brokers are running and reachable from this host.")
 
 
-def spark_refusal(brokers: str, topic: str, text: str) -> DefiniteError | None:
-    """Return our error for the text of one that Spark raised; None where it does not tell a cause that we know."""
+def spark_error(brokers: str, topic: str, text: str) -> DefiniteError | None:
+    """Return the Penstock error for the text of a Spark exception; None if it names no known cause."""
     for cause, hint in _JAVA.items():
         for line in (line.strip() for line in text.splitlines() if cause in line):
-            told = line.removeprefix("Caused by: ")
-            return DefiniteError(f"the topic {topic} at {brokers} cannot be read: {told}", hint)
+            cause_line = line.removeprefix("Caused by: ")
+            return DefiniteError(f"could not read topic {topic} at {brokers}: {cause_line}", hint)
     return None

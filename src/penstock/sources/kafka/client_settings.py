@@ -1,19 +1,19 @@
-"""Options of a Kafka source as settings of the two clients that read Kafka.
+"""Options of a Kafka source as settings of the two Kafka clients.
 
-librdkafka (in Python) looks at topics; Spark's reader, which uses Kafka's Java client, reads them. `TRANSLATIONS` says
-what each option is called by either, or why one of them lacks it; the reference page shows this table, and a test
-checks both translations against it.
+librdkafka (in Python) inspects topics; Spark's reader, which uses Kafka's Java client, reads them. `TRANSLATIONS` maps
+each option to its name in either client, or gives the reason why one of them lacks it; the reference page shows this
+table, and a test checks both translations against it.
 
-Secrets are never in Spark's options, but in a private file that the options point to::
+Secrets are never in Spark's options, but in a private file that the options refer to::
 
     sasl.jaas.config=…"hunter2"; ─▶ FOLDER/NAME.properties (mode 600)
                                        ▲ read by the client, on the driver and on executors (Kafka's FileConfigProvider)
     option("kafka.sasl.jaas.config", "${file:FOLDER/NAME.properties:sasl.jaas.config}") ─▶ plans, UI, event log, logs
 
-The plan of a stream prints all options. Spark redacts those whose name or value looks like a secret to it
-(``spark.redaction.regex``: secret, password, token, access key); a private key does not, nor does a password in a
-session with another expression. On a cluster the folder is a shared one, at the same path everywhere, like the home.
-The file is readable by this user alone, and complete at any moment.
+The plan of a stream prints all options. Spark redacts those whose name or value looks like a secret
+(``spark.redaction.regex``: secret, password, token, access key). A private key does not match, and neither does a
+password in a session with another expression. On a cluster the folder must be shared, at the same path on all nodes,
+like the home. The file is readable by this user only, and is replaced atomically.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from penstock.sources.kafka.with_options import KafkaWithOptions
 __all__ = [
     "TRANSLATIONS",
     "Names",
+    "client_value",
     "kerberos_login",
     "librdkafka_settings",
     "password_login",
-    "point_to",
     "quoted",
     "spark_options",
-    "spelled",
-    "word_for_word",
+    "verbatim_settings",
     "write_private",
+    "write_private_settings",
 ]
 
 _LOCATIONS = ("ssl_ca_location", "ssl_certificate_location", "ssl_key_location")
 _KERBEROS = ("sasl_kerberos_principal", "sasl_kerberos_keytab", "sasl_kerberos_kinit_cmd")
 _SECRETS = ("ssl_key_password", "sasl_password")
 _FIXED = {"enable.auto.commit": "false", "enable.auto.offset.store": "false", "auto.offset.reset": "error"}
-"""Positions are ours: nothing is committed, and an offset that is gone is an error instead of another one."""
+"""Penstock stores positions itself: nothing is committed, and a missing offset is an error instead of a reset."""
 
 
 def librdkafka_settings(what: KafkaSqlOptions, how: KafkaWithOptions, source: str) -> dict[str, str]:
-    """Return the settings of a consumer, secrets in clear: for a client alone, right before it is made."""
+    """Return the settings of a consumer with secrets in clear text; call it right before creating the client."""
     how.require_secrets()
     as_they_are = ("sasl_username", *_LOCATIONS, *_KERBEROS)
     settings = {_name(option): getattr(how, option) for option in as_they_are}
@@ -65,7 +65,7 @@ def librdkafka_settings(what: KafkaSqlOptions, how: KafkaWithOptions, source: st
         "bootstrap.servers": what.broker,
         "security.protocol": how.protocol().value,
         "group.id": f"{how.group_id_prefix}{source}",
-        **dict(word_for_word(how, "librdkafka")),
+        **dict(verbatim_settings(how, "librdkafka")),
         **_kerberos_service(how),
         **{name: value for name, value in settings.items() if value is not None},
         **_FIXED,
@@ -86,7 +86,7 @@ def _name(option: str) -> str:
 
 @dataclass(frozen=True)
 class Names:
-    """An option's name to librdkafka and to Spark; whether its value is the same there; why a name is missing."""
+    """The name of an option in librdkafka and Spark; whether its value is passed unchanged; why a name is missing."""
 
     librdkafka: str | None = None
     spark: str | None = None
@@ -94,10 +94,10 @@ class Names:
     reason: str = ""
 
 
-_SOURCE = "Read by the source itself."
-_REGISTRY = "Read where schemas are fetched."
-_OWN_STATISTICS = "Spark's client tells its statistics through JMX, and the query's progress."
-_OWN_LOGIN = "Spark's client logs in by itself, with the keytab or with a ticket that is there."
+_SOURCE = "Used by the source itself."
+_REGISTRY = "Used to fetch schemas."
+_OWN_STATISTICS = "Spark's client reports its statistics through JMX and the query progress."
+_OWN_LOGIN = "Spark's client logs in by itself, with the keytab or with an existing ticket."
 _JAAS = "kafka.sasl.jaas.config"
 
 TRANSLATIONS: dict[str, Names] = {
@@ -131,7 +131,7 @@ TRANSLATIONS: dict[str, Names] = {
     "ignore_source_keys": Names(reason=_SOURCE),
     "on_error": Names(reason=_SOURCE),
     "quarantine_limit": Names(reason=_SOURCE),
-    "allow_literal_secrets": Names(reason="Read where options are checked."),
+    "allow_literal_secrets": Names(reason="Used to validate options."),
     "schema_registry_username": Names(reason=_REGISTRY),
     "schema_registry_password": Names(reason=_REGISTRY),
     "schema_registry_ssl_ca_location": Names(reason=_REGISTRY),
@@ -141,24 +141,24 @@ TRANSLATIONS: dict[str, Names] = {
 }
 
 
-def word_for_word(options: BaseModel, client: str) -> Iterator[tuple[str, str]]:
-    """Yield name and value of the options that a client (``librdkafka`` or ``spark``) takes as they are."""
+def verbatim_settings(options: BaseModel, client: str) -> Iterator[tuple[str, str]]:
+    """Yield name and value of the options that a client (``librdkafka`` or ``spark``) accepts unchanged."""
     for option, names in TRANSLATIONS.items():
         name, value = getattr(names, client), getattr(options, option)
         if names.verbatim and name is not None and value is not None:
-            yield name, spelled(value)
+            yield name, client_value(value)
 
 
-def spelled(value: object) -> str:
-    """Write a value as clients read it."""
+def client_value(value: object) -> str:
+    """Return a value as clients expect it."""
     return value.value if isinstance(value, Word) else str(value)
 
 
 def spark_options(what: KafkaSqlOptions, how: KafkaWithOptions, source: str, private: Path) -> dict[str, str]:
-    """Return all options but where to begin, which is for `Start.spark_options` to say.
+    """Return all options except the start, which `Start.spark_options` returns.
 
-    Secrets, and certificates with them, are written into a file of the folder `private` that is the source's own. It
-    is replaced when they change, and has to be there for as long as the options are used.
+    Secrets and certificates are written to a file of the source in the folder `private`. It is replaced when they
+    change, and must exist as long as the options are used.
     """
     how.require_secrets()
     headers = any(column.what == Metadata.HEADERS for column in what.include)
@@ -169,22 +169,22 @@ def spark_options(what: KafkaSqlOptions, how: KafkaWithOptions, source: str, pri
         "includeHeaders": str(headers).lower(),
         "failOnDataLoss": "true",
         "kafka.security.protocol": how.protocol().value,
-        **dict(word_for_word(how, "spark")),
+        **dict(verbatim_settings(how, "spark")),
         **_plain_security(how),
-        **point_to({**_tls(how), **_login(how)}, private / f"{source}.properties"),
+        **write_private_settings({**_tls(how), **_login(how)}, private / f"{source}.properties"),
     }
 
 
 def _plain_security(how: KafkaWithOptions) -> dict[str, str]:
-    """Return what says of which kind the secrets are."""
-    told = {}
+    """Return the settings that describe the type of the secrets."""
+    settings = {}
     if how.ssl_ca_location is not None:
-        told["kafka.ssl.truststore.type"] = "PEM"
+        settings["kafka.ssl.truststore.type"] = "PEM"
     if how.ssl_key_location is not None:
-        told["kafka.ssl.keystore.type"] = "PEM"
+        settings["kafka.ssl.keystore.type"] = "PEM"
     if how.sasl_mechanisms is Mechanism.GSSAPI:
-        told["kafka.sasl.kerberos.service.name"] = how.kerberos_service()
-    return told
+        settings["kafka.sasl.kerberos.service.name"] = how.kerberos_service()
+    return settings
 
 
 def _tls(how: KafkaWithOptions) -> dict[str, str]:
@@ -198,13 +198,13 @@ def _tls(how: KafkaWithOptions) -> dict[str, str]:
 
 
 def _private_key(how: KafkaWithOptions, path: str) -> dict[str, str]:
-    """Return the key, and its password only where it needs one: Java refuses one that is not needed."""
+    """Return the key, and its password only if the key is encrypted: Java rejects an unneeded password."""
     key = read_private_key(path, "ssl_key_location")
     if not key.is_locked:
         return {"ssl.keystore.key": key.pem}
     if how.ssl_key_password is None:
-        message = f"the private key in {path} is locked by a password, and none was given"
-        raise DefiniteError(message, "Set ssl_key_password to where it is: env:NAME or file:PATH.")
+        message = f"private key {path} is encrypted, but ssl_key_password is not set"
+        raise DefiniteError(message, "Set ssl_key_password to a reference: env:NAME or file:PATH.")
     return {"ssl.keystore.key": key.pem, "ssl.key.password": how.ssl_key_password.resolved()}
 
 
@@ -223,44 +223,44 @@ _AWKWARD = re.compile(r"[:{},\x00-\x1f]")
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"})
 
 
-def point_to(settings: Mapping[str, str], file: Path) -> dict[str, str]:
-    """Write settings of the Java client into a private file; return the options of Spark that stand for them."""
+def write_private_settings(settings: Mapping[str, str], file: Path) -> dict[str, str]:
+    """Write settings of the Java client to a private file; return the Spark options that refer to them."""
     if not settings:
         return {}
     place = file.absolute()
     if _AWKWARD.search(str(place)):
-        message = f"the path {place} cannot be pointed to from Kafka's settings: it has a colon, comma or brace"
-        raise UsageError(message, "Name a folder whose path has none of them.")
+        message = f"path {place} cannot be used in Kafka settings: it contains a colon, comma or brace"
+        raise UsageError(message, "Choose a folder whose path contains none of them.")
     write_private(place, "".join(f"{name}={_escaped(value)}\n" for name, value in sorted(settings.items())))
     pointers = {f"kafka.{name}": f"${{file:{place}:{name}}}" for name in settings}
     return {
         "kafka.config.providers": "file",
         "kafka.config.providers.file.class": _PROVIDER,
-        # Nothing else can be read in this way, whatever another option says.
+        # The provider can read no other file, regardless of other options.
         "kafka.config.providers.file.param.allowed.paths": str(place),
         **pointers,
     }
 
 
 def _escaped(value: str) -> str:
-    """Write a value so that `java.util.Properties` reads it back."""
+    """Escape a value for `java.util.Properties`."""
     text = value.translate(_ESCAPES)
     return f"\\{text}" if text.startswith(" ") else text
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file of mode 600, in a folder that is made with mode 700 where it is missing.
+    """Write a file of mode 600; create its folder with mode 700 if it is missing.
 
-    It is written beside its place and renamed, so that whoever reads it meanwhile sees the old text or the new one. A
-    file that has this text already stays as it is.
+    The file is written under a temporary name and renamed, so that a concurrent reader sees the old text or the new
+    one. A file that already has this text is not replaced.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _holds(path, text):
             _replace(path, text)
     except OSError as error:
-        message = f"the private file {path} cannot be written: {error.strerror}"
-        raise DefiniteError(message, "Name a folder that this user can write to.") from None
+        message = f"could not write private file {path}: {error.strerror}"
+        raise DefiniteError(message, "Choose a folder that this user can write to.") from None
 
 
 def _holds(path: Path, text: str) -> bool:
@@ -270,7 +270,7 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def _replace(path: Path, text: str) -> None:
-    number, beside = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # of mode 600 from the start
+    number, beside = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)  # mkstemp creates it with mode 600
     try:
         with os.fdopen(number, "w", encoding="utf-8") as file:
             file.write(text)
@@ -293,12 +293,12 @@ _JAAS_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r
 
 
 def password_login(mechanism: Mechanism, user: str, password: str) -> str:
-    """Log in with user and password."""
+    """Return the JAAS configuration for a login with user and password."""
     return f"{_MODULES[mechanism]} required username={quoted(user)} password={quoted(password)};"
 
 
 def kerberos_login(principal: str | None, keytab: str | None) -> str:
-    """Log in with a keytab, or with the ticket that is there."""
+    """Return the JAAS configuration for a login with a keytab, or with an existing ticket."""
     named = f" principal={quoted(principal)}" if principal else ""
     if keytab is None:
         return f"{_KERBEROS_MODULE} required useTicketCache=true{named};"
@@ -306,5 +306,5 @@ def kerberos_login(principal: str | None, keytab: str | None) -> str:
 
 
 def quoted(text: str) -> str:
-    """Write a value so that a Java `StreamTokenizer` reads it back: it knows these escapes inside of quotes."""
+    """Quote a value for a Java `StreamTokenizer`, which supports these escapes within quotes."""
     return f'"{text.translate(_JAAS_ESCAPES)}"'

@@ -1,8 +1,8 @@
-"""The capture of topics, with the tables that their messages make.
+"""The capture of topics, with the tables built from their messages.
 
-The log has two tables for each topic: one of its ticks (`ticks`), and the one that users see, which has columns, errors
-and a beginning there, but no changes: those are the messages, which stay in Kafka. `reading` gives everybody a log that
-knows this (`topic_log`).
+The log has two tables for each topic: one of its ticks (`ticks`), and the one that users see. The latter has columns,
+errors and a start position in the log, but no changes: those are the messages, which stay in Kafka. `reading` returns a
+log that combines both (`topic_log`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from penstock.errors import UsageError
 from penstock.fields import with_fields
 from penstock.sources.interface import ProducedTable, Source
 from penstock.sources.kafka.registry_address import registry_address
-from penstock.sources.kafka.restart import begins_alone
+from penstock.sources.kafka.restart import can_restart_table
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
-from penstock.sources.kafka.tick_instance import FollowingConfig
+from penstock.sources.kafka.tick_instance import TickConfig
 from penstock.sources.kafka.ticks import tick_table
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.topic_table import TopicTable, reached_by
@@ -29,25 +29,25 @@ from penstock.sources.row_tables import RowTable
 __all__ = ["KafkaConfig"]
 
 
-class KafkaConfig(FollowingConfig):
-    """Topics, and a table of each."""
+class KafkaConfig(TickConfig):
+    """Topics, and a table for each."""
 
     tables: tuple[TopicTable | RowTable, ...]
     metadata: TransactionMetadata | None = None
-    """Where Debezium tells which changes are one transaction; None: each topic is followed on its own."""
+    """The topic with Debezium's transaction metadata; None: ticks ignore upstream transactions."""
 
     @classmethod
-    def made(
-        cls, source: str, what: KafkaSqlOptions, how: KafkaWithOptions, tables: Sequence[TopicTable], **told: Any
+    def create(
+        cls, source: str, what: KafkaSqlOptions, how: KafkaWithOptions, tables: Sequence[TopicTable], **fields: Any
     ) -> Self:
-        """Make it of the options and the tables."""
+        """Create the config from the options and the tables."""
         return cls(
             source=source,
             what=what,
             how=how,
             topics=tuple(table.topic for table in tables),
             tables=_with_ticks(tables),
-            **told,
+            **fields,
         )
 
     def produced(self) -> Sequence[TopicTable]:
@@ -55,50 +55,52 @@ class KafkaConfig(FollowingConfig):
         return [table for table in self.tables if isinstance(table, TopicTable)]
 
     def reading(self, log: ChangeLog, state: Path) -> ChangeLog:
-        """Return the log with what the topics hold."""
+        """Return the log combined with the messages of the topics."""
         return TopicLog(log, self.source, self.what, self.how, tuple(self.produced()), state)
 
     def altered(self, spec: Source) -> Self:
-        """Return this config with the options that can be changed; tables know how a registry is reached, too."""
-        wished = {option: getattr(spec, option) for option in spec.ALTERABLE}
-        how = with_fields(self.how, **{o: value for o, value in wished.items() if o in KafkaWithOptions.model_fields})
+        """Return this config with the alterable options of `spec`; tables also store the registry address."""
+        requested = {option: getattr(spec, option) for option in spec.ALTERABLE}
+        how = with_fields(
+            self.how, **{o: value for o, value in requested.items() if o in KafkaWithOptions.model_fields}
+        )
         registry = registry_address(self.what, how)
-        told = self.metadata
+        metadata = self.metadata
         return with_fields(
             self,
             how=how,
             tables=tuple(t.reached_by(registry) if isinstance(t, TopicTable) else t for t in self.tables),
-            metadata=None if told is None else with_fields(told, format=reached_by(told.format, registry)),
-            retain_history=wished.get("retain_history", self.retain_history),
+            metadata=None if metadata is None else with_fields(metadata, format=reached_by(metadata.format, registry)),
+            retain_history=requested.get("retain_history", self.retain_history),
         )
 
     def waiting(self, state: Path) -> str | None:
-        """Say for what transaction is waited."""
+        """Return the transaction that the source waits for."""
         if self.metadata is None:
             return None
-        from penstock.sources.kafka.transactions.waiting import waits_for
+        from penstock.sources.kafka.transactions.wait_status import read_wait_reason
 
-        return waits_for(state)
+        return read_wait_reason(state)
 
     def valid_from(self, state: Path) -> str | None:
-        """Say with which transaction its tables became valid, where reading began in the middle."""
+        """Return the transaction at which the tables became valid, if reading started within the topics."""
         if self.metadata is None:
             return None
-        from penstock.sources.kafka.transactions.waiting import valid_from
+        from penstock.sources.kafka.transactions.wait_status import valid_from
 
         return valid_from(state)
 
-    def anew(self, tables: Sequence[ProducedTable]) -> Self:
-        """Let its one topic be read again, from where reading it would begin now."""
+    def restarted(self, tables: Sequence[ProducedTable]) -> Self:
+        """Return this config with its one topic read again, from the current start offsets."""
         found = [table for table in tables if isinstance(table, TopicTable)]
-        if not begins_alone(self.what):
-            message = f"the tables of source {self.source} are made together: one alone cannot be captured anew"
+        if not can_restart_table(self.what):
+            message = f"cannot resnapshot a single table of source {self.source}: its tables share their positions"
             raise UsageError(message, f"Drop the source and create it again: penstock drop {self.source}")
         update = {"topics": tuple(table.topic for table in found), "tables": _with_ticks(found)}
         return with_fields(self, **update)
 
 
 def _with_ticks(tables: Sequence[TopicTable]) -> tuple[TopicTable | RowTable, ...]:
-    """Return tables, and those of their ticks, which begin anew when they do."""
+    """Return tables and their tick tables, which have the same generation."""
     ticks = (with_fields(tick_table(table.topic.name), generation=table.generation) for table in tables)
     return (*tables, *ticks)

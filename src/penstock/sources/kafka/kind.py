@@ -1,4 +1,4 @@
-"""``FROM KAFKA``: the types of a source that reads topics."""
+"""``FROM KAFKA``: the classes of a source that reads topics."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from penstock.changelog.interface import ChangeLog
 from penstock.sources.interface import Instance, InstanceFactory, Kind
 from penstock.sources.kafka.config import KafkaConfig
 from penstock.sources.kafka.spec import KafkaSource
-from penstock.sources.kafka.tick_instance import FollowingInstance
-from penstock.sources.polling import SteppingFactory
+from penstock.sources.kafka.tick_instance import TickInstance
+from penstock.sources.polling import PollingFactory
 
 __all__ = ["KIND"]
 
 
 def _factory() -> InstanceFactory:
-    return SteppingFactory(_instance)
+    return PollingFactory(_instance)
 
 
 def _instance(config: KafkaConfig, log: ChangeLog, state: Path) -> Instance:
-    """Make an instance that follows topics; by transactions, where these are told."""
+    """Create an instance that captures topics, by upstream transactions if there is transaction metadata."""
     if config.metadata is None:
-        return FollowingInstance(config, log, state)
+        return TickInstance(config, log, state)
     from penstock.sources.kafka.transactions.instance import TransactionsInstance
 
     values = {table.topic.name: table.value_format for table in config.produced()}

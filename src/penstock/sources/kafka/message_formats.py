@@ -51,7 +51,7 @@ __all__ = [
     "format_named",
     "has_row",
     "in_payload",
-    "record_of",
+    "record_shape",
     "rows_of",
 ]
 
@@ -59,7 +59,7 @@ _PATHS = ("/", "./", "../", "~/")
 
 
 class _Named(BaseModel):
-    """A format; its name stands in its JSON, so that it is read again as what it is."""
+    """A format; its JSON contains its name, so that it is parsed as the same class."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -75,19 +75,19 @@ class _Named(BaseModel):
         if not isinstance(given, dict) or "name" not in given:
             return given
         if given["name"] != cls.NAME:
-            message = "it is another format"
+            message = "format name does not match"
             raise ValueError(message)
         return {option: value for option, value in given.items() if option != "name"}
 
 
 class RegisteredOptions(_Named):
-    """What formats have whose schemas may be in a registry."""
+    """Options of formats whose schemas may be in a registry."""
 
     subject: str | None = Field(
-        default=None, min_length=1, description="the registry's subject, where it is not <topic>-key or <topic>-value"
+        default=None, min_length=1, description="subject in the registry; default: TOPIC-key or TOPIC-value"
     )
     without_registry: bool = Field(
-        default=False, description="that these messages do not begin with a schema id, although a registry is named"
+        default=False, description="messages do not begin with a schema id, although a registry is given"
     )
 
     @property
@@ -97,12 +97,12 @@ class RegisteredOptions(_Named):
 
 
 class AvroOptions(RegisteredOptions):
-    """Avro, by a schema registry or by a schema that is given."""
+    """Avro, with a schema registry or an explicit schema."""
 
     NAME: ClassVar[str] = "AVRO"
 
     reader_schema: Annotated[str | None, Keyword("SCHEMA")] = Field(
-        default=None, description="the schema to read with, as its JSON; else the latest of the subject"
+        default=None, description="reader schema, as JSON; default: the latest schema of the subject"
     )
 
     @property
@@ -112,16 +112,16 @@ class AvroOptions(RegisteredOptions):
 
 
 class JsonOptions(RegisteredOptions):
-    """JSON, by columns that are given, a JSON Schema in a registry, or what the first messages show."""
+    """JSON, with explicit columns, a JSON Schema in a registry, or columns inferred from the first messages."""
 
     NAME: ClassVar[str] = "JSON"
 
     columns: Annotated[tuple[GivenColumn, ...], Columns()] = Field(
-        default=(), description="the columns, each as name type; of the row, where Debezium writes the messages"
+        default=(), description="columns, each as name type; with Debezium envelopes, the columns of the row"
     )
-    extra_fields: Extra = Field(default=Extra.IGNORE, description="what becomes of fields that are no columns")
+    extra_fields: Extra = Field(default=Extra.IGNORE, description="handling of fields that are not columns")
     schemas_enabled: bool = Field(
-        default=False, description="that messages are {schema, payload}, as Connect's JSON converter writes them"
+        default=False, description="messages are {schema, payload}, as Connect's JSON converter writes them"
     )
 
     @field_validator("columns", mode="before")
@@ -136,31 +136,31 @@ class JsonOptions(RegisteredOptions):
 
     @property
     def has_own_schema(self) -> bool:
-        """JSON tells its shape by itself."""
+        """Whether a schema is given; always true, because columns can be inferred from messages."""
         return True
 
 
 class ProtobufOptions(RegisteredOptions):
-    """Protocol Buffers, by a schema registry or by a descriptor set."""
+    """Protocol Buffers, with a schema registry or a descriptor set."""
 
     NAME: ClassVar[str] = "PROTOBUF"
 
-    message: str | None = Field(default=None, min_length=1, description="the full name of the message")
+    message: str | None = Field(default=None, min_length=1, description="full name of the message type")
     descriptor: Annotated[str | None, Keyword("USING DESCRIPTOR")] = Field(
-        default=None, description="what protoc --descriptor_set_out wrote: the path of the file, or its bytes in base64"
+        default=None, description="output of protoc --descriptor_set_out: path of the file, or its bytes in base64"
     )
-    nanoseconds: Nanoseconds = Field(default=Nanoseconds.REFUSE, description="what becomes of those of timestamps")
+    nanoseconds: Nanoseconds = Field(default=Nanoseconds.REFUSE, description="handling of nanoseconds in timestamps")
 
     @field_validator("descriptor")
     @classmethod
     def _from_the_root(cls, given: str | None) -> str | None:
-        """A path begins like one; bytes of a descriptor set never do, as base64."""
+        """Return an absolute path; base64 of a descriptor set never begins like a path."""
         return str(Path(given).expanduser().absolute()) if given and given.startswith(_PATHS) else given
 
     @model_validator(mode="after")
     def _names_its_message(self) -> ProtobufOptions:
         if self.descriptor is not None and self.message is None:
-            message = "a descriptor set has many messages, and none is named"
+            message = "USING DESCRIPTOR requires the name of the message type"
             raise UsageError(message, "Add MESSAGE 'package.Name'.")
         return self
 
@@ -170,7 +170,7 @@ class ProtobufOptions(RegisteredOptions):
         return self.descriptor is not None
 
     def descriptor_file(self) -> Path | None:
-        """Return the file of the descriptor set; None where it was given itself, or is not."""
+        """Return the file of the descriptor set; None if it was given inline or not at all."""
         return Path(self.descriptor) if self.descriptor and self.descriptor.startswith("/") else None
 
 
@@ -180,7 +180,7 @@ class CsvOptions(_Named):
     NAME: ClassVar[str] = "CSV"
 
     columns: Annotated[tuple[GivenColumn, ...] | int, ColumnsOrCount()] = Field(
-        description="the columns, each as name type; or how many there are, all of them text"
+        description="columns, each as name type; or the number of columns, all of type text"
     )
     delimiter: str = Field(default=",", description="one ASCII character between fields")
     quote: str = Field(default='"', description="one ASCII character around fields that need it")
@@ -210,7 +210,7 @@ class TextOptions(_Named):
 
 
 class BytesOptions(_Named):
-    """Bytes as they are, in the column ``data``."""
+    """Raw bytes, in the column ``data``."""
 
     NAME: ClassVar[str] = "BYTES"
 
@@ -223,13 +223,13 @@ _FORMATS: dict[str, type[_Named]] = {
 
 
 def format_named(given: Any) -> Any:
-    """Return the format of a name, as Python programs may give it; anything else as it is."""
+    """Return the format of a name, as Python programs may pass it; return anything else unchanged."""
     if not isinstance(given, str):
         return given
     found = _FORMATS.get(given.upper())
     if found is None:
-        message = f"there is no format {given}"
-        raise UsageError(message, nearest(given.upper(), _FORMATS) or f"The formats are {', '.join(_FORMATS)}.")
+        message = f"unknown format {given}"
+        raise UsageError(message, nearest(given.upper(), _FORMATS) or f"Supported formats: {', '.join(_FORMATS)}.")
     return {"name": found.NAME}
 
 
@@ -240,20 +240,20 @@ def _read_columns(columns: Any) -> Any:
 
 
 def _checked(columns: tuple[GivenColumn, ...]) -> tuple[GivenColumn, ...]:
-    """Refuse columns of which one has no type that can be read, or the name of another."""
+    """Raise `UsageError` for columns with an invalid type or a duplicate name."""
     names = [column.name.lower() for column in columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        message = f"the column {twice[0]} is given more than once"
-        raise UsageError(message, "Give each a name of its own: upper and lower case are the same.")
+        message = f"duplicate column {twice[0]}"
+        raise UsageError(message, "Give each column a unique name; names are not case-sensitive.")
     for column in columns:
         if not _is_one_column(column):
-            message = f"the type of the column {column.name!r} cannot be read"
-            raise UsageError(message, "Write one of Spark SQL's, like bigint, decimal(10, 2) or array<string>.")
+            message = f"invalid type of column {column.name!r}"
+            raise UsageError(message, "Use a Spark SQL type, such as bigint, decimal(10, 2) or array<string>.")
     return columns
 
 
 def _is_one_column(column: GivenColumn) -> bool:
-    """Say whether a column can be read as what it is; `UsageError` where its type is none that messages have."""
+    """Return whether a column definition is valid; raise `UsageError` for a type that messages cannot have."""
     from sqlglot.errors import SqlglotError
 
     from penstock.formats.ddl import ddl_columns
@@ -277,41 +277,41 @@ _PLACES = ("before", "after")
 
 @dataclass(frozen=True)
 class JsonShape:
-    """The type of a JSON text, and the paths in it that take any value as text."""
+    """The type of a JSON text, and the paths in it that accept any value as text."""
 
     type: pa.DataType
     raw: tuple[str, ...] = ()
 
 
-def record_of(row: JsonShape) -> JsonShape:
-    """Return the shape of records whose rows have a shape."""
+def record_shape(row: JsonShape) -> JsonShape:
+    """Return the shape of Debezium records whose rows have a shape."""
     around = [("source", _SOURCE), ("op", pa.string()), ("ts_ms", pa.int64()), ("transaction", _TRANSACTION)]
     fields = [*((place, row.type) for place in _PLACES), *around]
     return JsonShape(pa.struct(fields), tuple(f"{place}.{path}" for place in _PLACES for path in row.raw))
 
 
 def in_payload(shape: JsonShape) -> JsonShape:
-    """Return the shape of messages that have another one as their payload."""
+    """Return the shape of messages with another shape as their payload."""
     return JsonShape(pa.struct([("payload", shape.type)]), tuple(f"payload.{path}" for path in shape.raw))
 
 
 def has_row(message: bytes | None) -> bool:
-    """Say whether a message is a record with a row in it."""
+    """Return whether a message is a Debezium record that contains a row."""
     return bool(_rows(_record(message)))
 
 
 def rows_of(values: Iterable[bytes]) -> JsonShape:
-    """Return the shape of the rows in records; `DefiniteError` where none of these messages is one."""
+    """Infer the shape of the rows in records; raise `DefiniteError` if no message is a record with a row."""
     rows = [row for value in values for row in _rows(_record(value))]
     if not rows:
-        message = "columns cannot be told: no message of the sample is a record of Debezium with a row in it"
-        raise DefiniteError(message, "Give the columns of the row: JSON COLUMNS (id bigint, …).")
+        message = "could not infer columns: no message of the sample is a Debezium record with a row"
+        raise DefiniteError(message, "Specify the columns of the row: JSON COLUMNS (id bigint, …).")
     kind, raw = inferred_columns(json.dumps(row).encode() for row in rows)
     return JsonShape(kind, tuple(raw))
 
 
 def _record(message: bytes | None) -> Any:
-    """Return what a message says, out of its payload where it has one; None where it is no JSON."""
+    """Return the content of a message, without its wrapper if it has one; None if it is not JSON."""
     try:
         found = json.loads(message) if message else None
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
 """The SQL syntax of Kafka options that their types alone do not determine: words, columns, and special clauses.
 
-Columns are written as ``(id bigint, tags array<string>, place struct<x: double, y: double>)``, with types of Spark SQL.
-They are kept as text in one spelling, so that equal columns are equal options; `ddl` joins them in the form that
-`penstock.formats` reads.
+Columns are written as ``(id bigint, tags array<string>, place struct<x: double, y: double>)``, with Spark SQL types.
+They are stored as normalized text, so that equal columns are equal options; `ddl` joins them in the form that
+`penstock.formats` parses.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _ENVELOPES = ("DEBEZIUM UPSERT", "DEBEZIUM", "UPSERT", "NONE")
 
 @dataclass(frozen=True)
 class SecretText(syntax.Secret):
-    """``'env:NAME'``: a reference, which the option holds as a `Secret`."""
+    """``'env:NAME'``: a reference, which the option stores as a `Secret`."""
 
     def write(self, value: Any) -> str:
-        """Write where it is; one that nobody has kept is refused."""
+        """Write the reference; a literal that was not stored yet is an error."""
         return syntax.written_text(value.reference)
 
 
@@ -52,7 +52,7 @@ class Offsets(syntax.Syntax):
     form = f"{_BEGINNINGS.form} or {_LIST.form}"
 
     def read(self, cursor: Cursor) -> Any:
-        """Take the word or the list."""
+        """Parse the word or the list."""
         return (_BEGINNINGS if cursor.is_text() or cursor.words() else _LIST).read(cursor)
 
     def write(self, value: Any) -> str:
@@ -64,11 +64,11 @@ class Offsets(syntax.Syntax):
 class EnvelopeText(syntax.Syntax):
     """``DEBEZIUM TRANSACTION METADATA (TOPIC 'name')``, or another envelope."""
 
-    form = "NONE | UPSERT | DEBEZIUM UPSERT | DEBEZIUM [TRANSACTION METADATA (TOPIC 'text')]"
+    form = "NONE | UPSERT | DEBEZIUM UPSERT | DEBEZIUM [TRANSACTION METADATA (TOPIC 'string')]"
 
     def read(self, cursor: Cursor) -> dict[str, str | None]:
-        """Take the envelope, as the fields of its model."""
-        kind = next((words for words in _ENVELOPES if cursor.takes(*words.split())), None)
+        """Parse the envelope into the fields of its model."""
+        kind = next((words for words in _ENVELOPES if cursor.accept(*words.split())), None)
         if kind is None:
             raise cursor.expected(self.form)
         return {"kind": kind.lower(), "transaction_metadata_topic": _transactions(cursor)}
@@ -81,17 +81,17 @@ class EnvelopeText(syntax.Syntax):
 
 
 def _transactions(cursor: Cursor) -> str | None:
-    if not cursor.takes("TRANSACTION", "METADATA"):
+    if not cursor.accept("TRANSACTION", "METADATA"):
         return None
-    cursor.expects("(")
-    cursor.expects("TOPIC")
+    cursor.expect("(")
+    cursor.expect("TOPIC")
     topic = cursor.text()
-    cursor.expects(")")
+    cursor.expect(")")
     return topic
 
 
 class Word(enum.StrEnum):
-    """An enum whose values may be written in upper or lower case: ``SASL_SSL`` and ``sasl_ssl`` are the same."""
+    """An enum whose values are case-insensitive: ``SASL_SSL`` and ``sasl_ssl`` are the same."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
@@ -119,11 +119,11 @@ class _Column(Syntax):
     form = "name type"
 
     def read(self, cursor: Cursor) -> GivenColumn:
-        """Take the name and the type; whether there is such a type is for the option to say."""
+        """Parse the name and the type; the option validates the type."""
         return GivenColumn(cursor.name("column"), _type(cursor))
 
     def write(self, value: GivenColumn) -> str:
-        """Quote the name where it needs that."""
+        """Write the column; quote the name if needed."""
         return f"{written_name(value.name)} {value.type}"
 
 
@@ -136,13 +136,13 @@ class Columns(Listed):
 
 @dataclass(frozen=True)
 class ColumnsOrCount(Syntax):
-    """``(id bigint, name string)``, or how many there are."""
+    """``(id bigint, name string)``, or the number of columns."""
 
     form = f"{Columns().form} or {Number(whole=True).form}"
 
     def read(self, cursor: Cursor) -> Any:
-        """Take the list where one begins, else the number."""
-        if not cursor.takes("("):
+        """Parse the list if there is a bracket, otherwise the number."""
+        if not cursor.accept("("):
             return Number(whole=True).read(cursor)
         return tuple(_several(cursor, _Column().read, ")"))
 
@@ -152,56 +152,56 @@ class ColumnsOrCount(Syntax):
 
 
 def column_of(text: str) -> GivenColumn:
-    """Read ``name type``, as Python programs give it; the name ends at the first blank."""
+    """Parse ``name type``, as Python programs pass it; the name ends at the first space."""
     name, _, kind = text.strip().partition(" ")
     return GivenColumn(name, kind.strip())
 
 
 def ddl(columns: Iterable[GivenColumn]) -> str:
-    """Put columns together as SQL has them, every name in backticks."""
+    """Return columns as SQL DDL, with every name in backticks."""
     return ", ".join(f"{_backticked(column.name)} {column.type}" for column in columns)
 
 
 def _type(cursor: Cursor, depth: int = 0) -> str:
     word = _word(cursor, depth)
-    if word == "struct" and cursor.takes("<"):
+    if word == "struct" and cursor.accept("<"):
         return f"struct<{', '.join(_several(cursor, partial(_field, depth=depth), '>'))}>"
-    if word in ("array", "map") and cursor.takes("<"):
+    if word in ("array", "map") and cursor.accept("<"):
         return f"{word}<{', '.join(_several(cursor, partial(_type, depth=depth + 1), '>'))}>"
-    if not cursor.takes("("):
+    if not cursor.accept("("):
         return word
     digits = [cursor.number()]
-    while cursor.takes(","):
+    while cursor.accept(","):
         digits.append(cursor.number())
-    cursor.expects(")")
+    cursor.expect(")")
     return f"{word}({', '.join(digits)})"
 
 
 def _several(cursor: Cursor, read: Callable[[Cursor], _Read], end: str) -> list[_Read]:
-    """Take what stands between commas, up to the bracket that ends it."""
+    """Parse items between commas, up to the closing bracket."""
     found = [read(cursor)]
-    while cursor.takes(","):
+    while cursor.accept(","):
         found.append(read(cursor))
-    cursor.expects(end)
+    cursor.expect(end)
     return found
 
 
 def _word(cursor: Cursor, depth: int) -> str:
-    """Take the name of a type."""
+    """Parse the name of a type."""
     place = cursor.place()
     if depth > _DEEPEST:
-        message = f"this type has more than {_DEEPEST} others around it"
-        raise cursor.wrong(message, "Take what is in there as text: string.", place)
+        message = f"type is nested more than {_DEEPEST} levels deep"
+        raise cursor.error(message, "Use string for the nested value.", place)
     word = cursor.name("type").lower()
     if not _WORD.fullmatch(word):
-        message = "this is not the name of a type"
-        raise cursor.wrong(message, "Write one of Spark SQL's, like bigint, string or array<string>.", place)
+        message = "invalid type name"
+        raise cursor.error(message, "Use a Spark SQL type, such as bigint, string or array<string>.", place)
     return word
 
 
 def _field(cursor: Cursor, depth: int) -> str:
     name = cursor.part()
-    cursor.takes(":")
+    cursor.accept(":")
     return f"{_backticked(name)}: {_type(cursor, depth + 1)}"
 
 

@@ -1,4 +1,4 @@
-"""Where the schema registry of a Kafka source is, and how one logs in to it."""
+"""The address of a Kafka source's schema registry, with its credentials."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["registry_address"]
 
 
 def registry_address(what: KafkaSqlOptions, how: KafkaWithOptions) -> RegistryAddress | None:
-    """Return the address that the options give; None where there is no registry."""
+    """Return the registry address from the options; None if there is no registry."""
     if what.schema_registry is None:
         return None
     password, key_password = how.schema_registry_password, how.schema_registry_ssl_key_password

@@ -1,12 +1,12 @@
-"""Formats of a topic, fixed: what a statement says of keys and values, with all that has to be looked up for it.
+"""Resolved formats of a topic: the formats of a statement, with all schemas looked up.
 
 ::
 
-    KEY FORMAT, VALUE FORMAT ─▶ Format ─▶ ResolvedFormat       a registry's latest schema of <topic>-key, <topic>-value
-                                            ▲                   a descriptor's file
-                                            └── TopicSample     first messages, for JSON that nobody described
+    KEY FORMAT, VALUE FORMAT ─▶ Format ─▶ ResolvedFormat       latest schema of <topic>-key, <topic>-value
+                                            ▲                   a descriptor file
+                                            └── sample          first messages, for JSON without explicit columns
 
-This happens once, when a source is made. What was found is stored with its tables, and stays.
+This happens once, when a source is created. The result is stored with its tables and does not change.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from penstock.formats.columns import Columns
 from penstock.formats.ddl import ddl_columns
 from penstock.formats.json.connect_schema import connect_schema
 from penstock.formats.json.plan import json_plan
-from penstock.formats.resolving import fixed
+from penstock.formats.resolution import build_resolved_format
 from penstock.sources.kafka.message_formats import (
     AvroOptions,
     BytesOptions,
@@ -47,7 +47,7 @@ from penstock.sources.kafka.message_formats import (
     TextOptions,
     has_row,
     in_payload,
-    record_of,
+    record_shape,
     rows_of,
 )
 from penstock.sources.kafka.option_syntax import ddl
@@ -58,15 +58,13 @@ __all__ = ["Message", "TopicFormats"]
 Message = tuple[bytes | None, bytes | None]
 """A key and a value."""
 _SAMPLE, _LARGEST_SAMPLE = 500, 20_000
-"""What tells that a message is one; the instance knows what else it needs."""
+"""The sizes of a sample: the usual one, and the largest if no message in it contains a row."""
 _RECORDS = (EnvelopeKind.DEBEZIUM, EnvelopeKind.DEBEZIUM_UPSERT)
-_GIVE_COLUMNS = (
-    "Give the columns (of the row, where Debezium writes them): JSON COLUMNS (id bigint, …); or take it as TEXT."
-)
+_GIVE_COLUMNS = "Specify the columns (with Debezium, those of the row): JSON COLUMNS (id bigint, …); or use TEXT."
 
 
 class TopicFormats:
-    """How the keys and values of one topic are read; `messages` gives its first ones, where they are needed."""
+    """The formats of keys and values of one topic; `messages` returns its first messages if they are needed."""
 
     def __init__(
         self,
@@ -82,12 +80,12 @@ class TopicFormats:
         self._sampled: list[Message] | None = None
 
     def key(self) -> ResolvedFormat | None:
-        """Return how keys are read; None where they are not."""
+        """Return the format of keys; None if keys are not read."""
         given = self._what.key_format
         return None if given is None else self._resolved(given, "key")
 
     def value(self) -> ResolvedFormat:
-        """Return how values are read."""
+        """Return the format of values."""
         return self._resolved(self._what.values(), "value")
 
     def _resolved(self, given: FormatOptions, part: str) -> ResolvedFormat:
@@ -133,23 +131,25 @@ class TopicFormats:
         return None if without else self._address
 
     def _inferred(self, given: JsonOptions, described: JsonFormat, part: str) -> ResolvedFormat:
-        """Tell columns by messages, or by the schemas that these bring along."""
+        """Infer columns from messages, or from the schemas that they contain."""
         parts = [message[0 if part == "key" else 1] for message in self._sample()]
         sample = [each for each in parts if each is not None]
         wrapped = connect_schema(sample) is not None
         if given.schemas_enabled and not wrapped:
-            message = f"SCHEMAS ENABLED was given, and {part}s of the topic {self._topic} are not {{schema, payload}}"
-            raise UsageError(message, "Leave it out.")
+            message = (
+                f"SCHEMAS ENABLED requires {{schema, payload}} messages, but {part}s of topic {self._topic} are not"
+            )
+            raise UsageError(message, "Remove SCHEMAS ENABLED.")
         try:
             if self._records and part == "value" and not wrapped:
-                return _of_shape(described, record_of(rows_of(sample)))
+                return _of_shape(described, record_shape(rows_of(sample)))
             return resolve(described, sample=sample)
         except DefiniteError as error:
-            message = f"{part}s of the topic {self._topic}: {error.message}"
+            message = f"{part}s of topic {self._topic}: {error.message}"
             raise DefiniteError(message, _GIVE_COLUMNS) from None
 
     def _sample(self) -> list[Message]:
-        """Return the first messages; more of them, where records without a row come first."""
+        """Return the first messages; more of them if the first records contain no row."""
         if self._sampled is None:
             messages = islice(self._messages(), _LARGEST_SAMPLE)
             sampled = list(islice(messages, _SAMPLE))
@@ -157,7 +157,7 @@ class TopicFormats:
                 sampled += _upto(messages, lambda message: has_row(message[1]))
             self._sampled = sampled
         if not self._sampled:
-            message = f"the topic {self._topic} has no messages from which columns could be told"
+            message = f"could not infer columns: topic {self._topic} has no messages"
             raise DefiniteError(message, f"{_GIVE_COLUMNS} Or write a message first.")
         return self._sampled
 
@@ -170,14 +170,14 @@ def _upto(messages: Iterator[Message], last: Callable[[Message], bool]) -> Itera
 
 
 def _given_shape(given: JsonOptions, part: str) -> JsonShape:
-    """Return the shape of what Debezium writes, of which the columns of the row or the key are given."""
+    """Return the shape of Debezium messages whose row or key columns are given."""
     shape = JsonShape(ddl_columns(ddl(given.columns)))
-    shape = record_of(shape) if part == "value" else shape
+    shape = record_shape(shape) if part == "value" else shape
     return in_payload(shape) if given.schemas_enabled else shape
 
 
 def _of_shape(described: JsonFormat, shape: JsonShape) -> ResolvedFormat:
-    resolved = fixed(described, shape.type, raw=shape.raw, wrapped=not pa.types.is_struct(shape.type))
+    resolved = build_resolved_format(described, shape.type, raw=shape.raw, wrapped=not pa.types.is_struct(shape.type))
     json_plan(Columns(resolved.physical_type), raw=list(shape.raw), wrapped=resolved.wrapped, refuse_extra=False)
     return resolved
 
@@ -191,6 +191,6 @@ def _read(file: Path) -> str:
     try:
         return base64.b64encode(file.read_bytes()).decode("ascii")
     except OSError as error:
-        message = f"the descriptor set {file} cannot be read: {error.strerror}"
-        hint = "Make it with: protoc --include_imports --descriptor_set_out=FILE …; readable for this user."
+        message = f"could not read descriptor set {file}: {error.strerror}"
+        hint = "Create it, readable by this user, with: protoc --include_imports --descriptor_set_out=FILE …"
         raise DefiniteError(message, hint) from None

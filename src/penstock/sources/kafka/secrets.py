@@ -1,12 +1,12 @@
-"""A secret as an option holds it: a reference, or a literal that is sealed until somebody keeps it.
+"""A secret in an option: a reference, or a literal that stays sealed until it is stored.
 
 ::
 
     'env:NAME', 'file:PATH' ─▶ Secret, a reference ────────────────────────▶ catalog, SHOW CREATE, Spark
-    'hunter2'  ─▶ Secret, sealed ── kept(keep): into a private file ──┘           └─▶ resolved() ─▶ a client, alone
+    'hunter2'  ─▶ Secret, sealed ── kept(keep): to a private file ────┘           └─▶ resolved() ─▶ only a client
 
-A sealed literal is in the memory of this process and nowhere else. It has no text and no JSON, and cannot be pickled,
-so that no message, log, catalog or plan holds it by accident: forgetting to keep it is an error, not a leak.
+A sealed literal exists only in the memory of this process. It has no text and no JSON, and cannot be pickled, so that
+no message, log, catalog or plan contains it by accident: a literal that was not stored is an error, not a leak.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from penstock.sources.kafka.option_syntax import SecretText
 __all__ = ["Keep", "Secret", "SecretOption"]
 
 Keep = Callable[[str, str], str]
-"""Takes the name of an option and its literal secret, and returns the reference under which it is found from now on."""
+"""Stores the literal secret of an option, given the option's name, and returns the reference to it."""
 
 _SEALED = "Secret(sealed)"
 
 
 class Secret:
-    """Where a secret is, or one that was given in clear. Equal when they are the same, and hashable."""
+    """A reference to a secret, or a literal. Comparable and hashable."""
 
     __slots__ = ("_literal", "_reference")
 
     def __init__(self, given: str) -> None:
         self._reference = check_reference(given) if is_reference(given) else None
-        self._literal = None if self._reference else _sense(given)
+        self._literal = None if self._reference else _validated(given)
 
     @property
     def is_sealed(self) -> bool:
-        """Whether it is a literal that nobody has kept yet."""
+        """Whether it is a literal that was not stored yet."""
         return self._reference is None
 
     @property
     def reference(self) -> str:
-        """Where it is found. A sealed one has no such place."""
+        """The reference. A sealed secret has none."""
         if self._reference is None:
             _not_kept()
         return self._reference
 
     def kept(self, option: str, keep: Keep) -> Secret:
-        """Return it as a reference; `keep` is handed a literal, and nobody else is."""
+        """Return the secret as a reference; only `keep` receives the literal."""
         return self if self._literal is None else Secret(check_reference(keep(option, self._literal)))
 
     def resolved(self) -> str:
-        """Read it. Do this only right before it is used."""
+        """Return the secret in clear text. Call it only right before use."""
         return resolve(self._reference) if self._reference is not None else str(self._literal)
 
     def __repr__(self) -> str:
@@ -78,28 +78,28 @@ class Secret:
         return self
 
     def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
-        """Only a reference crosses to another process."""
+        """Pickle references only."""
         return Secret, (self.reference,)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Validate from text; in JSON, and in plain Python data, it is its reference."""
+        """Validate from text; serialize to the reference, in JSON and in Python data."""
         return core_schema.no_info_plain_validator_function(
             _read, serialization=core_schema.plain_serializer_function_ser_schema(_written)
         )
 
 
 SecretOption = Annotated[Secret | None, SecretText()]
-"""A field that holds a secret, or none."""
+"""A field that holds a secret, or None."""
 
 
 def _read(given: Any) -> Secret:
     if isinstance(given, Secret):
         return given
-    if isinstance(given, SecretStr):  # as the grammar hands on a secret in clear
+    if isinstance(given, SecretStr):  # the SQL parser passes literals like this
         return Secret(given.get_secret_value())
     if not isinstance(given, str):
-        message = "it is not text"
+        message = "secret is not a string"
         raise ValueError(message)
     return Secret(given)
 
@@ -108,17 +108,17 @@ def _written(secret: Any) -> str:
     return str(secret.reference)
 
 
-def _sense(literal: str) -> str:
-    """Refuse literals that are meant as references, or that a file of one line does not hold."""
+def _validated(literal: str) -> str:
+    """Reject literals that look like references, or that do not fit in a file of one line."""
     if literal.startswith(("env:", "file:")):
-        message = "a reference to a secret cannot be read"
-        raise UsageError(message, "Write env:NAME (letters, digits and underscores) or file:PATH.")
+        message = "invalid reference to a secret"
+        raise UsageError(message, "Use env:NAME (letters, digits and underscores) or file:PATH.")
     if not literal or len(literal.splitlines()) != 1 or literal.splitlines()[0] != literal:
-        message = "a secret is empty, or has more than one line"
-        raise UsageError(message, "Give the one line that it is.")
+        message = "secret is empty or has more than one line"
+        raise UsageError(message, "Specify the secret as a single line.")
     return literal
 
 
 def _not_kept() -> NoReturn:
-    message = "a secret that was given in clear has not been kept yet"
-    raise UsageError(message, "Keep it in a private file first (kept), or name where it is: env:NAME or file:PATH.")
+    message = "literal secret was not stored yet"
+    raise UsageError(message, "Store it in a private file first (kept), or use a reference: env:NAME or file:PATH.")

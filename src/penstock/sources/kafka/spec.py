@@ -1,7 +1,7 @@
-"""A Kafka source as a value: which topics were asked for, how their messages are read, and as what.
+"""A Kafka source as a value: its topics, the formats of their messages, and the envelope.
 
-Whatever asks the brokers is in `penstock.sources.kafka.creation`, and is loaded when it is asked for: statements are
-read, and sources shown, without a client of Kafka.
+Code that connects to brokers is in `penstock.sources.kafka.creation` and is imported on demand: statements are parsed,
+and sources displayed, without a Kafka client.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from penstock.fields import with_fields
 from penstock.positions import Lsn
 from penstock.sources.interface import Checked, InstanceConfig, Source, SourceOptions
 from penstock.sources.kafka.config import KafkaConfig
-from penstock.sources.kafka.sql_options import KafkaSqlOptions, refuse_strangers
+from penstock.sources.kafka.option_reader import UNSUPPORTED
+from penstock.sources.kafka.sql_options import KafkaSqlOptions, validate_together
 from penstock.sources.kafka.tls import SaslOptions, SslOptions
-from penstock.sources.kafka.validation import REFUSED
 from penstock.sources.kafka.with_options import KafkaWithOptions, RegistryOptions
 
 __all__ = ["KafkaSource", "KafkaSourceOptions"]
 
 
 class KafkaSourceOptions(SourceOptions, KafkaWithOptions):
-    """What is written in ``WITH (…)``: how topics are read, and what every source has."""
+    """The options in ``WITH (…)``: those of Kafka, and those that every source has."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class KafkaSource(Source, KafkaSqlOptions, KafkaSourceOptions):
-    """Topics of Kafka, a table each."""
+    """Kafka topics, a table for each."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -50,58 +50,58 @@ class KafkaSource(Source, KafkaSqlOptions, KafkaSourceOptions):
 
     @model_validator(mode="after")
     def _halves_together(self) -> Self:
-        refuse_strangers(self, self)
+        validate_together(self, self)
         return self
 
     @classmethod
     def of(cls, name: str, **options: Any) -> Self:
-        """Make it of its name and its options; those of other systems are refused with the reason."""
+        """Create a source from its name and options; reject options of other systems with the reason."""
         for option in options:
-            if option in REFUSED:
-                raise UsageError(*REFUSED[option])
+            if option in UNSUPPORTED:
+                raise UsageError(*UNSUPPORTED[option])
         return super().of(name, **options)
 
     @classmethod
     def why_fixed(cls, option: str) -> str:
-        """Say why an option cannot be changed later."""
+        """Return why an option cannot be altered."""
         return _FIXED.get(option) or super().why_fixed(option)
 
     def with_options(self) -> BaseModel:
-        """Return what is written in ``WITH (…)``; secrets that were allowed in clear have been kept."""
+        """Return the options in ``WITH (…)``; literal secrets were already stored."""
         return with_fields(super().with_options(), allow_literal_secrets=False)
 
     def create_instances(self, workers: int) -> Sequence[KafkaConfig]:
-        """Return the one instance: all topics have their positions together."""
+        """Return the single instance: all topics share their positions."""
         from penstock.sources.kafka.creation import Creation
 
         return [Creation(self.name, self.what(), self.how()).config(self.retain_history)]
 
     def check(self, instance: InstanceConfig | None = None, durable: Lsn | None = None) -> Checked:
-        """Look at brokers, topics and schemas."""
+        """Check brokers, topics and schemas."""
         from penstock.sources.kafka.check import checked
 
         return checked(self.name, self.what(), self.how(), instance if isinstance(instance, KafkaConfig) else None)
 
     def what(self) -> KafkaSqlOptions:
-        """Return what is read."""
+        """Return the options before WITH."""
         return KafkaSqlOptions.model_construct(**self._fields(KafkaSqlOptions))
 
     def how(self) -> KafkaWithOptions:
-        """Return how it is read."""
+        """Return the options after WITH."""
         return KafkaWithOptions.model_construct(**self._fields(KafkaWithOptions))
 
     def _fields(self, options: type[BaseModel]) -> dict[str, Any]:
         return {field: getattr(self, field) for field in options.model_fields}
 
     def place(self) -> str:
-        """Name the topics and the brokers."""
+        """Return the topics and the brokers."""
         return f"{', '.join(self.names())} at {self.broker}"
 
 
 _FIXED = {
-    **dict.fromkeys(("start_offset", "start_timestamp", "kafka_time_offset"), "reading has begun there"),
-    "isolation_level": "what was read so far was read with it",
-    "timestamp_type": "the rows that are there have their times by it",
-    "allow_literal_secrets": "a secret that is set later is a reference",
+    **dict.fromkeys(("start_offset", "start_timestamp", "kafka_time_offset"), "reading has already started"),
+    "isolation_level": "earlier messages were read with it",
+    "timestamp_type": "existing rows have timestamps of this type",
+    "allow_literal_secrets": "a secret in ALTER must be a reference",
 }
-"""Why options cannot be changed later."""
+"""Why options cannot be altered."""

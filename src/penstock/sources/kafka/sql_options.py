@@ -1,4 +1,4 @@
-"""The options of a Kafka source that stand before WITH: brokers, topics, formats, columns, envelope."""
+"""The options of a Kafka source before WITH: brokers, topics, formats, columns, envelope."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from penstock.errors import UsageError
 from penstock.formats.format import Extra
 from penstock.sources.kafka.message_formats import FormatOptions, JsonOptions, RegisteredOptions, format_named
+from penstock.sources.kafka.option_reader import given_of, read_options
 from penstock.sources.kafka.option_syntax import EnvelopeText, Word
-from penstock.sources.kafka.validation import given_of, read_options
 from penstock.sources.kafka.with_options import KafkaWithOptions, RegistryOptions
 from penstock.sources.name_syntax import Inclusion, Inclusions
 from penstock.sources.option_syntax import Keyword
@@ -22,7 +22,7 @@ __all__ = [
     "EnvelopeKind",
     "KafkaSqlOptions",
     "Metadata",
-    "refuse_strangers",
+    "validate_together",
 ]
 
 _BROKER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?")
@@ -31,31 +31,31 @@ _FROZEN = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class Metadata(Word):
-    """What is known of a message beside its value."""
+    """Metadata of a message."""
 
     KEY = "key"
     """Its key."""
     PARTITION = "partition"
     """The number of its partition."""
     OFFSET = "offset"
-    """Its place in the partition."""
+    """Its offset in the partition."""
     TIMESTAMP = "timestamp"
-    """When it was, by the clock that `timestamp_type` says."""
+    """Its timestamp, as selected by `timestamp_type`."""
     HEADERS = "headers"
     """Its headers."""
 
 
 class EnvelopeKind(Word):
-    """What a message says of the row that it is about."""
+    """How a message changes the table."""
 
     NONE = "none"
-    """It is a row of its own; rows are added and nothing else."""
+    """Each message is a new row; rows are only added."""
     UPSERT = "upsert"
-    """It is the newest row of its key; without a value, that row is gone."""
+    """Each message is the latest row of its key; a message without a value deletes that row."""
     DEBEZIUM = "debezium"
-    """It is a change that Debezium wrote: the row before and after it."""
+    """Each message is a change written by Debezium: the row before and after it."""
     DEBEZIUM_UPSERT = "debezium upsert"
-    """The same, of which what is after counts, for its key."""
+    """The same, but only the row after the change is used, as the latest row of its key."""
 
 
 class Envelope(BaseModel):
@@ -65,36 +65,34 @@ class Envelope(BaseModel):
 
     kind: EnvelopeKind = EnvelopeKind.NONE
     transaction_metadata_topic: str | None = Field(
-        default=None, description="the topic in which Debezium says which changes are one transaction"
+        default=None, description="the topic to which Debezium writes transaction metadata"
     )
 
 
 class KafkaSqlOptions(BaseModel):
-    """What a Kafka source is read from, and as what."""
+    """Where a Kafka source reads from, and in which formats."""
 
     model_config = _FROZEN
 
     NAME: ClassVar[str] = "a Kafka source"
 
-    broker: str = Field(description="one or more brokers, host:port, with commas between")
+    broker: str = Field(description="one or more brokers, host:port, separated by commas")
     topic: Annotated[str | None, Keyword("TOPIC", one_of="topics")] = Field(default=None, description="the topic")
     topics: Annotated[tuple[str, ...], Keyword("TOPICS", one_of="topics")] = Field(
-        default=(), description="several topics in the place of one, a table each, whose messages are written alike"
+        default=(), description="several topics instead of one, a table for each; all have the same formats"
     )
     format: Annotated[FormatOptions | None, Keyword("FORMAT", one_of="values")] = Field(
-        default=None, description="how values are written, where keys are not read"
+        default=None, description="format of values; keys are not read"
     )
-    key_format: FormatOptions | None = Field(
-        default=None, description="how keys are written; without it they are not read"
-    )
+    key_format: FormatOptions | None = Field(default=None, description="format of keys; without it keys are not read")
     value_format: Annotated[FormatOptions | None, Keyword("VALUE FORMAT", one_of="values")] = Field(
-        default=None, description="how values are written"
+        default=None, description="format of values"
     )
     schema_registry: Annotated[str | None, Keyword("USING SCHEMA REGISTRY")] = Field(
-        default=None, description="the URL of the schema registry"
+        default=None, description="URL of the schema registry"
     )
     include: Annotated[tuple[Inclusion, ...], Inclusions(tuple(Metadata))] = Field(
-        default=(), description="columns for what is known of a message"
+        default=(), description="columns for message metadata"
     )
     envelope: Annotated[Envelope, EnvelopeText()] = Field(
         default=Envelope(), description="how messages become changes of a table"
@@ -102,7 +100,7 @@ class KafkaSqlOptions(BaseModel):
 
     @classmethod
     def given(cls, **options: Any) -> Self:
-        """Read options by name; what is unknown or makes no sense is a `UsageError`."""
+        """Parse options by name; raise `UsageError` if one is unknown or invalid."""
         return read_options(cls, cls.NAME, options, {})
 
     @field_validator("broker")
@@ -110,8 +108,8 @@ class KafkaSqlOptions(BaseModel):
     def _hosts_and_ports(cls, text: str) -> str:
         brokers = [broker.strip() for broker in text.split(",")]
         if not all(_BROKER.fullmatch(broker) for broker in brokers):
-            message = "brokers are named by host and port, with commas between"
-            raise UsageError(message, "Write them like k1:9092,k2:9092.")
+            message = "invalid broker list"
+            raise UsageError(message, "Use host:port, separated by commas, such as k1:9092,k2:9092.")
         return ",".join(brokers)
 
     @field_validator("format", "key_format", "value_format", mode="before")
@@ -143,37 +141,38 @@ class KafkaSqlOptions(BaseModel):
         return self
 
     def names(self) -> tuple[str, ...]:
-        """Return the topics whose messages make tables, one or several."""
+        """Return the data topics."""
         return self.topics if self.topic is None else (self.topic,)
 
     def values(self) -> FormatOptions:
-        """Return how values are written."""
+        """Return the format of values."""
         found = self.value_format if self.format is None else self.format
-        assert found is not None, "there is one, or the options were refused"
+        assert found is not None, "validation requires a format of values"
         return found
 
 
-def refuse_strangers(what: KafkaSqlOptions, how: KafkaWithOptions) -> None:
-    """Raise `UsageError` where the options before WITH and those after it do not go together."""
+def validate_together(what: KafkaSqlOptions, how: KafkaWithOptions) -> None:
+    """Raise `UsageError` if the options before WITH and those after it are incompatible."""
     if what.schema_registry is None and (given := given_of(how, RegistryOptions)):
-        message = f"{given[0]} was given, and there is no schema registry"
-        raise UsageError(message, "Say which: USING SCHEMA REGISTRY 'https://…'; or leave the option out.")
+        message = f"{given[0]} requires a schema registry"
+        raise UsageError(message, "Add USING SCHEMA REGISTRY 'https://…', or remove the option.")
     https = what.schema_registry is not None and urlsplit(what.schema_registry).scheme == "https"
     if tls := [name for name in given_of(how, RegistryOptions) if "_ssl_" in name and not https]:
-        message = f"{tls[0]} was given, and the schema registry's URL is not one of https"
-        raise UsageError(message, "Write its URL with https://, or leave the option out.")
+        message = f"{tls[0]} requires an https URL of the schema registry"
+        raise UsageError(message, "Use a URL with https://, or remove the option.")
     if how.ignore_source_keys:
-        kind, hint = what.envelope.kind, "Leave it out."
-        why = "its table has no key anyway"
+        kind, hint = what.envelope.kind, "Remove the option."
+        why = "the table has no key"
         if kind is not EnvelopeKind.NONE:
-            why, hint = "it tells rows apart by their keys", "Leave it out; ENVELOPE NONE makes tables without a key."
-        message = f"ignore_source_keys was given, and has no sense with ENVELOPE {kind.value.upper()}: {why}"
+            why, hint = (
+                "rows are identified by their keys",
+                "Remove the option, or use ENVELOPE NONE for a keyless table.",
+            )
+        message = f"ignore_source_keys is invalid with ENVELOPE {kind.value.upper()}: {why}"
         raise UsageError(message, hint)
     if isinstance(how.start_offset, tuple) and len(what.names()) > 1:
-        message = "start_offset has offsets of partitions, and there are several topics"
-        raise UsageError(
-            message, "Begin with earliest, latest or a moment (start_timestamp); or make a source of each."
-        )
+        message = "start_offset with offsets per partition is invalid for several topics"
+        raise UsageError(message, "Use earliest, latest or start_timestamp; or create a source for each topic.")
 
 
 _DEBEZIUM = (EnvelopeKind.DEBEZIUM, EnvelopeKind.DEBEZIUM_UPSERT)
@@ -181,8 +180,8 @@ _DEBEZIUM = (EnvelopeKind.DEBEZIUM, EnvelopeKind.DEBEZIUM_UPSERT)
 
 def _checked_topic(name: str) -> str:
     if not _TOPIC.fullmatch(name) or name in (".", ".."):
-        message = f"{name!r} cannot be the name of a Kafka topic"
-        raise UsageError(message, "Use letters, digits, dots, dashes and underscores; 249 at most.")
+        message = f"invalid topic name {name!r}"
+        raise UsageError(message, "Use at most 249 letters, digits, dots, dashes and underscores.")
     return name
 
 
@@ -190,53 +189,53 @@ def _checked_topics(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         _checked_topic(name)
         if names.count(name) > 1:
-            message = f"the topic {name} is named twice"
-            raise UsageError(message, "Name it once.")
+            message = f"duplicate topic {name}"
+            raise UsageError(message, "List each topic once.")
     return names
 
 
 def _names_topics_and_a_format(options: KafkaSqlOptions) -> None:
     if options.topic is not None and options.topics:
-        message = "there are both one topic and several"
-        raise UsageError(message, "Give TOPIC 'name', or TOPICS ('name', 'name').")
+        message = "TOPIC and TOPICS are mutually exclusive"
+        raise UsageError(message, "Use TOPIC 'name', or TOPICS ('name', 'name').")
     if not options.names():
-        message = "no topic is named"
+        message = "missing TOPIC clause"
         raise UsageError(message, "Add TOPIC 'name', or TOPICS ('name', 'name').")
     if options.format is None and options.value_format is None:
-        message = "how messages are written is not said"
-        raise UsageError(message, "Add FORMAT JSON, or KEY FORMAT … VALUE FORMAT …; or another format.")
+        message = "missing FORMAT clause"
+        raise UsageError(message, "Add FORMAT JSON or another format, or KEY FORMAT … VALUE FORMAT ….")
     if options.format is not None and options.value_format is not None:
-        message = "there are both a FORMAT and a VALUE FORMAT"
-        raise UsageError(message, "Give FORMAT alone, or KEY FORMAT and VALUE FORMAT.")
+        message = "FORMAT and VALUE FORMAT are mutually exclusive"
+        raise UsageError(message, "Use FORMAT alone, or KEY FORMAT and VALUE FORMAT.")
     if options.format is not None and options.key_format is not None:
-        message = "there is a KEY FORMAT, and FORMAT is that of messages whose keys are not read"
-        raise UsageError(message, "Write VALUE FORMAT in the place of FORMAT.")
+        message = "KEY FORMAT and FORMAT are mutually exclusive: FORMAT does not read keys"
+        raise UsageError(message, "Use VALUE FORMAT instead of FORMAT.")
 
 
 def _checked_url(url: str) -> str:
-    """Refuse what is not a URL, or holds a user or password; it is not repeated, as it may hold one."""
+    """Reject an invalid URL, or one with a user or password; the message omits the URL, as it may contain one."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
     if not usable:
-        message = "the schema registry is named by a URL that begins with http:// or https://"
-        raise UsageError(message, "Write it like https://registry:8081.")
+        message = "invalid URL of the schema registry"
+        raise UsageError(message, "Use a URL with http:// or https://, such as https://registry:8081.")
     if "@" in parts.netloc:
-        message = "the URL of the schema registry holds a user or password"
-        raise UsageError(message, "Give schema_registry_username and schema_registry_password instead.")
+        message = "the URL of the schema registry contains a user or password"
+        raise UsageError(message, "Use schema_registry_username and schema_registry_password instead.")
     return url
 
 
 def _one_name_each(columns: tuple[Inclusion, ...]) -> None:
     if strangers := [column.what for column in columns if column.what not in tuple(Metadata)]:
-        message = f"there is no {strangers[0]!r} to include"
-        raise UsageError(message, f"Choose among {', '.join(Metadata)}.")
+        message = f"unknown INCLUDE column {strangers[0]!r}"
+        raise UsageError(message, f"Use one of {', '.join(Metadata)}.")
     names = [(column.name or column.what).lower() for column in columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        message = f"two columns of INCLUDE have the name {twice[0]}"
-        raise UsageError(message, "Give one of them another with AS.")
+        message = f"duplicate INCLUDE column {twice[0]}"
+        raise UsageError(message, "Rename one of them with AS.")
 
 
 def _formats_have_schemas(options: KafkaSqlOptions) -> None:
@@ -244,45 +243,45 @@ def _formats_have_schemas(options: KafkaSqlOptions) -> None:
     by_registry = [f for f in formats if options.schema_registry is not None and not f.without_registry]
     for each in formats:
         if each not in by_registry:
-            _refuse_without_registry(each, options.schema_registry)
+            _validate_registry(each, options.schema_registry)
     if options.schema_registry is not None and not by_registry:
-        message = "a schema registry is named, and no format asks it for anything"
-        raise UsageError(message, "Leave USING SCHEMA REGISTRY out; AVRO, JSON and PROTOBUF have schemas in one.")
+        message = "no format uses the schema registry"
+        raise UsageError(message, "Remove USING SCHEMA REGISTRY; only AVRO, JSON and PROTOBUF use one.")
 
 
-def _refuse_without_registry(format: RegisteredOptions, registry: str | None) -> None:
-    """Refuse a format that cannot do without a registry, and what it says of one that is not there."""
+def _validate_registry(format: RegisteredOptions, registry: str | None) -> None:
+    """Reject a format that requires a registry, or an option that refers to a missing one."""
     if registry is None and format.without_registry:
-        message = f"{format.NAME} WITHOUT REGISTRY was given, and there is no schema registry"
-        raise UsageError(message, "Leave WITHOUT REGISTRY out.")
+        message = f"{format.NAME} WITHOUT REGISTRY is invalid without a schema registry"
+        raise UsageError(message, "Remove WITHOUT REGISTRY.")
     if format.subject is not None:
-        message = f"{format.NAME} has a SUBJECT, and no schema registry"
-        raise UsageError(message, "Say which: USING SCHEMA REGISTRY 'https://…'; or leave SUBJECT out.")
+        message = f"SUBJECT of {format.NAME} requires a schema registry"
+        raise UsageError(message, "Add USING SCHEMA REGISTRY 'https://…', or remove SUBJECT.")
     if not format.has_own_schema and format.without_registry:
-        message = f"{format.NAME} WITHOUT REGISTRY needs a schema of its own"
-        raise UsageError(message, f"Add {_OWN_SCHEMAS[format.NAME]}; or leave WITHOUT REGISTRY out.")
+        message = f"{format.NAME} WITHOUT REGISTRY requires an explicit schema"
+        raise UsageError(message, f"Add {_OWN_SCHEMAS[format.NAME]}, or remove WITHOUT REGISTRY.")
     if not format.has_own_schema:
-        message = f"the format {format.NAME} needs a schema registry, or its schema"
+        message = f"format {format.NAME} requires a schema registry or an explicit schema"
         raise UsageError(message, f"Add USING SCHEMA REGISTRY 'https://…', or {_OWN_SCHEMAS[format.NAME]}.")
 
 
-_OWN_SCHEMAS = {"AVRO": "SCHEMA '{…}' behind AVRO", "PROTOBUF": "MESSAGE '…' USING DESCRIPTOR '…' behind PROTOBUF"}
+_OWN_SCHEMAS = {"AVRO": "SCHEMA '{…}' after AVRO", "PROTOBUF": "MESSAGE '…' USING DESCRIPTOR '…' after PROTOBUF"}
 
 
 def _envelope_fits(options: KafkaSqlOptions) -> None:
     kind, topic = options.envelope.kind, options.envelope.transaction_metadata_topic
     if topic is not None and kind not in _DEBEZIUM:
-        message = "transaction metadata is something that Debezium writes, and the envelope is another"
-        raise UsageError(message, "Choose ENVELOPE DEBEZIUM, or leave TRANSACTION METADATA out.")
+        message = "TRANSACTION METADATA requires a DEBEZIUM envelope"
+        raise UsageError(message, "Use ENVELOPE DEBEZIUM, or remove TRANSACTION METADATA.")
     if topic is not None and _checked_topic(topic) in options.names():
-        message = f"the topic {topic} cannot hold both messages and transaction metadata"
-        raise UsageError(message, "Name the topic that Debezium writes its transactions to.")
+        message = f"topic {topic} is both a data topic and the topic of transaction metadata"
+        raise UsageError(message, "Use the topic to which Debezium writes transaction metadata.")
     if kind is not EnvelopeKind.NONE and options.key_format is None:
-        message = f"ENVELOPE {kind.value.upper()} finds rows by their keys, and the keys' format is not given"
+        message = f"ENVELOPE {kind.value.upper()} requires a KEY FORMAT"
         raise UsageError(message, "Add KEY FORMAT … VALUE FORMAT ….")
     if any(column.what == Metadata.KEY for column in options.include) and options.key_format is None:
-        message = "INCLUDE KEY was asked for, and the keys' format is not given"
-        raise UsageError(message, "Add KEY FORMAT … VALUE FORMAT …; KEY FORMAT BYTES takes them as they are.")
+        message = "INCLUDE KEY requires a KEY FORMAT"
+        raise UsageError(message, "Add KEY FORMAT … VALUE FORMAT …; KEY FORMAT BYTES returns raw keys.")
     for each in (options.key_format, options.values()):
         if isinstance(each, JsonOptions):
             _json_fits(each, kind in _DEBEZIUM)
@@ -290,8 +289,12 @@ def _envelope_fits(options: KafkaSqlOptions) -> None:
 
 def _json_fits(json: JsonOptions, by_debezium: bool) -> None:
     if json.schemas_enabled and not by_debezium:
-        message = "SCHEMAS ENABLED is understood of what Debezium writes, and the envelope is another"
-        raise UsageError(message, "Choose a DEBEZIUM envelope, or let the writer set schemas.enable=false.")
+        message = "SCHEMAS ENABLED requires a DEBEZIUM envelope"
+        raise UsageError(
+            message, "Use a DEBEZIUM envelope, or set schemas.enable=false in the converter that writes the topic."
+        )
     if json.extra_fields is Extra.REFUSE and by_debezium:
-        message = "EXTRA FIELDS cannot be refused of what Debezium writes: its records have more than is read here"
-        raise UsageError(message, "Leave it out.")
+        message = (
+            "EXTRA FIELDS REFUSE is invalid with a DEBEZIUM envelope: Debezium records have fields that are not read"
+        )
+        raise UsageError(message, "Remove EXTRA FIELDS.")

@@ -1,21 +1,21 @@
-"""Ticks: from here on, messages up to these offsets are visible. The messages themselves stay in Kafka.
+"""Ticks: positions of a Kafka source. A tick makes messages up to certain offsets visible; messages stay in Kafka.
 
 ::
 
     position      1           2           3           4
-    from     [0, 0]      [3, 0]   [5, 2, 0]   [5, 4, 1]       `from` is the `to` before it; a partition that
-    to       [3, 0]      [5, 2]   [5, 4, 1]   [9, 4, 6]       was added stands there from 0 on
+    from     [0, 0]      [3, 0]   [5, 2, 0]   [5, 4, 1]       `from` is the previous `to`; a partition that
+    to       [3, 0]      [5, 2]   [5, 4, 1]   [9, 4, 6]       was added starts at 0
 
-    (1, 4]   ─▶ first `from`, last `to` ─▶ partition 0: 3 … 9,  1: 0 … 4,  2: 0 … 6     (the last is not in it)
+    (1, 4]   ─▶ first `from`, last `to` ─▶ partition 0: 3 … 9,  1: 0 … 4,  2: 0 … 6     (the end is exclusive)
 
 A tick is one position of the source's log. For each of its topics the log has a table (`tick_table`), with a row for
-each tick in which that topic moved. Ticks of a topic join without a gap. So the first and the last of a range say what
-is to be read for it, however many lie between, and whatever was removed of the history before it: `from` of the first
-tick after a base is where that base ends.
+each tick in which that topic moved. Consecutive ticks of a topic have no gap. So the first and the last tick of a range
+determine the messages to read, regardless of the number of ticks between them and of the history removed before it:
+`from` of the first tick after a base is where that base ends.
 
-Within a partition the order of messages is that of their offsets, and the order of ticks never contradicts it. Messages
-of *different* partitions are ordered by their ticks alone. Where a key occurs in several partitions (the producer chose
-them, or some were added later), `tick_bounds` says which tick a message is of.
+Within a partition, messages are ordered by offset, and the order of ticks never contradicts it. Messages of *different*
+partitions are ordered by their ticks only. If a key occurs in several partitions (chosen by the producer, or because
+partitions were added), `tick_bounds` determines the tick of a message.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from penstock.sources.row_tables import RowTable
 
 __all__ = [
     "OffsetRange",
-    "assigned",
+    "apply_lease_name",
+    "assignment_options",
     "first_offsets",
+    "last_tick_within",
     "ranges",
     "ranges_within",
-    "taken_by",
     "tick_bounds",
     "tick_of",
     "tick_row",
     "tick_table",
-    "tick_within",
     "widened_offsets",
 ]
 
@@ -57,7 +57,7 @@ _BOUNDS = pa.schema([("partition", pa.int32()), ("first", pa.int64()), ("last", 
 
 
 class OffsetRange(NamedTuple):
-    """Messages of one partition: from the offset `first` on, up to `last`, which is not in it."""
+    """Messages of one partition, from the offset `first` up to `last` (exclusive)."""
 
     topic: str
     partition: int
@@ -70,8 +70,8 @@ def tick_table(topic: str) -> RowTable:
     return RowTable.of(TableName(_SCHEMA, topic), _COLUMNS)
 
 
-def taken_by(topic: str) -> str:
-    """Return under which name whoever has messages of a topic in a table tells the log how far: as a pin there."""
+def apply_lease_name(topic: str) -> str:
+    """Return the name of the lease with which apply records its progress in the messages of a topic."""
     return f"{_TAKEN}{topic}"
 
 
@@ -81,18 +81,18 @@ def tick_row(first: Sequence[int], last: Sequence[int]) -> pa.RecordBatch:
 
 
 def widened_offsets(offsets: Sequence[int], partitions: int) -> tuple[int, ...]:
-    """Return offsets by partition, with 0 for partitions that were added since."""
+    """Return offsets by partition, with 0 for partitions that were added."""
     return (*offsets, *[0] * (partitions - len(offsets)))
 
 
 def first_offsets(ticks: Iterable[pa.RecordBatch]) -> tuple[int, ...] | None:
-    """Return where the first of some ticks begins, by partition; None where there is no tick."""
+    """Return the start offsets of the first tick, by partition; None if there is no tick."""
     first = next((batch for batch in ticks if len(batch)), None)
     return None if first is None else tuple(_vectors(first, "from")[0].as_py())
 
 
 def ranges(topic: str, ticks: Iterable[pa.RecordBatch]) -> list[OffsetRange]:
-    """Return what is to be read for the ticks of a range, as the log gives them: nothing for partitions at rest."""
+    """Return the offset ranges that the ticks of a log range cover; partitions without messages are omitted."""
     batches = [batch for batch in ticks if len(batch)]
     if not batches:
         return []
@@ -103,16 +103,16 @@ def ranges(topic: str, ticks: Iterable[pa.RecordBatch]) -> list[OffsetRange]:
 
 
 def ranges_within(reader: ChangeLogReader, topic: str, after: Lsn, upto: Lsn) -> list[OffsetRange]:
-    """Return what is to be read for (after, upto]; of the log, only the first and the last tick of that are read."""
+    """Return the offset ranges in (after, upto]; only the first and the last tick are read from the log."""
     extent = reader.extent(tick_table(topic).name, after, upto)
-    if len(extent.chunks) > 2:  # each tick is a chunk of its own
+    if len(extent.chunks) > 2:  # each tick is one chunk
         extent = replace(extent, chunks=(extent.chunks[0], extent.chunks[-1]))
     return ranges(topic, reader.read(extent))
 
 
-def assigned(options: Mapping[str, str], read: Sequence[OffsetRange]) -> dict[str, str]:
-    """Return options of Spark's Kafka reader (those of `spark_options`) with which it reads these ranges alone."""
-    assert read, "Spark cannot be told to read nothing"
+def assignment_options(options: Mapping[str, str], read: Sequence[OffsetRange]) -> dict[str, str]:
+    """Return Spark Kafka options (from `spark_options`) restricted to these offset ranges."""
+    assert read, "Spark cannot read an empty assignment"
     return {
         **{name: value for name, value in options.items() if not name.startswith(("subscribe", "starting", "ending"))},
         "assign": json.dumps({topic: sorted(offsets) for topic, offsets in _by_topic(read, "partition").items()}),
@@ -122,22 +122,22 @@ def assigned(options: Mapping[str, str], read: Sequence[OffsetRange]) -> dict[st
 
 
 def _by_topic(read: Sequence[OffsetRange], field: str) -> dict[str, dict[int, int]]:
-    told: dict[str, dict[int, int]] = {}
+    by_topic: dict[str, dict[int, int]] = {}
     for each in read:
-        told.setdefault(each.topic, {})[each.partition] = getattr(each, field)
-    return told
+        by_topic.setdefault(each.topic, {})[each.partition] = getattr(each, field)
+    return by_topic
 
 
 def tick_bounds(ticks: Iterable[pa.RecordBatch]) -> pa.Table:
-    """Return which offsets are of which tick: `partition`, `first`, `last` (not in it) and `tick`, its position.
+    """Return the offsets of each tick: `partition`, `first`, `last` (exclusive) and `tick`, its position.
 
-    Every message of the range is in exactly one row, so a frame of this can be joined to them. In the order of ticks.
+    Each message of the range is in exactly one row, so the table can be joined to messages. Rows are in tick order.
     """
     return pa.concat_tables([_BOUNDS.empty_table(), *[pa.Table.from_batches([_moved(batch)]) for batch in ticks]])
 
 
 def _moved(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Take the vectors of ticks apart; partitions at rest are left out."""
+    """Flatten the vectors of ticks; partitions without messages are omitted."""
     first, last = _vectors(batch, "from"), _vectors(batch, "to")
     parents = pc.list_parent_indices(last).to_numpy()
     sizes = pc.list_value_length(last).to_numpy()
@@ -148,8 +148,8 @@ def _moved(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=_BOUNDS).filter(pc.less(columns[1], columns[2]))
 
 
-def tick_within(bounds: pa.Table, most: int) -> Lsn:
-    """Return the last tick up to which there are at most so many messages; the first one in any case."""
+def last_tick_within(bounds: pa.Table, most: int) -> Lsn:
+    """Return the last tick up to which there are at most `most` messages, but at least the first tick."""
     ticks, places = np.unique(bounds.column("tick").to_numpy(), return_inverse=True)
     sizes = bounds.column("last").to_numpy() - bounds.column("first").to_numpy()
     total = np.cumsum(np.bincount(places, weights=sizes))
@@ -158,7 +158,7 @@ def tick_within(bounds: pa.Table, most: int) -> Lsn:
 
 
 def tick_of(bounds: pa.Table, partitions: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64]) -> pa.Array:
-    """Return the tick of each message, by `tick_bounds`; `ValueError` where one is in none of them."""
+    """Return the tick of each message, by `tick_bounds`; raise `ValueError` if a message is in none."""
     number, first, last, tick = (bounds.column(name).to_numpy() for name in _BOUNDS.names)
     found = np.zeros(len(offsets), np.int64)
     for partition in np.unique(partitions):

@@ -1,7 +1,7 @@
 """Options for TLS and logins of a Kafka cluster, in three groups, and the files that they name.
 
 Option names are the SQL words with underscores (``ssl ca location`` is `ssl_ca_location`). Which options belong
-together or exclude each other is in `penstock.sources.kafka.validation`.
+together or exclude each other is in `penstock.sources.kafka.with_options`.
 
 Certificates and keys must be in the form that Kafka's Java client accepts: PEM, the private key in PKCS#8. librdkafka
 accepts more (older key formats of OpenSSL), so files that would fail only in Spark are rejected here, with the command
@@ -35,35 +35,35 @@ __all__ = [
 
 
 class SecurityProtocol(Word):
-    """How brokers are spoken to."""
+    """How clients connect to brokers."""
 
     PLAINTEXT = "PLAINTEXT"
     """Neither encrypted nor authenticated."""
     SSL = "SSL"
-    """Over TLS; the client may have a certificate."""
+    """TLS, optionally with a client certificate."""
     SASL_PLAINTEXT = "SASL_PLAINTEXT"
-    """With a login, not encrypted: with `PLAIN` the password crosses the network in clear."""
+    """With a login, not encrypted: with `PLAIN` the password is sent in clear text."""
     SASL_SSL = "SASL_SSL"
     """With a login, over TLS."""
 
     @property
     def has_tls(self) -> bool:
-        """Whether it is encrypted."""
+        """Whether the connection is encrypted."""
         return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
     @property
     def has_login(self) -> bool:
-        """Whether there is a login."""
+        """Whether the protocol includes a login."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
 class Mechanism(Word):
-    """How a login is made."""
+    """The SASL mechanism of a login."""
 
     PLAIN = "PLAIN"
-    """User and password as they are."""
+    """User and password in clear text."""
     SCRAM_SHA_256 = "SCRAM-SHA-256"
-    """User and password, of which the broker sees a proof."""
+    """User and password; the broker receives only a proof of the password."""
     SCRAM_SHA_512 = "SCRAM-SHA-512"
     """The same with a longer hash."""
     GSSAPI = "GSSAPI"
@@ -71,34 +71,34 @@ class Mechanism(Word):
 
     @property
     def has_password(self) -> bool:
-        """Whether it is made with user and password."""
+        """Whether the mechanism uses a user and password."""
         return self is not Mechanism.GSSAPI
 
 
 def _absolute(path: str | None) -> str | None:
-    """Make it mean the same in any folder."""
+    """Return an absolute path, independent of the working directory."""
     if path == "":
-        message = "it is empty"
+        message = "path is empty"
         raise ValueError(message)
     return None if path is None else str(Path(path).expanduser().absolute())
 
 
 PathText = Annotated[str | None, AfterValidator(_absolute)]
-"""The path of a file, as text; stored as an absolute one."""
+"""The path of a file, stored as an absolute path."""
 
 
 class SslOptions(BaseModel):
-    """TLS: whom we trust, and the certificate that we show."""
+    """TLS: trusted authorities and the client certificate."""
 
     ssl_ca_location: PathText = Field(
-        default=None, description="file of certificates (PEM) of authorities to trust, instead of the system's"
+        default=None, description="PEM file of trusted CA certificates; default: those of the system"
     )
     ssl_certificate_location: PathText = Field(
-        default=None, description="file of the client's certificate (PEM), with those that lead to its authority"
+        default=None, description="PEM file of the client certificate, with its chain"
     )
-    ssl_key_location: PathText = Field(default=None, description="file of the client's private key (PEM)")
+    ssl_key_location: PathText = Field(default=None, description="PEM file of the client's private key")
     ssl_key_password: SecretOption = Field(
-        default=None, description="what unlocks the private key: env:NAME or file:PATH"
+        default=None, description="password of the private key: env:NAME or file:PATH"
     )
 
 
@@ -106,24 +106,24 @@ class KerberosOptions(BaseModel):
     """Kerberos, for the mechanism `GSSAPI`."""
 
     sasl_kerberos_service_name: str | None = Field(
-        default=None, min_length=1, description="the name that brokers run under, kafka where it is not given"
+        default=None, min_length=1, description="Kerberos service name of the brokers; default kafka"
     )
-    sasl_kerberos_principal: str | None = Field(default=None, min_length=1, description="the client's principal")
-    sasl_kerberos_keytab: PathText = Field(default=None, description="file of keys of the principal")
+    sasl_kerberos_principal: str | None = Field(default=None, min_length=1, description="principal of the client")
+    sasl_kerberos_keytab: PathText = Field(default=None, description="keytab file of the principal")
     sasl_kerberos_kinit_cmd: str | None = Field(
-        default=None, min_length=1, description="the command that gets a ticket, or a fresh one"
+        default=None, min_length=1, description="command that obtains or renews a ticket"
     )
     sasl_kerberos_min_time_before_relogin: int | None = Field(
-        default=None, ge=0, le=86_400_000, description="milliseconds between two refreshes of a ticket, at least"
+        default=None, ge=0, le=86_400_000, description="minimum time between two ticket renewals, in milliseconds"
     )
 
 
 class SaslOptions(KerberosOptions):
     """The login."""
 
-    sasl_mechanisms: Mechanism | None = Field(default=None, description="how the login is made")
-    sasl_username: str | None = Field(default=None, min_length=1, description="the user")
-    sasl_password: SecretOption = Field(default=None, description="where the password is: env:NAME or file:PATH")
+    sasl_mechanisms: Mechanism | None = Field(default=None, description="SASL mechanism")
+    sasl_username: str | None = Field(default=None, min_length=1, description="user name")
+    sasl_password: SecretOption = Field(default=None, description="password: env:NAME or file:PATH")
 
 
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----\s.*?-----END \1-----", re.DOTALL)
@@ -133,7 +133,7 @@ _PKCS8 = ("PRIVATE KEY", _LOCKED)
 
 @dataclass(frozen=True, repr=False)
 class PrivateKey:
-    """A private key in PEM, and whether it needs a password."""
+    """A private key in PEM, and whether it is encrypted."""
 
     pem: str
     is_locked: bool
@@ -143,37 +143,37 @@ class PrivateKey:
 
 
 def read_certificates(path: str, option: str) -> str:
-    """Return the certificates of a file, without what else is in it."""
+    """Return the certificates in a file, without other content."""
     found = [block for kind, block in _blocks(path, option) if kind == "CERTIFICATE"]
     if not found:
-        message = f"{option}: the file {path} holds no certificate in PEM"
-        raise DefiniteError(message, "Name a file in PEM, with lines like -----BEGIN CERTIFICATE-----.")
+        message = f"{option}: file {path} contains no PEM certificate"
+        raise DefiniteError(message, "Use a PEM file, with lines such as -----BEGIN CERTIFICATE-----.")
     return "\n".join(found) + "\n"
 
 
 def read_private_key(path: str, option: str) -> PrivateKey:
-    """Return the private key of a file, without what else is in it."""
+    """Return the private key in a file, without other content."""
     keys = [(kind, block) for kind, block in _blocks(path, option) if kind.endswith("PRIVATE KEY")]
     for kind, block in keys:
         if kind in _PKCS8:
             return PrivateKey(f"{block}\n", kind == _LOCKED)
     if keys:
-        message = f"{option}: the private key in {path} is of an older kind ({keys[0][0]}), which Java does not read"
-        raise DefiniteError(message, f"Run: openssl pkcs8 -topk8 -in {path} -out new.key; and name the new file.")
-    message = f"{option}: the file {path} holds no private key in PEM"
-    raise DefiniteError(message, "Name a file in PEM, with a line like -----BEGIN PRIVATE KEY-----.")
+        message = f"{option}: private key {path} has a format that Java does not support ({keys[0][0]})"
+        raise DefiniteError(message, f"Run: openssl pkcs8 -topk8 -in {path} -out new.key. Then use the new file.")
+    message = f"{option}: file {path} contains no PEM private key"
+    raise DefiniteError(message, "Use a PEM file, with a line such as -----BEGIN PRIVATE KEY-----.")
 
 
 def _blocks(path: str, option: str) -> list[tuple[str, str]]:
     try:
         content = Path(path).read_bytes()
     except OSError as error:
-        message = f"{option}: the file {path} cannot be read: {error.strerror}"
-        raise DefiniteError(message, "Put it there, readable for this user, or name another.") from None
+        message = f"{option}: could not read file {path}: {error.strerror}"
+        raise DefiniteError(message, "Make the file readable by this user, or use another path.") from None
     if content.startswith((b"\xfe\xed\xfe\xed", b"\x30\x82")):
-        message = f"{option}: the file {path} is binary (a Java keystore, PKCS#12 or DER), not PEM"
+        message = f"{option}: file {path} is binary (a Java keystore, PKCS#12 or DER), not PEM"
         raise DefiniteError(
-            message, "Convert it: keytool -importkeystore … -deststoretype pkcs12, then openssl pkcs12."
+            message, "Convert it with keytool -importkeystore … -deststoretype pkcs12, then openssl pkcs12."
         )
     text = content.decode("utf-8", errors="replace")
     return [(found[1], found[0]) for found in _BLOCK.finditer(text)]

@@ -1,15 +1,15 @@
-"""A log whose changes are messages of topics: ticks are in a log of ours, the messages stay where they are.
+"""A log whose changes are messages of topics: ticks are in a change log of Penstock, messages stay in Kafka.
 
 ::
 
-    extent(table, a, b) ─▶ the ticks of its topic in (a, b] ─▶ from which offset to which, in each partition
-                                    └─▶ Extent: so many messages, these kinds of images   (penstock.spark.topics reads)
+    extent(table, a, b) ─▶ the ticks of its topic in (a, b] ─▶ offset ranges of each partition
+                                    └─▶ Extent: number of messages, kinds of images   (`apply` reads them)
 
-Everything but the changes of such a table is asked of the log that holds the ticks: frontiers, moments, pins, errors,
-where history begins. What a range of it holds is told by one chunk, which stands for the messages of all partitions; a
-range without messages has none. How many messages there are is told by offsets: markers of transactions count, too.
+Everything except the changes of such a table comes from the log of ticks: frontiers, times, leases, errors, the start
+of history. A range is described by one chunk, which represents the messages of all partitions; a range without messages
+has none. The number of messages is derived from offsets, so transaction markers count, too.
 
-Images of such a table are made by Spark alone. `read` is for those who want them elsewhere, and refuses.
+Only Spark creates images of such a table. `read` serves other readers, and raises an error for it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -29,8 +30,8 @@ from penstock.changelog.interface import (
     ChunkRef,
     Extent,
     Frontiers,
+    Lease,
     LoggedTable,
-    Pin,
 )
 from penstock.errors import UsageError
 from penstock.model import Image, TableName
@@ -49,12 +50,14 @@ _KINDS = {
     EnvelopeKind.DEBEZIUM: (Image.BEFORE, Image.UPDATED, Image.DELETED, Image.INSERTED),
 }
 _MESSAGE_BYTES = 200
-"""What a message is taken to have: its size is not known before it is read."""
+"""The assumed size of a message: the real one is unknown before it is read."""
 
 
 @dataclass(frozen=True)
 class TopicLog(ChangeLog):
-    """The log of a source that reads topics; `ticks` is where it notes how far."""
+    """The log of a source that reads topics; `ticks` stores its progress."""
+
+    TABLES: ClassVar[str | None] = "penstock.sources.kafka.apply.tables:TopicTables"
 
     ticks: ChangeLog
     source: str
@@ -62,19 +65,19 @@ class TopicLog(ChangeLog):
     how: KafkaWithOptions
     tables: tuple[TopicTable, ...]
     state: Path
-    """A folder of the source's own."""
+    """The state folder of the source."""
 
     @property
     def schemas(self) -> Path:
-        """Where schemas of a registry are kept, once they were asked for."""
+        """The folder of cached registry schemas."""
         return self.state / "schemas"
 
     def table(self, name: TableName) -> TopicTable | None:
-        """Return a table that messages make, by its name; None for one of ticks."""
+        """Return a table built from messages, by its name; None for a tick table."""
         return next((table for table in self.tables if table.name == name), None)
 
     def create(self, start: Lsn) -> None:
-        """Make the log of ticks."""
+        """Create the log of ticks."""
         self.ticks.create(start)
 
     def remove(self) -> None:
@@ -82,7 +85,7 @@ class TopicLog(ChangeLog):
         self.ticks.remove()
 
     def exists(self) -> bool:
-        """Say whether the log of ticks was created."""
+        """Return whether the log of ticks was created."""
         return self.ticks.exists()
 
     def writer(self) -> ChangeLogWriter:
@@ -90,16 +93,16 @@ class TopicLog(ChangeLog):
         return self.ticks.writer()
 
     def reader(self) -> TopicLogReader:
-        """Open it for reading."""
+        """Open the log for reading."""
         return TopicLogReader(self, self.ticks.reader())
 
     def ranges(self, table: TopicTable, after: Lsn, upto: Lsn) -> list[OffsetRange]:
-        """Return which messages of a table's topic are in (after, upto]."""
+        """Return the offset ranges of a table's topic in (after, upto]."""
         with closing(self.ticks.reader()) as reader:
             return ranges_within(reader, table.topic.name, after, upto)
 
     def bounds(self, table: TopicTable, after: Lsn, upto: Lsn) -> pa.Table:
-        """Return which of these messages are of which tick; see `tick_bounds`."""
+        """Return the tick of these messages; see `tick_bounds`."""
         with closing(self.ticks.reader()) as reader:
             return tick_bounds(reader.read(reader.extent(tick_table(table.topic.name).name, after, upto)))
 
@@ -112,7 +115,7 @@ class TopicLogReader(ChangeLogReader):
         self._ticks = ticks
 
     def frontiers(self) -> Frontiers:
-        """Return what can be read now."""
+        """Return the positions that can be read now."""
         return self._ticks.frontiers()
 
     def wait(self, beyond: Lsn, timeout: float) -> Frontiers:
@@ -120,15 +123,15 @@ class TopicLogReader(ChangeLogReader):
         return self._ticks.wait(beyond, timeout)
 
     def position_at(self, moment: datetime) -> Lsn:
-        """Return the last tick of a moment."""
+        """Return the last tick at or before a time."""
         return self._ticks.position_at(moment)
 
     def tables(self) -> dict[TableName, LoggedTable]:
-        """Return the tables that the log knows, those of ticks among them."""
+        """Return the tables of the log, including tick tables."""
         return self._ticks.tables()
 
     def extent(self, table: TableName, after: Lsn, upto: Lsn) -> Extent:
-        """Describe which messages there are in (after, upto], as one chunk."""
+        """Describe the messages in (after, upto] as one chunk."""
         made = self._log.table(table)
         own = self._ticks.extent(table, after, upto)
         if made is None:
@@ -142,21 +145,21 @@ class TopicLogReader(ChangeLogReader):
         return Extent(table, after, upto, (chunk,))
 
     def read(self, extent: Extent, columns: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield ticks; refuse messages."""
+        """Yield ticks; raise `UsageError` for a table built from messages."""
         if self._log.table(extent.table) is not None:
-            message = f"changes of {extent.table} are messages in Kafka, which are not in the change log"
-            hint = "Query its live table; or read the topic itself, by Spark's format kafka."
+            message = f"changes of {extent.table} are Kafka messages and are not in the change log"
+            hint = "Query its live table, or read the topic with Spark's kafka format."
             raise UsageError(message, hint)
         return self._ticks.read(extent, columns)
 
-    def pin(self, reader: str, at: Lsn | None, seconds: float | None = None) -> None:
+    def set_lease(self, reader: str, at: Lsn | None, seconds: float | None = None) -> None:
         """Keep ticks for a reader."""
-        self._ticks.pin(reader, at, seconds)
+        self._ticks.set_lease(reader, at, seconds)
 
-    def pins(self) -> list[Pin]:
+    def leases(self) -> list[Lease]:
         """Return who needs ticks."""
-        return self._ticks.pins()
+        return self._ticks.leases()
 
     def close(self) -> None:
-        """Let go of the log of ticks."""
+        """Release the log of ticks."""
         self._ticks.close()

@@ -1,8 +1,8 @@
-"""The names that users see of the tables of topics.
+"""The names of topic tables that users see.
 
-The table of a source's one topic is called as the source. Of several, each is called by what stands behind the last dot
-of the topic (Debezium writes ``prefix.schema.table``), where that tells them apart; else by the whole name, with
-underscores for dots, and by a number where that is taken, too.
+The table of a source with one topic has the name of the source. With several topics, each table is named after the last
+part of the topic name (Debezium writes ``prefix.schema.table``) if that is unique; otherwise after the whole topic
+name, with underscores for dots, and with a number if that is taken, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["local_names"]
 
 
 def local_names(source: str, topics: Sequence[str]) -> dict[str, str]:
-    """Return the name of each topic's table; no two are the same, in any case."""
+    """Return the name of each topic's table; names are unique regardless of case."""
     if len(topics) == 1:
         return {topics[0]: source}
     short = {topic: topic.rpartition(".")[2] for topic in topics}
@@ -27,7 +27,7 @@ def local_names(source: str, topics: Sequence[str]) -> dict[str, str]:
 
 
 def _free(name: str, taken: Iterable[str]) -> str:
-    """Return a name, with the first number behind it with which it is new."""
+    """Return a name, with the first number after it that makes it unique if it is taken."""
     used = {each.lower() for each in taken}
     numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
     return next(each for each in numbered if each.lower() not in used)

@@ -1,9 +1,9 @@
-"""Settings of a topic, held against what a source needs of them; each finding has the command that mends it.
+"""Check the settings of a topic against the needs of a source; each finding contains the command that fixes it.
 
 ===========================  ==================================================================================
-``cleanup.policy``           DEBEZIUM needs every record. UPSERT wants the newest of each key, which ``delete`` removes
-``message.timestamp.type``   where ``timestamp_type`` is broker
-``unclean.leader.election``  messages that were taken may vanish
+``cleanup.policy``           DEBEZIUM needs every record. UPSERT needs the latest of each key, which ``delete`` removes
+``message.timestamp.type``   if ``timestamp_type`` is broker
+``unclean.leader.election``  messages that were already read may be lost
 ===========================  ==================================================================================
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from penstock.envelopes.upstream import refuse_compacted
+from penstock.envelopes.upstream_positions import reject_compacted
 from penstock.errors import UsageError
 from penstock.sources.findings import Finding, error, warning
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions
@@ -25,29 +25,29 @@ _FOR_EVER = "-1"
 
 
 def needs_settings(what: KafkaSqlOptions, how: KafkaWithOptions) -> bool:
-    """Say whether a source cannot be made without knowing the settings of its topics."""
+    """Return whether a source cannot be created without reading the settings of its topics."""
     return what.envelope.kind is EnvelopeKind.DEBEZIUM or how.timestamp_type is TimestampType.BROKER
 
 
 def setting_findings(
     what: KafkaSqlOptions, how: KafkaWithOptions, topic: str, settings: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Say what is wrong with the settings of a topic."""
+    """Yield the problems with the settings of a topic."""
     policy = settings.get("cleanup.policy", "")
     if what.envelope.kind is EnvelopeKind.DEBEZIUM:
         try:
-            refuse_compacted(topic, policy)
-        except UsageError as refused:
-            yield error(topic, refused.message, f"{refused.hint[:1].upper()}{refused.hint[1:]}.")
+            reject_compacted(topic, policy)
+        except UsageError as failure:
+            yield error(topic, failure.message, f"{failure.hint[:1].upper()}{failure.hint[1:]}.")
     if how.timestamp_type is TimestampType.BROKER and settings.get("message.timestamp.type") != _STAMPED:
-        why = f"timestamp type is broker, and the topic {topic} keeps the times that producers give"
+        why = f"timestamp_type is broker, but topic {topic} stores the timestamps of producers"
         yield error(topic, why, f"Run: {_command(what, topic, f'message.timestamp.type={_STAMPED}')}")
     if what.envelope.kind in _BY_KEY and "compact" not in policy and settings.get("retention.ms") != _FOR_EVER:
-        why = f"the topic {topic} loses messages by their age, also those that are the newest of their key"
-        hint = "Whoever reads it anew does not see these rows any more. Run: "
+        why = f"topic {topic} deletes messages by age, including the latest message of a key"
+        hint = "A source that reads the topic again misses these rows. Run: "
         yield warning(topic, why, f"{hint}{_command(what, topic, 'cleanup.policy=compact')}")
     if settings.get("unclean.leader.election.enable") == "true":
-        why = f"the topic {topic} may lose messages at its end that were taken already, and is then read anew"
+        why = f"topic {topic} may lose messages that were already read; the source must then be restarted"
         yield warning(topic, why, f"Run: {_command(what, topic, 'unclean.leader.election.enable=false')}")
 
 

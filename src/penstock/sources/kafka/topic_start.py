@@ -1,7 +1,7 @@
-"""Where reading a topic begins, settled once: as a value to be stored, in the words of either client.
+"""The start of reading a topic, resolved once: a value to store, translated for both clients.
 
-``latest`` and a span before now mean another place at every moment. Whoever makes a source settles its start once and
-stores that; what is read after the start goes on from stored positions.
+``latest`` and a time span before now change their meaning over time. So the start is resolved once, when a source is
+created, and stored; after the start, reading resumes from stored positions.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from datetime import datetime
 from pydantic import BaseModel, ConfigDict
 
 from penstock.errors import DefiniteError
-from penstock.sources.kafka.with_options import Beginning, KafkaWithOptions
+from penstock.sources.kafka.with_options import KafkaWithOptions, StartPoint
 
 __all__ = ["EARLIEST", "LATEST", "Start", "start_of"]
 
 EARLIEST, LATEST = -2, -1
-"""Stand in the place of an offset; Spark and librdkafka have the same numbers."""
+"""Placeholders for an offset; Spark and librdkafka use the same numbers."""
 
 
 class Start(BaseModel):
-    """A moment in milliseconds since 1970, or an offset for each of the first partitions; `others` for the rest."""
+    """A time in milliseconds since 1970, or an offset for each of the first partitions; `others` for the rest."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     moment_ms: int | None = None
     offsets: tuple[int, ...] = ()
-    others: Beginning = Beginning.EARLIEST
+    others: StartPoint = StartPoint.EARLIEST
 
     def offsets_of(self, topic: str, partitions: int) -> list[int]:
-        """Return an offset for each partition of a topic that has so many, `EARLIEST` and `LATEST` among them."""
+        """Return an offset, `EARLIEST` or `LATEST` for each partition of a topic."""
         if len(self.offsets) > partitions:
-            message = f"start_offset has {len(self.offsets)} offsets, and the topic {topic} has {partitions} partitions"
-            raise DefiniteError(message, "Give at most one for each partition.")
-        rest = EARLIEST if self.others is Beginning.EARLIEST else LATEST
+            message = f"start_offset has {len(self.offsets)} offsets, but topic {topic} has {partitions} partitions"
+            raise DefiniteError(message, "Specify at most one offset per partition.")
+        rest = EARLIEST if self.others is StartPoint.EARLIEST else LATEST
         return [*self.offsets, *[rest] * (partitions - len(self.offsets))]
 
     def spark_options(self, topic: str, partitions: int) -> dict[str, str]:
-        """Return the options of Spark's reader that begin here."""
-        if self.moment_ms is not None:  # a partition without a message so late begins at its end
+        """Return the options of Spark's reader for this start."""
+        if self.moment_ms is not None:  # a partition without a message that late starts at its end
             return {"startingTimestamp": str(self.moment_ms), "startingOffsetsByTimestampStrategy": "latest"}
         if not self.offsets:
             return {"startingOffsets": self.others.value}
@@ -48,7 +48,7 @@ class Start(BaseModel):
 
 
 def start_of(options: KafkaWithOptions, now: datetime) -> Start:
-    """Settle where reading begins; `now` is what a span before now is before."""
+    """Resolve the start; a negative time offset is relative to `now`."""
     if options.start_timestamp is not None:
         return Start(moment_ms=_milliseconds(datetime.fromisoformat(options.start_timestamp)))
     if options.kafka_time_offset is not None:
@@ -56,7 +56,7 @@ def start_of(options: KafkaWithOptions, now: datetime) -> Start:
         return Start(moment_ms=max(0, options.kafka_time_offset + (_milliseconds(now) if before else 0)))
     if isinstance(options.start_offset, tuple):
         return Start(offsets=options.start_offset)
-    return Start(others=options.start_offset or Beginning.EARLIEST)
+    return Start(others=options.start_offset or StartPoint.EARLIEST)
 
 
 def _milliseconds(moment: datetime) -> int:

@@ -1,8 +1,8 @@
-"""A table that messages of a topic make: where they are, how they are written, and what becomes of them.
+"""A table built from messages of a topic: the topic, the formats, and the envelope.
 
-All that decides the columns of the table is fixed when the source is made, and stored here: the reader's schemas of
-keys and values (`ResolvedFormat`), the envelope, and what INCLUDE adds. Its
-`shape` puts them together. Whoever reads messages (`penstock.spark.topics`) makes rows of just these columns.
+Everything that determines the columns of the table is fixed when the source is created, and stored here: the reader
+schemas of keys and values (`ResolvedFormat`), the envelope, and the columns of INCLUDE. `shape` combines them. Readers
+of messages (`penstock.sources.kafka.apply`) create rows with exactly these columns.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from penstock.sources.row_tables import RowTable
 if TYPE_CHECKING:
     from penstock.envelopes import Shape
 
-__all__ = ["FollowedTopic", "TopicTable", "reached_by"]
+__all__ = ["SourceTopic", "TopicTable", "reached_by"]
 
 _RECORDS = (EnvelopeKind.DEBEZIUM, EnvelopeKind.DEBEZIUM_UPSERT)
 
 
-class FollowedTopic(BaseModel):
-    """A topic as it was when the source was made, and where its first tick begins; see `beginning`."""
+class SourceTopic(BaseModel):
+    """A topic at the creation of the source, and the offsets where its first tick starts; see `resolved_start`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,9 +36,9 @@ class FollowedTopic(BaseModel):
 
 
 class TopicTable(RowTable):
-    """A table of rows that come from a topic."""
+    """A table whose rows come from a topic."""
 
-    topic: FollowedTopic
+    topic: SourceTopic
     key_format: ResolvedFormat | None
     """None: keys are not read."""
     value_format: ResolvedFormat
@@ -46,17 +46,17 @@ class TopicTable(RowTable):
     include: tuple[IncludedColumn, ...] = ()
 
     @classmethod
-    def made(
+    def create(
         cls,
         name: TableName,
         alias: str | None,
-        topic: FollowedTopic,
+        topic: SourceTopic,
         key_format: ResolvedFormat | None,
         value_format: ResolvedFormat,
         envelope: EnvelopeKind,
         include: tuple[IncludedColumn, ...] = (),
     ) -> Self:
-        """Make it, with the columns that follow from all of this; `UsageError` where they cannot be."""
+        """Create the table with the resulting columns; raise `UsageError` if they are invalid."""
         shape = _shape(key_format, value_format, envelope, include)
         plain = RowTable.of(name, shape.schema(name).columns, shape.key)
         return cls(
@@ -72,7 +72,7 @@ class TopicTable(RowTable):
         )
 
     def reached_by(self, registry: RegistryAddress | None) -> Self:
-        """Return the table with the same schemas, of a registry that is reached in another way now."""
+        """Return the table with the same schemas and another registry address."""
         return with_fields(
             self,
             key_format=None if self.key_format is None else reached_by(self.key_format, registry),
@@ -81,26 +81,26 @@ class TopicTable(RowTable):
 
     @property
     def shape(self) -> Shape:
-        """Its columns and its key, as Spark types."""
+        """The columns and the key, as Spark types."""
         return _shape(self.key_format, self.value_format, self.envelope, self.include)
 
     def remembers(self) -> bool:
-        """Say whether it has to be known which messages came before: to tell repeated ones."""
+        """Return whether apply needs state about earlier messages, to detect repeated ones."""
         return self.envelope is EnvelopeKind.DEBEZIUM
 
     def refuses(self) -> bool:
-        """Anybody can write anything into a topic."""
+        """Return whether messages can be rejected; always true, because any producer can write to a topic."""
         return True
 
     @property
     def records(self) -> bool:
-        """Whether values are records of Debezium."""
+        """Whether values are Debezium records."""
         return self.envelope in _RECORDS
 
 
 def reached_by(resolved: ResolvedFormat, registry: RegistryAddress | None) -> ResolvedFormat:
-    """Return a format with the same schema, of a registry that is reached in another way now."""
-    if not resolved.framed:
+    """Return a format with the same schema and another registry address."""
+    if not resolved.is_framed:
         return resolved
     return with_fields(resolved, format=with_fields(resolved.format, registry=registry))
 
@@ -111,7 +111,7 @@ def _shape(
     envelope: EnvelopeKind,
     include: tuple[IncludedColumn, ...],
 ) -> Shape:
-    from pyspark.sql.types import StructType  # all that is stored here is read without Spark
+    from pyspark.sql.types import StructType  # the stored table is loaded without Spark
 
     from penstock.envelopes import debezium_shape_of, included_type, keyed_shape, value_shape
     from penstock.formats.logical_types import spark_type

@@ -1,7 +1,13 @@
-"""The options of a Kafka source that stand after WITH: how its brokers are reached, and how its topic is read."""
+"""The options of a Kafka source after WITH: how to connect to brokers, and how to read topics.
+
+Validation rules are at the end: a rule is a condition on the options, and the message if it holds. Rules are tried in
+order, most specific first. No rule reads a secret, only whether there is one. Missing secrets are checked separately
+and later: a literal secret in SQL is removed from the options until it has been stored.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Self
 
@@ -10,73 +16,73 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from penstock.errors import UsageError
 from penstock.fields import with_fields
 from penstock.positions import parse_as_of
+from penstock.sources.kafka.option_reader import UNSUPPORTED, given_of, read_options
 from penstock.sources.kafka.option_syntax import Offsets, Word
 from penstock.sources.kafka.secrets import Keep, Secret, SecretOption
-from penstock.sources.kafka.tls import Mechanism, PathText, SaslOptions, SecurityProtocol, SslOptions
-from penstock.sources.kafka.validation import REFUSED, given_of, read_options, refuse_missing_secrets, refuse_nonsense
+from penstock.sources.kafka.tls import KerberosOptions, Mechanism, PathText, SaslOptions, SecurityProtocol, SslOptions
 
-__all__ = ["Beginning", "IsolationLevel", "KafkaWithOptions", "OnError", "RegistryOptions", "TimestampType"]
+__all__ = ["IsolationLevel", "KafkaWithOptions", "OnError", "RegistryOptions", "StartPoint", "TimestampType"]
 
 
-class Beginning(Word):
-    """Where reading begins, in all partitions."""
+class StartPoint(Word):
+    """Where reading starts, in all partitions."""
 
     EARLIEST = "earliest"
-    """At the first message that the topic still has."""
+    """At the first available message."""
     LATEST = "latest"
-    """After the last message that it has at that moment."""
+    """After the last message at the time the source is created."""
 
 
 class IsolationLevel(Word):
-    """Which messages of producers' transactions are read."""
+    """Which messages of producer transactions are read."""
 
     READ_COMMITTED = "read_committed"
-    """Those of transactions that committed, in the order of the topic."""
+    """Those of committed transactions, in topic order."""
     READ_UNCOMMITTED = "read_uncommitted"
-    """All of them, also those of transactions that were aborted."""
+    """All messages, including those of aborted transactions."""
 
 
 class TimestampType(Word):
-    """Whose clock says when a message was."""
+    """The clock of message timestamps."""
 
     RECORD = "record"
-    """The clock of its producer, as far as the topic keeps what that said."""
+    """The timestamp of the producer, unless the topic replaces it."""
     BROKER = "broker"
     """The clock of the broker. The topic must have `message.timestamp.type=LogAppendTime`."""
 
 
 class OnError(Word):
-    """What happens at a message that cannot be decoded."""
+    """Handling of a message that cannot be decoded."""
 
     STOP = "stop"
-    """The source stops before it, with an error."""
+    """The source stops before the message, with an error."""
     QUARANTINE = "quarantine"
-    """It is put aside, with the reason, and the source goes on."""
+    """The message is quarantined, with the reason, and the source continues."""
 
 
 class RegistryOptions(BaseModel):
-    """How a schema registry is reached. The brokers' options are not used for it."""
+    """How to connect to a schema registry. Options of the brokers do not apply to it."""
 
-    schema_registry_username: str | None = Field(default=None, min_length=1, description="the registry's user")
+    schema_registry_username: str | None = Field(default=None, min_length=1, description="user of the registry")
     schema_registry_password: SecretOption = Field(
-        default=None, description="where the registry's password is: env:NAME or file:PATH"
+        default=None, description="password of the registry: env:NAME or file:PATH"
     )
     schema_registry_ssl_ca_location: PathText = Field(
-        default=None, description="file of certificates (PEM) of authorities to trust with the registry"
+        default=None, description="PEM file of CA certificates to trust for the registry"
     )
     schema_registry_ssl_certificate_location: PathText = Field(
-        default=None, description="file of the certificate (PEM) to show to the registry"
+        default=None, description="PEM file of the client certificate for the registry"
     )
     schema_registry_ssl_key_location: PathText = Field(
-        default=None, description="file of that certificate's private key (PEM)"
+        default=None, description="PEM file of the private key of that certificate"
     )
     schema_registry_ssl_key_password: SecretOption = Field(
-        default=None, description="what unlocks that private key: env:NAME or file:PATH"
+        default=None, description="password of that private key: env:NAME or file:PATH"
     )
 
 
 class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
-    """What one may ask of a Kafka source beyond brokers, topic, format and envelope."""
+    """Options of a Kafka source other than brokers, topics, formats and envelope."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -84,62 +90,60 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
 
     security_protocol: SecurityProtocol | None = Field(
         default=None,
-        description="how brokers are spoken to; without it SASL_SSL where there is a login, SSL where there are only "
-        "ssl options, else PLAINTEXT",
+        description="protocol of the brokers; default SASL_SSL with a login, SSL with only ssl options, otherwise "
+        "PLAINTEXT",
     )
     allow_literal_secrets: bool = Field(
-        default=False, description="whether secrets may be given in clear; they are kept in private files"
+        default=False, description="whether secrets may be literals; they are stored in private files"
     )
     client_id: str = Field(
-        default="penstock", pattern=r"^[A-Za-z0-9._-]{1,200}$", description="by what name brokers know the client"
+        default="penstock", pattern=r"^[A-Za-z0-9._-]{1,200}$", description="client id reported to brokers"
     )
     group_id_prefix: str = Field(
-        default="penstock-", pattern=r"^[A-Za-z0-9._-]{1,200}$", description="what names of consumer groups begin with"
+        default="penstock-", pattern=r"^[A-Za-z0-9._-]{1,200}$", description="prefix of consumer group names"
     )
-    start_offset: Annotated[Beginning | tuple[int, ...] | None, Offsets()] = Field(
+    start_offset: Annotated[StartPoint | tuple[int, ...] | None, Offsets()] = Field(
         default=None,
-        description="where reading begins: earliest (the default), latest, or an offset for each partition from 0 on; "
-        "partitions without one begin with their first message",
+        description="where reading starts: earliest (the default), latest, or an offset for each partition from "
+        "partition 0 on; partitions without one start with their first message",
     )
     start_timestamp: str | None = Field(
-        default=None, description="begin with the first messages of this moment or later, like 2026-11-16T03:00:00Z"
+        default=None, description="start with the first message at or after this time, such as 2026-11-16T03:00:00Z"
     )
     kafka_time_offset: int | None = Field(
-        default=None, description="the same in milliseconds since 1970; or, where negative, as long before now"
+        default=None, description="the same in milliseconds since 1970; if negative, relative to now"
     )
     isolation_level: IsolationLevel = Field(
-        default=IsolationLevel.READ_COMMITTED, description="which messages of transactions are read"
+        default=IsolationLevel.READ_COMMITTED, description="which messages of producer transactions are read"
     )
     statistics_interval_ms: int = Field(
         default=0,
         ge=0,
         le=86_400_000,
-        description="milliseconds between the client's statistics, of which the last are in "
-        "state/SOURCE/statistics.json of the home; 0 for none",
+        description="interval of client statistics in milliseconds; the latest are in "
+        "state/SOURCE/statistics.json of the home; 0 disables them",
     )
     topic_metadata_refresh_interval_ms: int = Field(
-        default=300_000, ge=10, le=3_600_000, description="milliseconds between looks for new partitions and leaders"
+        default=300_000, ge=10, le=3_600_000, description="interval of metadata refreshes in milliseconds"
     )
     timestamp_frequency_ms: int = Field(
-        default=1000, ge=10, le=3_600_000, description="milliseconds between looks for how far the topic goes"
+        default=1000, ge=10, le=3_600_000, description="interval of polls for new messages in milliseconds"
     )
-    timestamp_type: TimestampType = Field(
-        default=TimestampType.RECORD, description="whose clock says when a message was"
-    )
+    timestamp_type: TimestampType = Field(default=TimestampType.RECORD, description="clock of message timestamps")
     ignore_source_keys: bool = Field(
-        default=False, description="whether the table has no key although its messages have one"
+        default=False, description="whether the table is keyless although messages have keys"
     )
-    on_error: OnError = Field(default=OnError.STOP, description="what happens at a message that cannot be decoded")
+    on_error: OnError = Field(default=OnError.STOP, description="handling of a message that cannot be decoded")
     quarantine_limit: int | None = Field(
         default=None,
         ge=1,
-        description="how many messages are put aside before the source stops; without it, any number",
+        description="maximum number of quarantined messages, beyond which the source stops; default: no limit",
     )
 
     @classmethod
     def given(cls, **options: Any) -> Self:
-        """Read options by name; what is unknown, refused or makes no sense is a `UsageError`."""
-        read = read_options(cls, cls.NAME, options, REFUSED)
+        """Parse options by name; raise `UsageError` if one is unknown, unsupported or invalid."""
+        read = read_options(cls, cls.NAME, options, UNSUPPORTED)
         read.require_secrets()
         return read
 
@@ -147,7 +151,7 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
     @classmethod
     def _refused_mechanism(cls, mechanism: object) -> object:
         if isinstance(mechanism, str) and mechanism.upper() == "OAUTHBEARER":
-            message = "the mechanism OAUTHBEARER is not supported: its tokens expire, and come from a call of a program"
+            message = "mechanism OAUTHBEARER is not supported: its tokens expire, and require a callback"
             raise UsageError(message, f"Use {', '.join(Mechanism)}, or a client certificate (security_protocol SSL).")
         return mechanism
 
@@ -158,10 +162,10 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
 
     @field_validator("start_offset")
     @classmethod
-    def _not_negative(cls, start: Beginning | tuple[int, ...] | None) -> Beginning | tuple[int, ...] | None:
+    def _not_negative(cls, start: StartPoint | tuple[int, ...] | None) -> StartPoint | tuple[int, ...] | None:
         if isinstance(start, tuple) and (not start or min(start) < 0 or max(start) >= 1 << 63):
-            message = "an offset in start_offset is negative or too large, or there is none"
-            raise UsageError(message, "Give an offset from 0 on for each partition, or earliest, or latest.")
+            message = "start_offset is empty, or an offset is negative or too large"
+            raise UsageError(message, "Use an offset of at least 0 for each partition, earliest, or latest.")
         return start
 
     @field_validator("start_timestamp")
@@ -171,24 +175,24 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
 
     @model_validator(mode="after")
     def _settings_together(self) -> Self:
-        refuse_nonsense(self)
+        _validate(self)
         return self
 
     def secrets(self) -> dict[str, Secret]:
-        """Return the secrets that were given, by option."""
+        """Return the secrets that are set, by option."""
         named = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: value for name, value in named.items() if isinstance(value, Secret)}
 
     def require_secrets(self) -> None:
-        """Refuse a login without its password. Do this when all secrets should be there; a client's settings do."""
-        refuse_missing_secrets(self)
+        """Raise `UsageError` for a login without a password. Call it when all secrets must be present."""
+        _apply_rules(self, _SECRETS)
 
     def kept(self, keep: Keep) -> Self:
-        """Return the same options with references in the place of literals, which `keep` is handed."""
+        """Return the options with references instead of literals, which `keep` stores."""
         return with_fields(self, **{name: secret.kept(name, keep) for name, secret in self.secrets().items()})
 
     def protocol(self) -> SecurityProtocol:
-        """Return how brokers are spoken to, also where it was not said."""
+        """Return the security protocol, or its default."""
         if self.security_protocol is not None:
             return self.security_protocol
         if self.sasl_mechanisms is not None:
@@ -196,13 +200,163 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
         return SecurityProtocol.SSL if given_of(self, SslOptions) else SecurityProtocol.PLAINTEXT
 
     def kerberos_service(self) -> str:
-        """Return the name that brokers run under, also where it was not said."""
+        """Return the Kerberos service name of the brokers, or its default."""
         return self.sasl_kerberos_service_name or "kafka"
 
 
 def _moment(text: str) -> str:
     read = parse_as_of(text)
     if not isinstance(read, datetime):
-        message = f"{text!r} is not a moment"
-        raise UsageError(message, "Write it like 2026-11-16T03:00:00Z.")
+        message = f"invalid timestamp {text!r}"
+        raise UsageError(message, "Use a timestamp such as 2026-11-16T03:00:00Z.")
     return read.astimezone(UTC).isoformat()
+
+
+def _validate(options: KafkaWithOptions) -> None:
+    """Raise `UsageError` for the first rule that the options violate."""
+    _reject_literals(options)
+    _apply_rules(options, _RULES)
+
+
+def _apply_rules(options: KafkaWithOptions, rules: Iterable[_Rule]) -> None:
+    for broken, what, hint in rules:
+        if broken(options):
+            raise UsageError(what, hint)
+
+
+def _reject_literals(options: KafkaWithOptions) -> None:
+    clear = [name for name, secret in options.secrets().items() if secret.is_sealed]
+    if clear and not options.allow_literal_secrets:
+        message = f"option {clear[0]} contains a literal secret"
+        hint = (
+            "Use a reference: env:NAME (an environment variable) or file:PATH. Or set allow_literal_secrets to store it"
+            " in a file that only this user can read."
+        )
+        raise UsageError(message, hint)
+
+
+def _has_login(options: KafkaWithOptions) -> bool:
+    return options.sasl_username is not None or options.sasl_password is not None
+
+
+def _with_password(options: KafkaWithOptions) -> bool:
+    return options.sasl_mechanisms is not None and options.sasl_mechanisms.has_password
+
+
+def _login_without_sasl(options: KafkaWithOptions) -> bool:
+    given = given_of(options, SaslOptions)
+    return bool(given) and options.security_protocol is not None and not options.security_protocol.has_login
+
+
+def _tls_without_tls(options: KafkaWithOptions) -> bool:
+    return bool(given_of(options, SslOptions)) and not options.protocol().has_tls
+
+
+def _no_mechanism(options: KafkaWithOptions) -> bool:
+    wanted = options.protocol().has_login or bool(given_of(options, SaslOptions))
+    return wanted and options.sasl_mechanisms is None
+
+
+def _half_a_certificate(options: KafkaWithOptions) -> bool:
+    return (options.ssl_certificate_location is None) != (options.ssl_key_location is None)
+
+
+def _half_a_registry_certificate(options: KafkaWithOptions) -> bool:
+    both = options.schema_registry_ssl_certificate_location, options.schema_registry_ssl_key_location
+    return (both[0] is None) != (both[1] is None)
+
+
+def _several_starts(options: KafkaWithOptions) -> bool:
+    starts = options.start_offset, options.start_timestamp, options.kafka_time_offset
+    return sum(start is not None for start in starts) > 1
+
+
+_Rule = tuple[Callable[[KafkaWithOptions], bool], str, str]
+
+
+_RULES: tuple[_Rule, ...] = (
+    (
+        _login_without_sasl,
+        "sasl options require a security_protocol with a login",
+        "Set security_protocol to SASL_SSL (or SASL_PLAINTEXT), or remove the sasl options.",
+    ),
+    (
+        _tls_without_tls,
+        "ssl options require a security_protocol with TLS",
+        "Set security_protocol to SSL or SASL_SSL, or remove the ssl options.",
+    ),
+    (
+        _no_mechanism,
+        "a login requires sasl_mechanisms",
+        f"Set sasl_mechanisms to one of {', '.join(Mechanism)}.",
+    ),
+    (
+        lambda o: _with_password(o) and o.sasl_username is None,
+        "this mechanism requires sasl_username",
+        "Set both sasl_username and sasl_password.",
+    ),
+    (
+        lambda o: o.sasl_mechanisms is Mechanism.GSSAPI and _has_login(o),
+        "sasl_username and sasl_password are invalid with Kerberos (GSSAPI)",
+        "Use sasl_kerberos_principal and sasl_kerberos_keytab instead, or another mechanism.",
+    ),
+    (
+        lambda o: o.sasl_mechanisms is not Mechanism.GSSAPI and bool(given_of(o, KerberosOptions)),
+        "sasl_kerberos options require the mechanism GSSAPI",
+        "Set sasl_mechanisms to GSSAPI, or remove the sasl_kerberos options.",
+    ),
+    (
+        lambda o: o.sasl_kerberos_keytab is not None and o.sasl_kerberos_principal is None,
+        "sasl_kerberos_keytab requires sasl_kerberos_principal",
+        "Set sasl_kerberos_principal.",
+    ),
+    (
+        _half_a_certificate,
+        "ssl_certificate_location and ssl_key_location require each other",
+        "Set both ssl_certificate_location and ssl_key_location.",
+    ),
+    (
+        lambda o: o.ssl_key_password is not None and o.ssl_key_location is None,
+        "ssl_key_password requires ssl_key_location",
+        "Set ssl_key_location and ssl_certificate_location, or remove ssl_key_password.",
+    ),
+    (
+        lambda o: o.schema_registry_password is not None and o.schema_registry_username is None,
+        "schema_registry_password requires schema_registry_username",
+        "Set both schema_registry_username and schema_registry_password.",
+    ),
+    (
+        _half_a_registry_certificate,
+        "schema_registry_ssl_certificate_location and schema_registry_ssl_key_location require each other",
+        "Set both schema_registry_ssl_certificate_location and schema_registry_ssl_key_location.",
+    ),
+    (
+        lambda o: o.schema_registry_ssl_key_password is not None and o.schema_registry_ssl_key_location is None,
+        "schema_registry_ssl_key_password requires schema_registry_ssl_key_location",
+        "Set schema_registry_ssl_key_location, or remove schema_registry_ssl_key_password.",
+    ),
+    (
+        _several_starts,
+        "start_offset, start_timestamp and kafka_time_offset are mutually exclusive",
+        "Use only one of them.",
+    ),
+    (
+        lambda o: o.quarantine_limit is not None and o.on_error != "quarantine",
+        "quarantine_limit requires on_error quarantine",
+        "Set on_error to quarantine, or remove quarantine_limit.",
+    ),
+)
+
+
+_SECRETS: tuple[_Rule, ...] = (
+    (
+        lambda o: _with_password(o) and o.sasl_password is None,
+        "this mechanism requires sasl_password",
+        "Set both sasl_username and sasl_password.",
+    ),
+    (
+        lambda o: o.schema_registry_username is not None and o.schema_registry_password is None,
+        "schema_registry_username requires schema_registry_password",
+        "Set both schema_registry_username and schema_registry_password.",
+    ),
+)

@@ -1,1 +1,1 @@
-"""``FROM LOAD GENERATOR``: tables under a load that is drawn from a seed; no database is needed."""
+"""``FROM LOAD GENERATOR``: tables with a load that is generated from a seed, without a database."""

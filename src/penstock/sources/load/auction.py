@@ -1,7 +1,7 @@
-"""Auctions: organizations and their users are there from the beginning; then come an auction, ten bids, and so on.
+"""An auction house: organizations and their users in the first transaction; then one auction, ten bids, and so on.
 
-Nothing is ever changed. Times are as if a transaction happened every second from the beginning of 2026 on, whatever the
-rate is: the same seed gives the same rows.
+Rows are never updated. Timestamps advance by one second per transaction from the beginning of 2026, regardless of the
+rate: the same seed gives the same rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.sources.row_tables import RowTable
 __all__ = ["BIDS", "Auction"]
 
 BIDS = 10
-"""How many there are for an auction."""
+"""The number of bids per auction."""
 _CYCLE = BIDS + 1
 _MEMBERS = 50
 _OPEN_SECONDS = 10
@@ -58,11 +58,11 @@ class Auction(Scenario):
         return self._organizations, self._users, self._auctions, self._bids
 
     def go_to(self, done: int) -> None:
-        """Nothing depends on what was before."""
+        """Set the position; no state depends on earlier transactions."""
         self._done = done
 
     def next(self, count: int) -> Sequence[Changes]:
-        """Make the next auctions and bids, behind the users where these are not there yet."""
+        """Return the next auctions and bids; the first transaction adds the users."""
         opening = self._done == 0
         numbers = np.arange(max(self._done, 1), self._done + count) - 1
         of = np.arange(len(numbers)) + int(opening)

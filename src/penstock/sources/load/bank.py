@@ -1,7 +1,7 @@
-"""A bank: each transfer is one transaction, with its row and the new balances of both accounts.
+"""A bank: each transfer is one transaction, which inserts its row and updates the balances of both accounts.
 
-All balances are 1000 at first, so their sum is the same at every position. A balance may be below 0. It follows from
-all transfers before: whoever goes on at a position adds them up, some ten million in a second.
+All balances are 1000 at first, and their sum is the same at every position. A balance may be negative. To resume at a
+position, the generator adds up all earlier transfers, about ten million per second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.sources.row_tables import RowTable
 __all__ = ["OPENING", "Bank"]
 
 OPENING = 1000
-"""What each account has at first."""
+"""The initial balance of each account."""
 _MOST = 100
 _AT_ONCE = 1 << 20
 _ACCOUNTS = pa.schema([("id", pa.int64()), ("balance", pa.int64())])
@@ -44,7 +44,7 @@ class Bank(Scenario):
         return self._accounts, self._transfers
 
     def go_to(self, done: int) -> None:
-        """Add up all transfers so far."""
+        """Set the position; compute the balances from all earlier transfers."""
         self._balances[:] = OPENING
         for first in range(1, done, _AT_ONCE):
             payer, payee, amount = self._drawn(np.arange(first, min(first + _AT_ONCE, done)))
@@ -52,7 +52,7 @@ class Bank(Scenario):
         self._done = done
 
     def next(self, count: int) -> Sequence[Changes]:
-        """Open the accounts first; then every transaction is a transfer, which has the number before its own."""
+        """Return the next transactions: the first one opens the accounts, each later one, N, is transfer N - 1."""
         opening = self._done == 0
         ids = np.arange(max(self._done, 1), self._done + count)
         self._done += count
@@ -78,7 +78,7 @@ class Bank(Scenario):
         return [Changes(self._accounts.name, changed, images, np.repeat(of, 4)), made]
 
     def _drawn(self, ids: _Numbers) -> tuple[_Numbers, _Numbers, _Numbers]:
-        """Draw who pays whom, never the same, and how much."""
+        """Draw payer, payee (a different account) and amount of each transfer."""
         accounts = len(self._balances)
         payer = self._draws.below("payer", ids, accounts)
         payee = (payer + 1 + self._draws.below("payee", ids, accounts - 1)) % accounts
@@ -88,7 +88,7 @@ class Bank(Scenario):
         return np.bincount(accounts, amount, len(self._balances)).astype(np.int64)
 
     def _balances_after(self, accounts: _Numbers, moved: _Numbers) -> _Numbers:
-        """Return the balance of each account right after each movement, and keep the last."""
+        """Return the balance of each account right after each movement, and store the last ones."""
         order = np.argsort(accounts, kind="stable")
         own, begun, sizes = np.unique(accounts[order], return_index=True, return_counts=True)
         sums = np.cumsum(moved[order])

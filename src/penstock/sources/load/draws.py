@@ -1,4 +1,4 @@
-"""Numbers that look random and can be had again: a hash (splitmix64) of the seed, a name and a number each."""
+"""Reproducible pseudo-random numbers: a hash (splitmix64) of the seed, a name and an index."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 class Draws:
-    """Draws by name; each is made of the seed alone, and can be drawn anywhere, in any order."""
+    """Named streams of pseudo-random numbers, with random access by index."""
 
     def __init__(self, seed: int) -> None:
         self._seed = np.uint64(seed)
 
     def below(self, name: str, numbers: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
-        """Return one value from 0 to below `limit` for each of these numbers."""
+        """Return one value in the range from 0 to `limit` - 1 for each index."""
         with np.errstate(over="ignore"):
             stream = _mixed(np.array([self._seed ^ np.uint64(zlib.crc32(name.encode()) << 16)]))
             drawn = _mixed(numbers.astype(np.uint64) * _GAMMA + stream)

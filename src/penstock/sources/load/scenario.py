@@ -1,4 +1,4 @@
-"""What a load is: tables, and transactions that follow from a seed and their number alone."""
+"""The interface of a load: tables, and transactions that depend only on a seed and their number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Scenario"]
 
 
 class Scenario(ABC):
-    """A load. Transaction 1 brings what is there from the beginning; all are the same whenever they are made."""
+    """A generated load. Transaction 1 inserts the initial rows. Transactions are reproducible."""
 
     @abstractmethod
     def tables(self) -> Sequence[RowTable]:
@@ -20,8 +20,8 @@ class Scenario(ABC):
 
     @abstractmethod
     def go_to(self, done: int) -> None:
-        """Be where so many transactions are done."""
+        """Set the position to the end of transaction `done`."""
 
     @abstractmethod
     def next(self, count: int) -> Sequence[Changes]:
-        """Make the next transactions, and be behind them."""
+        """Return the changes of the next `count` transactions, and advance the position."""

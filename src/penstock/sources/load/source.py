@@ -1,4 +1,4 @@
-"""A load generator as a source. Where it is follows from its position in the log alone, so it notes nothing."""
+"""A load generator as a source. Its state depends only on its position in the log, so it stores no notes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.sources.load.auction import Auction
 from penstock.sources.load.bank import Bank
 from penstock.sources.load.options import LoadSqlOptions, LoadWithOptions
 from penstock.sources.load.scenario import Scenario
-from penstock.sources.polling import SteppingConfig, SteppingInstance
+from penstock.sources.polling import PollingConfig, PollingInstance
 from penstock.sources.polling_steps import Step
 
 __all__ = ["LoadConfig", "LoadInstance", "LoadSource"]
@@ -26,28 +26,28 @@ _TICK_SECONDS = 0.02
 _AT_ONCE = 20_000
 
 
-class LoadConfig(SteppingConfig):
-    """A load that is generated."""
+class LoadConfig(PollingConfig):
+    """The config of a load generator."""
 
     bank: bool
     rate: float
     seed: int
     transactions: int | None
     size: int
-    """How many accounts or users there are."""
+    """The number of accounts or users."""
 
     def place(self) -> str:
-        """Say that it comes from nowhere."""
+        """Describe the generated load."""
         return f"a generated {'bank' if self.bank else 'auction'}, seed {self.seed}"
 
 
 def _scenario(source: str, seed: int, size: int, *, bank: bool) -> Scenario:
-    """Return a load at its beginning."""
+    """Return a load at its initial position."""
     return Bank(source, seed, size) if bank else Auction(source, seed, size)
 
 
 class LoadSource(Source, LoadSqlOptions, LoadWithOptions):
-    """A load of one of our making."""
+    """A source with a generated load."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -60,12 +60,12 @@ class LoadSource(Source, LoadSqlOptions, LoadWithOptions):
     def _options_of_the_other(self) -> Self:
         wrong = "users" if self.bank else "accounts"
         if getattr(self, wrong) != type(self).model_fields[wrong].default:
-            message = f"{'a bank' if self.bank else 'an auction'} has no {wrong}"
-            raise UsageError(message, f"Leave the option {wrong} out.")
+            message = f"option {wrong} cannot be combined with {'BANK' if self.bank else 'AUCTION'}"
+            raise UsageError(message, f"Remove the option {wrong}.")
         return self
 
     def create_instances(self, workers: int) -> Sequence[LoadConfig]:
-        """Return the one instance."""
+        """Return the only instance."""
         size = self.accounts if self.bank else self.users
         return [
             LoadConfig(
@@ -81,12 +81,12 @@ class LoadSource(Source, LoadSqlOptions, LoadWithOptions):
         ]
 
     def place(self) -> str:
-        """Say that it comes from nowhere."""
+        """Describe the generated load."""
         return self.create_instances(1)[0].place()
 
 
-class LoadInstance(SteppingInstance[LoadConfig]):
-    """Makes transactions at their rate; after a pause or a crash it goes on from there, and does not catch up."""
+class LoadInstance(PollingInstance[LoadConfig]):
+    """Generates transactions at the given rate; after a pause or a crash it resumes, and does not catch up."""
 
     def __init__(self, config: LoadConfig, log: ChangeLog, state: Path) -> None:
         super().__init__(config, log, state)
@@ -94,12 +94,12 @@ class LoadInstance(SteppingInstance[LoadConfig]):
         self._began = (0.0, 0)
 
     def resume(self, at: Lsn, noted: Mapping[str, Any]) -> None:
-        """Be where the log is."""
+        """Set the load to the log's position."""
         self._load.go_to(int(at))
         self._began = (time.monotonic(), int(at))
 
     def next_step(self, at: Lsn, noted: Mapping[str, Any]) -> Step | None:
-        """Make as many transactions as are due by now."""
+        """Return the transactions that are due."""
         since, first = self._began
         due = first + 1 + int((time.monotonic() - since) * self._config.rate)
         most = due if self._config.transactions is None else min(due, self._config.transactions)
@@ -109,5 +109,5 @@ class LoadInstance(SteppingInstance[LoadConfig]):
         return Step(self._load.next(count), transactions=count)
 
     def pause(self) -> float:
-        """Return a moment, in which some may become due."""
+        """Return a short interval, after which transactions may be due."""
         return _TICK_SECONDS

@@ -1,7 +1,7 @@
-"""What there is to say of values that cannot be kept: which columns, why, and how to find and mend the rows.
+"""Describe values that cannot be stored: which columns, why, and how to find and fix the rows.
 
-A message never holds a value, and a key is one. So a condition finds the rows upstream, by what the types here lack:
-infinity, years of more than four digits, NaN, arrays of another shape. It is made of the column's type alone.
+Messages never include values, and a key is a value. So a condition finds the rows upstream, by what the target types
+lack: infinity, years of more than four digits, NaN, arrays of other dimensions. It depends on the column's type alone.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from penstock.model import TableName
-from penstock.sources.postgres.captured import CapturedColumn
+from penstock.sources.postgres.captured_table import CapturedColumn
 from penstock.sources.postgres.names import quoted, quoted_table
 from penstock.sources.postgres.types import KEEP_TEXT, PostgresType, TypeKind
 
-__all__ = ["BadColumn", "mending", "rows_with_bad_values", "told"]
+__all__ = ["BadColumn", "bad_values_condition", "bad_values_hint", "describe_bad_values"]
 
 BadColumn = tuple[CapturedColumn, str]
-"""A column, and why a value of it cannot be kept."""
+"""A column, and why a value of it cannot be stored."""
 
 _DATES = "NOT isfinite({0}) OR {0} < '0001-01-01' OR {0} >= '10000-01-01'"
 _CONDITIONS = {
@@ -29,31 +29,29 @@ _CONDITIONS = {
 _SHAPE = "array_ndims({0}) > 1 OR array_lower({0}, 1) <> 1"
 
 
-def told(bad: Sequence[BadColumn]) -> str:
+def describe_bad_values(bad: Sequence[BadColumn]) -> str:
     """Name the columns, each with the reason."""
     return "; ".join(
-        f"column {column.name} holds a value that cannot be kept: {reason.removesuffix(KEEP_TEXT)}"
+        f"column {column.name} holds a value that cannot be stored: {reason.removesuffix(KEEP_TEXT)}"
         for column, reason in bad
     )
 
 
-def mending(table: TableName, bad: Sequence[BadColumn]) -> str:
-    """Say how to find the rows, and what to do then."""
-    where = rows_with_bad_values([column for column, _ in bad])
-    found = f" They are among: SELECT * FROM {quoted_table(table)} WHERE {where};" if where else ""
-    retry = f"Change such values upstream, then capture the table anew: ALTER SOURCES … RETRY TABLE {table};"
+def bad_values_hint(table: TableName, bad: Sequence[BadColumn]) -> str:
+    """Return how to find the rows, and what to do then."""
+    where = bad_values_condition([column for column, _ in bad])
+    found = f" Find them with: SELECT * FROM {quoted_table(table)} WHERE {where};" if where else ""
+    retry = f"Change such values upstream, then take a new snapshot: ALTER SOURCES … RETRY TABLE {table};"
     texts = [column.name for column, reason in bad if reason.endswith(KEEP_TEXT)]
     if not texts:
         return retry + found
     names = ", ".join(f"{table}.{name}" for name in texts)
-    other = (
-        f" Where they shall stay, make a source with `text columns` = {names}, or leave them out (`exclude columns`)."
-    )
+    other = f" To keep them, create the source with `text columns` = {names}, or omit the columns (`exclude columns`)."
     return retry + found + other
 
 
-def rows_with_bad_values(columns: Sequence[CapturedColumn]) -> str:
-    """Return a condition for the rows that hold what cannot be kept in these columns; '' where none can be named."""
+def bad_values_condition(columns: Sequence[CapturedColumn]) -> str:
+    """Return a condition for rows with values that these columns cannot store; '' if there is none."""
     return " OR ".join(condition for column in columns for condition in _conditions(column.type, quoted(column.name)))
 
 

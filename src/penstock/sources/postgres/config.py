@@ -1,4 +1,4 @@
-"""What one running capture of a Postgres database needs, and what it makes there."""
+"""The configuration of one Postgres capture instance, and the objects that it creates on the server."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.findings import Finding
 from penstock.sources.interface import InstanceConfig
-from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.captured_table import CapturedTable
+from penstock.sources.postgres.catalog_facts import Facts, read_facts
 from penstock.sources.postgres.connection import connect, connect_replication, place
-from penstock.sources.postgres.facts import Facts, read_facts
 from penstock.sources.postgres.heartbeat import silent_since
-from penstock.sources.postgres.meta_tables import make_meta, meta_tables, restore_meta, unmake_meta
+from penstock.sources.postgres.meta_tables import create_meta_tables, drop_meta_tables, meta_tables, restore_meta_tables
 from penstock.sources.postgres.names import quoted
 from penstock.sources.postgres.options import Heartbeat, Ownership, Rules, Snapshot, Watermarks
 from penstock.sources.postgres.publication import (
@@ -29,19 +29,20 @@ from penstock.sources.postgres.publication import (
     drop_publication,
     publication_comment,
 )
-from penstock.sources.postgres.query_errors import asking, preparing
+from penstock.sources.postgres.query_errors import translate_errors, translate_prepare_errors
 from penstock.sources.postgres.slot import SlotFlags, create_slot, drop_slot, find_slot, identify, slot_problem
-from penstock.sources.postgres.wal import flushed, written
+from penstock.sources.postgres.wal import wal_flush_position, wal_insert_position
 
 __all__ = ["PostgresInstanceConfig"]
 
 _RELEASE_SECONDS = 10.0
 _SETTLE_SECONDS = 3
-_ASK_SECONDS = 2
-_COPIED = (
-    "It may be a copy of this home, or the one of which this is a copy: drop the source there, if it shall go at all."
+_QUERY_SECONDS = 2
+_COPIED_HOME = (
+    "Another home may use the upstream objects: a copy of this one, or its original. To remove them, drop the source"
+    " there."
 )
-_CALLED = """
+_RENAMED = """
 SELECT k.oid, n.nspname, c.relname FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS k(oid, schema, name)
   JOIN pg_class c ON c.oid = k.oid::oid JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE NOT EXISTS (SELECT 1 FROM pg_class o JOIN pg_namespace s ON s.oid = o.relnamespace
@@ -50,7 +51,7 @@ SELECT k.oid, n.nspname, c.relname FROM unnest(%s::bigint[], %s::text[], %s::tex
 
 
 class PostgresInstanceConfig(InstanceConfig):
-    """What one capture process needs, and what it made upstream."""
+    """The configuration of one capture process, and the identity of the objects that it created upstream."""
 
     connection: str
     publication: str
@@ -64,148 +65,153 @@ class PostgresInstanceConfig(InstanceConfig):
     heartbeat: Heartbeat | None = None
     heartbeat_interval: float = 10.0
     identity: str = ""
-    """Made with the source, and in every watermark: what tells ours from those of others."""
+    """Generated with the source, and contained in every watermark and heartbeat: it distinguishes them from others."""
     snapshot: Snapshot = Snapshot.PARALLEL
     snapshot_wait: str = "1 hour"
     chunk_rows: int = 20_000
     chunk_pause: str = "0 s"
     watermarks: Watermarks = Watermarks.MESSAGE
     accepted_interference: int = 0
-    """Up to here, what others wrote in the place of our watermarks and heartbeats is settled."""
+    """Foreign writes to our watermark and heartbeat tables up to this position are accepted."""
     standby: bool = False
-    """Whether it was a standby from which capture began."""
+    """Whether the server was a standby when capture began."""
     start_lsn: int = 0
     system: str = ""
     timeline: int = 0
     forked_at: int = 0
-    """Where this timeline began; 0 for the first one, and until capture has connected."""
+    """The position at which this timeline began; 0 for the first timeline, and until capture has connected."""
     facts: Facts | None = None
-    """What the catalogs upstream said of all that is captured, when it was last looked at."""
+    """The catalog facts of publication and tables, as of the last check."""
 
     def start(self) -> Lsn:
-        """Return the position from which on the slot sees every commit."""
+        """Return the position after which the slot decodes every commit."""
         return Lsn(self.start_lsn)
 
     def prepare(self) -> Self:
-        """Make our tables, the publication, then the slot: a slot decodes only with publications older than itself."""
+        """Create meta tables, publication and slot, in this order: a slot cannot decode with a newer publication."""
         with (
-            preparing(self.source, self.connection),
+            translate_prepare_errors(self.source, self.connection),
             connect(self.connection) as connection,
             connect_replication(self.connection) as replication,
         ):
             system, timeline = identify(replication)
             standby = connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
-            meta, made = self.meta_tables(), False
-            claimed = make_meta(connection, meta, self.identity) if meta else Lsn.ZERO
+            meta, created = self.meta_tables(), False
+            claimed = create_meta_tables(connection, meta, self.identity) if meta else Lsn.ZERO
             try:
                 if self._owns_publication:
                     create_publication(connection, self.publication, self.tables, meta, self._mark)
-                    made = True
-                start = self._make_slot(replication) if self._owns_slot else self._take_slot(connection)
+                    created = True
+                start = self._create_slot(replication) if self._owns_slot else self._use_slot(connection)
                 facts = read_facts(connection, self.publication, [table.oid for table in self.tables])
             except BaseException:
-                if made:
+                if created:
                     drop_publication(connection, self.publication)
-                unmake_meta(connection, meta, self.identity)
+                drop_meta_tables(connection, meta, self.identity)
                 raise
         known = {"start_lsn": int(start), "system": system, "timeline": timeline, "standby": standby}
         return with_fields(self, **known, accepted_interference=int(claimed), facts=facts)
 
     def meta_tables(self) -> tuple[TableName, ...]:
-        """Return the tables upstream in which we mark windows and beat; none where logical messages do."""
+        """Return the upstream tables for watermarks and heartbeats; none if these are logical messages."""
         return meta_tables(self.watermarks, self.heartbeat)
 
     def accept_interference(self) -> Self:
-        """Put our rows upstream right again, and take all that others wrote there so far as settled.
+        """Restore our rows in the meta tables, and accept all foreign writes to them so far.
 
-        For somebody who knows who that was. Capture must not run meanwhile; it goes on with the config returned.
+        An operator calls this who knows the origin of those writes. Capture must not be running; it resumes with the
+        returned config.
         """
-        with preparing(self.source, self.connection), connect(self.connection) as connection:
-            settled = restore_meta(connection, self.meta_tables(), self.identity)
-        return with_fields(self, accepted_interference=int(settled))
+        with translate_prepare_errors(self.source, self.connection), connect(self.connection) as connection:
+            accepted = restore_meta_tables(connection, self.meta_tables(), self.identity)
+        return with_fields(self, accepted_interference=int(accepted))
 
-    def _make_slot(self, replication: psycopg.Connection[Any]) -> Lsn:
+    def _create_slot(self, replication: psycopg.Connection[Any]) -> Lsn:
         flags = self.flags
         return create_slot(
             *(replication, self.slot), temporary=flags.temporary, two_phase=flags.two_phase, failover=flags.failover
         )
 
-    def _take_slot(self, connection: psycopg.Connection[Any]) -> Lsn:
-        """Begin where a slot of the user's stands."""
+    def _use_slot(self, connection: psycopg.Connection[Any]) -> Lsn:
+        """Return the position of a slot that the user manages; raise if it cannot be used."""
         state = find_slot(connection, self.slot)
-        problem = f"there is no replication slot {self.slot}" if state is None else slot_problem(state, self.flags)
+        problem = f'replication slot "{self.slot}" does not exist' if state is None else slot_problem(state, self.flags)
         if state is None or problem is not None:
-            raise DefiniteError(str(problem), "Make it, or name another one.")
+            raise DefiniteError(str(problem), "Create it, or name another one.")
         return state.confirmed
 
-    def repair(self, anew: Collection[TableName]) -> tuple[Self, Lsn, dict[TableName, Finding]]:
-        """Have our publication publish the tables of this config that come or begin `anew`, and none that went.
+    def repair(self, resnapshotted: Collection[TableName]) -> tuple[Self, Lsn, dict[TableName, Finding]]:
+        """Add the `resnapshotted` tables (new or captured again) to our publication, and remove dropped ones from it.
 
-        Return the config with the publication as it is then, a position after that, and why what could not be published
-        could not. A publication that somebody else had altered before is not taken for ours: capture will say so.
+        Return the config with the altered publication's facts, a position after the change, and an error for each table
+        that Postgres refused to publish. If another session altered the publication before, the facts stay as recorded,
+        so that capture detects and reports the difference.
         """
         refused: dict[TableName, Finding] = {}
-        with preparing(self.source, self.connection), connect(self.connection) as connection:
+        with translate_prepare_errors(self.source, self.connection), connect(self.connection) as connection:
             before = read_facts(connection, self.publication, []).publication
             if self._owns_publication:
-                refused = alter_publication(connection, self.publication, self.tables, anew, self.meta_tables())
+                refused = alter_publication(
+                    connection, self.publication, self.tables, resnapshotted, self.meta_tables()
+                )
             after = read_facts(connection, self.publication, []).publication
-            position = written(connection)
+            position = wal_insert_position(connection)
         if self.facts is None or self.facts.publication != before:
             return self, position, refused
         return with_fields(self, facts=with_fields(self.facts, publication=after)), position, refused
 
-    def begun_anew(self, tables: Collection[TableName]) -> Self:
-        """Return the config without what was known of tables before they came, or came again."""
+    def without_facts(self, tables: Collection[TableName]) -> Self:
+        """Return the config without the facts of tables that are new or captured again."""
         if self.facts is None:
             return self
-        again = {table.oid for table in self.tables if table.name in tables}
-        kept = {oid: facts for oid, facts in self.facts.tables.items() if oid not in again}
+        restarted = {table.oid for table in self.tables if table.name in tables}
+        kept = {oid: facts for oid, facts in self.facts.tables.items() if oid not in restarted}
         return with_fields(self, facts=with_fields(self.facts, tables=kept))
 
-    def called_now(self, tables: Collection[TableName]) -> dict[TableName, TableName]:
-        """Return what those of these tables are called upstream now that were renamed or moved; none took their place.
+    def renamed_tables(self, tables: Collection[TableName]) -> dict[TableName, TableName]:
+        """Return the current name of each of these tables that was renamed or moved, if its old name is unused.
 
-        They are known by their OIDs.
+        Tables are identified by OID.
         """
         known = {table.oid: table.name for table in self.tables if table.name in tables}
         names = list(known.values())
-        asked = (list(known), [name.schema for name in names], [name.name for name in names])
-        with asking(self.connection), connect(self.connection) as connection:
-            found = connection.execute(_CALLED, asked).fetchall()
+        parameters = (list(known), [name.schema for name in names], [name.name for name in names])
+        with translate_errors(self.connection), connect(self.connection) as connection:
+            found = connection.execute(_RENAMED, parameters).fetchall()
         return {known[oid]: TableName(schema, name) for oid, schema, name in found}
 
     def cleanup(self) -> list[str]:
-        """Drop slot, publication and tables that are ours; a capture that was just stopped gets a moment to let go.
+        """Drop managed slot, publication and meta tables; wait some seconds for a stopping capture to release the slot.
 
-        A publication of this name that somebody else made is left, and so is all that goes with it: `NotOwnedError`.
+        Raise `NotOwnedError`, and drop nothing, if the publication of this name was not created by this source.
         """
         removed = []
-        with asking(self.connection), connect(self.connection) as connection:
+        with translate_errors(self.connection), connect(self.connection) as connection:
             self._require_own_publication(connection)
             if self._owns_slot and _drop_released(connection, self.slot):
                 removed.append(f"slot {self.slot}")
             if self._owns_publication and drop_publication(connection, self.publication):
                 removed.append(f"publication {self.publication}")
-            removed += unmake_meta(connection, self.meta_tables(), self.identity)
+            removed += drop_meta_tables(connection, self.meta_tables(), self.identity)
         return removed
 
     def require_own(self, durable: Lsn | None) -> None:
-        """Refuse a slot that was confirmed beyond the end of our log, and a publication without our comment.
+        """Raise `NotOwnedError` if the slot is confirmed beyond the end of our log, or the publication is not ours.
 
-        A copy of a home has all that the original has, its identity too; only the slot tells, once one of them went on.
+        A copied home has everything that the original has, including its identity. Only the slot distinguishes them,
+        once one of them has captured further.
         """
-        with asking(self.connection), connect(self.connection) as connection:
+        with translate_errors(self.connection), connect(self.connection) as connection:
             self._require_own(connection, durable)
 
     def settle(self, durable: Lsn) -> list[str]:
-        """Clean up long after capture ended; who is away does not hold up others for long.
+        """Clean up long after capture ended; use a short timeout, so that an unreachable server does not delay others.
 
-        Where somebody made a source of this name anew, nothing is ours any more but tables that have our identity.
+        If a source of this name was created again, only meta tables with our identity still belong to this one.
         """
-        with asking(self.connection), connect(self.connection, connect_timeout=_SETTLE_SECONDS) as connection:
+        with translate_errors(self.connection), connect(self.connection, connect_timeout=_SETTLE_SECONDS) as connection:
             if self._owns_publication and publication_comment(connection, self.publication) not in (None, self._mark):
-                return unmake_meta(connection, self.meta_tables(), self.identity)
+                return drop_meta_tables(connection, self.meta_tables(), self.identity)
             self._require_own(connection, durable)
         return self.cleanup()
 
@@ -215,85 +221,83 @@ class PostgresInstanceConfig(InstanceConfig):
         if state is None:
             return
         if durable is None and self.start_lsn:
-            message = (
-                f"the change log cannot be read, so nobody can tell whether the slot {self.slot} is that of this home"
-            )
-            raise NotOwnedError(message, _COPIED)
+            message = f'cannot verify that replication slot "{self.slot}" belongs to this home: no readable change log'
+            raise NotOwnedError(message, _COPIED_HOME)
         if durable is None and self._owns_publication and publication_comment(connection, self.publication) is None:
-            message = f"the slot {self.slot} is there without the publication that is made before it"
-            raise NotOwnedError(message, _COPIED)
+            message = f'replication slot "{self.slot}" exists without its publication, which is created before the slot'
+            raise NotOwnedError(message, _COPIED_HOME)
         if durable is not None and state.confirmed > durable:
             message = (
-                f"the slot {self.slot} was confirmed up to {state.confirmed}, and the change log of this home ends at"
-                f" {durable}: another home reads it"
+                f'replication slot "{self.slot}" is confirmed up to {state.confirmed}, but the change log of this home'
+                f" ends at {durable}: another home reads the slot"
             )
-            raise NotOwnedError(message, _COPIED)
+            raise NotOwnedError(message, _COPIED_HOME)
 
     def _require_own_publication(self, connection: psycopg.Connection[Any]) -> None:
         comment = publication_comment(connection, self.publication) if self._owns_publication else None
         if comment in (None, self._mark):
             return
-        message = f"the publication {self.publication} is not the one that this source made: its comment is another one"
-        said = f"COMMENT ON PUBLICATION {quoted(self.publication)} IS '{self._mark}';"
-        raise NotOwnedError(message, f"If it is that one all the same, say so in Postgres: {said}")
+        message = f'publication "{self.publication}" was not created by this source: its comment differs'
+        statement = f"COMMENT ON PUBLICATION {quoted(self.publication)} IS '{self._mark}';"
+        raise NotOwnedError(message, f"If it does belong to this source, run in Postgres: {statement}")
 
-    def by_hand(self) -> list[str]:
-        """Return what to run in psql on that database."""
+    def cleanup_statements(self) -> list[str]:
+        """Return the SQL statements that remove the managed objects, to be run in psql."""
         slot = [f"SELECT pg_drop_replication_slot('{self.slot}');"] if self._owns_slot else []
         publication = [f"DROP PUBLICATION IF EXISTS {quoted(self.publication)};"] if self._owns_publication else []
-        meta = [f"DROP TABLE IF EXISTS {table}; -- if Penstock made it" for table in self.meta_tables()]
-        left = [*slot, *publication, *meta]
-        return [f"-- on {place(self.connection)}", *left] if left else []
+        meta = [f"DROP TABLE IF EXISTS {table}; -- if Penstock created it" for table in self.meta_tables()]
+        statements = [*slot, *publication, *meta]
+        return [f"-- on {place(self.connection)}", *statements] if statements else []
 
     def produced(self) -> Sequence[CapturedTable]:
-        """Return the tables that are captured."""
+        """Return the captured tables."""
         return self.tables
 
     def left_out(self) -> Mapping[TableName, tuple[str, str]]:
-        """Return the tables that cannot be captured."""
+        """Return the tables that cannot be captured, with reason and hint."""
         return {TableName.parse(name): why for name, why in self.refused.items()}
 
     def copies(self) -> bool:
-        """A slot shows what happens from now on; the rest is copied."""
+        """Return True: a slot sends only changes after its creation, so existing rows need an initial snapshot."""
         return True
 
     def place(self) -> str:
-        """Name host, port and database."""
+        """Return host, port and database."""
         return place(self.connection)
 
-    def same_outside(self, other: InstanceConfig) -> bool:
-        """Say whether another source has this slot by now."""
+    def shares_external_objects(self, other: InstanceConfig) -> bool:
+        """Return whether another source uses the same slot."""
         if not isinstance(other, PostgresInstanceConfig):
             return False
         return (self.connection, self.slot) == (other.connection, other.slot)
 
     def waiting(self, state: Path) -> str | None:
-        """Say since when the server has not answered, if it has not for some seconds."""
+        """Return since when the server has not answered, if that is more than some seconds."""
         since = silent_since(state)
         return None if since is None else f"no answer from {self.place()} since {since.isoformat(timespec='seconds')}"
 
     def behind(self, durable: Lsn) -> int | None:
-        """Ask how much WAL there is beyond a position."""
+        """Return the number of WAL bytes after a position; None if the server does not answer."""
         try:
-            with connect(self.connection, connect_timeout=_ASK_SECONDS, answers_within=_ASK_SECONDS) as connection:
-                return max(0, flushed(connection) - durable)
+            with connect(self.connection, connect_timeout=_QUERY_SECONDS, answers_within=_QUERY_SECONDS) as connection:
+                return max(0, wal_flush_position(connection) - durable)
         except (PenstockError, psycopg.Error):
             return None
 
     def makes(self) -> list[str]:
-        """Name what is ours upstream."""
+        """Return the names of the managed objects upstream."""
         publication = [f"publication {self.publication}"] if self._owns_publication else []
         slot = [f"slot {self.slot}"] if self._owns_slot else []
         return [*(f"table {table}" for table in self.meta_tables()), *publication, *slot]
 
     def kept(self) -> list[str]:
-        """Name what is the user's, and stays upstream."""
+        """Return the names of the user's objects, which are never dropped."""
         slot = [] if self._owns_slot else [f"slot {self.slot}"]
         return slot + ([] if self._owns_publication else [f"publication {self.publication}"])
 
     @property
     def _mark(self) -> str:
-        """What the comment on a publication of ours says."""
+        """The comment on a managed publication: it identifies its source."""
         return f"Penstock source {self.source}, identity {self.identity}"
 
     @property

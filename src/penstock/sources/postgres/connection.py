@@ -1,42 +1,38 @@
-"""Connections to Postgres: one way to open them, for SQL and for replication, with the same security settings.
+"""Connections to Postgres, for SQL and for replication, with the same security settings.
 
 ::
 
-    URL or keywords ─▶ parse_url ─▶ keywords, the password a reference at most ─▶ catalog, Spark, logs
-                                       └─▶ connect, connect_replication: resolve the reference, nobody else does
+    URL or keywords ─▶ parse_url ─▶ keywords, with a password reference at most ─▶ catalog, Spark, logs
+                                       └─▶ connect, connect_replication: the only code that resolves the reference
 
-Passwords come from the environment (``PGPASSWORD``), a password file or a service file, where libpq finds them by
-itself, in this process and in Spark's; or from a reference (see `penstock.secret`), which stands in
-the place of the password in a connection string. TLS, several hosts, ``target_session_attrs`` are libpq's business.
+**Passwords** come from the environment (``PGPASSWORD``), a password file or a service file, which libpq reads by itself
+in this process and in Spark's; or from a reference (see `penstock.secret`), which takes the place of the password in a
+connection string. TLS, several hosts and ``target_session_attrs`` are handled by libpq.
 
-A role or a database may limit how long statements, transactions and idle sessions take, against forgotten ones. A
-session that holds a snapshot, or copies a table, is idle or busy for hours on purpose: it is *patient*, and knows none
-of these limits. They are lifted as the session begins, so that none of them strikes first.
+**Timeouts.** A role or a database may limit the duration of statements, transactions and idle sessions. A session that
+holds a snapshot, or copies a table, is idle or busy for hours on purpose: it is opened as *patient*, without these
+limits. They are disabled in the startup options, so that none of them can expire before.
 
-A server, or what stands before it, may stop to answer and keep the connection open. The kernel finds out where nobody
-takes in what was sent (keepalives, ``tcp_user_timeout``); where something does and passes nothing on, only the lack of
-an answer tells. So who must not wait for ever asks over a connection that wants its answers within some seconds.
+**Silent servers.** A server, or a proxy in front of it, may stop answering and keep the connection open. The kernel
+detects a peer that does not acknowledge data (keepalives, ``tcp_user_timeout``); a peer that acknowledges it and
+forwards nothing is detected only by the missing answer. So callers that must not block forever use a connection with a
+bound on the time of each answer (`answers_within`).
 
-Connection poolers: recognised, and named.
+**Connection poolers.** Replication needs a direct connection to Postgres. Most poolers, such as PgBouncer, reject the
+startup parameters of our connections. A pooler that accepts them still invents the process id that it sends to its
+clients, which differs from `pg_backend_pid`. Some proxies of cloud providers do so too, but keep one session for each
+client and support replication: they are recognised by the settings of our session, which they preserve, and preflight
+opens a replication connection in any case.
 
-Replication needs Postgres itself. PgBouncer and its like refuse the parameters of our connections, most of the time
-(see `penstock.sources.postgres.connection`). One that lets them through is still no Postgres: it makes up the process
-id that it gives to its clients, and `pg_backend_pid` gives another one. Some proxies of cloud providers do so as well,
-but keep sessions whole and carry replication: they are told apart by whether the settings of our session hold, and a
-replication connection is opened in any case.
+**The SQLSTATE of a refused login.** The server sends one with every refusal, but libpq reports only the message text,
+in the server's language. With its tersest verbosity libpq prints the SQLSTATE instead of the text. psycopg has no
+function for that, so we connect once more with the libpq that psycopg bundles. If that library cannot be found, or the
+server does not answer, there is no SQLSTATE.
 
-Which SQLSTATE a refused login had.
+**Errors** of a connection are transient (retried) or permanent, with a hint::
 
-The server sends one with every refusal. libpq keeps it to itself: it gives a text, in the server's language. Asked
-for its shortest messages, it prints the SQLSTATE instead of the text; psycopg has no way to ask, so one more
-attempt is made here, with the libpq that psycopg brings. Where that cannot be found, or nobody answers, there is none.
-
-What a refused connection means: worth another try, or not before somebody acts, and then what.
-
-::
-
-    SQLSTATE, where the server sent one ─▶ the table below
-    none: libpq's own words, which are English everywhere ─▶ password missing, TLS, else nobody there
+    SQLSTATE, if the server sent one                      ─▶ see `connection_failure`
+    none: libpq's own message, which is always English    ─▶ missing password, TLS, else server unreachable
 """
 
 from __future__ import annotations
@@ -60,68 +56,68 @@ from penstock.sources.findings import Finding, error, warning
 
 __all__ = [
     "ANSWER_SECONDS",
-    "POOLER_REMEDY",
+    "POOLER_HINT",
     "connect",
     "connect_replication",
     "connection_error",
+    "connection_failure",
+    "disable_timeouts",
     "find_pooler",
-    "forget_timeouts",
+    "login_sqlstate",
     "parse_url",
     "place",
-    "refusal",
-    "refusal_sqlstate",
 ]
 
 ANSWER_SECONDS = 30.0
-"""How long capture waits for an answer of the server before it takes it for gone, and connects again."""
+"""How long capture waits for an answer of the server before it reconnects."""
 
 _PINNED = "-c TimeZone=UTC -c DateStyle=ISO -c IntervalStyle=iso_8601 -c extra_float_digits=3 -c bytea_output=hex"
 _TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout")
 _NO_TIMEOUTS = " ".join(f"-c {name}=0" for name in _TIMEOUTS)
 _TRANSACTION_TIMEOUT = 170000
-"""The server's version from which on there is ``transaction_timeout``."""
+"""The first server version with ``transaction_timeout``."""
 _CONNECT_SECONDS = 10
 _TCP = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 30_000}
-"""When the kernel gives a connection up; what the connection string says goes before."""
+"""When the kernel closes a connection; settings in the connection string take precedence."""
 _SECRETS = ("password", "sslpassword")
 
 
 def parse_url(url: str) -> str:
-    """Check a connection URL or keyword string and return it in keyword form, without what the environment adds."""
+    """Check a connection URL or keyword string and return it in keyword form, without defaults of the environment."""
     try:
         parameters = conninfo_to_dict(url)
     except psycopg.ProgrammingError:
-        raise _no_connection(_without_password(url)) from None  # libpq repeats what it could not read
+        raise _invalid_url(_without_password(url)) from None  # libpq's message repeats the text that it cannot parse
     ports = str(parameters.get("port") or "")
-    if not all(port.isdigit() for port in ports.split(",") if port):  # where a password with a slash in it ends up
-        message = "its port is not a number"
-        raise _no_connection(message)
-    if re.match(r"\w+://[^@?]*/[^?]*@", url):  # and the rest of such a password, where it begins with digits
-        message = "there is an @ in the name of its database"
-        raise _no_connection(message)
+    if not all(port.isdigit() for port in ports.split(",") if port):  # it may be a part of a password with a slash
+        message = "the port is not a number"
+        raise _invalid_url(message)
+    if re.match(r"\w+://[^@?]*/[^?]*@", url):  # it may be the rest of such a password, if that begins with digits
+        message = "the database name contains an @"
+        raise _invalid_url(message)
     for secret in (secret for secret in _SECRETS if parameters.get(secret)):
         parameters[secret] = _reference(str(parameters[secret]), url)
     return make_conninfo("", **{k: v for k, v in parameters.items() if v is not None})
 
 
 def _reference(given: str, url: str) -> str:
-    """Keep a reference to a password; refuse a password."""
+    """Return a reference to a password; reject a password in clear text."""
     if not is_reference(given):
-        message = f"the connection to {place(url)} holds a password in clear"
+        message = f"the connection to {place(url)} contains a password in clear text"
         hint = (
-            "Leave it out of the URL, and set PGPASSWORD or put it into a password file (~/.pgpass),"
-            " or name where it is: password=env:NAME or password=file:PATH."
+            "Remove it from the URL and set PGPASSWORD, use a password file (~/.pgpass),"
+            " or refer to it: password=env:NAME or password=file:PATH."
         )
         raise UsageError(message, hint)
     return check_reference(given)
 
 
-def _no_connection(what: str) -> UsageError:
-    return UsageError(f"this is not a Postgres connection: {what}", "Write it as postgresql://user@host:5432/database.")
+def _invalid_url(why: str) -> UsageError:
+    return UsageError(f"invalid Postgres connection: {why}", "Write it as postgresql://user@host:5432/database.")
 
 
 def place(conninfo: str) -> str:
-    """Name a connection for people: host, port and database."""
+    """Return host, port and database of a connection, for messages."""
     parameters = conninfo_to_dict(conninfo)
     host = parameters.get("host") or parameters.get("hostaddr")
     if not host and parameters.get("service"):
@@ -131,12 +127,12 @@ def place(conninfo: str) -> str:
 
 
 class _Connection(psycopg.Connection[Any]):
-    """A connection that may want its answers within some seconds."""
+    """A connection with an optional bound on the time of each answer."""
 
     answers_within: float | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """Wait for an answer; without one in time, the connection is of no use any more, and is closed."""
+        """Wait for an answer; close the connection and raise if none arrives in time."""
         bound, began = self.answers_within, time.monotonic()
         if bound is None:
             return super().wait(gen, interval, timeout)
@@ -158,19 +154,19 @@ def connect(
     answers_within: float | None = None,
     **settings: Any,
 ) -> psycopg.Connection[Any]:
-    """Open a connection for SQL, in autocommit mode, its output format pinned."""
+    """Open a connection for SQL, in autocommit mode and with fixed output formats."""
     return _open(conninfo, application, patient, answers_within, **settings)
 
 
 def connect_replication(
     conninfo: str, application: str = "penstock", *, patient: bool = False, answers_within: float | None = None
 ) -> psycopg.Connection[Any]:
-    """Open a connection that speaks the replication protocol."""
+    """Open a connection in replication mode."""
     return _open(conninfo, application, patient, answers_within, replication="database")
 
 
-def forget_timeouts(connection: psycopg.Connection[Any]) -> None:
-    """Lift every limit of time from a session."""
+def disable_timeouts(connection: psycopg.Connection[Any]) -> None:
+    """Disable all timeouts of a session."""
     names = [*_TIMEOUTS, *(["transaction_timeout"] if connection.info.server_version >= _TRANSACTION_TIMEOUT else [])]
     connection.execute("; ".join(f"SET {name} = 0" for name in names))
 
@@ -193,21 +189,21 @@ def _open(
     except psycopg.errors.ConnectionTimeout as error:
         raise connection_error(error, conninfo) from error
     except psycopg.OperationalError as error:
-        sqlstate = refusal_sqlstate(make_conninfo(conninfo, **settings))
+        sqlstate = login_sqlstate(make_conninfo(conninfo, **settings))
         raise _refused(error, conninfo, sqlstate, replication="replication" in extra) from None
     connection.answers_within = answers_within
     if patient:
-        forget_timeouts(connection)
+        disable_timeouts(connection)
     return connection
 
 
 def connection_error(error: psycopg.Error, conninfo: str) -> PenstockError:
-    """Sort an error of the connection: worth another try, or not before somebody acts."""
+    """Convert a psycopg error into a transient or a permanent error, with a hint."""
     return _refused(error, conninfo, error.sqlstate, replication=True)
 
 
 def _refused(error: psycopg.Error, conninfo: str, sqlstate: str | None, *, replication: bool) -> PenstockError:
-    return refusal(
+    return connection_failure(
         place(conninfo),
         " ".join(str(error).split()),
         sqlstate,
@@ -227,19 +223,19 @@ def _without_password(url: str) -> str:
 
 _SESSION = "SELECT pg_backend_pid(), current_setting('IntervalStyle'), current_setting('extra_float_digits')"
 _PINNED_BY_POOLER = ("iso_8601", "3")
-"""What our sessions are given when they are opened."""
+"""The values of these settings in a session that kept our startup options."""
 
 
 def find_pooler(connection: psycopg.Connection[Any]) -> list[Finding]:
-    """Return an error if this connection ends at a pooler; a proxy that keeps our session whole is only told."""
+    """Return an error if this connection ends at a pooler, a warning if it passes a proxy that preserves sessions."""
     row = connection.execute(_SESSION).fetchone()
     if row is None or row[0] == connection.pgconn.backend_pid:
         return []
     if row[1:] == _PINNED_BY_POOLER:
-        why = "a proxy stands between here and Postgres: sessions must not be shared there"
-        return [warning("connection", why, POOLER_REMEDY)]
-    why = "a connection pooler (like PgBouncer) stands between here and Postgres; it cannot carry a change stream"
-    return [error("connection", why, POOLER_REMEDY)]
+        why = "passes through a proxy, which must not share sessions between clients"
+        return [warning("connection", why, POOLER_HINT)]
+    why = "passes through a connection pooler (such as PgBouncer), which does not support logical replication"
+    return [error("connection", why, POOLER_HINT)]
 
 
 _ONLY_SQLSTATE = 3
@@ -247,8 +243,8 @@ _CODE = re.compile(rb":\s+([0-9A-Z]{5})\s*$", re.MULTILINE)
 _DONE = (pq.PollingStatus.OK, pq.PollingStatus.FAILED)
 
 
-def refusal_sqlstate(conninfo: str, seconds: float = 5.0) -> str | None:
-    """Log in once more; return the SQLSTATE with which the server refuses, None where it does not answer or agrees."""
+def login_sqlstate(conninfo: str, seconds: float = 5.0) -> str | None:
+    """Log in once more and return the SQLSTATE of the refusal; None if the server accepts or does not answer."""
     set_verbosity = _verbosity_setter()
     if set_verbosity is None:
         return None
@@ -276,7 +272,7 @@ def _wait(connection: pq.abc.PGconn, deadline: float) -> None:
 
 @functools.cache
 def _verbosity_setter() -> ctypes._NamedFuncPointer | None:
-    """Find ``PQsetErrorVerbosity`` in the libpq of psycopg's wheel."""
+    """Return ``PQsetErrorVerbosity`` of the libpq in psycopg's wheel."""
     if pq.__impl__ != "binary":
         return None
     import psycopg_binary
@@ -290,30 +286,30 @@ def _verbosity_setter() -> ctypes._NamedFuncPointer | None:
     return function
 
 
-POOLER_REMEDY = "Connect to Postgres itself: its own host and port, not those of the pooler."
+POOLER_HINT = "Connect to Postgres directly: use the host and port of the server, not those of the pooler or proxy."
 
-_PASSING = ("08", "53", "57")
-_NETWORK = "Check that the server runs and that host and port are right."
+_TRANSIENT = ("08", "53", "57")
+_NETWORK = "Check that the server is running and that host and port are correct."
 _TLS_WORDS = ("SSL", "certificate", "private key", "TLS")
 
 
-def refusal(
-    where: str, said: str, sqlstate: str | None, user: str, *, replication: bool, needs_password: bool
+def connection_failure(
+    where: str, text: str, sqlstate: str | None, user: str, *, replication: bool, needs_password: bool
 ) -> PenstockError:
-    """Turn a refused connection into an error of ours."""
-    at = f"{where}: {said}"
-    code = sqlstate or _guess(said, needs_password)
+    """Return the Penstock error for a refused connection, by its SQLSTATE or else by libpq's message."""
+    at = f"{where}: {text}"
+    code = sqlstate or _guess(text, needs_password)
     if code in ("28P01", "28P00"):
-        hint = "Set PGPASSWORD, or add a line to ~/.pgpass, with the right password for this user."
+        hint = "Set PGPASSWORD, or add a line to ~/.pgpass, with the password of this user."
         return DefiniteError(f"Postgres refused the login at {at}", hint)
     if code == "08P01":
-        return DefiniteError(f"a connection pooler answers, not Postgres, at {at}", POOLER_REMEDY)
+        return DefiniteError(f"connected to a connection pooler instead of Postgres at {at}", POOLER_HINT)
     if code == "42501":
         return _no_privilege(at, user, replication)
     if code == "TLS":
         hint = "Check sslmode, sslrootcert, sslcert and sslkey of the connection, and the server's certificate."
-        return DefiniteError(f"no secure connection to Postgres at {at}", hint)
-    if code is None or code.startswith(_PASSING):
+        return DefiniteError(f"cannot establish a TLS connection to Postgres at {at}", hint)
+    if code is None or code.startswith(_TRANSIENT):
         return TransientError(f"cannot reach Postgres at {at}", _NETWORK)
     return DefiniteError(f"Postgres refused the connection at {at}", "Check database, user and pg_hba.conf.")
 
@@ -340,13 +336,13 @@ _WORDS = (
 )
 
 
-def _guess(said: str, needs_password: bool) -> str | None:
-    """Without a SQLSTATE, go by the words: those of libpq, or of a server whose SQLSTATE could not be had."""
-    if needs_password or "no password supplied" in said:
+def _guess(text: str, needs_password: bool) -> str | None:
+    """Guess the SQLSTATE from a message of libpq, or of a server whose SQLSTATE is not available."""
+    if needs_password or "no password supplied" in text:
         return "28P01"
-    known = next((code for words, code in _WORDS if words in said), None)
+    known = next((code for words, code in _WORDS if words in text), None)
     if known is not None:
         return known
-    if "FATAL" in said:
+    if "FATAL" in text:
         return "28000"
-    return "TLS" if any(word in said for word in _TLS_WORDS) else None
+    return "TLS" if any(word in text for word in _TLS_WORDS) else None

@@ -1,39 +1,41 @@
-"""Whether capture may go on at the server that it reached: the same one, or one that provably continues its history.
+"""Decide whether capture may resume on the server that it reached: the same one, or one that continues its history.
 
 ::
 
-    IDENTIFY_SYSTEM ──▶ another system ────────────▶ definite error
-        │               an earlier timeline ───────▶ definite error: an old primary is back
-        │               the timeline we know ──────▶ slot
+    IDENTIFY_SYSTEM ──▶ another system ────────────▶ permanent error
+        │               an earlier timeline ───────▶ permanent error: an old primary was started again
+        │               the recorded timeline ─────▶ slot
         ▼
     a later timeline: a standby was promoted, or a backup restored
-        │ TIMELINE_HISTORY: where did our timeline end? (the fork)
-        ├─ ours is not among its ancestors ────────▶ definite error
-        ├─ durable > fork ─────────────────────────▶ definite error: the log is ahead of the server
-        ├─ slot not synchronised from a primary ───▶ definite error
+        │ TIMELINE_HISTORY: where did the recorded timeline end? (the fork)
+        ├─ it is not among the ancestors ──────────▶ permanent error
+        ├─ durable > fork ─────────────────────────▶ permanent error: the log is ahead of the server
+        ├─ slot not synchronised from a primary ───▶ permanent error
         ▼
-    end of the WAL < durable ──────────────────────▶ definite error: an older data directory was put back
-    slot: there, valid, confirmed ≤ durable ───────▶ go on, and remember the timeline
+    end of the WAL < durable ──────────────────────▶ permanent error: an older data directory was restored
+    slot exists, valid, confirmed ≤ durable ───────▶ resume, and record the timeline
 
-Why nothing is lost or doubled. Up to the fork the two servers have the same WAL, byte for byte, so that the log's
-transactions, all at or before ``durable ≤ fork``, are those of the new primary too. What the new primary has after
-``durable`` it sends, because its slot is confirmed up to ``durable`` at most; what it sends again from before, the
-decoder recognises by its LSN. A log beyond the fork holds transactions that the new primary never had, and readers may
-have seen them: there is no way on from there but a new copy.
+Why no change is lost or duplicated: up to the fork the two servers have the same WAL, byte for byte, so the log's
+transactions, all at or before ``durable ≤ fork``, are also those of the new primary. The new primary sends everything
+after ``durable``, because its slot is confirmed up to ``durable`` at most; the decoder recognises earlier transactions
+that are sent again by their LSN. A log beyond the fork contains transactions that the new primary never had, and
+readers may have seen them: only a new snapshot helps.
 
-A slot comes along only if it was made with ``failover`` and the standby synchronised it (Postgres 17 or newer). One
-made by hand after the promotion begins too late, one from a restored backup may have missed catalog changes; neither
-is marked ``synced``, and both are refused. The mark stays on a slot after its server was promoted.
+A slot survives a failover only if it was created with ``failover`` and the standby synchronised it (Postgres 17 or
+newer). A slot created after the promotion begins too late, and one from a restored backup may have missed catalog
+changes; neither is marked ``synced``, and both are rejected. A slot keeps the mark after its server was promoted.
 
-Timelines are only numbers: two standbys of one primary may both be promoted to timeline 2. So the fork is remembered
-with the timeline, and compared at each connect. Both are stored before the first transaction of the new timeline is
-published (see `Instance.config`): stored later, a crash in between would leave a log that looks ahead of its server.
+Timelines are only numbers: two standbys of one primary may both be promoted to timeline 2. So the fork is recorded with
+the timeline, and compared at each connect. Both are stored before the first transaction of the new timeline is
+published (see `Instance.config`): if they were stored later, a crash in between would leave a log that appears to be
+ahead of its server.
 
-An older data directory that was put back has the same system and timeline. Where its WAL ends before the log does, that
-is seen here. Where it has grown past that by now, it is seen in what the server sends again: see `overlap`.
+A restored older data directory has the same system identifier and timeline. If its WAL ends before the log does, this
+module detects it. If its WAL has since grown past the end of the log, `overlap` detects it in the transactions that the
+server sends again.
 
-With several hosts in the connection string, the connection that then streams might reach another server: it has to be
-one of the same system and timeline that takes writes, and there is only one such (`require_same_server`).
+With several hosts in the connection string, the connection that streams might reach another server. It must have the
+same system identifier and timeline and accept writes, and only one server does (`require_same_server`).
 """
 
 from __future__ import annotations
@@ -47,11 +49,11 @@ from penstock.errors import DefiniteError, ProtocolError, TransientError
 from penstock.fields import with_fields
 from penstock.positions import Lsn
 from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sources.postgres.overlap import restored
+from penstock.sources.postgres.overlap import different_history_error
 from penstock.sources.postgres.slot import check_slot, find_slot, identify
-from penstock.sources.postgres.wal import flushed
+from penstock.sources.postgres.wal import wal_flush_position
 
-__all__ = ["Continuity", "Fork", "check_end", "continued", "parse_history", "require_same_server"]
+__all__ = ["Continuity", "Fork", "check_end", "parse_history", "require_same_server", "verify_continuity"]
 
 _SYNCHRONISED = "SELECT failover AND synced FROM pg_replication_slots WHERE slot_name = %s"
 _SLOTS_SYNCHRONISED_SINCE = 170_000
@@ -68,20 +70,20 @@ class Fork:
 
 @dataclass(frozen=True)
 class Continuity:
-    """How capture goes on."""
+    """How capture resumes."""
 
     config: PostgresInstanceConfig
     confirmed: Lsn
-    """From here on the server sends again what the log has."""
+    """The server sends again the transactions of the log after this position."""
 
 
-def continued(connection: psycopg.Connection[Any], config: PostgresInstanceConfig, durable: Lsn) -> Continuity:
-    """Return how capture goes on over this replication connection, without a loss; or raise."""
-    connection.cursor_factory = psycopg.ClientCursor  # such a connection takes no bound parameters
+def verify_continuity(connection: psycopg.Connection[Any], config: PostgresInstanceConfig, durable: Lsn) -> Continuity:
+    """Return how capture resumes over this replication connection without losing changes; raise if it cannot."""
+    connection.cursor_factory = psycopg.ClientCursor  # replication connections do not support bound parameters
     system, timeline = identify(connection)
     if system != config.system:
-        raise _another(config, f"its system identifier is {system}, that of the log {config.system}")
-    _refuse_standby(connection, config)
+        raise _wrong_server(config, f"its system identifier is {system}, that of the log {config.system}")
+    _reject_standby(connection, config)
     history = _history(connection, timeline, config)
     _check_known_fork(history, timeline, config)
     if timeline != config.timeline:
@@ -94,27 +96,27 @@ def continued(connection: psycopg.Connection[Any], config: PostgresInstanceConfi
 
 
 def check_end(connection: psycopg.Connection[Any], config: PostgresInstanceConfig, durable: Lsn) -> None:
-    """Refuse a server whose WAL ends before the log does: Postgres sends nothing that is not on its disk."""
-    end = flushed(connection)
+    """Reject a server whose WAL ends before the log does: Postgres only sends WAL that it has flushed to disk."""
+    end = wal_flush_position(connection)
     if end >= durable:
         return
-    if config.standby:  # after a start it replays again what it had
-        message = f"the standby behind source {config.source} has replayed up to {end}; the log reaches {durable}"
-        raise TransientError(message, "It will be asked again until it has caught up.")
-    raise restored(config.source, f"its WAL ends at {end}, and the log reaches {durable}")
+    if config.standby:  # after a restart it replays WAL from its last restartpoint
+        message = f"the standby of source {config.source} has replayed up to {end}, but the log ends at {durable}"
+        raise TransientError(message, "Penstock retries until the standby has caught up.")
+    raise different_history_error(config.source, f"its WAL ends at {end}, and the log reaches {durable}")
 
 
 def require_same_server(connection: psycopg.Connection[Any], config: PostgresInstanceConfig) -> None:
-    """Refuse a connection that reached another server than the one that was found to continue the history."""
+    """Reject a connection to another server than the one that passed the continuity check."""
     system, timeline = identify(connection)
     standby = connection.info.parameter_status("in_hot_standby") == "on"
     if (system, timeline, standby) != (config.system, config.timeline, config.standby):
-        message = f"another server answered for source {config.source} in between"
-        raise TransientError(message, "It will be asked again.")
+        message = f"the second connection for source {config.source} reached another server than the first"
+        raise TransientError(message, "Penstock retries.")
 
 
 def parse_history(content: str) -> list[Fork]:
-    """Read a timeline history file: the ancestors, oldest first, and where each of them ended."""
+    """Parse a timeline history file: the ancestors, oldest first, and the position at which each of them ended."""
     forks = []
     for line in content.splitlines():
         fields = line.split("#", 1)[0].split(None, 2)
@@ -123,67 +125,67 @@ def parse_history(content: str) -> list[Fork]:
         try:
             forks.append(Fork(int(fields[0]), Lsn.parse(fields[1])))
         except (IndexError, ValueError) as error:
-            message = f"a timeline history has a timeline and an LSN in each line, not {line!r}"
-            raise ProtocolError(message, "Look at the .history files in pg_wal of that server.") from error
+            message = f"invalid line in timeline history: {line!r}"
+            raise ProtocolError(message, "Check the .history files in pg_wal of that server.") from error
     return forks
 
 
 def _history(connection: psycopg.Connection[Any], timeline: int, config: PostgresInstanceConfig) -> list[Fork]:
-    """Ask for the history of a timeline; the first has none."""
+    """Return the history of a timeline; the first timeline has none."""
     if timeline == 1:
         return []
     try:
         row = connection.execute(f"TIMELINE_HISTORY {timeline}").fetchone()
     except psycopg.Error as error:
         if error.sqlstate == _MISSING_FILE:
-            raise _another(config, f"it has lost the history of its timeline {timeline}") from error
+            raise _wrong_server(config, f"the history file of its timeline {timeline} is missing") from error
         raise
     if row is None:
-        message = f"Postgres did not tell the history of timeline {timeline}"
-        raise TransientError(message, "It will be asked again.")
+        message = f"Postgres returned no history of timeline {timeline}"
+        raise TransientError(message, "Penstock retries.")
     content = row[1]
     return parse_history(content.decode() if isinstance(content, bytes) else str(content))
 
 
-def _refuse_standby(connection: psycopg.Connection[Any], config: PostgresInstanceConfig) -> None:
+def _reject_standby(connection: psycopg.Connection[Any], config: PostgresInstanceConfig) -> None:
     row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
     if row is None or (row[0] and not config.standby):
-        message = f"the server behind source {config.source} is a standby: it takes no writes, its slots are not read"
+        message = f"the server of source {config.source} is a standby, but capture began on a primary"
         hint = (
-            "It will be tried again, until it is promoted. With several hosts in the connection, add"
-            " target_session_attrs=read-write: the primary is then found among them."
+            "Penstock retries until the server is promoted. With several hosts in the connection string, add"
+            " target_session_attrs=read-write to connect to the primary."
         )
         raise TransientError(message, hint)
 
 
 def _check_known_fork(history: list[Fork], timeline: int, config: PostgresInstanceConfig) -> None:
-    """Compare where our timeline began: there may be two of the same number."""
+    """Reject a timeline of the recorded number that began at another position."""
     following = [*(fork.timeline for fork in history[1:]), timeline]
     began = {later: fork.lsn for later, fork in zip(following, history, strict=False)}
     known = Lsn(config.forked_at)
     found = began.get(config.timeline, known)
     if config.forked_at and found != known:
-        raise _another(config, f"its timeline {config.timeline} began at {found}, that of the log at {known}")
+        raise _wrong_server(config, f"its timeline {config.timeline} began at {found}, that of the log at {known}")
 
 
 def _check_fork(history: list[Fork], timeline: int, config: PostgresInstanceConfig, durable: Lsn) -> None:
-    known = f"timeline {timeline}; the log follows {config.timeline}"
+    known = f"timeline {timeline}; the log is on timeline {config.timeline}"
     if timeline < config.timeline:
         hint = (
-            "An old primary is back, or a backup was restored. Take it out of the connection so that the server that"
-            " was promoted is reached, and start again; if there is none: " + _afresh(config)
+            "An old primary was started again, or a backup was restored. Stop that server, or direct its host name to"
+            " the promoted server, and restart. If there is no such server: " + _recreate(config)
         )
-        raise _another(config, f"it is at an earlier state of it ({known})", hint)
+        raise _wrong_server(config, f"it is on an earlier timeline ({known})", hint)
     ended = next((fork.lsn for fork in history if fork.timeline == config.timeline), None)
     if ended is None:
-        raise _another(config, f"its history does not go back to it ({known})")
+        raise _wrong_server(config, f"its history does not include the timeline of the log ({known})")
     if durable > ended:
         message = (
-            f"the log of source {config.source} is ahead of the server after failover: it reaches {durable}, and what"
-            f" the server that was promoted (timeline {timeline}) has of the old one ends at {ended}"
+            f"the log of source {config.source} is ahead of the server after failover: the log ends at {durable}, but"
+            f" the promoted server (timeline {timeline}) received the WAL of the old primary only up to {ended}"
         )
         hint = (
-            f"{_afresh(config)} So that it does not happen again, list the slots of the standbys in"
+            f"{_recreate(config)} To prevent this, list the physical slots of the standbys in"
             " synchronized_standby_slots on the primary."
         )
         raise DefiniteError(message, hint)
@@ -192,26 +194,26 @@ def _check_fork(history: list[Fork], timeline: int, config: PostgresInstanceConf
 def _check_synchronised(
     connection: psycopg.Connection[Any], timeline: int, config: PostgresInstanceConfig, durable: Lsn
 ) -> None:
-    """Refuse a slot that did not come from the old primary."""
+    """Reject a slot that was not synchronised from the old primary."""
     row = None
     if connection.info.server_version >= _SLOTS_SYNCHRONISED_SINCE:
         row = connection.execute(_SYNCHRONISED, (config.slot,)).fetchone()
     if row is None or not row[0]:
         message = (
-            f"the server behind source {config.source} was promoted or restored (now timeline {timeline}), and the slot"
-            f" {config.slot} was not synchronised to it: changes since {durable} may be lost"
+            f"the server of source {config.source} was promoted or restored (now on timeline {timeline}), and"
+            f' replication slot "{config.slot}" was not synchronised to it: changes since {durable} may be lost'
         )
         hint = (
-            f"{_afresh(config)} To survive the next failover: Postgres 17 or newer, a slot made with failover, and"
-            " sync_replication_slots = on at the standby."
+            f"{_recreate(config)} To survive the next failover, use Postgres 17 or newer, the option failover, and"
+            " sync_replication_slots = on on the standby."
         )
         raise DefiniteError(message, hint)
 
 
-def _another(config: PostgresInstanceConfig, how: str, hint: str = "") -> DefiniteError:
-    message = f"the server behind source {config.source} is not the one whose changes the log holds: {how}"
-    return DefiniteError(message, hint or _afresh(config))
+def _wrong_server(config: PostgresInstanceConfig, why: str, hint: str = "") -> DefiniteError:
+    message = f"the server of source {config.source} does not continue the history of the log: {why}"
+    return DefiniteError(message, hint or _recreate(config))
 
 
-def _afresh(config: PostgresInstanceConfig) -> str:
+def _recreate(config: PostgresInstanceConfig) -> str:
     return f"Drop the source with `penstock drop {config.source}` and capture it again."

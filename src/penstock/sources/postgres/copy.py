@@ -1,10 +1,10 @@
-"""Reading a table at an exported snapshot: binary COPY of ranges of pages, decoded by the compiled kernels.
+"""Read a table at an exported snapshot: binary COPY of page ranges, decoded by the compiled kernels.
 
 ::
 
     ranges of ctid ─▶ one session each: SET TRANSACTION SNAPSHOT ─▶ COPY … (FORMAT binary) ─▶ pump ─▶ split ─▶ Arrow
 
-All sessions see the same moment. They take no lock but the one that any SELECT takes, and write nothing.
+All sessions see the same snapshot. They take only the lock that any SELECT takes, and write nothing.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ import numpy as np
 import numpy.typing as npt
 import psycopg
 import pyarrow as pa
-from numba import njit, types
+from numba import types
 from psycopg import pq, sql
 
 from penstock.errors import PenstockError, ProtocolError, TableError, TransientError
+from penstock.kernel_cache import cached_njit
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres.bad_values import BadColumn, mending, told
-from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
+from penstock.sources.postgres.bad_values import BadColumn, bad_values_hint, describe_bad_values
+from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.pump import Drained, Pump
-from penstock.sources.postgres.slot import take_snapshot
-from penstock.sources.postgres.types import BadValue
+from penstock.sources.postgres.slot import import_snapshot
+from penstock.sources.postgres.types import BadValueError
 
 __all__ = [
     "PageRange",
     "Tally",
+    "copy_progress",
     "copy_range",
     "copy_ranges",
     "copy_rows",
-    "copying_sessions",
     "from_table",
     "page_ranges",
-    "selected",
+    "select_expression",
     "session_name",
     "split_rows",
     "table_bytes",
@@ -51,16 +52,16 @@ __all__ = [
 
 _BUFFER = 4 << 20
 _LAST_PAGE = (1 << 32) - 1
-_REPORT = "This is not what COPY (FORMAT binary) sends: please report it with the server's version."
+_REPORT = "The server violates the format of COPY (FORMAT binary). Report this with the server's version."
 _COALESCED = 512 << 10
 _TAIL_MILLISECONDS = 5
-"""What is less than that much may be the end of the copy: it is not waited for any longer."""
+"""Fewer bytes than `_COALESCED` may be the end of the copy: do not wait longer for more."""
 _HEADER = 4
 _COUNT = 2
 _PAGE_INTS, _LINE_INTS = 1024, 16
-"""Columns are written side by side. If they lay whole pages apart, all would compete for one set of the cache."""
+"""Columns are written in parallel. At a distance of whole pages they would all compete for one set of the CPU cache."""
 _LEAST_BYTES, _MOST_BYTES = 16 << 20, 256 << 20
-"""How much of a table, its TOAST included, one session copies: no tiny files, and not much to do again."""
+"""How much of a table, including TOAST, one session copies: no tiny files, and little to repeat after a failure."""
 _SIZE = """
 SELECT coalesce(max(pg_relation_size(relation)), 0) / current_setting('block_size')::bigint,
        coalesce(sum(pg_table_size(relation)), 0)::bigint
@@ -79,16 +80,16 @@ class PageRange:
 
 
 def copy_ranges(connection: psycopg.Connection[Any], table: TableName, tasks: int) -> list[PageRange]:
-    """Divide a table for so many tasks: the same number of ranges for all, unless it is small, and none too large."""
+    """Divide a table among `tasks`: the same number of ranges each, unless the table is small, and none too large."""
     _, size = _pages_and_bytes(connection, table)
     rounds = -(-size // (_MOST_BYTES * tasks))
     return page_ranges(connection, table, min(rounds * tasks, size // _LEAST_BYTES))
 
 
 def page_ranges(connection: psycopg.Connection[Any], table: TableName, pieces: int) -> list[PageRange]:
-    """Divide a table's pages into about equal ranges; the last one is open, should the table have grown.
+    """Divide a table's pages into ranges of about equal size; the last one is open-ended, in case the table has grown.
 
-    A range of a partitioned table is those pages of each of its partitions: there are as many as the largest one has.
+    A range of a partitioned table covers those pages of each partition; the largest partition determines the ranges.
     """
     pages, _ = _pages_and_bytes(connection, table)
     step = max(1, -(-pages // max(1, pieces)), 64)
@@ -103,7 +104,7 @@ def _pages_and_bytes(connection: psycopg.Connection[Any], table: TableName) -> t
 
 
 def table_bytes(connection: psycopg.Connection[Any], table: TableName) -> int:
-    """Return how much a table, with its partitions and TOAST, takes upstream."""
+    """Return the size of a table upstream, including partitions and TOAST."""
     return _pages_and_bytes(connection, table)[1]
 
 
@@ -125,10 +126,10 @@ def copy_range(
     number: int = 0,
     tally: Tally | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a range of pages as the snapshot shows them; `number` tells it from others of its table."""
+    """Yield the rows of a page range as of the snapshot; `number` identifies the range among those of its table."""
     name = session_name(table, number)
     with closing(connect(conninfo, patient=True, application_name=name)) as connection:
-        take_snapshot(connection, snapshot)
+        import_snapshot(connection, snapshot)
         yield from copy_rows(connection, table, _pages_query(table, pages), lsn, tally)
 
 
@@ -139,23 +140,23 @@ def copy_rows(
     lsn: Lsn,
     tally: Tally | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what a query of the columns of a table returns."""
+    """Yield the rows of a query over the columns of a table."""
     tally = tally or Tally()
     command = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(query)
     result = connection.pgconn.exec_(command.as_bytes(connection))
     if result.status != pq.ExecStatus.COPY_OUT:
-        raise _refused(result, table.name, lsn)
-    places = _Places(len(table.columns))
+        raise _copy_error(result, table.name, lsn)
+    offsets = _ValueOffsets(len(table.columns))
     for buffer, fill in _messages(connection, table.name):
         tally.bytes += fill
-        for batch in _batches(buffer, fill, table, places, lsn):
+        for batch in _batches(buffer, fill, table, offsets, lsn):
             tally.rows += batch.num_rows
             tally.bytes -= _HEADER * batch.num_rows
             yield batch
 
 
-def copying_sessions(connection: psycopg.Connection[Any], table: CapturedTable) -> dict[int, Tally]:
-    """Ask Postgres what the sessions that copy a table have sent, by the number of their range."""
+def copy_progress(connection: psycopg.Connection[Any], table: CapturedTable) -> dict[int, Tally]:
+    """Ask Postgres how much the sessions that copy a table have sent, by the number of their range."""
     query = (
         "SELECT a.application_name, c.tuples_processed, c.bytes_processed FROM pg_stat_progress_copy c"
         " JOIN pg_stat_activity a USING (pid) WHERE a.datname = current_database() AND a.application_name LIKE %s"
@@ -165,7 +166,7 @@ def copying_sessions(connection: psycopg.Connection[Any], table: CapturedTable) 
 
 
 def session_name(table: CapturedTable, number: int) -> str:
-    """Name the session that copies a range of a table; Postgres keeps 63 bytes of it."""
+    """Return the application name of the session that copies a range; Postgres keeps 63 bytes of it."""
     return f"{_session_prefix(table)}#{number} {table.name}".encode()[:63].decode(errors="ignore")
 
 
@@ -173,16 +174,16 @@ def _session_prefix(table: CapturedTable) -> str:
     return f"penstock copy {table.oid} "
 
 
-def _refused(result: pq.abc.PGresult, table: TableName, lsn: Lsn) -> PenstockError:
-    """Sort what Postgres says to COPY: a table or column that is not there stays away, a wrong value stays wrong."""
-    why = f"the copy of {table} was refused: {_said(result.error_message)}"
+def _copy_error(result: pq.abc.PGresult, table: TableName, lsn: Lsn) -> PenstockError:
+    """Classify an error of COPY: a missing table or column and a bad value are permanent, the rest is transient."""
+    why = f"Postgres rejected the copy of {table}: {_one_line(result.error_message)}"
     if (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").startswith((b"22", b"42")):
-        return TableError(str(table), lsn, why, f"Capture it anew: ALTER SOURCES … RETRY TABLE {table};")
-    return TransientError(why, "It will be tried again.")
+        return TableError(str(table), lsn, why, f"Take a new snapshot of it: ALTER SOURCES … RETRY TABLE {table};")
+    return TransientError(why, "The copy is retried automatically.")
 
 
 def _pages_query(table: CapturedTable, pages: PageRange) -> sql.Composed:
-    listed = sql.SQL(", ").join(selected(column) for column in table.columns)
+    listed = sql.SQL(", ").join(select_expression(column) for column in table.columns)
     where = sql.SQL("ctid >= {}::tid").format(sql.Literal(f"({pages.first},0)"))
     if pages.last < _LAST_PAGE:
         where += sql.SQL(" AND ctid < {}::tid").format(sql.Literal(f"({pages.last},0)"))
@@ -192,26 +193,26 @@ def _pages_query(table: CapturedTable, pages: PageRange) -> sql.Composed:
 
 
 def from_table(table: CapturedTable) -> sql.Composed:
-    """Name a table in a query: without those that inherit from it, but with its partitions."""
+    """Return the FROM item of a table: without tables that inherit from it, but with its partitions."""
     name = sql.Identifier(table.name.schema, table.name.name)
     return sql.SQL("{}" if table.partitioned else "ONLY {}").format(name)
 
 
-def selected(column: CapturedColumn) -> sql.Composable:
-    """A column sent as text is printed by its output function, as in the stream; a cast prints some otherwise."""
+def select_expression(column: CapturedColumn) -> sql.Composable:
+    """Return the expression of a column. The output function prints text, as in the stream; a cast may differ."""
     name = sql.Identifier(column.name)
     text = sql.SQL("CASE WHEN {0} IS DISTINCT FROM NULL THEN format('%s', {0}) END")
     return text.format(name) if column.sent_as_text else name
 
 
 def _messages(connection: psycopg.Connection[Any], table: TableName) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
-    """Yield filled buffers, each good until the next is asked for."""
-    with _coalesced(connection.pgconn.socket) as poll:
-        yield from _filled(Pump(connection.pgconn), poll)
+    """Yield filled buffers; each is valid until the next one."""
+    with _coalesced_poll(connection.pgconn.socket) as poll:
+        yield from _filled_buffers(Pump(connection.pgconn), poll)
     _check_end(connection, table)
 
 
-def _filled(pump: Pump, poll: select.poll) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
+def _filled_buffers(pump: Pump, poll: select.poll) -> Iterator[tuple[npt.NDArray[np.uint8], int]]:
     """Yield buffers as they fill, until the server ends the COPY."""
     buffer, fill = np.empty(_BUFFER, np.uint8), 0
     while True:
@@ -225,17 +226,17 @@ def _filled(pump: Pump, poll: select.poll) -> Iterator[tuple[npt.NDArray[np.uint
         if fill:
             yield buffer, fill
             fill = 0
-            if len(buffer) > _BUFFER:  # it was made for one large row
+            if len(buffer) > _BUFFER:  # it was allocated for one large row
                 buffer = np.empty(_BUFFER, np.uint8)
         if drained is Drained.ENDED:
             return
 
 
 @contextmanager
-def _coalesced(descriptor: int) -> Iterator[select.poll]:
-    """A poll that wakes when much has arrived: the server sends 8 KB at a time, and each waking takes from its time.
+def _coalesced_poll(descriptor: int) -> Iterator[select.poll]:
+    """Yield a poll that wakes when much has arrived: the server sends 8 KB at a time, and each wakeup costs it time.
 
-    Afterwards the socket wakes for anything again: answers to other commands are short.
+    Afterwards the socket wakes for any byte again, because replies to other commands are short.
     """
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
@@ -254,15 +255,15 @@ def _wake_for(descriptor: int, size: int) -> None:
 def _check_end(connection: psycopg.Connection[Any], table: TableName) -> None:
     result = connection.pgconn.get_result()
     if result is None or result.status != pq.ExecStatus.COMMAND_OK:
-        said = result.error_message if result is not None else connection.pgconn.error_message
-        message = f"the copy of {table} broke off: {_said(said)}"
-        raise TransientError(message, "It will be tried again.")
-    while connection.pgconn.get_result() is not None:  # libpq takes the next command only after that
+        reason = result.error_message if result is not None else connection.pgconn.error_message
+        message = f"the copy of {table} was interrupted: {_one_line(reason)}"
+        raise TransientError(message, "The copy is retried automatically.")
+    while connection.pgconn.get_result() is not None:  # libpq accepts the next command only then
         pass
 
 
-class _Places:
-    """Where the values of a buffer are: memory that is used again for each of them."""
+class _ValueOffsets:
+    """Offsets and lengths of the values in a buffer; the memory is reused for each buffer."""
 
     def __init__(self, columns: int) -> None:
         rows = _BUFFER // (_HEADER + _COUNT + _HEADER * columns) + 1
@@ -272,15 +273,15 @@ class _Places:
 
 
 def _batches(
-    buffer: npt.NDArray[np.uint8], fill: int, table: CapturedTable, places: _Places, lsn: Lsn
+    buffer: npt.NDArray[np.uint8], fill: int, table: CapturedTable, offsets: _ValueOffsets, lsn: Lsn
 ) -> Iterator[pa.RecordBatch]:
     columns, schema = table.columns, table.table_schema().columns.remove_metadata()
-    off, length = places.off, places.length
+    off, length = offsets.off, offsets.length
     at = 0
     while at < fill:
         rows, at = split_rows(buffer, at, fill, off, length)
         if rows < 0:
-            message = f"malformed rows of {table.name} arrived from COPY"
+            message = f"malformed rows of {table.name} received from COPY"
             raise ProtocolError(message, _REPORT)
         if rows:
             arrays: list[pa.Array] = []
@@ -288,11 +289,11 @@ def _batches(
             for c, column in enumerate(columns):
                 try:
                     arrays.append(_column(column, buffer, off[c, :rows], length[c, :rows]))
-                except BadValue as value:
+                except BadValueError as value:
                     bad.append((column, value.reason))
             if bad:
-                message = f"{table.name} cannot be copied: {told(bad)}"
-                raise TableError(str(table.name), lsn, message, mending(table.name, bad))
+                message = f"{table.name} cannot be copied: {describe_bad_values(bad)}"
+                raise TableError(str(table.name), lsn, message, bad_values_hint(table.name, bad))
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -306,7 +307,7 @@ def _column(
     return (codec.text if column.sent_as_text else codec.binary)(buffer, off, length)
 
 
-def _said(message: bytes) -> str:
+def _one_line(message: bytes) -> str:
     return " ".join(message.decode(errors="replace").split())
 
 
@@ -314,9 +315,9 @@ _U8 = types.Array(types.uint8, 1, "C")
 _I32 = types.Array(types.int32, 2, "C")
 
 
-@njit(types.UniTuple(types.int64, 2)(_U8, types.int64, types.int64, _I32, _I32), nogil=True, cache=True)
+@cached_njit(types.UniTuple(types.int64, 2)(_U8, types.int64, types.int64, _I32, _I32), nogil=True)
 def split_rows(buf, at, end, off, length):  # type: ignore[no-untyped-def]
-    """Split whole COPY messages into columns; return rows and where it stopped, or -1 and where it is malformed."""
+    """Split whole COPY messages into columns; return rows and end offset, or -1 and the offset of the malformed row."""
     columns, most = off.shape
     r = 0
     while at < end and r < most:
@@ -324,7 +325,7 @@ def split_rows(buf, at, end, off, length):  # type: ignore[no-untyped-def]
         e = p + (
             np.int64(buf[at]) | np.int64(buf[at + 1]) << 8 | np.int64(buf[at + 2]) << 16 | np.int64(buf[at + 3]) << 24
         )
-        if e - p >= 19 and buf[p] == 80 and buf[p + 1] == 71:  # the header, before the first row: a row begins with 0
+        if e - p >= 19 and buf[p] == 80 and buf[p + 1] == 71:  # the header before the first row; a row begins with 0
             for i in range(11):
                 if buf[p + i] != _SIGNATURE[i]:
                     return np.int64(-1), at

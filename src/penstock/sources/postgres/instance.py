@@ -1,15 +1,15 @@
-"""Capture: one slot, one connection, all tables, into the change log.
+"""Capture: stream all tables through one slot and one connection into the change log.
 
 ::
 
     ReplicationStream ─pages─▶ Decoder ─chunks─▶ ChangeLogWriter.publish ─▶ durable ─▶ feedback to the slot
 
-Whole transactions are published in one step, and the slot is confirmed only up to what that made durable. A transaction
-that outgrows the buffer is staged in parts. When nothing is in flight, the server's keepalives move the
-frontier on, so that an idle table on a busy server holds back no WAL; and the server's clock tells which moments have
-passed.
+Whole transactions are published in one step, and the slot is confirmed only up to what is durable then. A transaction
+that outgrows the buffer is staged in parts. While nothing is in flight, the server's keepalives advance the frontier,
+so that an idle table on a busy server retains no WAL; and the server's clock determines which moments have passed.
 
-Where somebody interferes with our watermarks or heartbeats, what committed before that is published, and capture stops.
+If another session interferes with watermarks or heartbeats, capture publishes all transactions that committed before
+that, and stops.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from penstock.fields import with_fields
 from penstock.model import Image, TableName
 from penstock.positions import Lsn
 from penstock.sources.interface import Instance, InstanceConfig, InstanceFactory
-from penstock.sources.postgres.additions import current_files, describe_additions
+from penstock.sources.postgres.added_columns import current_filenodes, describe_added_columns
+from penstock.sources.postgres.catalog_facts import Facts
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import ANSWER_SECONDS, connect, connect_replication, connection_error
-from penstock.sources.postgres.continuity import continued, require_same_server
-from penstock.sources.postgres.decoded import Decoded
+from penstock.sources.postgres.continuity import require_same_server, verify_continuity
+from penstock.sources.postgres.decode_result import DecodeResult
 from penstock.sources.postgres.decoder import Decoder
-from penstock.sources.postgres.facts import Facts
-from penstock.sources.postgres.heartbeat import Pulse, ServerClock, SignOfLife
+from penstock.sources.postgres.heartbeat import HeartbeatWriter, LastContact, ServerClock
+from penstock.sources.postgres.interference import InterferenceGuard
 from penstock.sources.postgres.options import Heartbeat, Rules, Watermarks
 from penstock.sources.postgres.overlap import Overlap
-from penstock.sources.postgres.relations import Refused, Shape, Undescribed
-from penstock.sources.postgres.signals import Guard
+from penstock.sources.postgres.publication_watch import PublicationWatch
+from penstock.sources.postgres.relations import RejectedShape, Shape, UnknownColumnsError
 from penstock.sources.postgres.stream import Page, ReplicationStream, StreamEndedError, StreamOptions
 from penstock.sources.postgres.visibility import wait_until_visible
-from penstock.sources.postgres.watch import PublicationWatch
 
 __all__ = ["PostgresInstance", "PostgresInstanceFactory"]
 
@@ -56,10 +56,10 @@ _RETAIN_SECONDS = 1.0
 
 
 class PostgresInstanceFactory(InstanceFactory):
-    """Makes captures; holds nothing."""
+    """Creates captures; has no state."""
 
     def instantiate(self, config: InstanceConfig, log: ChangeLog, state: Path) -> PostgresInstance:
-        """Make a capture that writes to this log; all that it needs to know is in there."""
+        """Create a capture that writes to this log; the config has everything else."""
         if not isinstance(config, PostgresInstanceConfig):
             raise TypeError(config)
         return PostgresInstance(config, log, state)
@@ -71,57 +71,58 @@ class PostgresInstance(Instance):
     def __init__(self, config: PostgresInstanceConfig, log: ChangeLog, state: Path | None = None) -> None:
         self._config = config
         self._log = log
-        self._life = SignOfLife(state)
+        self._activity = LastContact(state)
         self._durable = Lsn.ZERO
         self._last: Commit | None = None
-        """The last transaction that changed something, when this run began."""
+        """The last transaction in the log that changed a captured table, as of the start of this run."""
         self._overlap = Overlap(config.source, Lsn.ZERO, Lsn.ZERO, None)
         self._valid = Lsn.ZERO
         self._in_progress = True
-        """Whether transactions are asked for while they run. Not where one adds columns (see `_learn`), and not after
-        Postgres failed at it: "could not map filenumber", of a table whose DDL was rolled back in part."""
+        """Whether to request transactions while they run. Disabled if one adds columns (`_describe_added_columns`), and
+        after Postgres failed at it ("could not map filenumber", for a table whose DDL was partly rolled back).
+        """
         self._binary = True
-        """Whether values are asked for in binary form: not where some column can only be printed by Postgres."""
-        self._pulse = Pulse(config.heartbeat, config.heartbeat_interval, config.identity)
+        """Whether to request values in binary form: not if only Postgres can print some column."""
+        self._heartbeat = HeartbeatWriter(config.heartbeat, config.heartbeat_interval, config.identity)
         self._watch = PublicationWatch(config, Lsn.ZERO)
         self._retain_next = 0.0
-        self._newest = 0
-        """The newest commit time of this run: a clock before it is no news."""
-        self._asking: psycopg.Connection[Any] | None = None
+        self._newest_commit = 0
+        """The newest commit time of this run: an earlier clock adds nothing."""
+        self._side: psycopg.Connection[Any] | None = None
 
     def config(self) -> PostgresInstanceConfig:
-        """Return the config, with the timeline that is followed."""
+        """Return the config, with the timeline that capture follows."""
         return self._config
 
     def valid_frontier(self) -> Lsn:
-        """Return where the log's history begins."""
+        """Return the position at which the log's history begins."""
         return self._valid
 
     def durable_frontier(self) -> Lsn:
-        """Return what the log has on disk."""
+        """Return the position up to which the log is on disk."""
         return self._durable
 
     def run(self, stop: threading.Event, connected: Callable[[], None]) -> None:
-        """Stream into the log until told to stop."""
+        """Stream into the log until `stop` is set."""
         with closing(self._log.writer()) as writer:
             frontiers = writer.frontiers()
             self._valid, self._durable, self._last = frontiers.valid, frontiers.durable, frontiers.last
-            with self._connecting():
+            with self._connection_errors():
                 stream, decoder = self._open(writer)
             connected()
             try:
-                with self._connecting():
+                with self._connection_errors():
                     self._capture(stream, decoder, writer, stop, connected)
             except StreamEndedError:
-                self._in_progress = False  # Postgres fails at some transactions with DDL only while they run
+                self._in_progress = False  # Postgres fails to stream some transactions with DDL
                 raise
             finally:
                 stream.stop()
-                if self._asking is not None:
-                    self._asking.close()
+                if self._side is not None:
+                    self._side.close()
 
     @contextmanager
-    def _connecting(self) -> Iterator[None]:
+    def _connection_errors(self) -> Iterator[None]:
         try:
             yield
         except psycopg.Error as error:
@@ -130,16 +131,16 @@ class PostgresInstance(Instance):
     def _check_published(
         self, connection: psycopg.Connection[Any], writer: ChangeLogWriter, decoder: Decoder
     ) -> list[TableError]:
-        """End the tables whose changes are no longer all sent."""
-        self._watch.know_columns(shape.table for shape in decoder.shapes.current.values())
-        errors = self._watch.look(connection, self._durable)
+        """Fail the tables whose changes are no longer all published."""
+        self._watch.update_columns(shape.table for shape in decoder.shapes.current.values())
+        errors = self._watch.check(connection, self._durable)
         if errors:
             writer.publish([], self._durable, errors=errors)
         self._config = with_fields(self._config, facts=self._watch.facts)
         return errors
 
     def _truncated_since(self, facts: Facts | None) -> list[TableName]:
-        """Return the tables that were truncated, by the log, since the catalogs were last looked at."""
+        """Return the tables that were truncated, according to the log, since the last check of the catalogs."""
         with closing(self._log.reader()) as reader:
             known, since = reader.tables(), Lsn(facts.at if facts else self._durable)
             extents = (
@@ -150,20 +151,20 @@ class PostgresInstance(Instance):
             return [extent.table for extent in extents if extent.has(Image.TRUNCATE)]
 
     def _open(self, writer: ChangeLogWriter) -> tuple[ReplicationStream, Decoder]:
-        """Connect, and go on only where that is provably without loss.
+        """Connect, and resume only if that provably loses nothing.
 
-        What is asked of the server is asked over another connection than the one that streams. A session that has
-        looked at a table remembers its present columns, and would decode older changes with them.
+        Queries use another connection than the stream: a session that has accessed a table caches its current
+        columns, and would decode older changes with them.
         """
         with connect_replication(self._config.connection, answers_within=ANSWER_SECONDS) as asking:
-            found = continued(asking, self._config, self._durable)
+            found = verify_continuity(asking, self._config, self._durable)
             self._config = found.config
             self._overlap = Overlap(self._config.source, found.confirmed, self._durable, self._last)
             truncated = self._truncated_since(self._config.facts)
             self._watch = PublicationWatch(self._config, self._durable, truncated)
             decoder = self._decoder(writer)
             decoder.end_tables(self._check_published(asking, writer, decoder))
-            self._look_at_files(asking, decoder)
+            self._update_filenodes(asking, decoder)
         application = f"penstock {self._config.source}"
         replication = connect_replication(self._config.connection, application, answers_within=ANSWER_SECONDS)
         try:
@@ -175,11 +176,11 @@ class PostgresInstance(Instance):
             raise
 
     def _confirmable(self) -> Lsn:
-        """Return up to where the slot may be confirmed: what is durable, once the overlap is proven."""
+        """Return up to where the slot may be confirmed: the durable position, once the overlap is verified."""
         return self._overlap.confirmable(self._durable)
 
     def _decoder(self, writer: ChangeLogWriter) -> Decoder:
-        """Begin with the columns that each table has by what the log holds of it."""
+        """Return a decoder that starts with the columns that each table has in the log."""
         with closing(self._log.reader()) as reader:
             logged = reader.tables()
         shapes = []
@@ -189,10 +190,10 @@ class PostgresInstance(Instance):
                 logged.pop(captured.name, None)
                 shapes.append(Shape.of(captured, writer.define(captured.table_schema(), None, captured.generation)))
                 continue
-            table = captured if known is None else captured.grown(known.schema)
+            table = captured if known is None else captured.with_logged_columns(known.schema)
             shapes.append(Shape.of(table, writer.define(table.table_schema(), self._durable)))
-        begun = {
-            table.name: logged[table.name].begun if table.name in logged else self._durable
+        table_starts = {
+            table.name: logged[table.name].generation_start if table.name in logged else self._durable
             for table in self._config.tables
         }
         ended = [name for name, table in logged.items() if table.error is not None]
@@ -202,19 +203,19 @@ class PostgresInstance(Instance):
             truncate_ends=strict,
             guard=self._guard(),
             overlap=self._overlap,
-            begun=begun,
+            table_starts=table_starts,
         )
 
-    def _guard(self) -> Guard:
+    def _guard(self) -> InterferenceGuard:
         config = self._config
         whole = self._durable == config.start()
         accepted = Lsn(config.accepted_interference)
-        return Guard(config.source, config.identity, config.meta_tables(), accepted=accepted, whole=whole)
+        return InterferenceGuard(config.source, config.identity, config.meta_tables(), accepted=accepted, whole=whole)
 
-    def _look_at_files(self, connection: psycopg.Connection[Any], decoder: Decoder) -> None:
-        """Remember which file holds each table: what was rewritten before a column was added does not matter to it."""
-        files = current_files(connection, [shape.table for shape in decoder.shapes.current.values()])
-        decoder.shapes.found_in(files)
+    def _update_filenodes(self, connection: psycopg.Connection[Any], decoder: Decoder) -> None:
+        """Record the file of each table: a rewrite before a column was added does not affect that column."""
+        files = current_filenodes(connection, [shape.table for shape in decoder.shapes.current.values()])
+        decoder.shapes.update_filenodes(files)
         tables = [with_fields(t, filenode=files.get(t.name, t.filenode)) for t in self._config.tables]
         self._config = with_fields(self._config, tables=tuple(tables))
 
@@ -230,35 +231,35 @@ class PostgresInstance(Instance):
             messages=Watermarks.MESSAGE is config.watermarks or Heartbeat.MESSAGE is config.heartbeat,
         )
 
-    def _learn(self, decoder: Decoder, writer: ChangeLogWriter, unknown: Undescribed) -> None:
-        """Find out what columns were added to a table.
+    def _describe_added_columns(self, decoder: Decoder, writer: ChangeLogWriter, unknown: UnknownColumnsError) -> None:
+        """Look up the columns that were added to a table.
 
-        In a transaction in progress they are nobody's to see. Then the stream is opened again without such
-        transactions: Postgres sends them when they commit, and the catalog has the columns by then.
+        While the transaction that adds them is in progress, other sessions cannot see them. The stream is then reopened
+        without such transactions: Postgres sends them at their commit, when the catalog has the columns.
         """
         if unknown.xid is not None:
-            wait_until_visible(self._side(), unknown.xid)
-        found = describe_additions(self._side(), unknown.shape.table, unknown.relation)
+            wait_until_visible(self._side_connection(), unknown.xid)
+        found = describe_added_columns(self._side_connection(), unknown.shape.table, unknown.relation)
         if isinstance(found, str) and unknown.xid is None and self._in_progress:
             self._in_progress = False
-            message = f"{unknown.shape.name} gains columns in a transaction that has not committed"
-            raise TransientError(message, "The stream is opened again, to get that transaction when it has committed.")
+            message = f"columns are added to {unknown.shape.name} in a transaction that has not committed"
+            raise TransientError(message, "Capture reconnects and receives that transaction at its commit.")
         if isinstance(found, str):
-            decoder.shapes.learn(unknown.relation, Refused(unknown.shape.name, found))
+            decoder.shapes.learn(unknown.relation, RejectedShape(unknown.shape.name, found))
             return
         version = writer.define(found.table_schema())
         decoder.shapes.learn(unknown.relation, Shape.of(found, version))
         if self._binary and any(column.sent_as_text for column in found.columns):
             self._binary = False
-            message = f"{unknown.shape.name} gains a column that only Postgres can print"
-            raise TransientError(message, "The stream is opened again, as text.")
+            message = f"a column that only Postgres can print is added to {unknown.shape.name}"
+            raise TransientError(message, "Capture reconnects and requests values as text.")
 
-    def _side(self) -> psycopg.Connection[Any]:
-        """Return a connection for questions beside the stream, to the server that streams."""
-        if self._asking is None or self._asking.closed:
+    def _side_connection(self) -> psycopg.Connection[Any]:
+        """Return a connection for queries beside the stream, to the same server."""
+        if self._side is None or self._side.closed:
             application = f"penstock {self._config.source} aside"
-            self._asking = connect(self._config.connection, application, answers_within=ANSWER_SECONDS)
-        return self._asking
+            self._side = connect(self._config.connection, application, answers_within=ANSWER_SECONDS)
+        return self._side
 
     def _capture(
         self,
@@ -268,42 +269,42 @@ class PostgresInstance(Instance):
         stop: threading.Event,
         store: Callable[[], None],
     ) -> None:
-        rest, idle, clock = _Rest(), _IdleFrontier(), ServerClock()
+        remainder, idle, clock = _Remainder(), _IdleFrontier(), ServerClock()
         while not stop.is_set():
             page = stream.next_page(_IDLE_SECONDS)
-            self._life.note(stream.heard)
+            self._activity.record(stream.last_received)
             if page is not None:
-                buffer, fill = rest.joined(page)
+                buffer, fill = remainder.joined(page)
                 consumed = self._decode(decoder, writer, idle, buffer, fill)
-                rest.keep(buffer, consumed, fill)
-                stream.give_back(page)
-            if idle.due():
-                self._publish(writer, Decoded(durable=idle.take()))
-            self._tell_clock(writer, clock)
-            if decoder.described_again():
-                self._watch.hurry()
-            if self._watch.due():
+                remainder.keep(buffer, consumed, fill)
+                stream.release(page)
+            if idle.is_due():
+                self._publish(writer, DecodeResult(durable=idle.take()))
+            self._publish_clock(writer, clock)
+            if decoder.take_redescribed():
+                self._watch.check_soon()
+            if self._watch.is_due():
                 known = self._config.facts
-                decoder.end_tables(self._check_published(self._side(), writer, decoder))
-                self._look_at_files(self._side(), decoder)
+                decoder.end_tables(self._check_published(self._side_connection(), writer, decoder))
+                self._update_filenodes(self._side_connection(), decoder)
                 if known is None or self._config.facts is None or not self._config.facts.same(known):
                     store()
-            if self._pulse.due():
-                self._pulse.beat(self._side(), self._durable)
+            if self._heartbeat.is_due():
+                self._heartbeat.write(self._side_connection(), self._durable)
             if time.monotonic() >= self._retain_next:
                 self._retain(writer)
         store()
 
-    def _tell_clock(self, writer: ChangeLogWriter, clock: ServerClock) -> None:
-        """Let the log know which moments have passed, while no transaction says so."""
-        passed = clock.passed(self._durable)
-        if passed is not None and passed > self._newest:
+    def _publish_clock(self, writer: ChangeLogWriter, clock: ServerClock) -> None:
+        """Record in the log which moments have passed, while no transaction shows it."""
+        passed = clock.complete_until(self._durable)
+        if passed is not None and passed > self._newest_commit:
             writer.publish([], self._durable, passed=passed)
-        if clock.due():
-            clock.ask(self._side())
+        if clock.is_due():
+            clock.read(self._side_connection())
 
     def _retain(self, writer: ChangeLogWriter) -> None:
-        """Let go of history that is old enough, and that no reader needs."""
+        """Remove history that is older than the retention and that no reader needs."""
         self._valid = writer.retain(datetime.now(UTC) - self._config.retained()).valid
         self._retain_next = time.monotonic() + _RETAIN_SECONDS
 
@@ -315,13 +316,13 @@ class PostgresInstance(Instance):
         buffer: npt.NDArray[np.uint8],
         fill: int,
     ) -> int:
-        """Decode and publish what is whole; return how many bytes are done with."""
+        """Decode and publish whole transactions; return the number of consumed bytes."""
         done, more = 0, True
         while more:
             try:
                 found = decoder.decode(buffer[done:], fill - done, force=fill - done >= _STAGE_BYTES)
-            except Undescribed as unknown:
-                self._learn(decoder, writer, unknown)
+            except UnknownColumnsError as unknown:
+                self._describe_added_columns(decoder, writer, unknown)
                 continue
             done += found.consumed
             more = found.more
@@ -331,30 +332,30 @@ class PostgresInstance(Instance):
             elif found.durable is not None:
                 idle.move(found.durable)
             if found.interference is not None:
-                raise self._end_of(found.interference, uncertain=found.uncertain)
+                raise self._interference_error(found.interference, uncertain=found.uncertain)
         return done
 
-    def _end_of(self, interference: DefiniteError, *, uncertain: bool) -> PenstockError:
-        """Stop; or look again without transactions in progress: they then come without what was rolled back."""
+    def _interference_error(self, interference: DefiniteError, *, uncertain: bool) -> PenstockError:
+        """Return the interference; or a transient error, to read it again without rolled-back parts."""
         if not (uncertain and self._in_progress):
             return interference
         self._in_progress = False
-        message = "a mark came in a transaction in progress of which a part was rolled back"
-        return TransientError(message, "The stream is opened again, to see whether the mark was.")
+        message = "a watermark or heartbeat arrived in a partly rolled back transaction in progress"
+        return TransientError(message, "Capture reconnects, to see whether it was rolled back too.")
 
-    def _stage(self, writer: ChangeLogWriter, found: Decoded) -> None:
-        """Write what belongs to transactions in progress, and remove what was rolled back."""
+    def _stage(self, writer: ChangeLogWriter, found: DecodeResult) -> None:
+        """Stage parts of transactions in progress, and discard parts that were rolled back."""
         for xid in found.discarded:
             writer.settle(xid, Discarded())
         if found.open_chunks:
             writer.stage(found.open_xid, found.open_chunks)
-            self._watch.saw_truncate(chunk.table for chunk in found.open_chunks if chunk.kinds >> Image.TRUNCATE & 1)
+            self._watch.record_truncate(chunk.table for chunk in found.open_chunks if chunk.kinds >> Image.TRUNCATE & 1)
         for xid, aborted in found.prepared.items():
             writer.settle(xid, Prepared(frozenset(aborted)))
 
-    def _publish(self, writer: ChangeLogWriter, found: Decoded) -> None:
-        news = found.committed_at is not None or found.errors
-        if found.durable is None or (not news and found.durable <= self._durable):
+    def _publish(self, writer: ChangeLogWriter, found: DecodeResult) -> None:
+        is_news = found.committed_at is not None or found.errors
+        if found.durable is None or (not is_news and found.durable <= self._durable):
             return
         writer.publish(
             *(found.chunks, found.durable),
@@ -363,20 +364,20 @@ class PostgresInstance(Instance):
             errors=found.errors,
             last=found.last,
         )
-        self._watch.saw_truncate(chunk.table for chunk in found.chunks if chunk.kinds >> Image.TRUNCATE & 1)
+        self._watch.record_truncate(chunk.table for chunk in found.chunks if chunk.kinds >> Image.TRUNCATE & 1)
         self._durable = found.durable
-        self._newest = max(self._newest, found.committed_at or 0)
+        self._newest_commit = max(self._newest_commit, found.committed_at or 0)
 
 
-class _Rest:
-    """Bytes of a transaction whose commit has not arrived: they go before the next page."""
+class _Remainder:
+    """Bytes of a transaction whose commit has not arrived: they precede the next page."""
 
     def __init__(self) -> None:
         self._buffer = np.empty(0, np.uint8)
         self._fill = 0
 
     def joined(self, page: Page) -> tuple[npt.NDArray[np.uint8], int]:
-        """Return what is left together with a page."""
+        """Return the remaining bytes followed by a page."""
         if not self._fill:
             return page.buffer, page.fill
         total = self._fill + page.fill
@@ -388,7 +389,7 @@ class _Rest:
         return self._buffer, total
 
     def keep(self, buffer: npt.NDArray[np.uint8], consumed: int, fill: int) -> None:
-        """Keep what was not consumed."""
+        """Keep the bytes that were not consumed."""
         left = buffer[consumed:fill]
         if len(left) > len(self._buffer):
             self._buffer = np.empty(max(len(left), _STAGE_BYTES), np.uint8)
@@ -397,22 +398,22 @@ class _Rest:
 
 
 class _IdleFrontier:
-    """A frontier that moved without a transaction: worth a write now and then, not each time."""
+    """A frontier that advanced without a transaction: published at intervals, not each time."""
 
     def __init__(self) -> None:
         self._lsn: Lsn | None = None
         self._next = 0.0
 
     def move(self, lsn: Lsn) -> None:
-        """Remember the latest."""
+        """Record the latest position."""
         self._lsn = lsn
 
-    def due(self) -> bool:
-        """Say whether it should be published now."""
+    def is_due(self) -> bool:
+        """Return whether it should be published now."""
         return self._lsn is not None and time.monotonic() >= self._next
 
     def take(self) -> Lsn | None:
-        """Return it, to be published."""
+        """Return it for publication."""
         lsn, self._lsn = self._lsn, None
         self._next = time.monotonic() + _IDLE_SECONDS
         return lsn

@@ -1,4 +1,4 @@
-"""What Postgres says of itself: its relations, columns and keys, as capture and preflight need them."""
+"""Read relations, columns and keys from the Postgres catalogs, for capture and preflight."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class UpstreamColumn:
 
 @dataclass(frozen=True)
 class UpstreamTable:
-    """An upstream relation, with all that decides whether it can be captured. Letters are those of ``pg_class``."""
+    """An upstream relation, with the properties that decide whether it can be captured; codes as in ``pg_class``."""
 
     oid: int
     name: TableName
@@ -64,7 +64,7 @@ class UpstreamTable:
     replica_identity: str
     row_security: bool
     root: int | None
-    """Of a partition, the OID of the topmost partitioned table."""
+    """For a partition, the OID of the topmost partitioned table."""
     readable: bool
     schema_usable: bool
     owned: bool
@@ -73,27 +73,27 @@ class UpstreamTable:
     comment: str | None
     filenode: int | None
     width: int
-    """How many columns it ever had: dropped ones count."""
+    """The number of columns, including dropped ones."""
     deferrable_key: bool
     key: tuple[str, ...]
-    """The primary key; of a table whose replica identity is an index, the columns of that index."""
+    """The columns of the primary key, or of the replica identity index if there is one."""
     columns: tuple[UpstreamColumn, ...]
 
     @property
     def partitioned(self) -> bool:
-        """Whether it is a partitioned table, which holds no row itself."""
+        """Whether it is a partitioned table, which has no rows of its own."""
         return self.kind == "p"
 
 
 def find_tables(connection: psycopg.Connection[Any], schemas: Sequence[str] | None = None) -> list[UpstreamTable]:
-    """List the tables of this database, of these schemas where given, and what else could be taken for a table."""
+    """Return tables, views and foreign tables of this database, or of the given schemas."""
     found = connection.execute(_TABLES, {"schemas": list(schemas) if schemas else None}).fetchall()
     columns = _find_columns(connection, [row[0] for row in found])
     return [_upstream_table(row, tuple(columns.get(row[0], ()))) for row in found]
 
 
 def _find_columns(connection: psycopg.Connection[Any], tables: Sequence[int]) -> dict[int, list[UpstreamColumn]]:
-    """Look up the columns of these tables; the one place where types are described."""
+    """Return the columns of these tables, with their types."""
     columns: dict[int, list[UpstreamColumn]] = {}
     listed = connection.execute(_COLUMNS, (list(tables),)).fetchall()
     kinds = find_types(connection, {(oid, typmod) for _, _, oid, typmod, *_ in listed})

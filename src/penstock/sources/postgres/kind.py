@@ -1,4 +1,4 @@
-"""``FROM POSTGRES``: the types of a Postgres source together."""
+"""The source kind ``FROM POSTGRES``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["KIND"]
 
 
 def _factory() -> InstanceFactory:
-    """Capture needs compiled kernels: they are loaded where it runs, and not by whoever only asks for the kind."""
+    """Return the instance factory; import it here, so that only capture processes load the compiled kernels."""
     from penstock.sources.postgres.instance import PostgresInstanceFactory
 
     return PostgresInstanceFactory()

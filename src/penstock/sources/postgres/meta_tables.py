@@ -1,14 +1,14 @@
-"""The tables of ours upstream, where watermarks or heartbeats are updates of a row: schema ``dblog_meta``.
+"""The upstream tables in schema ``dblog_meta``, for watermarks and heartbeats that are updates of a row.
 
 ::
 
-    make:     schema, table, row 1, each only if it is not there ─▶ claimed: the row has a token of this source
-    restore:  row 1 alone, claimed again
-    unmake:   what this source made goes; what others made is let go of, its row empty again
+    create:   schema, table and row 1, each only if it does not exist ─▶ claimed: the row has a token of this source
+    restore:  delete other rows, and claim row 1 again
+    drop:     drop tables that this source created; release others, with an empty token in row 1
 
-One row belongs to one source, so two sources of a database cannot both mark by table. What is ours to drop is known by
-a comment on it, as the catalog is written before anything is made. An administrator may make the tables beforehand, for
-a role that may not.
+One row belongs to one source, so only one source of a database can use a table for its watermarks. A comment on a table
+identifies the source that created it and may drop it. An administrator can create the tables in advance, for a role
+without the privilege.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from psycopg import sql
 from penstock.errors import DefiniteError
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.postgres.interference import MarkerKind
 from penstock.sources.postgres.options import Heartbeat, Watermarks
-from penstock.sources.postgres.signals import Subject
-from penstock.sources.postgres.wal import written
+from penstock.sources.postgres.wal import wal_insert_position
 from penstock.sources.postgres.watermark import MalformedTokenError, read_token, write_token
 
 __all__ = [
     "META_TABLES",
     "MetaTable",
-    "find_meta",
-    "make_meta",
-    "meta_statements",
+    "create_meta_tables",
+    "drop_meta_tables",
+    "find_meta_table",
+    "meta_table_statements",
     "meta_tables",
-    "restore_meta",
-    "unmake_meta",
+    "restore_meta_tables",
 ]
 
-META_TABLES = frozenset(subject.table for subject in Subject)
+META_TABLES = frozenset(subject.table for subject in MarkerKind)
 
 _SCHEMA = "dblog_meta"
-_MADE = "Made by Penstock"
+_CREATED_BY = "Made by Penstock"
 _COLUMNS = "id integer PRIMARY KEY CHECK (id = 1), token text NOT NULL"
 _SHAPE = (("id", "integer", True), ("token", "text", False))
 _FIND = """
@@ -63,17 +63,17 @@ INSERT INTO {table} (id, token) VALUES (1, {token}) ON CONFLICT (id) DO UPDATE S
 
 
 def meta_tables(watermarks: Watermarks, heartbeat: Heartbeat | None) -> tuple[TableName, ...]:
-    """Return the tables that a source with these options needs."""
-    needed = {Subject.WATERMARK: watermarks is Watermarks.TABLE, Subject.HEARTBEAT: heartbeat is Heartbeat.TABLE}
+    """Return the meta tables that a source with these options needs."""
+    needed = {MarkerKind.WATERMARK: watermarks is Watermarks.TABLE, MarkerKind.HEARTBEAT: heartbeat is Heartbeat.TABLE}
     return tuple(subject.table for subject, wanted in needed.items() if wanted)
 
 
 @dataclass(frozen=True)
 class MetaTable:
-    """A table of ``dblog_meta`` that is there."""
+    """An existing table of ``dblog_meta``."""
 
     fits: bool
-    """Whether it has the shape that we make it in."""
+    """Whether it has the columns, key and persistence that Penstock requires."""
     owned: bool
     owner: str
     usable: bool
@@ -82,10 +82,10 @@ class MetaTable:
     """Whether the role may read and update it."""
     comment: str | None
     token: str | None = None
-    """What its row holds; None where there is none, or it may not be read."""
+    """The token in its row; None if there is no row, or the role cannot read it."""
 
     def user(self) -> str | None:
-        """Return the identity of the source whose row it is; None for nobody's, a question mark for a stranger's."""
+        """Return the identity of the source that owns the row; None if it is free, "?" if the token is not ours."""
         if not self.token:
             return None
         try:
@@ -94,8 +94,8 @@ class MetaTable:
             return "?"
 
 
-def find_meta(connection: psycopg.Connection[Any], table: TableName) -> MetaTable | None:
-    """Look one of the tables up."""
+def find_meta_table(connection: psycopg.Connection[Any], table: TableName) -> MetaTable | None:
+    """Return one of the tables; None if it does not exist."""
     row = connection.execute(_FIND, (table.schema, table.name)).fetchone()
     if row is None:
         return None
@@ -109,8 +109,8 @@ def find_meta(connection: psycopg.Connection[Any], table: TableName) -> MetaTabl
     return MetaTable(found.fits, owned, owner, usable, writable, comment, token)
 
 
-def meta_statements(table: TableName) -> list[str]:
-    """Return what an administrator runs to make one of the tables."""
+def meta_table_statements(table: TableName) -> list[str]:
+    """Return the statements with which an administrator creates one of the tables."""
     return [
         f"CREATE SCHEMA IF NOT EXISTS {_SCHEMA};",
         f"CREATE TABLE {table} ({_COLUMNS});",
@@ -118,79 +118,79 @@ def meta_statements(table: TableName) -> list[str]:
     ]
 
 
-def make_meta(connection: psycopg.Connection[Any], tables: Sequence[TableName], identity: str) -> Lsn:
-    """Make what is not there, and claim the rows; return a position after that."""
+def create_meta_tables(connection: psycopg.Connection[Any], tables: Sequence[TableName], identity: str) -> Lsn:
+    """Create missing tables, and claim their rows; return a position after that."""
     with connection.transaction():
         for table in tables:
-            _make(connection, table, identity)
-    return written(connection)
+            _create(connection, table, identity)
+    return wal_insert_position(connection)
 
 
-def restore_meta(connection: psycopg.Connection[Any], tables: Sequence[TableName], identity: str) -> Lsn:
-    """Claim the one row of each again, whoever wrote to it, and remove all others; return a position after that."""
+def restore_meta_tables(connection: psycopg.Connection[Any], tables: Sequence[TableName], identity: str) -> Lsn:
+    """Claim row 1 of each table again, and delete all other rows; return a position after that."""
     with connection.transaction():
         for table in tables:
-            found = find_meta(connection, table)
+            found = find_meta_table(connection, table)
             if found is None or not found.fits:
-                message = f"{table} is gone, or not as Penstock made it"
+                message = f"table {table} no longer exists, or does not have the required columns"
                 raise DefiniteError(message, "Drop the source and capture it again.")
             connection.execute(sql.SQL("DELETE FROM {} WHERE id <> 1").format(_named(table)))
             _claim(connection, table, write_token({"source": identity}))
-    return written(connection)
+    return wal_insert_position(connection)
 
 
-def _make(connection: psycopg.Connection[Any], table: TableName, identity: str) -> None:
-    found = find_meta(connection, table)
+def _create(connection: psycopg.Connection[Any], table: TableName, identity: str) -> None:
+    found = find_meta_table(connection, table)
     if found is None:
         if not connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (_SCHEMA,)).fetchone():
-            connection.execute(f"CREATE SCHEMA {_SCHEMA}; COMMENT ON SCHEMA {_SCHEMA} IS '{_MADE}'")
+            connection.execute(f"CREATE SCHEMA {_SCHEMA}; COMMENT ON SCHEMA {_SCHEMA} IS '{_CREATED_BY}'")
         connection.execute(f"CREATE TABLE {table} ({_COLUMNS}); COMMENT ON TABLE {table} IS '{_comment(identity)}'")
     elif not found.fits or found.user() not in (None, identity):
-        message = f"{table} is not ours: it has other columns, or another source marks its windows in it"
+        message = f"table {table} has other columns than Penstock requires, or another source uses it"
         raise DefiniteError(message, "Use logical messages instead, or drop the other source first.")
     _claim(connection, table, write_token({"source": identity}))
 
 
 def _claim(connection: psycopg.Connection[Any], table: TableName, token: str) -> None:
-    """Put a token into the one row. Without the right to insert, the row has to be there."""
+    """Write a token into row 1; insert the row only if it does not exist, as the role may lack that privilege."""
     update = sql.SQL("UPDATE {table} SET token = {token} WHERE id = 1")
     values = {"table": _named(table), "token": sql.Literal(token)}
     if connection.execute(update.format(**values)).rowcount == 0:
         connection.execute(sql.SQL(_CLAIM).format(**values))
 
 
-def unmake_meta(connection: psycopg.Connection[Any], tables: Sequence[TableName], identity: str) -> list[str]:
-    """Drop what this source made, let go of what it only used, and leave alone what is another's; name what went."""
+def drop_meta_tables(connection: psycopg.Connection[Any], tables: Sequence[TableName], identity: str) -> list[str]:
+    """Drop tables that this source created, and release the rows of others that it used; return the dropped objects."""
     removed = []
     with connection.transaction():
         for table in tables:
-            found = find_meta(connection, table)
+            found = find_meta_table(connection, table)
             if found is not None and found.comment == _comment(identity):
                 connection.execute(f"DROP TABLE {table}")
                 removed.append(f"table {table}")
             elif found is not None and found.user() == identity:
                 _claim(connection, table, "")
-        if removed and _made_and_empty(connection):
+        if removed and _is_own_and_empty(connection):
             connection.execute(f"DROP SCHEMA {_SCHEMA}")
             removed.append(f"schema {_SCHEMA}")
     return removed
 
 
-def _made_and_empty(connection: psycopg.Connection[Any]) -> bool:
+def _is_own_and_empty(connection: psycopg.Connection[Any]) -> bool:
     query = """
     SELECT 1 FROM pg_namespace n WHERE nspname = %s AND obj_description(n.oid, 'pg_namespace') = %s
        AND pg_has_role(nspowner, 'USAGE') AND NOT EXISTS (SELECT 1 FROM pg_class WHERE relnamespace = n.oid)
        AND NOT EXISTS (SELECT 1 FROM pg_proc WHERE pronamespace = n.oid)
     """
-    return connection.execute(query, (_SCHEMA, _MADE)).fetchone() is not None
+    return connection.execute(query, (_SCHEMA, _CREATED_BY)).fetchone() is not None
 
 
 def _comment(identity: str) -> str:
-    return f"{_MADE}, for source {identity}"
+    return f"{_CREATED_BY}, for source {identity}"
 
 
 def _claimed_by(token: str) -> str:
-    """Return the identity in any token of ours: of a claim, a watermark or a heartbeat."""
+    """Return the identity in a Penstock token: that of a claim, a watermark or a heartbeat."""
     for names in (("source",), ("source", "window", "number", "mark"), ("source", "beat")):
         try:
             return str(read_token(token, *names)[0])

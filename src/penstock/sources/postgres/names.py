@@ -1,7 +1,7 @@
-"""Names of tables and columns as users write them: ``schema.table``, ``… AS alias``, ``schema.table.column``.
+"""Parse names of tables and columns in options: ``schema.table``, ``… AS alias``, ``schema.table.column``.
 
-A part that has a dot, a space or a quote in it is written in double quotes, as in SQL. Unlike in SQL, the case of a
-part without quotes is kept: names are compared as they are, and a wrong one is answered with the nearest.
+A part that contains a dot, a space or a quote must be double-quoted, as in SQL. Unlike SQL, unquoted parts are not
+folded to lower case: names are compared case-sensitively, and the error for an unknown name suggests the nearest one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COLUMN = re.compile(rf"\s*({_PART})\.({_PART})\.({_PART})\s*")
 
 @dataclass(frozen=True)
 class TableChoice:
-    """A table that was asked for, and the name it shall have here."""
+    """A table named in the options, and the name that it gets downstream, if another."""
 
     table: TableName
     alias: str | None = None
@@ -45,52 +45,52 @@ class ColumnName:
     column: str
 
     def __str__(self) -> str:
-        """``schema.table.column``, for people."""
+        """Return ``schema.table.column``, for messages."""
         return f"{self.table}.{self.column}"
 
 
 def parse_table(text: str) -> TableChoice:
-    """Read ``schema.table`` or ``schema.table AS alias``."""
+    """Parse ``schema.table`` or ``schema.table AS alias``."""
     found = _TABLE.fullmatch(text)
     if found is None:
-        message = f"{text!r} does not name a table"
-        raise UsageError(message, "Write schema.table, or schema.table AS another_name; quote parts with dots.")
-    schema, name, alias = (part and _plain(part) for part in found.groups())
+        message = f"invalid table name {text!r}"
+        raise UsageError(message, "Write schema.table [AS alias]; double-quote parts that contain a dot.")
+    schema, name, alias = (part and _unquoted(part) for part in found.groups())
     if alias is not None and ("." in alias or "/" in alias):
-        message = f"{alias!r} cannot be the name of a table here"
+        message = f"invalid table alias {alias!r}"
         raise UsageError(message, "Use a name without dots and slashes.")
     return TableChoice(TableName(schema, name), alias)
 
 
 def choice_text(choice: TableChoice) -> str:
-    """Write a choice so that `parse_table` reads it."""
-    parts = f"{_written(choice.table.schema)}.{_written(choice.table.name)}"
-    return f"{parts} AS {_written(choice.alias)}" if choice.alias else parts
+    """Format a choice so that `parse_table` can parse it."""
+    parts = f"{_quote_if_needed(choice.table.schema)}.{_quote_if_needed(choice.table.name)}"
+    return f"{parts} AS {_quote_if_needed(choice.alias)}" if choice.alias else parts
 
 
 def parse_column(text: str) -> ColumnName:
-    """Read ``schema.table.column``."""
+    """Parse ``schema.table.column``."""
     found = _COLUMN.fullmatch(text)
     if found is None:
-        message = f"{text!r} does not name a column"
-        raise UsageError(message, "Write schema.table.column; quote parts with dots.")
-    schema, table, column = (_plain(part) for part in found.groups())
+        message = f"invalid column name {text!r}"
+        raise UsageError(message, "Write schema.table.column; double-quote parts that contain a dot.")
+    schema, table, column = (_unquoted(part) for part in found.groups())
     return ColumnName(TableName(schema, table), column)
 
 
 def quoted(*parts: str) -> str:
-    """Quote an identifier for SQL text."""
+    """Return a quoted SQL identifier."""
     return sql.Identifier(*parts).as_string(None)
 
 
 def quoted_table(table: TableName) -> str:
-    """Quote a table's name for SQL text."""
+    """Return the quoted, qualified name of a table."""
     return quoted(table.schema, table.name)
 
 
-def _written(part: str) -> str:
+def _quote_if_needed(part: str) -> str:
     return part if re.fullmatch(r'[^\s".]+', part) else '"' + part.replace('"', '""') + '"'
 
 
-def _plain(part: str) -> str:
+def _unquoted(part: str) -> str:
     return part[1:-1].replace('""', '"') if part.startswith('"') else part

@@ -1,4 +1,4 @@
-"""The options of a Postgres source: what may be asked for, held to sense in one place.
+"""The options of a Postgres source and their validation.
 
 ::
 
@@ -7,7 +7,7 @@
                  ├─▶ PostgresOptions       the fields of `PostgresSource`, from Python and the command line
     _Behaviour ──┴─▶ PostgresWithOptions   settings:  WITH (snapshot = 'chunked', …)
 
-They go into the catalog with the source. Whether the tables and columns that they name exist is for preflight to say.
+The catalog stores them with the source. Preflight checks that the tables and columns that they name exist.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.sources.name_syntax import DottedName, Name, dotted_text
 from penstock.sources.option_syntax import Keyword
 from penstock.sources.postgres.connection import parse_url
 from penstock.sources.postgres.names import ColumnName, TableChoice, choice_text, parse_column, parse_table
-from penstock.sources.postgres.shards import check_connections
+from penstock.sources.postgres.shard_labels import check_connections
 from penstock.sources.syntax import Listed, Secret, Span
 from penstock.units import parse_duration
 
@@ -47,70 +47,70 @@ _Span = Annotated[str, Span()]
 
 
 class Ownership(enum.StrEnum):
-    """Whose a publication or a slot is."""
+    """Who manages a publication or a slot."""
 
     MANAGED = "managed"
-    """Ours: made with the source, dropped with it."""
+    """Penstock creates it with the source, and drops it with the source."""
     USER = "user"
-    """Yours: it must be there, is checked, and is never changed or dropped."""
+    """The user creates it. Penstock checks it, and never alters or drops it."""
 
 
 class Rules(enum.StrEnum):
-    """What a publication may look like."""
+    """Which publications are accepted."""
 
     OPEN = "open"
-    """Broad publications, row filters, column lists and partition roots hold for the first copy as well."""
+    """FOR ALL TABLES, row filters, column lists and partition roots are allowed, and apply to the snapshot as well."""
     STRICT = "strict"
-    """Exactly the captured tables and every change of them; nothing filtered, no root. A TRUNCATE stops its table."""
+    """Exactly the captured tables and all their changes; no filters, no partition roots. A TRUNCATE stops its table."""
 
 
 class Partitions(enum.StrEnum):
-    """As what partitioned tables are captured."""
+    """How partitioned tables are captured."""
 
     LEAVES = "leaves"
-    """Each partition is a table of its own."""
+    """Each partition is captured as a separate table."""
     ROOT = "root"
-    """All partitions are one table, under the name of the partitioned table."""
+    """All partitions are captured as one table, named as the partitioned table."""
 
 
 class Heartbeat(enum.StrEnum):
-    """How an idle database is kept moving."""
+    """How heartbeats are written, so that the slot advances on an idle server."""
 
     MESSAGE = "message"
-    """By a logical message in the WAL."""
+    """As logical messages in the WAL."""
     TABLE = "table"
-    """By an update of a table of ours."""
+    """As updates of the one row of ``dblog_meta.heartbeats``."""
 
 
 class Snapshot(enum.StrEnum):
-    """How a table is copied first."""
+    """How the initial snapshot reads a table."""
 
     PARALLEL = "parallel"
-    """At one exported snapshot, by pages, many at a time; begun again if it dies."""
+    """At one exported snapshot, in page ranges, in parallel; after a crash it starts from the beginning."""
     CHUNKED = "chunked"
-    """By ranges of the key, beside the stream; after a crash it goes on with the next chunk."""
+    """Incrementally, in key ranges, while the stream continues; after a crash it resumes with the next chunk."""
 
 
 class Watermarks(enum.StrEnum):
-    """How the windows of a chunked copy or a repair are marked in the stream."""
+    """How the windows of a chunked snapshot or a repair are marked in the stream."""
 
     MESSAGE = "message"
-    """By logical messages in the WAL."""
+    """With logical messages in the WAL."""
     TABLE = "table"
-    """By updates of the one row of ``dblog_meta.watermarks``."""
+    """With updates of the one row of ``dblog_meta.watermarks``."""
 
 
 class _Chosen(BaseModel):
-    """Which tables, and how the database lets us in."""
+    """The password, and the selection of tables."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     password: Annotated[str | None, Secret()] = Field(
-        default=None, description="where the password is: env:NAME or file:PATH"
+        default=None, description="reference to the password: env:NAME or file:PATH"
     )
     tables: Annotated[
         tuple[str, ...], Keyword("FOR TABLES", "tables", "FOR ALL TABLES"), Listed(DottedName("schema.table", True))
-    ] = Field(default=(), description="these tables, schema.table, optionally AS another name")
+    ] = Field(default=(), description="tables to capture: schema.table, optionally AS another name")
     schemas: Annotated[tuple[str, ...], Keyword("FOR SCHEMAS", "tables", "FOR ALL TABLES"), Listed(Name("schema"))] = (
         Field(default=(), description="all tables of these schemas")
     )
@@ -134,7 +134,7 @@ class _Chosen(BaseModel):
         return self
 
     def choices(self) -> tuple[TableChoice, ...]:
-        """Return the tables that were named."""
+        """Return the tables that the options name."""
         return tuple(parse_table(text) for text in self.tables)
 
     @property
@@ -143,34 +143,34 @@ class _Chosen(BaseModel):
 
 
 class _Behaviour(BaseModel):
-    """How tables are captured and copied."""
+    """How tables are captured and snapshotted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    exclude_columns: _Columns = Field(default=(), description="columns left out, schema.table.column")
-    text_columns: _Columns = Field(default=(), description="columns kept as the text that Postgres prints")
-    publication_ownership: Ownership = Field(default=Ownership.MANAGED, description="whose the publication is")
-    slot_ownership: Ownership = Field(default=Ownership.MANAGED, description="whose the slot is")
-    rules: Rules = Field(default=Rules.OPEN, description="what a publication may look like")
-    slot_temporary: bool = Field(default=False, description="whether the slot ends with its session")
+    exclude_columns: _Columns = Field(default=(), description="columns to exclude: schema.table.column")
+    text_columns: _Columns = Field(default=(), description="columns to capture as text, as Postgres prints them")
+    publication_ownership: Ownership = Field(default=Ownership.MANAGED, description="who manages the publication")
+    slot_ownership: Ownership = Field(default=Ownership.MANAGED, description="who manages the slot")
+    rules: Rules = Field(default=Rules.OPEN, description="which publications are accepted")
+    slot_temporary: bool = Field(default=False, description="whether the slot is temporary (not supported)")
     two_phase: bool = Field(default=False, description="whether the slot decodes prepared transactions")
-    failover: bool = Field(default=False, description="whether the slot is kept on standbys (Postgres 17 or newer)")
-    partitions: Partitions = Field(default=Partitions.LEAVES, description="as what partitioned tables are captured")
-    heartbeat: Heartbeat | None = Field(default=None, description="how an idle database is kept moving")
+    failover: bool = Field(default=False, description="whether the slot is synchronised to standbys (Postgres 17+)")
+    partitions: Partitions = Field(default=Partitions.LEAVES, description="how partitioned tables are captured")
+    heartbeat: Heartbeat | None = Field(default=None, description="how heartbeats are written, if at all")
     heartbeat_interval: float = Field(default=10.0, description="seconds between heartbeats")
-    snapshot: Snapshot = Field(default=Snapshot.PARALLEL, description="how tables are copied first")
-    snapshot_wait: _Span = Field(default="1 hour", description="how long a copy waits for transactions begun before it")
+    snapshot: Snapshot = Field(default=Snapshot.PARALLEL, description="how the initial snapshot reads a table")
+    snapshot_wait: _Span = Field(default="1 hour", description="how long a snapshot waits for older transactions")
     chunk_rows: int = Field(
-        default=20_000, ge=1, description="rows of the first chunk of a chunked copy; then it adapts"
+        default=20_000, ge=1, description="rows of the first chunk of a chunked snapshot; the size then adapts"
     )
-    chunk_pause: _Span = Field(default="0 s", description="the pause between the chunks of a chunked copy")
+    chunk_pause: _Span = Field(default="0 s", description="the pause between the chunks of a chunked snapshot")
     watermarks: Watermarks = Field(default=Watermarks.MESSAGE, description="how windows are marked in the stream")
 
     @field_validator("heartbeat_interval")
     @classmethod
     def _some_seconds(cls, seconds: float) -> float:
         if not 0.1 <= seconds <= 3600:
-            message = f"heartbeats every {seconds:g} seconds"
+            message = f"heartbeat_interval {seconds:g} is out of range"
             raise UsageError(message, "Choose an interval between 0.1 and 3600 seconds.")
         return seconds
 
@@ -191,16 +191,16 @@ class _Behaviour(BaseModel):
         _refuse_conflicts(self)
         both = set(self.excluded()) & set(self.as_text())
         if both:
-            message = f"{min(both)} is both excluded and kept as text"
-            raise UsageError(message, "Name it in one of the two.")
+            message = f"column {min(both)} is in both exclude_columns and text_columns"
+            raise UsageError(message, "Remove it from one of the two.")
         return self
 
     def excluded(self) -> tuple[ColumnName, ...]:
-        """Return the columns to leave out."""
+        """Return the columns to exclude."""
         return tuple(parse_column(text) for text in self.exclude_columns)
 
     def as_text(self) -> tuple[ColumnName, ...]:
-        """Return the columns to keep as text."""
+        """Return the columns to capture as text."""
         return tuple(parse_column(text) for text in self.text_columns)
 
     @property
@@ -217,19 +217,19 @@ class _Behaviour(BaseModel):
 
 
 class PostgresOptions(_Behaviour, _Chosen):
-    """What one may ask of a Postgres source beyond its database."""
+    """All options of a Postgres source, except its databases."""
 
 
 class _Database(BaseModel):
-    """Where the tables are: in one database, or in several that are the shards of one."""
+    """The database, or the databases of a sharded source."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     connection: Annotated[str | None, Keyword("CONNECTION", "connection")] = Field(
-        default=None, description="the database: a URL, or keywords as libpq has them, without a password"
+        default=None, description="the database: a URL or a libpq keyword string, without a password"
     )
     connections: Annotated[tuple[str, ...], Keyword("CONNECTIONS", "connection")] = Field(
-        default=(), description="several databases with the same tables, the shards of one"
+        default=(), description="the databases of a sharded source, which have the same tables"
     )
 
     @field_validator("connection")
@@ -248,20 +248,20 @@ class _Database(BaseModel):
     @model_validator(mode="after")
     def _one_or_more(self) -> Self:
         if (self.connection is None) == (not self.connections):
-            message = "a Postgres source has one connection, or several that are its shards"
+            message = "a Postgres source requires either CONNECTION or CONNECTIONS"
             raise UsageError(message, "Write CONNECTION 'postgresql://…', or CONNECTIONS ('postgresql://…', …).")
         return self
 
 
 class PostgresSqlOptions(_Chosen, _Database):
-    """What is said in clauses: which database or databases, and which tables."""
+    """The clauses of ``CREATE SOURCES``: databases, and selection of tables."""
 
 
 class PostgresWithOptions(_Behaviour, SourceOptions):
-    """What is said in WITH."""
+    """The options in ``WITH (…)``."""
 
-    publication: str | None = Field(default=None, description="the publication; penstock_ and the source's name")
-    slot: str | None = Field(default=None, description="the replication slot; penstock_ and the source's name")
+    publication: str | None = Field(default=None, description="name of the publication; default: penstock_SOURCE")
+    slot: str | None = Field(default=None, description="name of the replication slot; default: penstock_SOURCE")
 
     @field_validator("slot")
     @classmethod
@@ -270,42 +270,42 @@ class PostgresWithOptions(_Behaviour, SourceOptions):
 
 
 def check_slot_name(slot: str) -> str:
-    """Return the name of a replication slot; refuse what cannot be one."""
+    """Return the name of a replication slot; raise `UsageError` if it is invalid."""
     if not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
-        message = f"{slot!r} cannot name a replication slot"
+        message = f"invalid replication slot name {slot!r}"
         raise UsageError(message, "Use lower-case letters, digits and underscores, 63 at most.")
     return slot
 
 
 _CONFLICTS = {
     "_tables_and_schemas": (
-        "both tables and schemas were named",
-        "Name tables, or schemas, or neither for all tables.",
+        "tables and schemas cannot be used together",
+        "Use one of them, or neither to capture all tables.",
     ),
     "_slot_before_publication": (
-        "a slot of yours cannot serve a publication of ours: a slot decodes only publications older than itself",
-        "Make the publication first, then the slot, and give both; or leave the slot to Penstock.",
+        "slot_ownership = user requires publication_ownership = user: a slot cannot decode with a newer publication",
+        "Create the publication first, then the slot, and name both. Or omit slot_ownership.",
     ),
     "_failover_of_a_temporary_slot": (
-        "a temporary slot cannot be kept on standbys",
-        "Leave out one of failover and slot_temporary.",
+        "a temporary slot cannot be synchronised to standbys",
+        "Omit failover or slot_temporary.",
     ),
     "_root_under_strict_rules": (
-        "the strict rules allow no publication through the partitioned table",
-        "Leave out partitions = root, or use the open rules.",
+        "partitions = root is not allowed with rules = strict",
+        "Omit partitions = root, or use rules = open.",
     ),
 }
 
 
 def _refuse_conflicts(options: BaseModel) -> None:
-    """Refuse what contradicts itself; each half of the options knows some of the conflicts."""
-    for conflict, (what, hint) in _CONFLICTS.items():
+    """Raise `UsageError` for conflicting options; each half of the options defines some of the conflicts."""
+    for conflict, (message, hint) in _CONFLICTS.items():
         if getattr(options, conflict, False):
-            raise UsageError(what, hint)
+            raise UsageError(message, hint)
 
 
 def _each_once(what: str, names: list[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        message = f"the {what} {twice[0]} was given twice"
-        raise UsageError(message, "Give it once.")
+        message = f"{what} {twice[0]} is listed twice"
+        raise UsageError(message, "List it once.")

@@ -1,26 +1,25 @@
-"""The publication: which tables, rows and columns the stream carries; and the contract it is held to.
+"""The publication: it determines which tables, rows and columns the stream contains.
 
 ::
 
     read_publication ─▶ Publication, a value ─▶ check_publication(…, rules, ownership) ─▶ findings
-    managed: made, altered and dropped with the source: see `own_publication`
-    user:    checked only, never changed
+    managed: created, altered and dropped with the source
+    user:    checked only, never altered
 
-Under the ``open`` rules a publication may be broad, filter rows, list columns and speak for partitioned tables; the
-first copy then reads the same rows and columns. Under the ``strict`` rules it has exactly the captured tables, and must
-publish TRUNCATE, which ends a table there: were it not published, its rows would stay here without a word.
+Under the ``open`` rules a publication may cover all tables or schemas, filter rows, list columns and publish partitions
+via their root; the initial snapshot then reads the same rows and columns. Under the ``strict`` rules it has exactly the
+captured tables, and must publish TRUNCATE, which stops a table there: otherwise truncated rows would silently stay in
+the captured table.
 
-The publication of ours: made with a source, altered table by table, dropped with it.
+A managed publication::
 
-::
+    create:  captured tables and meta tables; a comment, set in the same transaction, identifies the source
+    alter:   publish new and resnapshotted tables, one statement each; remove dropped tables
+    drop:    only if the comment identifies this source
 
-    create:  tables, and those in which we mark windows and beat; a comment says whose it is, in the same transaction
-    alter:   what comes or begins anew is published as it shall be, each table on its own; what goes is taken out
-    drop:    only where the comment says that it is ours
-
-A captured table is known in it by its OID. So one that was dropped, renamed or moved upstream is in nobody's way, and
-what is neither new nor going stays as it is: one that somebody took out is not put back behind everybody's back, as
-what happened in between is lost.
+Captured tables are identified by OID. So a table that was dropped, renamed or moved upstream does not block an
+alteration, and tables that are neither new nor dropped are left unchanged: a table that another session removed from
+the publication is not silently added again, as the changes in between are lost.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from psycopg import sql
 from penstock.errors import DefiniteError
 from penstock.model import TableName
 from penstock.sources.findings import Finding, error, info, warning
-from penstock.sources.postgres.captured import CapturedTable
+from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.names import quoted, quoted_table
 from penstock.sources.postgres.options import Ownership, Rules
 
@@ -53,11 +52,11 @@ __all__ = [
 ]
 
 OPERATIONS = ("insert", "update", "delete", "truncate")
-"""All that can be published."""
+"""All operations that a publication can publish."""
 _LOST = {
-    "insert": "new rows would never arrive",
-    "update": "changed rows would silently keep their old values here",
-    "delete": "deleted rows would silently stay here",
+    "insert": "new rows would not be captured",
+    "update": "updated rows would keep their old values downstream",
+    "delete": "deleted rows would remain downstream",
 }
 _PUBLICATION = """
 SELECT pg_get_userbyid(pubowner), pg_has_role(pubowner, 'USAGE'), puballtables, pubinsert, pubupdate, pubdelete,
@@ -91,7 +90,7 @@ SELECT t.schemaname, t.tablename,
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A table as it is published; `columns` are None where the server does not say (14): all that are not generated."""
+    """A published table; `columns` is None on Postgres 14, which publishes all columns that are not generated."""
 
     name: TableName
     columns: tuple[str, ...] | None = None
@@ -101,7 +100,7 @@ class PublishedTable:
 
 @dataclass(frozen=True)
 class Publication:
-    """A publication as Postgres shows it; `members` are named in it, `tables` are all that it publishes in effect."""
+    """A publication; `members` are the tables named in it, `tables` all that it publishes in effect."""
 
     name: str
     owner: str
@@ -115,12 +114,12 @@ class Publication:
     tables: tuple[PublishedTable, ...] = ()
 
     def table(self, name: TableName) -> PublishedTable | None:
-        """Look a published table up."""
+        """Return a published table; None if it is not published."""
         return next((table for table in self.tables if table.name == name), None)
 
 
 def read_publication(connection: psycopg.Connection[Any], name: str) -> Publication | None:
-    """Look a publication up, with all that it publishes."""
+    """Return a publication with all that it publishes; None if it does not exist."""
     version = connection.info.server_version
     generated = "pubgencols = 's'" if version >= 180000 else "false"
     row = connection.execute(_PUBLICATION.format(generated=generated), (name,)).fetchone()
@@ -146,82 +145,82 @@ def _read_tables(connection: psycopg.Connection[Any], name: str, version: int) -
     )
 
 
-# -- the contract ----------------------------------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------------------------------
 
 
 def check_publication(
     publication: Publication, tables: Sequence[TableName], rules: Rules, ownership: Ownership
 ) -> list[Finding]:
-    """Hold a publication to the rules, for these tables."""
+    """Check a publication of these tables against the rules."""
     found = _check_operations(publication, rules)
     if rules is Rules.STRICT:
         found += _check_strict(publication, tables)
     missing = [table for table in tables if publication.table(table) is None]
     found += [_missing(publication, table, ownership) for table in missing]
-    return found + (_tell_breadth(publication, tables) if rules is Rules.OPEN else [])
+    return found + (_report_extent(publication, tables) if rules is Rules.OPEN else [])
 
 
 def _check_operations(publication: Publication, rules: Rules) -> list[Finding]:
     about, name = f"publication {publication.name}", quoted(publication.name)
-    mend = [f"ALTER PUBLICATION {name} SET (publish = '{', '.join(OPERATIONS)}');"]
+    fix = [f"ALTER PUBLICATION {name} SET (publish = '{', '.join(OPERATIONS)}');"]
     found = [
-        error(about, f"it does not publish {operation}: {lost}", sql=mend)
+        error(about, f"does not publish {operation}: {lost}", sql=fix)
         for operation, lost in _LOST.items()
         if operation not in publication.operations
     ]
     if "truncate" not in publication.operations:
-        tell = error if rules is Rules.STRICT else warning
-        found.append(tell(about, "it does not publish truncate: rows of an emptied table would stay here", sql=mend))
+        finding = error if rules is Rules.STRICT else warning
+        found.append(finding(about, "does not publish truncate: truncated rows would remain downstream", sql=fix))
     return found
 
 
 def _check_strict(publication: Publication, tables: Sequence[TableName]) -> list[Finding]:
-    """The strict rules: an explicit set, nothing filtered. A broad publication is refused, never changed."""
+    """Check the strict rules: exactly the captured tables, no filters. Reject a broader one; never alter it."""
     about, name = f"publication {publication.name}", quoted(publication.name)
     broad = "FOR ALL TABLES" if publication.all_tables else "FOR TABLES IN SCHEMA" if publication.schemas else ""
     if broad:
         listed = ", ".join(quoted_table(table) for table in tables) or "…"
-        hint = f"Make another one: CREATE PUBLICATION … FOR TABLE {listed}; or use the open rules."
-        return [error(about, f"it is {broad}; the strict rules want exactly the captured tables", hint)]
+        hint = f"Create another one: CREATE PUBLICATION … FOR TABLE {listed}; or use rules = open."
+        return [error(about, f"is {broad}; the strict rules require exactly the captured tables", hint)]
     found = []
     if publication.via_root:
-        mend = f"ALTER PUBLICATION {name} SET (publish_via_partition_root = false);"
-        found.append(error(about, "it publishes partitions as their root, against the strict rules", sql=[mend]))
+        fix = f"ALTER PUBLICATION {name} SET (publish_via_partition_root = false);"
+        found.append(error(about, "has publish_via_partition_root, which violates the strict rules", sql=[fix]))
     for member in (member for member in publication.members if member not in tables):
-        why = f"it publishes {member}, which is not captured as such, against the strict rules"
+        why = f"publishes {member}, which is not a captured table; this violates the strict rules"
         found.append(error(about, why, sql=[f"ALTER PUBLICATION {name} DROP TABLE {quoted_table(member)};"]))
     for table in publication.tables:
         target = quoted_table(table.name)
         if table.row_filter is not None or table.column_list:
             what = "a row filter" if table.row_filter is not None else "a column list"
             again = [f"ALTER PUBLICATION {name} {verb} TABLE {target};" for verb in ("DROP", "ADD")]
-            found.append(error(about, f"it has {what} on {table.name}, against the strict rules", sql=again))
+            found.append(error(about, f"has {what} on {table.name}, which violates the strict rules", sql=again))
     return found
 
 
 def _missing(publication: Publication, table: TableName, ownership: Ownership) -> Finding:
-    mend = f"ALTER PUBLICATION {quoted(publication.name)} ADD TABLE {quoted_table(table)};"
-    why = f"it is not in the publication {publication.name}, so its changes are not sent"
+    fix = f"ALTER PUBLICATION {quoted(publication.name)} ADD TABLE {quoted_table(table)};"
+    why = f'not in publication "{publication.name}", so its changes are not sent'
     if table in publication.members and not publication.via_root:
-        why = f"the publication {publication.name} publishes its partitions, not the partitioned table itself"
-        mend = f"ALTER PUBLICATION {quoted(publication.name)} SET (publish_via_partition_root = true);"
-        return error(str(table), why, "Or name the partitions instead.", [mend])
-    if ownership is Ownership.MANAGED:  # what happened while it was out is lost: adding it again would hide that
-        return error(str(table), why, f"Capture it anew: ALTER SOURCES … RETRY TABLE {table};")
-    return error(str(table), why, sql=[mend])
+        why = f'publication "{publication.name}" publishes its partitions, not the partitioned table itself'
+        fix = f"ALTER PUBLICATION {quoted(publication.name)} SET (publish_via_partition_root = true);"
+        return error(str(table), why, "Or name the partitions instead.", [fix])
+    if ownership is Ownership.MANAGED:  # the changes since its removal are lost: adding it again would hide that
+        return error(str(table), why, f"To resnapshot it, run: ALTER SOURCES … RETRY TABLE {table};")
+    return error(str(table), why, sql=[fix])
 
 
-def _tell_breadth(publication: Publication, tables: Sequence[TableName]) -> list[Finding]:
+def _report_extent(publication: Publication, tables: Sequence[TableName]) -> list[Finding]:
     about = f"publication {publication.name}"
     others = [str(table.name) for table in publication.tables if table.name not in tables]
     found = []
     if others:
         found.append(
-            info(about, f"it also publishes what is not captured: {', '.join(others[:5])}{' …' * (len(others) > 5)}")
+            info(about, f"also publishes tables not captured: {', '.join(others[:5])}{' …' * (len(others) > 5)}")
         )
     for table in publication.tables:
         if table.name in tables and table.row_filter is not None:
-            found.append(info(str(table.name), f"only rows with {table.row_filter} are published, and copied"))
+            found.append(info(str(table.name), f"only rows with {table.row_filter} are published and captured"))
         if table.name in tables and table.column_list and table.columns is not None:
             found.append(info(str(table.name), f"only these columns are published: {', '.join(table.columns)}"))
     return found
@@ -243,14 +242,14 @@ SELECT r.prrelid::oid::bigint, n.nspname, c.relname,
 
 @dataclass(frozen=True)
 class _Member:
-    """A table in the publication, under the name that it has now; `columns` where they are listed."""
+    """A member of the publication, under its current name; `columns` is None without a column list."""
 
     name: TableName
     columns: frozenset[str] | None
     filtered: bool
 
     def is_as(self, table: CapturedTable) -> bool:
-        """Say whether it is published as this table shall be."""
+        """Return whether it is published as this captured table requires."""
         wanted = frozenset(column.name for column in table.columns) if table.column_list else None
         return not self.filtered and self.columns == wanted
 
@@ -262,15 +261,15 @@ def create_publication(
     meta: Sequence[TableName] = (),
     comment: str = "",
 ) -> None:
-    """Publish exactly these tables, and those in which we mark windows and beat."""
+    """Create a publication of exactly these tables and the meta tables, with a comment that identifies its source."""
     with connection.transaction():
         connection.execute(create_statement(name, tables, meta))
-        said = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(comment))
-        connection.execute(said)
+        statement = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(comment))
+        connection.execute(statement)
 
 
 def create_statement(name: str, tables: Sequence[CapturedTable], meta: Sequence[TableName] = ()) -> sql.Composed:
-    """Return the statement that makes the publication."""
+    """Return the statement that creates the publication."""
     own = [sql.SQL("ONLY {}").format(_named(table)) for table in meta]
     members = sql.SQL(", ").join([*(_member(table) for table in tables), *own])
     statement = sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})")
@@ -281,48 +280,48 @@ def alter_publication(
     connection: psycopg.Connection[Any],
     name: str,
     tables: Sequence[CapturedTable],
-    anew: Collection[TableName],
+    resnapshotted: Collection[TableName],
     meta: Sequence[TableName] = (),
 ) -> dict[TableName, Finding]:
-    """Publish those of these tables that come or begin `anew`, and no table that is not among them.
+    """Publish the `resnapshotted` tables (new or captured again), and remove all tables that are not in `tables`.
 
-    Nobody gets back what was not published in between: these are then copied. Return what could not be published, each
-    with the reason; a broad publication is not ours, and is never changed.
+    The changes before are lost, so these tables are snapshotted afterwards. Return an error for each table that
+    Postgres refuses to publish. A publication of all tables or of schemas is not ours, and is never altered.
     """
     found = read_publication(connection, name)
     if found is None:
-        message = f"the publication {name} is gone: changes since then are lost"
+        message = f'publication "{name}" no longer exists: changes since it was dropped are lost'
         raise DefiniteError(message, "Drop the source and capture it again.")
     if found.all_tables or found.schemas:
-        message = f"the publication {name} is FOR ALL TABLES or for whole schemas: Penstock did not make it so"
-        raise DefiniteError(message, f"Drop it if nobody uses it: DROP PUBLICATION {quoted(name)};")
+        message = f'publication "{name}" is FOR ALL TABLES or FOR TABLES IN SCHEMA: Penstock did not create it'
+        raise DefiniteError(message, f"If it is unused, run: DROP PUBLICATION {quoted(name)};")
     refused: dict[TableName, Finding] = {}
     with connection.transaction():
         members = _members(connection, name)
         kept = {table.oid for table in tables}
         for oid, member in members.items():
             if oid not in kept and member.name not in meta:
-                _take_out(connection, name, member)
-        if _differs(found, tables):  # before a root comes that lists columns, and after one has gone
+                _remove_member(connection, name, member)
+        if _differs(found, tables):  # before a root with a column list is added, and after one was removed
             setting = sql.SQL("ALTER PUBLICATION {} SET ({})").format(sql.Identifier(name), _parameters(tables))
             connection.execute(setting)
-        for table in (table for table in tables if table.name in anew):
+        for table in (table for table in tables if table.name in resnapshotted):
             refused.update(_publish(connection, name, table, members))
     return refused
 
 
 def publication_comment(connection: psycopg.Connection[Any], name: str) -> str | None:
-    """Return what the comment on a publication says: '' where it has none, None where there is no publication."""
+    """Return the comment on a publication: '' if it has none, None if the publication does not exist."""
     query = "SELECT coalesce(obj_description(oid, 'pg_publication'), '') FROM pg_publication WHERE pubname = %s"
     row = connection.execute(query, (name,)).fetchone()
     return None if row is None else str(row[0])
 
 
 def drop_publication(connection: psycopg.Connection[Any], name: str) -> bool:
-    """Remove a publication if it is there; say whether it was."""
-    there = publication_comment(connection, name) is not None
+    """Drop a publication if it exists; return whether it existed."""
+    existed = publication_comment(connection, name) is not None
     connection.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
-    return there
+    return existed
 
 
 def _members(connection: psycopg.Connection[Any], name: str) -> dict[int, _Member]:
@@ -336,7 +335,7 @@ def _members(connection: psycopg.Connection[Any], name: str) -> dict[int, _Membe
 def _publish(
     connection: psycopg.Connection[Any], name: str, table: CapturedTable, members: Mapping[int, _Member]
 ) -> Iterator[tuple[TableName, Finding]]:
-    """Have a table published as it shall be; where Postgres refuses, that is said of this table alone."""
+    """Add a table to the publication as its capture requires; yield an error of this table if Postgres refuses."""
     member = members.get(table.oid)
     if member is not None and member.is_as(table):
         return
@@ -344,22 +343,22 @@ def _publish(
     try:
         with connection.transaction():
             if member is not None:
-                _take_out(connection, name, member)
+                _remove_member(connection, name, member)
             connection.execute(adding)
     except psycopg.Error as refusal:
-        if refusal.sqlstate is None or refusal.sqlstate.startswith(("08", "57")):  # it is not about this table
+        if refusal.sqlstate is None or refusal.sqlstate.startswith(("08", "57")):  # an error of the connection
             raise
-        why = f"Postgres refused to publish it: {' '.join(str(refusal).split())}"
-        yield table.name, error(str(table.name), why, "Mend that upstream, then retry it.")
+        why = f"Postgres refused to publish the table: {' '.join(str(refusal).split())}"
+        yield table.name, error(str(table.name), why, "Fix the error on the server, then retry the table.")
 
 
-def _take_out(connection: psycopg.Connection[Any], name: str, member: _Member) -> None:
+def _remove_member(connection: psycopg.Connection[Any], name: str, member: _Member) -> None:
     statement = sql.SQL("ALTER PUBLICATION {} DROP TABLE ONLY {}").format(sql.Identifier(name), _named(member.name))
     connection.execute(statement)
 
 
 def _member(table: CapturedTable) -> sql.Composed:
-    """Name a table for the publication: without those that inherit from it, but with its partitions."""
+    """Return the member clause of a table: without inheriting tables (ONLY), but with its partitions."""
     member = sql.SQL("{}" if table.partitioned else "ONLY {}").format(_named(table.name))
     if not table.column_list:
         return member
@@ -375,7 +374,7 @@ def _differs(found: Publication, tables: Sequence[CapturedTable]) -> bool:
 
 
 def _parameters(tables: Sequence[CapturedTable]) -> sql.Composable:
-    """Say what is published: all that happens; under the strict rules a TRUNCATE ends its table, so it must be told."""
+    """Return the parameters: all operations; TRUNCATE too, as it stops its table under the strict rules."""
     parameters = sql.SQL("publish = {}, publish_via_partition_root = {}")
     return parameters.format(sql.Literal(", ".join(OPERATIONS)), sql.Literal(_rooted(tables)))
 

@@ -1,12 +1,12 @@
-"""From a replication connection into one large buffer, without a Python object per message.
+"""Read a replication connection into one large buffer, without a Python object per message.
 
-libpq keeps the connection (TLS, SCRAM, multi-host stay its business). Its functions are called from a compiled loop
-that holds no GIL: consume what the socket has, take each message, copy it behind the last one. A message in the
-buffer is its length (4 bytes, native order) and its bytes. The loop counts what ends a transaction, so that nobody
-needs to look at half of one.
+libpq keeps the connection (TLS, SCRAM and multiple hosts remain its business). A compiled loop that does not hold the
+GIL calls its functions: read from the socket, get each message, append it to the buffer. A message in the buffer is its
+length (4 bytes, native order) followed by its bytes. The loop counts the messages that end a transaction, so that the
+caller can skip pages that hold only a part of one.
 
-The functions are bound by symbol name, not by address, so that the compiled loop can be cached on disk. Where
-psycopg brings no libpq of its own that can be found, `get_copy_data` does the same, more slowly.
+The functions are bound by symbol name, not by address, so that the compiled loop can be cached on disk. Where the libpq
+that psycopg bundles cannot be found, `get_copy_data` does the same, more slowly.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ import psycopg.pq
 from numba import njit, types
 
 from penstock.errors import TransientError
+from penstock.kernel_cache import cached_njit
 
 __all__ = ["Drained", "Pump"]
 
 
 class Drained(enum.IntEnum):
-    """How a drain ended."""
+    """The result of a drain."""
 
     IDLE = 0
-    """All that had arrived is in the buffer."""
+    """The buffer holds everything that has arrived."""
     FULL = 1
     """The next message needs more room."""
     ENDED = -1
-    """The server has ended the COPY; the connection's next result says how."""
+    """The server has ended the COPY; the connection's next result has the reason."""
     FAILED = -2
     """The connection is lost."""
 
@@ -44,7 +45,7 @@ _COALESCED = 8192
 _HEADER = 4
 _KEEPALIVE = ord("k")
 _ENDS = np.zeros(256, np.bool_)
-_ENDS[np.frombuffer(b"CEcAPKrp", np.uint8)] = True  # what ends a transaction, or a part of one
+_ENDS[np.frombuffer(b"CEcAPKrp", np.uint8)] = True  # messages that end a transaction, or a part of one
 _XLOG_HEADER = 25
 
 _get_copy_data = types.ExternalFunction("penstock_PQgetCopyData", types.int32(types.intp, types.intp, types.int32))
@@ -58,7 +59,7 @@ _SIGNATURE = types.UniTuple(types.int64, 2)(types.intp, _PENDING, types.intp, _B
 
 
 def _bind_libpq() -> bool:
-    """Give the libpq that psycopg uses to the compiled loop; False where it cannot be found."""
+    """Make the libpq that psycopg uses available to the compiled loop; return False if it cannot be found."""
     if psycopg.pq.__impl__ != "binary":
         return False
     import psycopg_binary
@@ -74,18 +75,18 @@ def _bind_libpq() -> bool:
     return True
 
 
-_NATIVE = _bind_libpq()  # before the loops below: they are compiled and linked when this module is loaded
+_NATIVE = _bind_libpq()  # before the loops below, which are compiled and linked when this module is imported
 
 
 @njit(inline="always")
 def _is_boundary(buffer, at, length):  # type: ignore[no-untyped-def]
-    """Whether the message is a keepalive or ends a transaction, or a part of one."""
+    """Return whether the message is a keepalive or ends a transaction, or a part of one."""
     return buffer[at] == _KEEPALIVE or (length > _XLOG_HEADER and _ENDS[buffer[at + _XLOG_HEADER]])
 
 
-@njit(_SIGNATURE, nogil=True, cache=True)
+@cached_njit(_SIGNATURE, nogil=True)
 def _drain(connection, pending, pending_address, buffer, address, fill):  # type: ignore[no-untyped-def]
-    """Move messages until libpq has none.
+    """Copy messages until libpq has none.
 
     `pending` is (pointer, length) of a message that did not fit, and the number of boundaries so far.
     """
@@ -108,9 +109,9 @@ def _drain(connection, pending, pending_address, buffer, address, fill):  # type
         fill += _HEADER + length
 
 
-@njit(_SIGNATURE, nogil=True, cache=True)
+@cached_njit(_SIGNATURE, nogil=True)
 def _pump(connection, pending, pending_address, buffer, address, fill):  # type: ignore[no-untyped-def]
-    """Consume and drain until the socket is (nearly) empty or the buffer is full."""
+    """Read from the socket and drain until it is (nearly) empty or the buffer is full."""
     while True:
         before = fill
         if _consume_input(connection) == 0:
@@ -130,7 +131,7 @@ class Pump:
         self._left: bytes | None = None
 
     def drain(self, buffer: npt.NDArray[np.uint8], fill: int) -> tuple[int, Drained]:
-        """Append what has arrived behind `fill`; return the new fill and why it stopped there."""
+        """Append the received messages at `fill`; return the new fill and why it stopped there."""
         if self._pointer is not None:
             fill, status = _pump(
                 self._pointer, self._pending, self._pending.ctypes.data, buffer, buffer.ctypes.data, fill
@@ -138,17 +139,17 @@ class Pump:
         else:
             fill, status = self._drain_plain(buffer, fill)
         if status == Drained.FAILED:
-            message = f"the connection to Postgres is lost: {self._reason()}"
-            raise TransientError(message, "It will be opened again.")
+            message = f"lost the connection to Postgres: {self._reason()}"
+            raise TransientError(message, "Penstock reconnects automatically.")
         return fill, Drained(status)
 
     @property
     def boundaries(self) -> int:
-        """How many commits and keepalives were laid down so far."""
+        """The number of commits and keepalives written to buffers so far."""
         return int(self._pending[2])
 
     def needed(self) -> int:
-        """Return the room that the waiting message needs."""
+        """Return the room that the pending message needs."""
         waiting = int(self._pending[1]) if self._pointer is not None else len(self._left or b"")
         return waiting + _HEADER
 

@@ -1,4 +1,4 @@
-"""What Postgres says while a source is made, changed or removed, in our words."""
+"""Translate errors of Postgres, while a source is created, altered or removed, into Penstock's errors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import psycopg
 from penstock.errors import AlreadyExistsError, DefiniteError
 from penstock.sources.postgres.connection import connection_error
 
-__all__ = ["asking", "preparing"]
+__all__ = ["translate_errors", "translate_prepare_errors"]
 
 
 @contextmanager
-def asking(conninfo: str) -> Iterator[None]:
-    """Tell in our words what Postgres says while it is asked."""
+def translate_errors(conninfo: str) -> Iterator[None]:
+    """Translate errors of queries."""
     try:
         yield
     except psycopg.Error as error:
@@ -23,14 +23,14 @@ def asking(conninfo: str) -> Iterator[None]:
 
 
 @contextmanager
-def preparing(source: str, conninfo: str) -> Iterator[None]:
-    """Tell in our words what Postgres says while something is made or changed there for a source."""
+def translate_prepare_errors(source: str, conninfo: str) -> Iterator[None]:
+    """Translate errors of statements that create or alter objects for a source."""
     try:
         yield
     except psycopg.Error as error:
-        said = " ".join(str(error).split())
+        text = " ".join(str(error).split())
         if error.sqlstate is None or error.sqlstate.startswith(("08", "57")):
             raise connection_error(error, conninfo) from error
-        message = f"Postgres refused to prepare source {source}: {said}"
-        refused = AlreadyExistsError if isinstance(error, psycopg.errors.DuplicateObject) else DefiniteError
-        raise refused(message, "Mend that upstream, then try again.") from error
+        message = f"cannot prepare source {source} in Postgres: {text}"
+        error_class = AlreadyExistsError if isinstance(error, psycopg.errors.DuplicateObject) else DefiniteError
+        raise error_class(message, "Fix the error on the server, then retry.") from error

@@ -1,23 +1,22 @@
-"""Relation messages of pgoutput: how the stream describes a table before its first change, and after each DDL.
+"""Relation messages of pgoutput: how the stream describes a table before its first change, and again after DDL.
 
-Which columns the changes of a table have, by what the stream said of it.
+**Shapes** determine the columns of a table's changes from its Relation message:
 
 ::
 
-    Relation message ── Shapes.of ──▶ Shape      the columns of a captured table: as captured, or with some added since
-                                  └─▶ Refused    the table cannot go on like this, and why
-                                  └─▶ None       not a table of ours
-                                  └─▶ Undescribed raised: columns were added; the caller looks them up, and `learn`s
+    Relation message ── Shapes.of ┬─▶ Shape           the columns of a captured table, with those added since
+                                  ├─▶ RejectedShape   the table can no longer be captured, and why
+                                  ├─▶ None            not a captured table
+                                  └─▶ UnknownColumnsError is raised: columns were added. The caller looks them up in the
+                                      catalog and calls `learn`
 
-The stream describes a table before its first change, and again after DDL. A table may gain columns at its end. All
-else (columns dropped, renamed or of another type, another key, another table of that name) ends it: an image
-with other columns could not stand beside the earlier ones.
+A table may gain columns at its end. Any other change (columns dropped, renamed or of another type, another key, another
+table of that name) ends its capture, because images with other columns do not fit beside the earlier ones.
 
-Which relation of the stream is which table of ours, at the place that is being scanned.
-
-The stream describes a relation before its first change, and bytes that are not consumed are scanned again. So a
-description holds from its place on, and for good only when the bytes are done with; one that a transaction in
-progress gave holds within that, and for others when it has committed.
+**RelationSlots** map the relations of the stream to captured tables, at the position that is being scanned. Bytes that
+are not consumed are scanned again. So a description is valid from its position on, and becomes permanent when its bytes
+are consumed. A description inside a transaction in progress is valid in that transaction, and for others once it has
+committed.
 """
 
 from __future__ import annotations
@@ -33,11 +32,20 @@ import numpy as np
 from penstock.errors import ProtocolError
 from penstock.fields import with_fields
 from penstock.model import TableName, TableSchema
-from penstock.sources.postgres.captured import CapturedColumn, CapturedTable
-from penstock.sources.postgres.control import REPORT
+from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
+from penstock.sources.postgres.control_messages import PROTOCOL_HINT
 from penstock.sources.postgres.types import ColumnCodec
 
-__all__ = ["Refused", "Relation", "RelationColumn", "RelationSlots", "Shape", "Shapes", "Undescribed", "parse_relation"]
+__all__ = [
+    "RejectedShape",
+    "Relation",
+    "RelationColumn",
+    "RelationSlots",
+    "Shape",
+    "Shapes",
+    "UnknownColumnsError",
+    "parse_relation",
+]
 
 
 @dataclass(frozen=True)
@@ -61,12 +69,12 @@ class Relation:
 
 
 def parse_relation(message: bytes) -> Relation:
-    """Read a Relation message, from its kind byte on; anything malformed raises `ProtocolError`."""
+    """Parse a Relation message, starting at its kind byte; a malformed one raises `ProtocolError`."""
     try:
         return _parse(message)
     except (struct.error, ValueError, IndexError) as error:
-        said = "a malformed Relation message arrived from Postgres"
-        raise ProtocolError(said, REPORT) from error
+        problem = "malformed Relation message received from Postgres"
+        raise ProtocolError(problem, PROTOCOL_HINT) from error
 
 
 def _parse(message: bytes) -> Relation:
@@ -99,17 +107,17 @@ _Declared = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True)
 class Shape:
-    """The columns of a captured table at some time, and their version in the change log."""
+    """The columns of a captured table at some position, and their version in the change log."""
 
     table: CapturedTable
     schema: TableSchema
     version: int
     sent: tuple[str, ...] = ()
-    """All columns that the stream sends, where that is more than are captured."""
+    """All columns that the stream sends, if it sends more than are captured."""
 
     @classmethod
     def of(cls, table: CapturedTable, version: int) -> Self:
-        """Take over a captured table."""
+        """Return the shape of a captured table."""
         return cls(table, table.table_schema(), version)
 
     @property
@@ -118,38 +126,38 @@ class Shape:
         return self.table.name
 
     @property
-    def places(self) -> list[int]:
-        """Where in a tuple each captured column stands."""
+    def column_indexes(self) -> list[int]:
+        """The index of each captured column in a tuple."""
         names = [column.name for column in self.table.columns]
         return [self.sent.index(name) for name in names] if self.sent else list(range(len(names)))
 
     @property
     def width(self) -> int:
-        """How many columns a tuple has."""
+        """The number of columns of a tuple."""
         return len(self.sent) or len(self.table.columns)
 
     @cached_property
     def codecs(self) -> tuple[ColumnCodec, ...]:
-        """How each column becomes Arrow."""
+        """The codec of each column."""
         return tuple(column.codec() for column in self.table.columns)
 
 
 @dataclass(frozen=True)
-class Refused:
-    """A table whose changes cannot be followed from here on."""
+class RejectedShape:
+    """A table whose changes cannot be captured from here on."""
 
     name: TableName
     why: str
 
 
-class Undescribed(Exception):
-    """Columns were added to a captured table: somebody has to say what they are (`Shapes.learn`)."""
+class UnknownColumnsError(Exception):
+    """Columns were added to a captured table: the caller has to describe them with `Shapes.learn`."""
 
     def __init__(self, shape: Shape, relation: Relation) -> None:
         super().__init__(shape, relation)
         self.shape, self.relation = shape, relation
         self.xid: int | None = None
-        """Of the transaction; None where it has not committed: then nobody else can see the columns yet."""
+        """The transaction; None if it has not committed: then the columns are not visible in the catalog yet."""
 
 
 @dataclass
@@ -157,54 +165,54 @@ class Shapes:
     """The shapes of all captured tables."""
 
     current: dict[TableName, Shape]
-    """The columns that each captured table has as of the last transaction that committed."""
-    _learned: dict[tuple[TableName, _Declared], Shape | Refused] = field(default_factory=dict)
+    """The columns of each captured table as of the last committed transaction."""
+    _learned: dict[tuple[TableName, _Declared], Shape | RejectedShape] = field(default_factory=dict)
 
-    def of(self, relation: Relation, told: Mapping[TableName, Shape]) -> Shape | Refused | None:
-        """Return what the changes of a relation look like; `told` are shapes that came up after the current ones."""
-        shapes = (told.get(name, shape) for name, shape in self.current.items())
-        own = next((shape for shape in shapes if _is_it(shape.table, relation)), None)
+    def of(self, relation: Relation, described: Mapping[TableName, Shape]) -> Shape | RejectedShape | None:
+        """Return the shape of a relation's changes; `described` has shapes that are newer than the current ones."""
+        shapes = (described.get(name, shape) for name, shape in self.current.items())
+        own = next((shape for shape in shapes if _matches(shape.table, relation)), None)
         if own is None:
             return None
         shape = self._with_columns(own, relation)
-        why = _identity_refused(own, relation)
-        return Refused(own.name, why) if why and isinstance(shape, Shape) else shape
+        why = _identity_problem(own, relation)
+        return RejectedShape(own.name, why) if why and isinstance(shape, Shape) else shape
 
-    def learn(self, relation: Relation, shape: Shape | Refused) -> None:
-        """Remember what these columns are."""
+    def learn(self, relation: Relation, shape: Shape | RejectedShape) -> None:
+        """Record the shape of these columns."""
         self._learned[shape.name, _declared(relation.columns)] = shape
 
     def advance(self, shape: Shape) -> None:
-        """Take note that a transaction with changes of this shape has committed."""
+        """Record that a transaction with changes of this shape has committed."""
         if len(shape.schema.columns) > len(self.current[shape.name].schema.columns):
             self.current[shape.name] = shape
 
-    def found_in(self, files: Mapping[TableName, int]) -> None:
-        """Take note of the files that hold tables now."""
+    def update_filenodes(self, files: Mapping[TableName, int]) -> None:
+        """Record the current filenodes of tables."""
         for name, filenode in files.items():
             shape = self.current[name]
             table = with_fields(shape.table, filenode=filenode)
             self.current[name] = replace(shape, table=table)
 
-    def _with_columns(self, own: Shape, relation: Relation) -> Shape | Refused:
+    def _with_columns(self, own: Shape, relation: Relation) -> Shape | RejectedShape:
         if relation.id != own.table.oid:
-            return Refused(own.name, "it was dropped and created again upstream")
+            return RejectedShape(own.name, "it was dropped and created again upstream")
         if relation.table != own.name:
-            return Refused(own.name, f"it was renamed to {relation.table} upstream")
+            return RejectedShape(own.name, f"it was renamed to {relation.table} upstream")
         known = tuple((c.name, c.type.oid, c.type.typmod) for c in own.table.columns)
         wanted = tuple(column for column in relation.columns if column.name not in own.table.ignored)
         declared = _declared(wanted)
         if declared[: len(known)] != known:
-            return Refused(own.name, _drift(own.table.columns, wanted))
+            return RejectedShape(own.name, _column_changes(own.table.columns, wanted))
         shape = own if declared == known else self._learned.get((own.name, declared))
         if shape is None:
-            raise Undescribed(own, replace(relation, columns=wanted))
-        if len(wanted) == len(relation.columns) or isinstance(shape, Refused):
+            raise UnknownColumnsError(own, replace(relation, columns=wanted))
+        if len(wanted) == len(relation.columns) or isinstance(shape, RejectedShape):
             return shape
         return replace(shape, sent=tuple(column.name for column in relation.columns))
 
 
-def _is_it(table: CapturedTable, relation: Relation) -> bool:
+def _matches(table: CapturedTable, relation: Relation) -> bool:
     return relation.id == table.oid or relation.table == table.name
 
 
@@ -212,8 +220,8 @@ def _declared(columns: Sequence[RelationColumn]) -> _Declared:
     return tuple((c.name, c.oid, c.typmod) for c in columns)
 
 
-def _identity_refused(shape: Shape, relation: Relation) -> str | None:
-    """Say why the old images that this replica identity gives would not do; None where they do."""
+def _identity_problem(shape: Shape, relation: Relation) -> str | None:
+    """Return why the old images of this replica identity are insufficient; None if they suffice."""
     before, now = shape.table.replica_identity, relation.replica_identity
     key = {column.name for column in relation.columns if column.identity}
     if now == "f" or (now == before and now == "n"):
@@ -226,14 +234,14 @@ def _identity_refused(shape: Shape, relation: Relation) -> str | None:
     return None
 
 
-def _drift(declared: Sequence[CapturedColumn], columns: Sequence[RelationColumn]) -> str:
-    """Say in which way a table's columns are no longer what they were."""
+def _column_changes(declared: Sequence[CapturedColumn], columns: Sequence[RelationColumn]) -> str:
+    """Describe how a table's columns changed."""
     before, now = {c.name: c for c in declared}, {c.name: c for c in columns}
-    added, gone = [n for n in now if n not in before], [n for n in before if n not in now]
+    added, dropped = [n for n in now if n not in before], [n for n in before if n not in now]
     changed = [n for n in now if n in before and (now[n].oid, now[n].typmod) != _type(before[n])]
-    parts = [("added", added), ("dropped or renamed", gone), ("changed in type", changed)]
-    said = ", ".join(f"{what}: {', '.join(names)}" for what, names in parts if names)
-    return f"its columns changed upstream ({said or 'another order'})"
+    parts = [("added", added), ("dropped or renamed", dropped), ("changed in type", changed)]
+    changes = ", ".join(f"{what}: {', '.join(names)}" for what, names in parts if names)
+    return f"its columns changed upstream ({changes or 'another order'})"
 
 
 def _type(column: CapturedColumn) -> tuple[int, int]:
@@ -241,22 +249,22 @@ def _type(column: CapturedColumn) -> tuple[int, int]:
 
 
 class RelationSlots:
-    """Slots of relations: a table's from 0 on, -1 for those that are not wanted, lower ones for those listened to."""
+    """Slots of relations: tables from 0 on, -1 for unwanted relations, lower numbers for marker tables."""
 
     def __init__(self, ended: Collection[TableName] = ()) -> None:
-        """Begin without any relation; tables that have `ended` are not wanted."""
-        self.tables: list[Shape | Refused] = []
-        """What each slot from 0 on is."""
+        """Start without relations; tables that have `ended` are unwanted."""
+        self.tables: list[Shape | RejectedShape] = []
+        """The table of each slot from 0 on."""
         self._ended = set(ended)
-        self.known: dict[int, int] = {}
-        """At the first byte that is not consumed."""
+        self.consumed_slots: dict[int, int] = {}
+        """Slots by relation, at the first byte that is not consumed."""
         self._described: list[tuple[int, int, int]] = []
-        """Position, relation and slot of what was described behind it."""
-        self.mapped: dict[int, int] = {}
-        """At the place that is being scanned; `ids` and `slots` are the same, sorted, for the scan."""
+        """Offset, relation and slot of each description after that byte."""
+        self.slot_by_relation: dict[int, int] = {}
+        """Slots by relation, at the position being scanned; `ids` and `slots` are the same, sorted, for the scan."""
         self.ids, self.slots = np.empty(0, np.int64), np.empty(0, np.int32)
 
-    def slot_of(self, table: Shape | Refused | None) -> int:
+    def slot_of(self, table: Shape | RejectedShape | None) -> int:
         """Return the slot of a table."""
         if table is None or table.name in self._ended:
             return -1
@@ -269,34 +277,38 @@ class RelationSlots:
         return name in self._ended
 
     def end(self, name: TableName, others: Iterable[dict[int, int]]) -> None:
-        """Want no more of a table, here and in what transactions in progress described."""
+        """Stop capturing a table, here and in the descriptions of transactions in progress."""
         self._ended.add(name)
-        for relations in (self.known, *others):
+        for relations in (self.consumed_slots, *others):
             relations.update({relation: self._wanted(slot) for relation, slot in relations.items()})
 
     def _wanted(self, slot: int) -> int:
         return -1 if slot >= 0 and self.tables[slot].name in self._ended else slot
 
     def rescan(self) -> None:
-        """Forget what was described behind the first byte that is not consumed: it is met again."""
+        """Forget descriptions after the first unconsumed byte: these bytes are scanned again."""
         self._described.clear()
 
     def describe(self, at: int, relation: int, slot: int) -> None:
-        """Take note of a description."""
+        """Record a description."""
         self._described.append((at, relation, slot))
 
     def described(self) -> dict[TableName, Shape]:
-        """Return the tables that this scan described, each as it did last."""
+        """Return the tables that this scan described, each with its latest shape."""
         tables = (self.tables[slot] for _, _, slot in self._described if slot >= 0)
         return {table.name: table for table in tables if isinstance(table, Shape)}
 
-    def told(self, upto: int) -> dict[int, int]:
-        """Return what was described before a place."""
+    def described_before(self, upto: int) -> dict[int, int]:
+        """Return the slots described before an offset."""
         return {relation: self._wanted(slot) for at, relation, slot in self._described if at < upto}
 
-    def lay_out(self, within: Mapping[int, int]) -> None:
-        """Lay out for the scan which relation is which: as told so far, and `within` the open transaction."""
-        self.mapped = {**self.known, **within, **{relation: slot for _, relation, slot in self._described}}
-        known = sorted(self.mapped.items())
-        self.ids = np.array([relation for relation, _ in known], np.int64)
-        self.slots = np.array([slot for _, slot in known], np.int32)
+    def build_lookup(self, within: Mapping[int, int]) -> None:
+        """Build the scan's lookup of relations, including those described `within` the open transaction."""
+        self.slot_by_relation = {
+            **self.consumed_slots,
+            **within,
+            **{relation: slot for _, relation, slot in self._described},
+        }
+        lookup = sorted(self.slot_by_relation.items())
+        self.ids = np.array([relation for relation, _ in lookup], np.int64)
+        self.slots = np.array([slot for _, slot in lookup], np.int32)

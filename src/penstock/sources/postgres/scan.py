@@ -6,11 +6,12 @@
                                  one entry per transaction: end LSN, xid, commit time
     entries of one table ──split──▶ offset[column, image], length[column, image], kind of each image
 
-Both are total: every read is checked against the end of its message, and what does not fit the protocol stops the scan
-with a status. Nothing is guessed. A length of -1 is NULL and -2 an unchanged TOAST value that was not sent.
+Both are total: every read is checked against the end of its message, and a message that violates the protocol stops the
+scan with a status. Nothing is guessed. A length of -1 is NULL, and -2 is an unchanged TOAST value that was not sent.
 
-What concerns our own marks in the stream (see `penstock.sources.postgres.signals`) is rare, so it is not read in here.
-The scan stops at such a message with TOLD, and passes it over when it is called again with ``state[HEARD]`` at it.
+Penstock's own markers in the stream (see `penstock.sources.postgres.interference`) are rare, so the scan does not read
+them. It stops at such a message with MARKER, and skips it when it is called again with ``state[MARKER_READ]`` at its
+position.
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, types
 
+from penstock.kernel_cache import cached_njit
+
 __all__ = [
     "CLOSED_MESSAGES",
     "CLOSED_POSITION",
     "CLOSED_TRANSACTIONS",
     "COMMIT_TIME",
     "CONTROL",
-    "FOREIGN",
-    "HEARD",
     "IN_BLOCK",
     "IN_PREPARED",
     "IN_TRANSACTION",
     "KEEPALIVE",
     "MALFORMED",
+    "MARKER",
+    "MARKER_READ",
+    "MARKER_TABLE",
     "MESSAGES",
     "ORDINAL",
     "POSITION",
@@ -38,10 +42,9 @@ __all__ = [
     "SCANNED",
     "STATE_SIZE",
     "TABLE_FULL",
-    "TOLD",
     "TRANSACTIONS",
+    "UNDESCRIBED",
     "UNKNOWN",
-    "WATCHED",
     "XID",
     "scan",
     "split",
@@ -52,16 +55,16 @@ SCANNED = 0
 RELATION = 1
 TABLE_FULL = 2
 CONTROL = 3
-TOLD = 4
+MARKER = 4
 UNKNOWN = -1
 MALFORMED = -2
-FOREIGN = -3
+UNDESCRIBED = -3
 
-# what state[IN_TRANSACTION] is between a Begin and its Commit (1), and in what comes otherwise
+# values of state[IN_TRANSACTION] in a streamed block and in a prepared transaction; it is 1 between Begin and Commit
 IN_BLOCK = 2
 IN_PREPARED = 3
 
-# slots of the scanner's state, which lives across calls
+# indexes into the scanner's state, which persists across calls
 IN_TRANSACTION = 0
 XID = 1
 COMMIT_TIME = 2
@@ -73,13 +76,13 @@ CLOSED_MESSAGES = 7
 CLOSED_TRANSACTIONS = 8
 CLOSED_POSITION = 9
 POSITION = 10
-HEARD = 11
+MARKER_READ = 11
 STATE_SIZE = 12
 
-# the first slot of tables whose changes are told to the caller; others follow below it
-WATCHED = -3
+# the first slot of marker tables, whose changes the caller reads; further ones count down
+MARKER_TABLE = -3
 
-_EPOCH = 946_684_800_000_000  # microseconds from 1970 to 2000, where Postgres begins to count
+_EPOCH = 946_684_800_000_000  # microseconds from 1970 to 2000, the epoch of Postgres
 _HEADER = 4
 _XLOG_HEADER = 25
 _U8 = types.Array(types.uint8, 1, "C")
@@ -106,7 +109,7 @@ def _be64(b, p):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def _slot_of(relation, ids, slots):  # type: ignore[no-untyped-def]
-    """Return the table slot of a relation (`ids` are sorted); -2 when the stream has not described it."""
+    """Return the table slot of a relation (`ids` are sorted); -2 if the stream has not described it."""
     low, high = 0, ids.shape[0]
     while low < high:
         middle = (low + high) >> 1
@@ -120,8 +123,8 @@ def _slot_of(relation, ids, slots):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _named(b, p, e):  # type: ignore[no-untyped-def]
-    """Return where the text at `p` ends, behind its NUL; -1 when it does not end before `e`."""
+def _text_end(b, p, e):  # type: ignore[no-untyped-def]
+    """Return the offset after the NUL that ends the text at `p`; -1 if it does not end before `e`."""
     while p < e:
         p += 1
         if b[p - 1] == 0:
@@ -130,20 +133,20 @@ def _named(b, p, e):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _is_known(b, p, e, skip):  # type: ignore[no-untyped-def]
-    """Whether an Origin, Type or logical Message is well-formed."""
+def _is_well_formed(b, p, e, skip):  # type: ignore[no-untyped-def]
+    """Return whether an Origin, Type or logical Message is well-formed."""
     if b[p] == 79:  # Origin: LSN, name
-        return _named(b, p + 9, e) == e
+        return _text_end(b, p + 9, e) == e
     if b[p] == 89:  # Type: OID, schema, name
-        q = _named(b, p + 5 + skip, e)
-        return q > 0 and _named(b, q, e) == e
-    q = _named(b, p + 10 + skip, e)  # Message: flags, LSN, prefix, length, content
+        q = _text_end(b, p + 5 + skip, e)
+        return q > 0 and _text_end(b, q, e) == e
+    q = _text_end(b, p + 10 + skip, e)  # Message: flags, LSN, prefix, length, content
     return q > 0 and q + 4 <= e and q + 4 + _be32(b, q) == e
 
 
 @njit(inline="always")
-def _is_ours(b, p, e):  # type: ignore[no-untyped-def]
-    """Whether the prefix of a logical message begins with ``penstock.``."""
+def _has_penstock_prefix(b, p, e):  # type: ignore[no-untyped-def]
+    """Return whether the prefix of a logical message begins with ``penstock.``."""
     return (
         p + 9 <= e
         and b[p] == 112 and b[p + 1] == 101 and b[p + 2] == 110 and b[p + 3] == 115 and b[p + 4] == 116
@@ -154,14 +157,14 @@ def _is_ours(b, p, e):  # type: ignore[no-untyped-def]
 _SCAN = types.int64(_U8, types.int64, _I64, _I32, _I32, _I32, _I32, _I64, _I64, _I64, _I64, _I64, _I64)
 
 
-@njit(_SCAN, nogil=True, cache=True)
+@cached_njit(_SCAN, nogil=True)
 def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, m_sub, tx_lsn, tx_xid, tx_time, state):  # type: ignore[no-untyped-def]
     """Scan messages from ``state[POSITION]`` on; return a status.
 
-    On RELATION and CONTROL the caller reads the message at the position, steps over it and calls again; on TOLD it
-    reads it, and lets the scan step over it. Slot -1 is a table whose changes are not wanted. ``CLOSED_*`` tell how
-    much belongs to transactions that have committed. In a block of a transaction in progress, messages carry the xid
-    of their subtransaction behind the kind: `m_sub`.
+    On RELATION and CONTROL the caller reads the message at the position, advances past it and calls again. On MARKER it
+    reads the message, and the scan skips it. Slot -1 is a table whose changes are not wanted. ``CLOSED_*`` count what
+    belongs to committed transactions. In a block of a streamed transaction, messages carry the xid of their
+    subtransaction after the kind byte: `m_sub`.
     """
     pos = state[POSITION]
     n = state[MESSAGES]
@@ -210,8 +213,8 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, m_sub, tx_lsn, tx_xid
                 m_ord[n] = state[ORDINAL]
                 m_sub[n] = _be32(buf, p + 1) if skip else state[XID]
                 n += 1
-            elif slot == -2 or (slot <= WATCHED and state[HEARD] != pos):
-                status = FOREIGN if slot == -2 else TOLD
+            elif slot == -2 or (slot <= MARKER_TABLE and state[MARKER_READ] != pos):
+                status = UNDESCRIBED if slot == -2 else MARKER
                 break
             state[ORDINAL] += 1
         elif kind == 66:  # Begin: final LSN, commit time, xid
@@ -238,7 +241,7 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, m_sub, tx_lsn, tx_xid
             state[CLOSED_MESSAGES] = n
             state[CLOSED_TRANSACTIONS] = t + 1
             state[CLOSED_POSITION] = e
-        elif kind == 82:  # Relation: described to the caller
+        elif kind == 82:  # Relation: read by the caller
             status = RELATION
             break
         elif kind == 84:  # Truncate: count, options, relations
@@ -255,9 +258,9 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, m_sub, tx_lsn, tx_xid
             for i in range(count):
                 slot = _slot_of(_be32(buf, p + 6 + skip + 4 * i), ids, slots)
                 if slot == -2:
-                    status = FOREIGN
-                elif slot <= WATCHED and state[HEARD] != pos and status == SCANNED:
-                    status = TOLD
+                    status = UNDESCRIBED
+                elif slot <= MARKER_TABLE and state[MARKER_READ] != pos and status == SCANNED:
+                    status = MARKER
             if status != SCANNED:
                 break
             for i in range(count):
@@ -271,18 +274,18 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, m_sub, tx_lsn, tx_xid
                     n += 1
                 state[ORDINAL] += 1
         elif kind == 79 or kind == 89 or kind == 77:  # O Y M
-            if not _is_known(buf, p, e, skip):
+            if not _is_well_formed(buf, p, e, skip):
                 status = MALFORMED
                 break
-            if kind == 77 and state[HEARD] != pos and _is_ours(buf, p + 10 + skip, e):
-                status = TOLD
+            if kind == 77 and state[MARKER_READ] != pos and _has_penstock_prefix(buf, p + 10 + skip, e):
+                status = MARKER
                 break
             if state[IN_TRANSACTION] == 0:
                 state[CLOSED_POSITION] = e
         elif (
             kind == 83 or kind == 69 or kind == 99 or kind == 65
             or kind == 98 or kind == 80 or kind == 75 or kind == 114 or kind == 112
-        ):  # S E c A b P K r p: told to the caller  # fmt: skip
+        ):  # S E c A b P K r p: read by the caller  # fmt: skip
             status = CONTROL
             break
         else:
@@ -294,13 +297,13 @@ def scan(buf, end, ids, slots, m_off, m_slot, m_tx, m_ord, m_sub, tx_lsn, tx_xid
     return status
 
 
-@njit(types.int64(_U8, _I32, types.int64, types.int64, _I32x2, _I32x2, _I8, _I32, _U8), nogil=True, cache=True)
+@cached_njit(types.int64(_U8, _I32, types.int64, types.int64, _I32x2, _I32x2, _I8, _I32, _U8), nogil=True)
 def split(buf, m_off, skip, columns, off, length, kinds, owner, tags):  # type: ignore[no-untyped-def]
     """Split the tuples of one table's changes; return the number of images, or minus the (1-based) malformed change.
 
-    `skip` bytes stand behind each kind (an xid, in blocks). `owner` gives the change of each image; `tags` collects per
-    column the wire forms seen (1 text, 2 binary). A value of the new row that was not sent is taken from the
-    old one where that was (its key, or all of it).
+    `skip` bytes follow each kind byte (an xid, in streamed blocks). `owner` has the change of each image; `tags`
+    collects the wire formats seen per column (1 text, 2 binary). A value of the new row that was not sent is copied
+    from the old row if that has it (in its key, or in the whole row).
     """
     r = 0
     for i in range(m_off.shape[0]):

@@ -1,7 +1,8 @@
-"""Replication slots: the permanent one that capture reads, and the passing ones that export a snapshot.
+"""Replication slots: the permanent slot that capture reads, and the temporary slots that export a snapshot.
 
-A slot is made once, with the source. One that is gone, invalidated or ahead of what the log holds is a definite error,
-never made anew: the changes in between would be lost without a word. One that somebody else reads is not shared.
+The permanent slot is created once, with the source. A slot that was dropped, invalidated, or confirmed beyond the end
+of the log is a permanent error. It is never recreated: the changes in between would be lost silently. A slot that
+another session reads is not shared.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from psycopg.errors import error_from_result
 
 from penstock.errors import DefiniteError, InUseError, TransientError
 from penstock.positions import Lsn
-from penstock.sources.postgres.connection import connect, connect_replication, forget_timeouts
-from penstock.sources.postgres.old_transactions import Patience
+from penstock.sources.postgres.connection import connect, connect_replication, disable_timeouts
+from penstock.sources.postgres.old_transactions import TransactionWait
 
 __all__ = [
     "ExportedSnapshot",
@@ -36,11 +37,11 @@ __all__ = [
     "export_snapshot",
     "find_slot",
     "identify",
+    "import_snapshot",
     "slot_problem",
-    "take_snapshot",
 ]
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _CANCEL_SECONDS = 5.0
 _STATE = """
 SELECT s.slot_type, s.plugin, s.database, s.active_pid, s.wal_status, s.confirmed_flush_lsn::text, s.restart_lsn::text,
@@ -49,23 +50,23 @@ SELECT s.slot_type, s.plugin, s.database, s.active_pid, s.wal_status, s.confirme
   FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = %s
 """
 _CONFLICT = "CASE WHEN s.conflicting THEN CASE WHEN pg_is_in_recovery() THEN 'conflict' ELSE 'wal_removed' END END"
-"""On 16 any invalidation is called a conflict; a real one happens on standbys only."""
-_AFRESH = "Drop the source with `penstock drop {source}` and capture it again: its tables are then copied afresh."
+"""Postgres 16 reports any invalidation as a conflict; a real conflict happens on standbys only."""
+_RECREATE = "Drop the source with `penstock drop {source}` and capture it again, with a new snapshot of its tables."
 
 _READ_ELSEWHERE = (
-    "Another home may read this slot: a copy of this one, or the one of which this is a copy. Then leave it to that"
-    " home, and remove the source here alone: penstock drop {source} --force. If there is none, somebody moved the"
-    " slot: do the same, run what it prints, and capture the source again: its tables are then copied afresh."
+    "If another home reads this slot (a copy of this one, or its original), remove the source from this home only:"
+    " penstock drop {source} --force. If none does, the slot was advanced by other means: run the same command and the"
+    " statements that it prints, and capture the source again, with a new snapshot of its tables."
 )
 
 
 class SlotInUseError(InUseError):
-    """Another session reads the slot: one that is about to end, or another Penstock."""
+    """Another session reads the slot: one that is about to end, or another Penstock process."""
 
 
 @dataclass(frozen=True)
 class SlotFlags:
-    """How a slot was asked to be."""
+    """The requested properties of a slot."""
 
     temporary: bool = False
     two_phase: bool = False
@@ -74,7 +75,7 @@ class SlotFlags:
 
 @dataclass(frozen=True)
 class SlotState:
-    """A replication slot as Postgres shows it."""
+    """A replication slot, from ``pg_replication_slots``."""
 
     name: str
     kind: str
@@ -89,12 +90,12 @@ class SlotState:
     invalidated: str | None = None
     """Why Postgres invalidated it, if it did."""
     application: str | None = None
-    """What its reader calls itself, where we may see that."""
+    """The application name of its reader, if our role can see it."""
     client: str | None = None
-    """The address of its reader, where we may see that."""
+    """The address of its reader, if our role can see it."""
 
     def reader(self) -> str:
-        """Describe who reads it, as far as Postgres tells us."""
+        """Describe the session that reads it, for messages."""
         seen = [f"pid {self.active_pid} on the server"]
         seen += [f"application {self.application}"] if self.application else []
         seen += [f"from {self.client}"] if self.client else []
@@ -103,7 +104,7 @@ class SlotState:
 
 @dataclass(frozen=True)
 class ExportedSnapshot:
-    """A snapshot that other sessions can take on, and the position that it shows exactly."""
+    """A snapshot that other sessions can import, and the exact position of its contents."""
 
     name: str
     lsn: Lsn
@@ -113,8 +114,8 @@ def identify(connection: psycopg.Connection[Any]) -> tuple[str, int]:
     """Return system identifier and timeline of the server, over a replication connection."""
     row = connection.execute("IDENTIFY_SYSTEM").fetchone()
     if row is None:
-        message = "Postgres did not say which system it is"
-        raise TransientError(message, "It will be asked again.")
+        message = "Postgres returned no answer to IDENTIFY_SYSTEM"
+        raise TransientError(message, "Penstock retries.")
     return str(row[0]), int(row[1])
 
 
@@ -126,18 +127,18 @@ def create_slot(
     two_phase: bool = False,
     failover: bool = False,
 ) -> Lsn:
-    """Make a slot over a replication connection; return the position from which on it sees all commits."""
+    """Create a slot over a replication connection; return the position after which it decodes every commit."""
     flags, version = SlotFlags(temporary, two_phase, failover), connection.info.server_version
     command = _create_by_function(name, flags) if version < 150000 else _create_command(name, flags)
     row = connection.execute(command).fetchone()
     if row is None:
-        message = f"Postgres did not confirm the slot {name}"
-        raise TransientError(message, "Start again.")
+        message = f'Postgres did not confirm the creation of replication slot "{name}"'
+        raise TransientError(message, "Retry the command.")
     return Lsn.parse(row[1])
 
 
 def _create_command(name: str, flags: SlotFlags) -> sql.Composed:
-    """Since 15 the command takes options in parentheses."""
+    """Return the replication command; since Postgres 15 it has options in parentheses."""
     kind = sql.SQL("TEMPORARY " if flags.temporary else "")
     options = "SNAPSHOT 'nothing'"
     options += ", TWO_PHASE true" if flags.two_phase else ""
@@ -147,7 +148,7 @@ def _create_command(name: str, flags: SlotFlags) -> sql.Composed:
 
 
 def _create_by_function(name: str, flags: SlotFlags) -> sql.Composed:
-    """On 14 the command has no two-phase slots; the function has."""
+    """Return the SQL function call for Postgres 14, whose replication command does not support two-phase slots."""
     function = sql.SQL("SELECT * FROM pg_create_logical_replication_slot({}, 'pgoutput', {}, {})")
     return function.format(sql.Literal(name), sql.Literal(flags.temporary), sql.Literal(flags.two_phase))
 
@@ -156,22 +157,23 @@ def _create_by_function(name: str, flags: SlotFlags) -> sql.Composed:
 def export_snapshot(
     conninfo: str,
     wait: timedelta = timedelta(hours=1),
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
     stop: threading.Event | None = None,
 ) -> Iterator[ExportedSnapshot]:
-    """Hold a snapshot open, by a temporary slot, together with the position that it shows.
+    """Export a snapshot and its position with a temporary slot, and keep it open for the duration of the context.
 
-    Transactions whose commit ends at or before the position are in the snapshot, all later ones are not.
+    Transactions whose commit ends at or before the position are in the snapshot; all later ones are not.
 
-    The server makes none before every transaction has ended that is running now. `tell` hears which one is in the way;
-    after `wait`, or when told to `stop`, the slot is given up, and a `TransientError` says for whom it waited.
+    The server exports it only after every currently running transaction has ended. `report` receives messages about the
+    transaction that blocks. After `wait`, or when `stop` is set, the slot creation is cancelled with a `TransientError`
+    that names the blocking transaction.
     """
     with connect_replication(conninfo, "penstock snapshot", patient=True) as connection:
         name = sql.Identifier(f"penstock_snapshot_{uuid4().hex[:16]}")
         command = sql.SQL("CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT").format(name)
         connection.pgconn.send_query(command.as_bytes(connection))
         try:
-            _await_answer(connection, conninfo, Patience(wait, tell), stop or threading.Event())
+            _await_answer(connection, conninfo, TransactionWait(wait, report), stop or threading.Event())
         except BaseException:
             _cancel(connection)
             raise
@@ -179,22 +181,22 @@ def export_snapshot(
 
 
 def _await_answer(
-    connection: psycopg.Connection[Any], conninfo: str, patience: Patience, stop: threading.Event
+    connection: psycopg.Connection[Any], conninfo: str, transaction_wait: TransactionWait, stop: threading.Event
 ) -> None:
-    """Wait for the server, and look at what it waits for over a connection of its own once it takes long."""
+    """Wait for the server; after a while, look up the blocking transaction over a second connection."""
     with ExitStack() as opened:
         watch: psycopg.Connection[Any] | None = None
         while not _has_answered(connection):
             if stop.is_set():
-                message = "the wait for a snapshot was stopped"
-                raise TransientError(message, "Start again.")
-            if patience.is_long:
+                message = "snapshot export stopped while waiting for running transactions"
+                raise TransientError(message, "Retry the command.")
+            if transaction_wait.is_long:
                 watch = watch or opened.enter_context(connect(conninfo, "penstock snapshot wait", patient=True))
-                patience.look(watch)
+                transaction_wait.check(watch)
 
 
 def _has_answered(connection: psycopg.Connection[Any]) -> bool:
-    ready, _, _ = select.select([connection.pgconn.socket], [], [], _LOOK_SECONDS)
+    ready, _, _ = select.select([connection.pgconn.socket], [], [], _POLL_SECONDS)
     if ready:
         connection.pgconn.consume_input()
     return not connection.pgconn.is_busy()
@@ -208,13 +210,13 @@ def _exported(connection: psycopg.Connection[Any]) -> ExportedSnapshot:
     while connection.pgconn.get_result() is not None:
         continue
     if lsn is None or name is None:
-        message = "Postgres exported no snapshot"
-        raise TransientError(message, "It will be asked again.")
+        message = "Postgres returned no exported snapshot"
+        raise TransientError(message, "Penstock retries.")
     return ExportedSnapshot(name.decode(), Lsn.parse(lsn.decode()))
 
 
 def _cancel(connection: psycopg.Connection[Any]) -> None:
-    """Let the server give up the slot: one that waits for transactions does not see that nobody listens any more."""
+    """Cancel the slot creation: a server that waits for transactions does not notice a closed connection."""
     with suppress(psycopg.Error):
         connection.cancel_safe(timeout=_CANCEL_SECONDS)
         deadline = time.monotonic() + _CANCEL_SECONDS
@@ -222,20 +224,20 @@ def _cancel(connection: psycopg.Connection[Any]) -> None:
             continue
 
 
-def take_snapshot(connection: psycopg.Connection[Any], snapshot: str) -> None:
-    """Begin a transaction that sees an exported snapshot; it is gone when the session that exported it is."""
+def import_snapshot(connection: psycopg.Connection[Any], snapshot: str) -> None:
+    """Begin a transaction with an exported snapshot, which is valid only while the exporting session lasts."""
     try:
-        forget_timeouts(connection)
+        disable_timeouts(connection)
         connection.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
     except psycopg.Error as error:
-        said = " ".join(str(error).split())
-        message = f"the copy has lost its snapshot: {said}"
-        raise TransientError(message, "It will be tried again.") from error
+        text = " ".join(str(error).split())
+        message = f"cannot import the exported snapshot: {text}"
+        raise TransientError(message, "Penstock retries.") from error
 
 
 def find_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | None:
-    """Look a slot up, and who reads it."""
+    """Return a slot and its reader; None if it does not exist."""
     version = connection.info.server_version
     reason = "s.invalidation_reason" if version >= 170000 else _CONFLICT if version >= 160000 else "NULL"
     query = _STATE.format(failover="s.failover" if version >= 170000 else "false", reason=reason)
@@ -250,52 +252,54 @@ def find_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | Non
 
 
 def slot_problem(state: SlotState, flags: SlotFlags | None = None) -> str | None:
-    """Say what of the contract a slot breaks, whoever made it; None when it can be read."""
+    """Return why a slot cannot be used; None if it can."""
     if state.kind != "logical" or state.plugin != "pgoutput":
-        return f"the replication slot {state.name} is not a logical slot of pgoutput"
+        return f'replication slot "{state.name}" is not a logical slot with plugin pgoutput'
     if not state.here:
-        return f"the replication slot {state.name} belongs to another database, {state.database}"
+        return f'replication slot "{state.name}" belongs to another database, "{state.database}"'
     if state.invalidated is not None or state.wal_status == "lost":
-        return f"Postgres has invalidated the slot {state.name} ({state.invalidated or 'its WAL is gone'})"
+        return f'Postgres invalidated replication slot "{state.name}" ({state.invalidated or "its WAL was removed"})'
     for flag in ("temporary", "two_phase", "failover") if flags is not None else ():
         if getattr(state.flags, flag) != getattr(flags, flag):
             has = "has" if getattr(state.flags, flag) else "does not have"
-            return f"the replication slot {state.name} {has} the flag {flag}, against what the source says"
+            return (
+                f'replication slot "{state.name}" {has} the property {flag}, in conflict with the options of the source'
+            )
     return None
 
 
 def check_slot(
     state: SlotState | None, name: str, source: str, durable: Lsn, flags: SlotFlags | None = None
 ) -> SlotState:
-    """Return a slot; refuse to go on with one from which changes are missing or that somebody else reads."""
-    afresh = _AFRESH.format(source=source)
+    """Return the slot if capture can resume with it; raise if changes are missing or another session reads it."""
+    recreate = _RECREATE.format(source=source)
     if state is None:
-        message = f"the replication slot {name} is gone: changes since {durable} are lost"
-        raise DefiniteError(message, afresh)
+        message = f'replication slot "{name}" no longer exists: changes since {durable} are lost'
+        raise DefiniteError(message, recreate)
     problem = slot_problem(state, flags)
     if problem is not None:
         message = f"{problem}: changes since {durable} are lost"
-        raise DefiniteError(message, afresh)
+        raise DefiniteError(message, recreate)
     if state.confirmed > durable:
         message = (
-            f"the slot {name} was confirmed up to {state.confirmed}, the change log ends at {durable}:"
-            " what lies between is lost"
+            f'replication slot "{name}" is confirmed up to {state.confirmed}, but the change log ends at {durable}:'
+            " the changes in between are lost"
         )
         raise DefiniteError(message, _READ_ELSEWHERE.format(source=source))
     if state.active_pid is not None:
-        message = f"the replication slot {name} is in use by another session ({state.reader()})"
-        hint = "Stop the other Penstock that reads this slot, or give this source another name."
+        message = f'replication slot "{name}" is in use by another session ({state.reader()})'
+        hint = "Stop the other Penstock process that reads this slot, or choose another name for this source."
         raise SlotInUseError(message, hint)
     return state
 
 
 def drop_slot(connection: psycopg.Connection[Any], name: str) -> bool:
-    """Remove a slot if it is there, also one whose reader has just gone; say whether it was there."""
+    """Drop a slot if it exists; return whether it existed, raise `SlotInUseError` if a session reads it."""
     state = find_slot(connection, name)
     if state is None:
         return False
     if state.active_pid is not None:
-        message = f"the replication slot {name} is in use ({state.reader()})"
+        message = f'replication slot "{name}" is in use ({state.reader()})'
         raise SlotInUseError(
             message,
             f"Stop its reader, then run: SELECT pg_drop_replication_slot('{name}');",

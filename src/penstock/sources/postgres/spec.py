@@ -1,4 +1,4 @@
-"""A Postgres source as a value: what was asked for of a database."""
+"""The definition of a Postgres source: databases, selection of tables and options."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
 from penstock.sources.findings import Finding, error, errors_among
 from penstock.sources.interface import Checked, InstanceConfig, Source, check_name, is_name
-from penstock.sources.postgres.captured import CapturedTable
-from penstock.sources.postgres.check import checked, checked_position, unreachable
+from penstock.sources.postgres.captured_table import CapturedTable
+from penstock.sources.postgres.check import check_position, check_report, unreachable_report
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
 from penstock.sources.postgres.names import TableChoice, choice_text
@@ -28,12 +28,12 @@ from penstock.sources.postgres.options import (
     PostgresWithOptions,
     check_slot_name,
 )
-from penstock.sources.postgres.preflight import Preflight, chosen_tables, examine, examine_named
+from penstock.sources.postgres.preflight import Preflight, check_named_tables, chosen_tables, run_preflight
 from penstock.sources.postgres.preflight.role import find_role
 from penstock.sources.postgres.preflight.tables import check_table
-from penstock.sources.postgres.query_errors import asking, preparing
-from penstock.sources.postgres.shards import check_connections, shard_suffixes, shard_words
-from penstock.sources.postgres.slot import SlotFlags, identify, take_snapshot
+from penstock.sources.postgres.query_errors import translate_errors, translate_prepare_errors
+from penstock.sources.postgres.shard_labels import check_connections, shard_labels, shard_suffixes
+from penstock.sources.postgres.slot import SlotFlags, identify, import_snapshot
 
 __all__ = ["PostgresSource", "source_name"]
 
@@ -41,7 +41,7 @@ _LONGEST_NAME = 41
 
 
 def source_name(url: str) -> str:
-    """Derive a source's name from its database's."""
+    """Derive the name of a source from that of its database."""
     parameters = conninfo_to_dict(parse_url(url))
     database = str(parameters.get("dbname") or parameters.get("service") or parameters.get("user") or "postgres")
     name = re.sub(r"[^a-z0-9_]+", "_", database.lower()).strip("_")[:40]
@@ -49,7 +49,7 @@ def source_name(url: str) -> str:
 
 
 class PostgresSource(Source, PostgresOptions):
-    """The tables of a Postgres database that were asked for; all of them unless the options say otherwise."""
+    """The captured tables of a Postgres database: all of them unless the options restrict them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -61,7 +61,7 @@ class PostgresSource(Source, PostgresOptions):
     )
 
     connection: str = ""
-    connections: tuple[str, ...] = Field(default=(), description="the databases of shards, in the place of one")
+    connections: tuple[str, ...] = Field(default=(), description="the databases of a sharded source")
     publication: str
     slot: str
 
@@ -83,24 +83,24 @@ class PostgresSource(Source, PostgresOptions):
     @model_validator(mode="after")
     def _one_or_several(self) -> PostgresSource:
         if self.connections and self.connection:
-            message = f"source {self.name} has both one database and several"
-            raise UsageError(message, "Give connection, or connections.")
+            message = f"source {self.name} has both connection and connections"
+            raise UsageError(message, "Use one of the two options.")
         return self
 
     @classmethod
     def why_fixed(cls, option: str) -> str:
-        """Say why an option cannot be changed later: mostly because something was made upstream with it."""
+        """Return why an option cannot be altered: most determine objects that were created upstream."""
         return _FIXED.get(option) or super().why_fixed(option)
 
     @classmethod
     def from_url(cls, url: str, name: str | None = None, **options: Any) -> Self:
-        """Describe the capture of a database by its URL, and by options (the fields of `PostgresOptions`)."""
+        """Return the source for the URL of a database, with options (the fields of `PostgresOptions`)."""
         connection, password = _split_password(parse_url(url))
         return cls._named(name or source_name(url), {"password": password, **options}, connection=connection)
 
     @classmethod
     def from_urls(cls, urls: Sequence[str], name: str, **options: Any) -> Self:
-        """Describe the capture of several databases with the same tables, which become one source: see `shards`."""
+        """Return a sharded source for several databases with the same tables: see `shard_labels`."""
         return cls._named(name, options, connections=check_connections(urls))
 
     @classmethod
@@ -112,33 +112,33 @@ class PostgresSource(Source, PostgresOptions):
 
     @classmethod
     def from_options(cls, name: str, sql: BaseModel, with_: BaseModel) -> Self:
-        """Describe what a statement asks for: one database, or several."""
+        """Return the source that a statement defines, with one database or several."""
         given = {field: getattr(part, field) for part in (sql, with_) for field in part.model_fields_set}
         connection, connections = given.pop("connection", None), given.pop("connections", ())
         return cls.from_urls(connections, name, **given) if connections else cls.from_url(connection, name, **given)
 
     def sql_options(self) -> PostgresSqlOptions:
-        """Return what is written in clauses."""
+        """Return the options that are written as clauses."""
         fields = {field: getattr(self, field) for field in PostgresSqlOptions.model_fields}
         return PostgresSqlOptions.model_construct(**{**fields, "connection": self.connection or None})
 
     def with_options(self) -> PostgresWithOptions:
-        """Return what is written in ``WITH``; publication and slot where they are not called as ever."""
+        """Return the options in ``WITH``; publication and slot only if they do not have their default names."""
         fields = {field: getattr(self, field) for field in PostgresWithOptions.model_fields}
-        usual = {field: None for field in ("publication", "slot") if fields[field] == f"penstock_{self.name}"}
-        return PostgresWithOptions.model_construct(**{**fields, **usual})
+        defaults = {field: None for field in ("publication", "slot") if fields[field] == f"penstock_{self.name}"}
+        return PostgresWithOptions.model_construct(**{**fields, **defaults})
 
     def shards(self) -> Mapping[str | None, Self]:
-        """Return a source for each database, where there are several.
+        """Return a source for each database of a sharded source, by label.
 
-        A password by reference holds for all, unless a connection has its own; so does a publication or slot of the
-        user's, which has the same name everywhere. Ours are named after the shard.
+        A password reference applies to all shards, unless a connection has its own. A user's publication or slot has
+        the same name in all shards. The names of managed ones end in the name of the shard.
         """
         if not self.connections:
             return {None: self}
-        words = shard_words(self.connections)
-        named = zip(words, self.connections, shard_suffixes(words), strict=True)
-        return {word: self._shard(connection, suffix) for word, connection, suffix in named}
+        labels = shard_labels(self.connections)
+        named = zip(labels, self.connections, shard_suffixes(labels), strict=True)
+        return {label: self._shard(connection, suffix) for label, connection, suffix in named}
 
     def _shard(self, connection: str, suffix: str) -> Self:
         connection, password = _split_password(connection)
@@ -154,41 +154,41 @@ class PostgresSource(Source, PostgresOptions):
 
     @classmethod
     def whole(cls, name: str, shards: Sequence[Source]) -> Source:
-        """Return the source of several databases whose shards these are."""
+        """Return the sharded source that these shards form."""
         parts = [shard for shard in shards if isinstance(shard, cls)]
         passwords = {part.password for part in parts}
         shared = passwords.pop() if len(passwords) == 1 else None
         connections = [part.connection if shared == part.password else part.conninfo() for part in parts]
-        suffix = shard_suffixes(shard_words(connections))[0]
+        suffix = shard_suffixes(shard_labels(connections))[0]
         owned = {field: getattr(parts[0], field).removesuffix(f"_{suffix}") for field in parts[0]._ours()}
         given = parts[0].model_dump(exclude={"name", "connection"})
         return cls.of(name, **{**given, **owned, "password": shared, "connections": tuple(connections)})
 
     def _ours(self) -> list[str]:
-        """Name what of publication and slot is ours."""
+        """Return which of publication and slot Penstock manages."""
         owned = {"publication": self.publication_ownership, "slot": self.slot_ownership}
         return [field for field, ownership in owned.items() if ownership is Ownership.MANAGED]
 
     def conninfo(self) -> str:
-        """Return the connection as `connect` takes it: the reference stands in the place of the password."""
+        """Return the connection string for `connect`, with the reference in place of the password."""
         if self.connections:
-            message = f"source {self.name} is made of {len(self.connections)} databases"
-            raise UsageError(message, "Ask one of its shards.")
+            message = f"source {self.name} has {len(self.connections)} databases"
+            raise UsageError(message, "Use one of its shards.")
         return make_conninfo(self.connection, password=self.password) if self.password else self.connection
 
     def preflight(
         self, *, captured: Collection[TableName] | None = None, refused: Collection[TableName] = ()
     ) -> Preflight:
-        """Look whether this database can be captured; or, of a source that is there, whether it can go on.
+        """Check whether this database can be captured; or whether an existing source can resume.
 
-        The latter is meant when its tables are given: those that it captures, and those that were refused.
+        For an existing source, pass the tables that it captures and those that were refused.
         """
         with connect(self.conninfo()) as connection:
-            found = examine(connection, self.publication, self.slot, self, captured=captured, refused=refused)
+            found = run_preflight(connection, self.publication, self.slot, self, captured=captured, refused=refused)
         return self._with_replication(found)
 
     def _with_replication(self, found: Preflight) -> Preflight:
-        """Catalogs may promise replication that the server then refuses: open such a connection."""
+        """Open a replication connection: the server may refuse one even if the catalogs permit it."""
         if errors_among(found.server):
             return found
         try:
@@ -200,51 +200,51 @@ class PostgresSource(Source, PostgresOptions):
         return found
 
     def tables_at(self, snapshot: str) -> dict[TableName, CapturedTable]:
-        """Return the chosen tables as they are in an exported snapshot: with the columns that they had then."""
+        """Return the selected tables with the columns that they have in an exported snapshot."""
         with connect(self.conninfo()) as connection:
-            take_snapshot(connection, snapshot)
+            import_snapshot(connection, snapshot)
             return {table.name: table.captured() for table in chosen_tables(connection, self.publication, self)}
 
-    def look_again(self, tables: Collection[TableName]) -> dict[TableName, CapturedTable | Finding]:
-        """Return these tables as they are now, whether or not they are captured; or why one cannot be."""
+    def redescribe(self, tables: Collection[TableName]) -> dict[TableName, CapturedTable | Finding]:
+        """Return the current definition of these tables, captured or not; or the error that prevents the capture."""
         named = with_fields(self, tables=tuple(choice_text(TableChoice(t)) for t in tables), schemas=())
-        with preparing(self.name, self.conninfo()), connect(self.conninfo()) as connection:
+        with translate_prepare_errors(self.name, self.conninfo()), connect(self.conninfo()) as connection:
             role = find_role(connection)
-            selection, problems = examine_named(connection, self.publication, named)
+            selection, problems = check_named_tables(connection, self.publication, named)
         found: dict[TableName, CapturedTable | Finding] = {}
         for table in selection:
             own = [*check_table(table, role, self), *(f for f in problems if f.object == str(table.name))]
             errors = errors_among(own)
             found[table.name] = errors[0] if errors else table.captured()
-        gone = error("", "it is not there upstream, or not published", "Create or publish it, then retry.")
-        told = {finding.object: finding for finding in errors_among(problems)}
-        return {name: found.get(name) or told.get(str(name), gone) for name in tables}
+        missing = error("", "does not exist upstream, or is not published", "Create or publish it, then retry.")
+        errors_by_object = {finding.object: finding for finding in errors_among(problems)}
+        return {name: found.get(name) or errors_by_object.get(str(name), missing) for name in tables}
 
     def describe(self) -> Sequence[TableSchema]:
         """Return the schemas of the tables that can be captured."""
-        with asking(self.connection):
+        with translate_errors(self.connection):
             return [table.captured().table_schema() for table in self.preflight().capturable()]
 
     def check(self, instance: InstanceConfig | None = None, durable: Lsn | None = None) -> Checked:
-        """Look at the database; of a source that is there, also whether its slot has what the log has not."""
-        there = instance if isinstance(instance, PostgresInstanceConfig) else None
+        """Check the database; for an existing source, also that its slot still has all changes after the log's end."""
+        existing = instance if isinstance(instance, PostgresInstanceConfig) else None
         try:
-            with asking(self.connection):
-                if there is None:
-                    return checked(self.preflight())
-                captured = frozenset(table.name for table in there.tables)
-                found = self.preflight(captured=captured, refused=frozenset(there.left_out()))
-                return checked(found, checked_position(there, durable))
+            with translate_errors(self.connection):
+                if existing is None:
+                    return check_report(self.preflight())
+                captured = frozenset(table.name for table in existing.tables)
+                found = self.preflight(captured=captured, refused=frozenset(existing.left_out()))
+                return check_report(found, check_position(existing, durable))
         except DefiniteError as refused:
-            return unreachable(refused)
+            return unreachable_report(refused)
 
     def place(self) -> str:
-        """Name host, port and database."""
+        """Return host, port and database; of shards, those of all of them."""
         return ", ".join(map(place, self.connections or [self.connection]))
 
     def create_instances(self, workers: int) -> Sequence[PostgresInstanceConfig]:
-        """Return the one instance: one slot and one connection serve all tables."""
-        with preparing(self.name, self.conninfo()):
+        """Return the config of the one instance: one slot and one connection serve all tables."""
+        with translate_prepare_errors(self.name, self.conninfo()):
             found = self.preflight()
         found.require()
         return [
@@ -272,25 +272,25 @@ class PostgresSource(Source, PostgresOptions):
         ]
 
 
-_UPSTREAM = "it was made upstream with the source"
-_COLUMNS = "the history of its tables has the columns that were chosen then"
-_TABLES = "tables come and go by ALTER SOURCES … ADD TABLE and DROP TABLE"
+_UPSTREAM = "it determines objects that were created upstream with the source"
+_COLUMNS = "the history of the tables has the columns that were selected then"
+_TABLES = "use ALTER SOURCES … ADD TABLE and DROP TABLE instead"
 _FIXED = {
     **dict.fromkeys(
         ("publication", "slot", "publication_ownership", "slot_ownership", "rules", "partitions"), _UPSTREAM
     ),
-    **dict.fromkeys(("slot_temporary", "two_phase", "failover"), "the slot was made so"),
-    **dict.fromkeys(("heartbeat", "watermarks"), "what it needs upstream was made with the source"),
+    **dict.fromkeys(("slot_temporary", "two_phase", "failover"), "the slot was created with it"),
+    **dict.fromkeys(("heartbeat", "watermarks"), "the tables that it needs were created upstream with the source"),
     **dict.fromkeys(("tables", "schemas"), _TABLES),
     **dict.fromkeys(("exclude_columns", "text_columns"), _COLUMNS),
-    **dict.fromkeys(("connection", "connections"), "the history of the source is that of this database"),
-    "password": "it is a reference: change what it refers to, and capture uses that when it connects next",
+    **dict.fromkeys(("connection", "connections"), "the history of the source belongs to this database"),
+    "password": "it is a reference: change the password that it refers to; capture uses it at the next connect",
 }
-"""Why options cannot be changed later."""
+"""Why options cannot be altered."""
 
 
 def _split_password(conninfo: str) -> tuple[str, str | None]:
-    """Take the reference to the password out of a connection string."""
+    """Split a connection string into the rest and the reference to the password."""
     parameters = conninfo_to_dict(conninfo)
     password = parameters.pop("password", None)
     return make_conninfo("", **parameters), str(password) if password else None

@@ -1,4 +1,4 @@
-"""The replication connection: a thread that receives, and nothing else.
+"""The replication connection: a thread that receives messages and sends feedback, and does nothing else.
 
 ::
 
@@ -7,15 +7,15 @@
        └────────── feedback: durable ◀──────────────────┘
 
 The receiving thread owns the connection. It hands a page over as soon as the caller waits for one and a transaction is
-complete, and lets pages grow while the caller is busy: batches get larger with the load by themselves. Postgres sends
-each row by itself, so under load the thread pauses between its reads, and pages are handed over some milliseconds
-apart: waking up for each row would cost more than decoding it. A transaction after a quiet moment waits for nothing.
+complete, and lets pages grow while the caller is busy, so batches grow with the load. Postgres sends each row
+separately. Under load the thread therefore pauses between reads and hands pages over some milliseconds apart, because
+waking up for each row would cost more than decoding it. A transaction after an idle period is handed over at once.
 
-A server that is silent for too long is taken for gone: it is asked for a sign of life with every feedback. One that is
-busy with a long transaction of others may keep it waiting for half of `wal_sender_timeout`, and no longer.
+Each feedback message requests a reply. A server that sends nothing for too long is considered lost. A server that is
+busy with a long transaction of other sessions may delay its reply by half of `wal_sender_timeout`, and no longer.
 
-It sends feedback about once a second, also while the disk is slow, so `wal_sender_timeout` is not hit; the position is
-always what the log has made durable, and what the server sent again was found to be what the log has.
+The thread sends feedback about once a second, even while the disk is slow, so `wal_sender_timeout` does not expire. The
+confirmed position is always durable in the log, and resent transactions have been verified against the log.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ _SPACING_SECONDS = 0.005
 _LONGEST_FEEDBACK_SECONDS = 1.0
 _SILENCE_SPARE_SECONDS = 5.0
 _UNBOUNDED_SILENCE_SECONDS = 300.0
-"""Of a server without `wal_sender_timeout`, which sends no sign of life by itself."""
+"""For a server without `wal_sender_timeout`, which sends no keepalives by itself."""
 
 
 class StreamEndedError(TransientError):
-    """Postgres could not go on with the stream, for a reason that it told."""
+    """Postgres ended the stream and reported a reason."""
 
 
 @dataclass
 class Page:
-    """Messages as the pump laid them down: ``buffer[:fill]``."""
+    """Messages as the pump wrote them: ``buffer[:fill]``."""
 
     buffer: npt.NDArray[np.uint8]
     fill: int = 0
@@ -66,21 +66,21 @@ class Page:
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """How the server is asked to send changes."""
+    """Options of START_REPLICATION."""
 
     slot: str
     publication: str
     binary: bool = True
-    """Values in binary form; as text otherwise."""
+    """Send values in binary form; otherwise as text."""
     in_progress: bool = True
-    """Large transactions while they run, and not only when they commit."""
+    """Stream large transactions while they run, not only at their commit."""
     two_phase: bool = False
-    """Prepared transactions when they are prepared, and not only when they commit (15+)."""
+    """Send prepared transactions at PREPARE, not only at their commit (Postgres 15 and later)."""
     messages: bool = False
-    """Logical messages, too."""
+    """Send logical messages too."""
 
     def clause(self, connection: psycopg.Connection[Any]) -> sql.Composed:
-        """Return the options of START_REPLICATION: the newest protocol that the server knows, of those that we do."""
+        """Return the options of START_REPLICATION, with the newest protocol that server and decoder both support."""
         version = connection.info.server_version // 10_000
         protocol = 4 if version >= 16 else 3 if version == 15 else 2
         options = {
@@ -93,8 +93,8 @@ class StreamOptions:
             options["two_phase"] = "on"
         if self.messages:
             options["messages"] = "true"
-        told = [sql.SQL("{} {}").format(sql.SQL(name), sql.Literal(value)) for name, value in options.items()]
-        return sql.SQL(", ").join(told)
+        clauses = [sql.SQL("{} {}").format(sql.SQL(name), sql.Literal(value)) for name, value in options.items()]
+        return sql.SQL(", ").join(clauses)
 
 
 class ReplicationStream:
@@ -109,16 +109,16 @@ class ReplicationStream:
         self._connection = connection
         self._pgconn = connection.pgconn
         self._confirmable = confirmable
-        self._feedback_seconds, self._silence_seconds = _paces(connection)
-        self.heard = time.monotonic()
-        """When the server was last heard of."""
+        self._feedback_seconds, self._silence_seconds = _feedback_intervals(connection)
+        self.last_received = time.monotonic()
+        """When the server last sent something, by the monotonic clock."""
         self._start(options)
         self._pump = Pump(self._pgconn)
         self._changed = threading.Condition()
         self._page = Page(np.empty(_PAGE, np.uint8))
         self._spare: Page | None = Page(np.empty(_PAGE, np.uint8))
         self._ready: Page | None = None
-        self._wanted = False
+        self._is_awaited = False
         self._handed, self._next_hand_over = 0, 0.0
         self._failure: BaseException | None = None
         self._stopping = threading.Event()
@@ -126,18 +126,18 @@ class ReplicationStream:
         self._thread.start()
 
     def next_page(self, timeout: float) -> Page | None:
-        """Wait for messages; None when there were none. The page is the caller's until `give_back`."""
+        """Wait for messages; return None on timeout. The page belongs to the caller until `release`."""
         with self._changed:
-            self._wanted = True
+            self._is_awaited = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._ready is not None or self._failure is not None, timeout)
             if self._ready is None and self._failure is not None:
                 raise self._failure
             page, self._ready = self._ready, None
-            self._wanted = page is None
+            self._is_awaited = page is None
             return page
 
-    def give_back(self, page: Page) -> None:
+    def release(self, page: Page) -> None:
         """Return a page for reuse."""
         page.fill = 0
         with self._changed:
@@ -145,13 +145,13 @@ class ReplicationStream:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Confirm what is durable, end the thread and close the connection."""
+        """Confirm the durable position, end the thread and close the connection."""
         self._stopping.set()
         self._thread.join()
         self._connection.close()
 
     def _start(self, options: StreamOptions) -> None:
-        """Ask for everything that the slot has: the server begins where it was confirmed, not before."""
+        """Start replication at 0/0: the server then begins at the slot's confirmed position."""
         command = sql.SQL("START_REPLICATION SLOT {} LOGICAL 0/0 ({})").format(
             sql.Identifier(options.slot), options.clause(self._connection)
         )
@@ -160,7 +160,7 @@ class ReplicationStream:
         while self._pgconn.is_busy():
             if not select.select([self._pgconn.socket], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 message = f"Postgres did not begin the stream within {ANSWER_SECONDS:g} s"
-                raise TransientError(message, "It will be asked again.")
+                raise TransientError(message, "Capture retries automatically.")
             self._pgconn.consume_input()
         result = self._pgconn.get_result()
         if result is None or result.status != pq.ExecStatus.COPY_BOTH:
@@ -171,8 +171,10 @@ class ReplicationStream:
         try:
             self._receive_until_stopped()
         except psycopg.Error as error:
-            said = " ".join(str(error).split())
-            self._fail(TransientError(f"the connection to Postgres is lost: {said}", "It will be opened again."))
+            reason = " ".join(str(error).split())
+            self._fail(
+                TransientError(f"lost the connection to Postgres: {reason}", "Capture reconnects automatically.")
+            )
         except BaseException as error:
             self._fail(error)
 
@@ -190,47 +192,47 @@ class ReplicationStream:
             if now >= confirm_at:
                 self._send_feedback()
                 confirm_at = now + self._feedback_seconds
-            if not (full or self._complete()):
+            if not (full or self._has_complete_transaction()):
                 poll.poll(min(confirm_at - now, 0.1) * 1000)
             full = self._fill()
-            self._require_life()
+            self._check_silence()
             self._hand_over(full, confirm_at)
         self._send_feedback()
 
-    def _require_life(self) -> None:
-        """Give up a server from which nothing arrives, although it was asked for an answer every second."""
+    def _check_silence(self) -> None:
+        """Raise if the server has sent nothing for too long, although each feedback requests a reply."""
         now = time.monotonic()
-        if now - self.heard > self._silence_seconds:
-            message = f"Postgres has not answered for {now - self.heard:.0f} s, and the connection is still open"
-            raise TransientError(message, "It will be opened again.")
+        if now - self.last_received > self._silence_seconds:
+            message = f"Postgres has not answered for {now - self.last_received:.0f} s, although the connection is open"
+            raise TransientError(message, "Capture reconnects automatically.")
 
     def _fill(self) -> bool:
-        """Take what the connection has; True when the page has no room for more."""
+        """Read what the connection has received; return True if the page is full."""
         page = self._page
         before = page.fill
         page.fill, drained = self._pump.drain(page.buffer, before)
         if page.fill > before or drained is not Drained.IDLE:
-            self.heard = time.monotonic()
+            self.last_received = time.monotonic()
         if drained is Drained.ENDED:
-            message = f"Postgres ended the stream: {self._last_words()}"
-            raise StreamEndedError(message, "It will be opened again.")
+            message = f"Postgres ended the stream: {self._end_reason()}"
+            raise StreamEndedError(message, "Capture reconnects automatically.")
         if drained is Drained.FULL and page.fill == 0:
             page.buffer = np.empty(self._pump.needed() + _PAGE, np.uint8)
             return False
         return drained is Drained.FULL
 
-    def _complete(self) -> bool:
-        """Whether the page holds the end of a transaction, or news of an idle server."""
+    def _has_complete_transaction(self) -> bool:
+        """Whether the page holds the end of a transaction, or a keepalive of an idle server."""
         return self._pump.boundaries > self._handed
 
     def _hand_over(self, full: bool, confirm_at: float) -> None:
-        """Give the page to the caller if it waits; else let it grow; when it is full, wait for the caller."""
-        complete = self._complete()
+        """Give the page to a waiting caller; otherwise let it grow. If it is full, wait for the caller."""
+        complete = self._has_complete_transaction()
         if not (full or complete or self._page.fill >= _BUSY):
             return
         with self._changed:
             now = time.monotonic()
-            due = full or (complete and self._wanted and now >= self._next_hand_over)
+            due = full or (complete and self._is_awaited and now >= self._next_hand_over)
             if due and self._ready is None and self._spare is not None:
                 self._next_hand_over = now + _SPACING_SECONDS if self._page.fill >= _BUSY else now
                 self._ready, self._page, self._spare = self._page, self._spare, None
@@ -239,21 +241,21 @@ class ReplicationStream:
                 return
             self._changed.wait(max(0.0, min(confirm_at - now, 0.1)) if full else _COALESCE_SECONDS)
 
-    def _last_words(self) -> str:
+    def _end_reason(self) -> str:
         result = self._pgconn.get_result()
-        said = result.error_message if result is not None else self._pgconn.error_message
-        return " ".join(said.decode(errors="replace").split()) or "without a reason"
+        reason = result.error_message if result is not None else self._pgconn.error_message
+        return " ".join(reason.decode(errors="replace").split()) or "no reason given"
 
     def _send_feedback(self) -> None:
-        """Confirm the durable position, and ask where the server stands: its answer moves an idle frontier on."""
+        """Confirm the durable position and request a reply: the reply advances the frontier of an idle server."""
         upto = self._confirmable()
         clock = int((time.time() - _EPOCH) * 1_000_000)
         self._pgconn.put_copy_data(b"r" + struct.pack(">QQQQB", upto, upto, upto, clock, 1))
         self._pgconn.flush()
 
 
-def _paces(connection: psycopg.Connection[Any]) -> tuple[float, float]:
-    """Return how often to send feedback, well inside the server's patience, and after what silence to give it up."""
+def _feedback_intervals(connection: psycopg.Connection[Any]) -> tuple[float, float]:
+    """Return the feedback interval, well below `wal_sender_timeout`, and the silence after which the server is lost."""
     row = connection.execute("SHOW wal_sender_timeout").fetchone()
     seconds = _duration(row[0] if row else "0")
     if not seconds:
@@ -269,16 +271,16 @@ def _duration(text: str) -> float:
 
 def _start_error(result: Any, slot: str) -> PenstockError:
     if result is None:
-        return TransientError("Postgres ended the connection without a word", "It will be opened again.")
-    said = " ".join(result.error_message.decode(errors="replace").split())
+        return TransientError("Postgres closed the connection without a reason", "Capture reconnects automatically.")
+    reason = " ".join(result.error_message.decode(errors="replace").split())
     code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
     if code == "55006":
         return SlotInUseError(
-            f"the replication slot {slot} is in use: {said}",
-            "Stop the other Penstock that reads this slot, or give this source another name.",
+            f"replication slot {slot} is in use: {reason}",
+            "Stop the other Penstock that reads this slot, or create this source under another name.",
         )
     if not code or code.startswith(("08", "53", "57")):
-        return TransientError(f"Postgres ended the connection: {said}", "It will be opened again.")
+        return TransientError(f"Postgres closed the connection: {reason}", "Capture reconnects automatically.")
     return DefiniteError(
-        f"Postgres refused to stream from slot {slot}: {said}", "Mend that upstream, then start again."
+        f"Postgres rejected streaming from slot {slot}: {reason}", "Fix the error on the server, then restart."
     )

@@ -1,8 +1,8 @@
-"""Which files hold a table upstream: another file means that the table was emptied or rewritten.
+"""The files that hold a table upstream: a different file means that the table was truncated or rewritten.
 
-Postgres hides changes from older snapshots, but for these: a table that was truncated since, or that an ALTER TABLE has
-rewritten, looks *empty* to them. So a copy under an exported snapshot is whole only where the files are still those
-that the snapshot shows. (VACUUM FULL and CLUSTER make new files too, and keep what older snapshots need.)
+Postgres hides changes from older snapshots, with two exceptions: a table that was truncated since, or rewritten by an
+ALTER TABLE, looks *empty* to them. So a copy under an exported snapshot is complete only if the files are still those
+that the snapshot shows. (VACUUM FULL and CLUSTER create new files too, and keep what older snapshots need.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import psycopg
 __all__ = ["TableFiles", "table_files"]
 
 TableFiles = frozenset[tuple[int, int]]
-"""The table and its partitions, each by oid, with the number of its file."""
+"""The table and its partitions: (OID, filenode) of each."""
 
 _FILES = """
 WITH RECURSIVE part(root, oid) AS (
@@ -28,7 +28,7 @@ SELECT root::bigint, oid::bigint, relfilenode::bigint FROM part JOIN pg_class US
 
 
 def table_files(connection: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, TableFiles]:
-    """Return the files of tables, as the transaction of this connection sees them; none for a table that is gone."""
+    """Return the files of tables, as this connection's transaction sees them; none for a table that is gone."""
     found: dict[int, set[tuple[int, int]]] = {oid: set() for oid in oids}
     for root, oid, file in connection.execute(_FILES, (list(found),)):
         found[root].add((oid, file))

@@ -1,7 +1,7 @@
-"""When the catalog shows what a transaction did: later than the stream does.
+"""Wait until the catalog shows the changes of a transaction, which the stream sends earlier.
 
-A transaction is sent as soon as its commit is on disk. For others it still runs then, for a moment, or, where a
-standby has to confirm it first, until that has happened: what it changed in the catalog cannot be seen yet.
+Postgres sends a transaction as soon as its commit record is flushed. For other sessions it is still running for a
+moment, or, with synchronous replication, until a standby has confirmed it: its catalog changes are not visible yet.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from penstock.errors import TransientError
 __all__ = ["wait_until_visible"]
 
 _EPOCH = 1 << 32
-_LOOK_SECONDS = 0.005
+_POLL_SECONDS = 0.005
 _PATIENCE_SECONDS = 10.0
 
 
 def wait_until_visible(connection: psycopg.Connection[Any], xid: int) -> None:
-    """Wait until a transaction that was sent as committed has ended for everybody."""
+    """Wait until a transaction that was sent as committed is visible to other sessions."""
     give_up = time.monotonic() + _PATIENCE_SECONDS
     while not _is_visible(connection, xid):
         if time.monotonic() > give_up:
-            message = f"transaction {xid} has committed, and cannot be seen yet: it may wait for a standby"
-            raise TransientError(message, "It will be sent again.")
-        time.sleep(_LOOK_SECONDS)
+            message = f"transaction {xid} has committed but is not visible yet: it may be waiting for a standby"
+            raise TransientError(message, "Penstock retries.")
+        time.sleep(_POLL_SECONDS)
 
 
 def _is_visible(connection: psycopg.Connection[Any], xid: int) -> bool:
-    """Hold a transaction against those that are over in a snapshot of now."""
+    """Return whether a transaction has ended in a current snapshot."""
     (snapshot,) = connection.execute("SELECT pg_current_snapshot()::text").fetchall()[0]
     _, end, running = snapshot.split(":")
     coming = int(end)
-    whole = coming + (xid - coming + _EPOCH // 2) % _EPOCH - _EPOCH // 2  # of those with these 32 bits, the nearest
+    whole = coming + (xid - coming + _EPOCH // 2) % _EPOCH - _EPOCH // 2  # the nearest 64-bit id with these 32 bits
     return whole < coming and str(whole) not in running.split(",")

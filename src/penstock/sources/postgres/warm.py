@@ -1,7 +1,7 @@
 """Compile all kernels ahead of time: ``python -m penstock.sources.postgres.warm``.
 
-They are cached on disk beside their modules, so this is done once per installation; without it the first capture and
-the first copy do it.
+They are cached on disk (`penstock.kernel_cache`), so this is done once per installation and user; otherwise the first
+capture and the first copy compile them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ __all__ = ["warm"]
 
 
 def warm() -> None:
-    """Compile, or load from the cache, every kernel of capture and copy."""
-    for module in ("pump", "scan", "copy"):  # their kernels have signatures: they are compiled on import
+    """Compile every kernel of capture and copy, or load it from the cache."""
+    for module in ("pump", "scan", "copy"):  # kernels with signatures are compiled on import
         importlib.import_module(f"penstock.sources.postgres.{module}")
     types.warm()
 

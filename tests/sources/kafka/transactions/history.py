@@ -1,9 +1,9 @@
-"""A database's history and the topics that Debezium makes of it, in plain Python: what is held against the real thing.
+"""A model in plain Python of a database's history and of the topics that Debezium writes from it.
 
 A history is a list of transactions, each with events: a key of a topic gets a value. Debezium writes it in order, one
-*item* after the other (events, then the END), into partitions by key. Killed, every partition has got some of what was
-sent, and the next run begins at an item that all of them have got before. So what is in a partition is a list of items
-that goes on, and now and then back.
+*item* after the other (events, then the END), to partitions by key. After a kill, every partition has some of what was
+sent, and the next run starts at an item that all of them already have. So a partition is a list of items in order,
+with occasional jumps back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from random import Random
 
 import numpy as np
 
-from penstock.sources.kafka.transactions.marks import UNKNOWN, Ends, MarkKind, Marks
+from penstock.sources.kafka.transactions.message_columns import UNKNOWN, Ends, MessageColumns, MessageKind
 
 TOPICS = {"dbz.public.a": 2, "dbz.public.b": 1, "dbz.other.c": 3}
 METADATA = "dbz.transaction"
@@ -39,7 +39,7 @@ class Item:
     key: int = 0
     tombstone: bool = False
     copied: int | None = None
-    """Of a row of a snapshot, which shows the state after `transaction`: its value."""
+    """The value of a snapshot row, which has the state after `transaction`."""
     last: bool = False
 
     @property
@@ -49,29 +49,29 @@ class Item:
 
 @dataclass
 class Database:
-    """Transactions by number from 1; number 0 is what was there before."""
+    """Transactions by number from 1; number 0 is the initial state."""
 
     ends: list[int] = field(default_factory=list)
     names: list[int] = field(default_factory=list)
     events: list[list[Item]] = field(default_factory=list)
     foreign: list[int] = field(default_factory=list)
     unplaced: set[int] = field(default_factory=set)
-    """Transactions of which Debezium does not know what committed before."""
+    """Transactions for which Debezium does not know the previous commit."""
 
     @classmethod
     def drawn(cls, random: Random, count: int) -> Database:
-        """Make a history, whose transactions may have no event at all."""
-        made = cls([random.randrange(1, 5)], [0], [[]], [0])
+        """Draw a history, whose transactions may have no events."""
+        database = cls([random.randrange(1, 5)], [0], [[]], [0])
         names = random.sample(range(1, 10 * count + 10), count)
         for number, name in enumerate(names, 1):
-            made.ends.append(made.ends[-1] + random.randrange(1, 20))
-            made.names.append(name)
-            strangers = random.choice([0, 0, 0, 1, 3])
+            database.ends.append(database.ends[-1] + random.randrange(1, 20))
+            database.names.append(name)
+            foreign_events = random.choice([0, 0, 0, 1, 3])
             size = random.choice([0, 1, 1, 2, 3, 8])
-            orders = sorted(random.sample(range(1, size + strangers + 1), size))
-            made.foreign.append(strangers)
-            made.events.append([made._event(random, number, order) for order in orders])
-        return made
+            orders = sorted(random.sample(range(1, size + foreign_events + 1), size))
+            database.foreign.append(foreign_events)
+            database.events.append([database._event(random, number, order) for order in orders])
+        return database
 
     def _event(self, random: Random, number: int, order: int) -> Item:
         topic = random.choice(list(TOPICS))
@@ -79,7 +79,7 @@ class Database:
         return Item(number, order, topic, key % TOPICS[topic], key)
 
     def items(self, random: Random, after: int = 0) -> list[Item]:
-        """Return what Debezium sends of what comes after a transaction: tombstones follow some events."""
+        """Return the items that Debezium sends after a transaction: tombstones follow some events."""
         sent = []
         for number in range(after + 1, len(self.ends)):
             for event in self.events[number]:
@@ -90,7 +90,7 @@ class Database:
         return sent
 
     def copy(self, number: int) -> list[Item]:
-        """Return the rows of a snapshot that is made after a transaction."""
+        """Return the rows of a snapshot taken after a transaction."""
         rows = [Item(number, 0, topic, key % TOPICS[topic], key, copied=v) for (topic, key), v in self._sorted(number)]
         return [*rows[:-1], *[replace(row, last=True) for row in rows[-1:]]]
 
@@ -98,23 +98,23 @@ class Database:
         return sorted(self.state(number).items())
 
     def state(self, upto: int) -> State:
-        """Return the values of all keys after a transaction: the number of the event that wrote it."""
+        """Return the values of all keys after a transaction: the number of the event that wrote each."""
         values: State = {}
         for number in range(upto + 1):
             for event in self.events[number]:
                 values[event.topic, event.key] = number * 100 + event.order
         return values
 
-    def marks(self, items: list[Item], first: int) -> Marks:
-        """Return events of a partition as they are read, from an offset on."""
+    def message_columns(self, items: list[Item], first: int) -> MessageColumns:
+        """Return events of a partition as they are read, starting at an offset."""
         numbers = np.array([item.transaction for item in items], np.int64)
         copied = np.array([item.copied is not None for item in items], np.bool_)
         changes = ~copied & ~np.array([item.tombstone for item in items], np.bool_)
         ends, names = np.array(self.ends), np.array(self.names)
         before = np.where(np.isin(numbers, [*self.unplaced]), UNKNOWN, ends[numbers - 1])
-        return Marks(
+        return MessageColumns(
             np.arange(first, first + len(items)),
-            np.select([copied, changes], [MarkKind.COPIED, MarkKind.CHANGE], MarkKind.PASSES).astype(np.int64),
+            np.select([copied, changes], [MessageKind.COPIED, MessageKind.CHANGE], MessageKind.PASSES).astype(np.int64),
             np.where(changes, names[numbers], 0),
             np.select([copied, changes], [ends[numbers], before], -1),
             np.array([item.order for item in items], np.int64),
@@ -123,7 +123,7 @@ class Database:
         )
 
     def read_ends(self, items: list[Item], first: int) -> Ends:
-        """Return ENDs as they are read, from an offset on."""
+        """Return ENDs as they are read, starting at an offset."""
         tables = [*map(table_of, TOPICS), FOREIGN]
         counts = np.zeros((len(items), len(tables)), np.int64)
         for place, item in enumerate(items):
@@ -137,19 +137,19 @@ class Database:
 
 
 class Topics:
-    """What brokers have of a history in the end."""
+    """The final contents of the topics of a history."""
 
     def __init__(
         self, random: Random, database: Database, kills: int, *, lost: bool = True, copies: int | None = None
     ) -> None:
-        """Write it; with `lost` a kill loses what was sent to some partitions, and not what was sent to others.
+        """Write the history; with `lost` a kill loses messages sent to some partitions but not to others.
 
-        With `copies` so many runs are killed before Debezium has noted how far it is: it copies all tables once more.
+        With `copies`, that many runs are killed before Debezium stores its position: it takes the snapshot again.
         """
         self.data: dict[Partition, list[Item]] = {(t, p): [] for t, count in TOPICS.items() for p in range(count)}
         self.metadata: list[Item] = []
         self.times: dict[Partition | None, list[int]] = {place: [] for place in [*self.data, None]}
-        """When each message came: brokers have all that was sent before a moment."""
+        """When each message arrived: brokers have all messages sent before a moment."""
         self.end = 0
         self._random, self._lost = random, lost
         after = 0
@@ -172,11 +172,11 @@ class Topics:
         return [*self.data.values(), self.metadata]
 
     def _write(self, items: list[Item], begin: int, *, killed: bool, least: int = 0) -> int:
-        """Write what one run sends, so many items at least; return where the next one may begin."""
+        """Write the items of one run, at least `least`; return where the next run may start."""
         ends: dict[Partition | None, int] = dict.fromkeys(self.times, len(items))
-        if killed:  # how far it comes lies somewhere, and not all partitions have all of that
-            far = self._random.randrange(max(begin, least), len(items) + 1)
-            ends = {place: max(begin, far - self._lost * self._random.choice([0, 0, 1, 3, 10])) for place in ends}
+        if killed:  # the run stops at a random item, and not all partitions have all items up to it
+            stop = self._random.randrange(max(begin, least), len(items) + 1)
+            ends = {place: max(begin, stop - self._lost * self._random.choice([0, 0, 1, 3, 10])) for place in ends}
         for number in range(begin, len(items)):
             item = items[number]
             place = (item.topic, item.partition) if item.topic else None
@@ -184,9 +184,9 @@ class Topics:
                 (self.metadata if place is None else self.data[place]).append(item)
                 self.times[place].append(self.end + number - begin)
         self.end += len(items) - begin
-        noted = min(ends.values())
-        return self._random.randrange(min(noted, max(least, noted - 25)), noted + 1)
+        stored = min(ends.values())
+        return self._random.randrange(min(stored, max(least, stored - 25)), stored + 1)
 
-    def there(self, place: Partition | None, moment: int) -> int:
-        """Return how many messages a partition, or None: the metadata topic, has at a moment."""
+    def available(self, place: Partition | None, moment: int) -> int:
+        """Return how many messages a partition (None: the metadata topic) has at a moment."""
         return bisect_left(self.times[place], moment)

@@ -20,7 +20,7 @@ Decoder = Callable[..., pa.Array]
 
 
 def _column(values: Sequence[Value]) -> tuple[Any, Any, Any]:
-    """Values with garbage between them, so that a read outside of a value shows; an int is a length (-1, -2)."""
+    """Values with garbage between them, to detect a read outside of a value; an int is a length (-1, -2)."""
     wire = bytearray(b"9")
     off, length = [], []
     for value in values:

@@ -1,4 +1,4 @@
-"""Values as Arrow gives them → the text that Postgres prints, written from its manual, not from the codecs."""
+"""Values from Arrow → the text that Postgres prints, written after its manual, independently of the codecs."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _scalar(kind: PostgresType, value: Any) -> str:
 
 
 def _float(value: float, single: bool) -> str:
-    """The shortest digits strictly nearer to this float than to any other: Postgres does not count on ties to even."""
+    """The shortest digits strictly nearer to this float than to any other: Postgres does not rely on ties to even."""
     if math.isnan(value) or math.isinf(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if value == 0:
@@ -123,7 +123,7 @@ def _float(value: float, single: bool) -> str:
 
 
 def _near(value: float, places: int) -> list[str]:
-    """The two numbers of so many places around a float, the nearer one (the even one of two) first."""
+    """The two decimals with `places` digits around a float, the nearer one (the even one of a tie) first."""
     first = f"{value:.{places}e}"
     exact, context = Decimal(value), Context(prec=places + 1, Emin=-400, Emax=400)
     context.rounding = ROUND_UP if Decimal(first) <= exact else ROUND_DOWN

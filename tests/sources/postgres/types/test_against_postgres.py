@@ -1,4 +1,4 @@
-"""Every codec against a real server: both wire forms agree with each other and with what Postgres prints."""
+"""Every codec against a real server: both wire formats agree with each other and with the output of Postgres."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from tests.sources.postgres.types.rendering import render
 
-from penstock.sources.postgres.types import BadValue, PostgresType, codec_for
+from penstock.sources.postgres.types import BadValueError, PostgresType, codec_for
 
 Connection = psycopg.Connection[Any]
 Cells = list[bytes | None]
@@ -40,11 +40,11 @@ NEWER = (
     psycopg.errors.InvalidDatetimeFormat,
     psycopg.errors.InvalidParameterValue,
 )
-"""What servers say to values of later versions: infinite intervals (17), negative scales (15)."""
+"""Errors of servers for values of later versions: infinite intervals (17), negative scales (15)."""
 
 
 def fetch(connection: Connection, sql_type: str, values: Sequence[str | None], binary: bool) -> tuple[int, int, Cells]:
-    """Have Postgres cast the literals; the type as the server names it, and the raw cells."""
+    """Let Postgres cast the literals; return the OID and typmod of the result, and its raw cells."""
     query = f"SELECT v::{sql_type} FROM unnest(%s::text[]) WITH ORDINALITY AS t(v, i) ORDER BY i"
     with connection.cursor(binary=binary) as cursor:
         try:
@@ -52,7 +52,7 @@ def fetch(connection: Connection, sql_type: str, values: Sequence[str | None], b
         except NEWER as error:
             if connection.info.server_version >= 170_000:
                 raise
-            pytest.skip(f"this server does not know such values yet: {error.diag.message_primary}")
+            pytest.skip(f"this server does not support these values: {error.diag.message_primary}")
         result = cursor.pgresult
         assert result is not None
         cells = [result.get_value(row, 0) for row in range(result.ntuples)]
@@ -167,7 +167,7 @@ def interval_text(value: Any) -> str:
 
 
 def doubles(count: int) -> list[str]:
-    """As many doubles, of all sizes, some of them where the shortest digits are hard to find."""
+    """`count` doubles of all magnitudes, some of which have shortest digits that are hard to find."""
     kinds: list[Callable[[], float]] = [
         lambda: struct.unpack(">d", RANDOM.randbytes(8))[0],
         lambda: float(RANDOM.getrandbits(RANDOM.randint(1, 70))),
@@ -296,24 +296,24 @@ SERVER_PRINTS = [
 
 
 @pytest.mark.parametrize(("sql_type", "values"), SERVER_PRINTS)
-def test_what_only_the_server_prints(connection: Connection, sql_type: str, values: list[str]) -> None:
+def test_types_that_only_the_server_can_print(connection: Connection, sql_type: str, values: list[str]) -> None:
     oid, typmod, printed = fetch(connection, sql_type, [None, *values], binary=False)
     assert codec_for(PostgresType(oid, typmod)).wants_text
     found = decoded(oid, typmod, printed, binary=False).to_pylist()
     assert [None if v is None else v.encode() for v in found] == printed
     _, _, sent = fetch(connection, sql_type, [None, *values], binary=True)
-    with pytest.raises(BadValue, match="binary 'false'"):
+    with pytest.raises(BadValueError, match="binary 'false'"):
         decoded(oid, typmod, sent, binary=True)
 
 
-def test_aclitem_has_text_alone(connection: Connection) -> None:
+def test_aclitem_has_only_a_text_form(connection: Connection) -> None:
     oid, typmod, printed = fetch(connection, "aclitem", ["postgres=arw/postgres"], binary=False)
     assert decoded(oid, typmod, printed, binary=False).to_pylist() == ["postgres=arw/postgres"]
     assert codec_for(PostgresType(oid, typmod)).wants_text
 
 
 def mutated(cell: bytes) -> bytes:
-    """A cell with a few of its bytes changed, left out, doubled, or its end cut off."""
+    """A cell with a few bytes changed, removed or doubled, or with its end cut off."""
     wire = bytearray(cell)
     for _ in range(RANDOM.randint(1, 3)):
         at = RANDOM.randrange(len(wire) + 1)
@@ -330,7 +330,7 @@ def mutated(cell: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(("sql_type", "values", "render"), CASES, ids=[case[0] for case in CASES])
-def test_mutated_values_decode_or_are_refused(
+def test_mutated_values_decode_or_are_rejected(
     connection: Connection, sql_type: str, values: list[str], render: Render
 ) -> None:
     literals = [v for v in RANDOM.sample(values, min(len(values), 40)) if len(v) < 1000]
@@ -339,11 +339,11 @@ def test_mutated_values_decode_or_are_refused(
         for cell in cells * 3:
             try:
                 decoded(oid, typmod, [None, mutated(cell or b"")], binary).validate()
-            except BadValue as bad:
+            except BadValueError as bad:
                 assert bad.row == 1
 
 
-REFUSED = [
+REJECTED = [
     ("interval", ["infinity", "-infinity"], "infinite"),
     ("date", ["infinity", "-infinity"], "infinity"),
     ("timestamp", ["infinity", "-infinity"], "infinity"),
@@ -355,14 +355,14 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("sql_type", "values", "reason"), REFUSED)
+@pytest.mark.parametrize(("sql_type", "values", "reason"), REJECTED)
 @pytest.mark.parametrize("binary", [False, True])
 def test_values_that_arrow_cannot_hold(
     connection: Connection, sql_type: str, values: list[str], reason: str, binary: bool
 ) -> None:
     for value in values:
         oid, typmod, cells = fetch(connection, sql_type, [None, value], binary)
-        with pytest.raises(BadValue, match=f"{reason}.*`text columns`") as caught:
+        with pytest.raises(BadValueError, match=f"{reason}.*`text columns`") as caught:
             decoded(oid, typmod, cells, binary)
         assert caught.value.row == 1
 
@@ -370,14 +370,14 @@ def test_values_that_arrow_cannot_hold(
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1.005", "1e50", "1e-50", "-1e30000"])
 @pytest.mark.parametrize("binary", [False, True])
 def test_numerics_that_do_not_fit(connection: Connection, value: str, binary: bool) -> None:
-    """As after a change of the declaration: the values come from a wider type."""
+    """As after an ALTER TYPE: the values come from a wider type."""
     _, _, cells = fetch(connection, "numeric", [value], binary)
-    with pytest.raises(BadValue, match="text columns"):
+    with pytest.raises(BadValueError, match="text columns"):
         decoded(1700, ((10 << 16) | 2) + 4, cells, binary)
 
 
-def test_escaped_bytea_is_refused(connection: Connection) -> None:
+def test_escaped_bytea_is_rejected(connection: Connection) -> None:
     connection.execute("SET bytea_output = 'escape'")
     oid, typmod, cells = fetch(connection, "bytea", ["\\x006162"], binary=False)
-    with pytest.raises(BadValue, match="bytea_output"):
+    with pytest.raises(BadValueError, match="bytea_output"):
         decoded(oid, typmod, cells, binary=False)

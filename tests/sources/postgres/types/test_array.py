@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sources.postgres.types import BadValue
+from penstock.sources.postgres.types import BadValueError
 
 Decode = Callable[..., Any]
 
@@ -65,7 +65,7 @@ def test_bare_elements(text: Decode) -> None:
     ],
 )
 def test_malformed_text(text: Decode, bad: bytes) -> None:
-    with pytest.raises(BadValue, match="malformed") as caught:
+    with pytest.raises(BadValueError, match="malformed") as caught:
         text(TEXTS, [b"{1}", None, bad])
     assert caught.value.row == 2
 
@@ -86,30 +86,30 @@ def test_malformed_text(text: Decode, bad: bytes) -> None:
     ],
 )
 def test_malformed_binary(binary: Decode, bad: bytes) -> None:
-    with pytest.raises(BadValue, match="malformed") as caught:
+    with pytest.raises(BadValueError, match="malformed") as caught:
         binary(INTEGERS, [sent([b"1234"]), None, bad])
     assert caught.value.row == 2
 
 
-def test_what_no_list_holds(text: Decode, binary: Decode) -> None:
+def test_arrays_that_a_list_cannot_hold(text: Decode, binary: Decode) -> None:
     two = struct.pack(">iiiiiii", 2, 0, 23, 1, 1, 1, 1) + struct.pack(">ii", 4, 7)
     for decode, wires in ((text, (b"{{1}}", b"[0:0]={1}")), (binary, (two, sent([b"1234"], bound=0)))):
         for wire, reason in zip(wires, ("dimensions", "begin at 1"), strict=True):
-            with pytest.raises(BadValue, match=f"{reason}.*`text columns`"):
+            with pytest.raises(BadValueError, match=f"{reason}.*`text columns`"):
                 decode(INTEGERS, [wire])
 
 
 def test_another_element_type(binary: Decode) -> None:
-    with pytest.raises(BadValue, match="changed upstream"):
+    with pytest.raises(BadValueError, match="changed upstream"):
         binary(INTEGERS, [sent([b"1234"], 20)])
 
 
-def test_the_row_of_a_bad_element_is_the_first(text: Decode, binary: Decode) -> None:
+def test_error_names_the_first_row_with_a_bad_element(text: Decode, binary: Decode) -> None:
     for decode, rows in (
         (text, [b"{1,2}", None, b"{}", b"{3,x}", b"{", b"{y}"]),
         (binary, [sent([b"1234"] * 2), None, sent([]), sent([b"1234", b"x"]), b"", sent([b"y"])]),
     ):
-        with pytest.raises(BadValue, match=r"malformed integer|wrong length") as caught:
+        with pytest.raises(BadValueError, match=r"malformed integer|wrong length") as caught:
             decode(INTEGERS, rows)
         assert caught.value.row == 3
 
@@ -119,5 +119,5 @@ def test_vectors_count_from_zero(text: Decode, binary: Decode) -> None:
     wires = [struct.pack(">iiiii", 1, 0, 21, 0, 0), sent([b"\0\1"], 21, 0)]
     assert binary(INT2VECTOR, wires).to_pylist() == [[], [1]]
     for bad in (b" ", b"1 ", b" 1", b"1  2"):
-        with pytest.raises(BadValue):
+        with pytest.raises(BadValueError):
             text(INT2VECTOR, [bad])

@@ -1,4 +1,4 @@
-"""What holds for every codec."""
+"""Properties of every codec."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.sources.postgres import types
-from penstock.sources.postgres.types import BadValue, PostgresType, TypeKind, UnsupportedTypeError, codec_for, warm
-from penstock.sources.postgres.types.known import BY_OID
+from penstock.sources.postgres.types import BadValueError, PostgresType, TypeKind, UnsupportedTypeError, codec_for, warm
+from penstock.sources.postgres.types.codec_lookup import BY_OID
 
 Decode = Callable[..., Any]
 
@@ -66,11 +66,11 @@ EVERY = [
     TREE,
     of(TypeKind.ARRAY, TREE),
 ]
-"""Every scalar, and every way to make a type of others, nested."""
+"""Every scalar type, and every kind of nested type."""
 
 
 def leaves(array: Any) -> list[Any]:
-    """The arrays without children that an array is made of."""
+    """The arrays without children inside an array."""
     if isinstance(array, pa.StructArray):
         return [leaf for k in range(array.type.num_fields) for leaf in leaves(array.field(k))]
     if isinstance(array, pa.MapArray):
@@ -91,7 +91,7 @@ def test_empty_columns_and_columns_of_nulls(text: Decode, binary: Decode, kind: 
 
 
 def guarded(wire: bytes) -> Any:
-    """The bytes right before memory that cannot be read: to read past them ends the process."""
+    """The bytes right before unreadable memory, so that a read past their end crashes the process."""
     page = mmap.PAGESIZE
     size = -(-max(len(wire), 1) // page) * page
     memory = mmap.mmap(-1, size + page)
@@ -134,7 +134,7 @@ wires = st.binary(max_size=40) | st.lists(pieces | OIDS, max_size=12).map(b"".jo
 @pytest.mark.parametrize("kind", EVERY, ids=str)
 @settings(max_examples=60)
 @given(values=st.lists(st.none() | wires, max_size=5))
-def test_any_bytes_decode_or_are_refused(kind: PostgresType, values: Any) -> None:
+def test_any_bytes_decode_or_are_rejected(kind: PostgresType, values: Any) -> None:
     wire = b"".join(v or b"" for v in values)
     length = np.array([-1 if v is None else len(v) for v in values], np.int32)
     off = np.concatenate([[0], np.cumsum(np.maximum(length, 0))])[: len(values)].astype(np.int32)
@@ -142,16 +142,16 @@ def test_any_bytes_decode_or_are_refused(kind: PostgresType, values: Any) -> Non
     for decode in (codec_for(kind).text, codec_for(kind).binary):
         try:
             array = decode(buf, off, length)
-        except BadValue as bad:
+        except BadValueError as bad:
             assert values[bad.row] is not None
-            decode(buf, off[: bad.row], length[: bad.row])  # the first bad one
+            decode(buf, off[: bad.row], length[: bad.row])  # there is no bad row before it
         else:
             array.validate()
             assert len(array) == len(values)
 
 
 @pytest.mark.parametrize("oid", [0, 2249, 2275, 2276, 3642, 4711, 2**32 - 1])
-def test_other_types_are_refused(oid: int) -> None:
+def test_unsupported_types_are_rejected(oid: int) -> None:
     with pytest.raises(UnsupportedTypeError, match="text columns") as caught:
         codec_for(PostgresType(oid, -1))
     assert caught.value.oid == oid
@@ -159,20 +159,20 @@ def test_other_types_are_refused(oid: int) -> None:
         codec_for(of(TypeKind.ARRAY, PostgresType(oid, -1, "strange")))
 
 
-def test_types_made_of_nothing_are_refused() -> None:
+def test_incomplete_nested_types_are_rejected() -> None:
     for kind in (TypeKind.ARRAY, TypeKind.RANGE, TypeKind.MULTIRANGE, TypeKind.DOMAIN, TypeKind.COMPOSITE):
         with pytest.raises(UnsupportedTypeError, match="text columns"):
             codec_for(PostgresType(20000, kind=kind))
 
 
-def test_what_only_the_server_prints_wants_text(binary: Decode) -> None:
+def test_types_that_only_the_server_can_print_need_text_form(binary: Decode) -> None:
     money = PostgresType(790)
     for part in (money, *(of(kind, money) for kind in (TypeKind.ARRAY, TypeKind.DOMAIN, TypeKind.RANGE))):
         assert codec_for(part).wants_text
         whole = PostgresType(20001, -1, "whole", TypeKind.COMPOSITE, fields=(("a", INTEGER), ("b", part)))
         assert codec_for(whole).wants_text
     assert not codec_for(TREE).wants_text
-    with pytest.raises(BadValue, match="binary 'false'") as caught:
+    with pytest.raises(BadValueError, match="binary 'false'") as caught:
         binary(money, [None, bytes(8)])
     assert caught.value.row == 1
 
@@ -184,7 +184,7 @@ def test_writable_and_read_only_buffers_share_a_kernel() -> None:
 
 
 def test_errors_pickle() -> None:
-    for error in (BadValue(3, "why"), UnsupportedTypeError(5, -1, "why")):
+    for error in (BadValueError(3, "why"), UnsupportedTypeError(5, -1, "why")):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sources.postgres.types import BadValue, PostgresType, TypeKind, UnsupportedTypeError, codec_for
+from penstock.sources.postgres.types import BadValueError, PostgresType, TypeKind, UnsupportedTypeError, codec_for
 
 Decode = Callable[..., Any]
 
@@ -62,7 +62,7 @@ def test_one_field_that_is_null_or_empty(text: Decode) -> None:
     "bad", [b"", b"(", b")", b"x", b"(a,1", b"a,1)", b'("a,1)', b"(a\\", b'(a,"1"', b"((,1)", b"(),1)"]
 )
 def test_malformed_text(text: Decode, bad: bytes) -> None:
-    with pytest.raises(BadValue, match=r"malformed|changed") as caught:
+    with pytest.raises(BadValueError, match=r"malformed|changed") as caught:
         text(PAIR, [None, bad])
     assert caught.value.row == 1
 
@@ -71,30 +71,30 @@ def test_malformed_text(text: Decode, bad: bytes) -> None:
     "bad", [b"", bytes(3), sent((25, b"a"), (23, b"1234"))[:-1], sent((25, b"a"), (23, None)) + b"\0"]
 )
 def test_malformed_binary(binary: Decode, bad: bytes) -> None:
-    with pytest.raises(BadValue, match="malformed") as caught:
+    with pytest.raises(BadValueError, match="malformed") as caught:
         binary(PAIR, [None, bad])
     assert caught.value.row == 1
 
 
-def test_a_type_that_was_altered(text: Decode, binary: Decode) -> None:
+def test_altered_type(text: Decode, binary: Decode) -> None:
     altered = [sent((25, b"a")), sent((25, b"a"), (20, None)), sent((25, b"a"), (23, None), (23, None)), sent()]
     for decode, wires in ((text, [b"()", b"(a)", b"(a,1,2)"]), (binary, altered)):
         for wire in wires:
-            with pytest.raises(BadValue, match=r"changed upstream.*RETRY TABLE"):
+            with pytest.raises(BadValueError, match=r"changed upstream.*RETRY TABLE"):
                 decode(PAIR, [wire])
 
 
-def test_the_first_bad_row_is_blamed_whichever_field_it_is(text: Decode) -> None:
+def test_error_names_the_first_bad_row_of_any_field(text: Decode) -> None:
     rows = [b"(,1)", b'("(a,x)",t)', b'("(a,1)",x)', b"("]
-    with pytest.raises(BadValue, match="malformed integer") as caught:
+    with pytest.raises(BadValueError, match="malformed integer") as caught:
         text(NESTED, [b"(,t)", *rows[1:]])
     assert caught.value.row == 1
-    with pytest.raises(BadValue, match="malformed boolean") as caught:
+    with pytest.raises(BadValueError, match="malformed boolean") as caught:
         text(NESTED, [rows[2], rows[1]])
     assert caught.value.row == 0
 
 
-def test_names_that_differ_by_case_alone() -> None:
+def test_field_names_that_differ_only_in_case() -> None:
     fields = (("Name", PostgresType(25)), ("name", PostgresType(25)))
     with pytest.raises(UnsupportedTypeError, match=r"name differ by case alone.*`text columns`"):
         codec_for(PostgresType(20004, -1, "twice", TypeKind.COMPOSITE, fields=fields))

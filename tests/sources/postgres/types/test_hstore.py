@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sources.postgres.types import BadValue, PostgresType
+from penstock.sources.postgres.types import BadValueError, PostgresType
 
 Decode = Callable[..., Any]
 
@@ -54,7 +54,7 @@ def test_any_pairs(text: Decode, binary: Decode, rows: Any) -> None:
     ],
 )
 def test_malformed_text(text: Decode, bad: bytes) -> None:
-    with pytest.raises(BadValue, match="malformed") as caught:
+    with pytest.raises(BadValueError, match="malformed") as caught:
         text(HSTORE, [b"", None, bad])
     assert caught.value.row == 2
 
@@ -77,6 +77,6 @@ PAIR = part("k") + part("v")
     ],
 )
 def test_malformed_binary(binary: Decode, bad: bytes) -> None:
-    with pytest.raises(BadValue, match="malformed") as caught:
+    with pytest.raises(BadValueError, match="malformed") as caught:
         binary(HSTORE, [bytes(4), None, bad])
     assert caught.value.row == 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.sources.postgres.types import BadValue
+from penstock.sources.postgres.types import BadValueError
 
 Decode = Callable[..., Any]
 
@@ -31,12 +31,12 @@ def test_nulls(text: Decode, binary: Decode) -> None:
 
 @pytest.mark.parametrize("bad", [b"\xe9", b"ab", b"\\35", b"\\358", b"x351", b"\\3511"])
 def test_malformed_text(text: Decode, bad: bytes) -> None:
-    with pytest.raises(BadValue) as caught:
+    with pytest.raises(BadValueError) as caught:
         text(OID, [b"a", bad])
     assert caught.value.row == 1
 
 
 @pytest.mark.parametrize("bad", [b"", b"ab"])
 def test_malformed_binary(binary: Decode, bad: bytes) -> None:
-    with pytest.raises(BadValue):
+    with pytest.raises(BadValueError):
         binary(OID, [bad])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.sources.postgres.types.rendering import render
 
-from penstock.sources.postgres.types import BadValue, PostgresType
+from penstock.sources.postgres.types import BadValueError, PostgresType
 
 Decode = Callable[..., Any]
 
@@ -68,7 +68,7 @@ def test_signs_and_fractions(text: Decode) -> None:
     ],
 )
 def test_malformed_text(text: Decode, bad: bytes) -> None:
-    with pytest.raises(BadValue, match="iso_8601") as caught:
+    with pytest.raises(BadValueError, match="iso_8601") as caught:
         text(OID, [b"P1D", None, bad])
     assert caught.value.row == 2
 
@@ -76,8 +76,8 @@ def test_malformed_text(text: Decode, bad: bytes) -> None:
 @pytest.mark.parametrize(
     "bad", [b"P2147483648D", b"P-2147483649D", b"P178956971Y", b"PT2562047789H", b"PT" + b"9" * 40 + b"H"]
 )
-def test_outside(text: Decode, bad: bytes) -> None:
-    with pytest.raises(BadValue, match="outside"):
+def test_out_of_range(text: Decode, bad: bytes) -> None:
+    with pytest.raises(BadValueError, match="outside"):
         text(OID, [bad])
 
 
@@ -88,11 +88,11 @@ def test_infinities(text: Decode, binary: Decode) -> None:
     )
     for decode, wires in ((text, (b"infinity", b"-infinity")), (binary, (most, least))):
         for wire in wires:
-            with pytest.raises(BadValue, match=r"infinite.*`text columns`"):
+            with pytest.raises(BadValueError, match=r"infinite.*`text columns`"):
                 decode(OID, [wire])
 
 
 @pytest.mark.parametrize("bad", [b"", bytes(15), bytes(17)])
 def test_malformed_binary(binary: Decode, bad: bytes) -> None:
-    with pytest.raises(BadValue, match="wrong length"):
+    with pytest.raises(BadValueError, match="wrong length"):
         binary(OID, [bad])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.sources.postgres.types import BadValue, PostgresType, codec_for
+from penstock.sources.postgres.types import BadValueError, PostgresType, codec_for
 
 Decode = Callable[..., Any]
 
@@ -64,7 +64,7 @@ def declared(draw: st.DrawFn) -> tuple[int, int, list[int | None]]:
 
 @settings(max_examples=1000)
 @given(declared())
-def test_both_forms_hold_every_value(text: Decode, binary: Decode, case: Any) -> None:
+def test_both_forms_decode_to_the_same_values(text: Decode, binary: Decode, case: Any) -> None:
     precision, scale, values = case
     with localcontext(prec=60):
         expected = [None if v is None else Decimal(v).scaleb(-scale) for v in values]
@@ -77,8 +77,8 @@ def test_both_forms_hold_every_value(text: Decode, binary: Decode, case: Any) ->
 
 @settings(max_examples=1000)
 @given(st.integers(1, 38), st.data())
-def test_exact_or_refused(text: Decode, binary: Decode, precision: int, data: st.DataObject) -> None:
-    """Any decimal against any declaration: the value itself, or an error; never a rounded one."""
+def test_exact_or_rejected(text: Decode, binary: Decode, precision: int, data: st.DataObject) -> None:
+    """Any decimal with any declaration decodes exactly or is an error; it is never rounded."""
     scale = data.draw(st.integers(0, precision))
     whole = data.draw(st.from_regex(r"[0-9]{1,42}", fullmatch=True) | st.just("0"))
     fraction = data.draw(st.from_regex(r"[0-9]{0,42}", fullmatch=True) | st.just("0000"))
@@ -90,7 +90,7 @@ def test_exact_or_refused(text: Decode, binary: Decode, precision: int, data: st
         if holds:
             assert decode(OID, [wire], typmod(precision, scale)).to_pylist() == [Decimal(value)]
         else:
-            with pytest.raises(BadValue):
+            with pytest.raises(BadValueError):
                 decode(OID, [wire], typmod(precision, scale))
 
 
@@ -103,21 +103,21 @@ def test_widest_values(text: Decode, binary: Decode) -> None:
             assert int.from_bytes(bytes(a.buffers()[1]), "little", signed=True) == value
 
 
-def test_reasons(text: Decode, binary: Decode) -> None:
+def test_error_reasons(text: Decode, binary: Decode) -> None:
     mod = typmod(5, 2)
     for special, sign in ((b"NaN", 0xC000), (b"Infinity", 0xD000), (b"-Infinity", 0xF000)):
         for decode, wire in ((text, special), (binary, raw(0, sign))):
-            with pytest.raises(BadValue, match="text columns") as caught:
+            with pytest.raises(BadValueError, match="text columns") as caught:
                 decode(OID, [None, wire], mod)
             assert caught.value.row == 1
             assert "NaN or infinity" in caught.value.reason
     for value in ("1.005", "0.001", "0.00001", "-0.000000001", "1234.567"):
         for decode, wire in ((text, value.encode()), (binary, pack(value))):
-            with pytest.raises(BadValue, match=r"scale|precision"):
+            with pytest.raises(BadValueError, match=r"scale|precision"):
                 decode(OID, [wire], mod)
     for value in ("1000.00", "99999", "1" + "0" * 200, "1" + "0" * 40000):
         for decode, wire in ((text, value.encode()), (binary, pack(value))):
-            with pytest.raises(BadValue, match="precision"):
+            with pytest.raises(BadValueError, match="precision"):
                 decode(OID, [wire], mod)
     assert text(OID, [b"1.2300", b"-0"], mod).to_pylist() == [Decimal("1.23"), Decimal(0)]
 
@@ -127,7 +127,7 @@ def test_reasons(text: Decode, binary: Decode) -> None:
     [b"", b"-", b".", b"1.", b".5", b"-.5", b"1..2", b"1.2.3", b"+1", b" 1", b"1e2", b"nan", b"-NaN ", b"Infinit"],
 )
 def test_malformed_text(text: Decode, bad: bytes) -> None:
-    with pytest.raises(BadValue, match="malformed") as caught:
+    with pytest.raises(BadValueError, match="malformed") as caught:
         text(OID, [b"1", None, bad], typmod(10, 3))
     assert caught.value.row == 2
 
@@ -148,13 +148,13 @@ def test_malformed_text(text: Decode, bad: bytes) -> None:
     ],
 )
 def test_malformed_binary(binary: Decode, bad: bytes) -> None:
-    with pytest.raises(BadValue, match="malformed"):
+    with pytest.raises(BadValueError, match="malformed"):
         binary(OID, [bad], typmod(10, 3))
 
 
 @given(st.binary(max_size=24))
-def test_any_binary_is_held_or_refused(binary: Decode, wire: bytes) -> None:
-    with contextlib.suppress(BadValue):
+def test_any_binary_decodes_or_is_rejected(binary: Decode, wire: bytes) -> None:
+    with contextlib.suppress(BadValueError):
         assert abs(binary(OID, [wire], typmod(38, 10)).to_pylist()[0]) < 10**28
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sources.postgres.types import BadValue, PostgresType, codec_for
+from penstock.sources.postgres.types import BadValueError, PostgresType, codec_for
 
 Decode = Callable[..., Any]
 
@@ -25,7 +25,7 @@ def encoded(values: Any, head: bytes = b"") -> list[bytes | None]:
 
 @pytest.mark.parametrize("oid", OIDS)
 @given(values=strings)
-def test_bytes_as_they_are(text: Decode, binary: Decode, oid: int, values: Any) -> None:
+def test_bytes_are_unchanged(text: Decode, binary: Decode, oid: int, values: Any) -> None:
     assert text(oid, encoded(values)).to_pylist() == values
     assert binary(oid, encoded(values)).to_pylist() == values
 
@@ -42,7 +42,7 @@ def test_jsonb(text: Decode, binary: Decode, values: Any) -> None:
 
 @pytest.mark.parametrize("bad", [b"", b"\2{}", b"{}"])
 def test_other_jsonb_versions(binary: Decode, bad: bytes) -> None:
-    with pytest.raises(BadValue, match="version") as caught:
+    with pytest.raises(BadValueError, match="version") as caught:
         binary(3802, [b"\1{}", -2, bad])
     assert caught.value.row == 2
 
@@ -61,7 +61,7 @@ def test_invalid_utf8_is_an_error_for_the_reader_only() -> None:
         array.to_pylist()
 
 
-def test_a_column_of_two_gigabytes_is_refused() -> None:
+def test_column_of_two_gigabytes_is_rejected() -> None:
     buf = np.zeros(2**20, np.uint8)
     off = np.zeros(2**11, np.int32)
     with pytest.raises(OverflowError, match="fewer rows"):

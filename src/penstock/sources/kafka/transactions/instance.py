@@ -1,18 +1,18 @@
-"""The instance of a source with transaction metadata: reads topics, and makes ticks of whole transactions.
+"""The instance of a source with transaction metadata: reads topics and creates ticks of complete transactions.
 
 ::
 
-    ends of partitions (`tick_instance`) ─▶ read data and metadata up to them ─▶ marks ─▶ `cuts` ─▶ offsets of the tick
-                                             ▲       │ at most a second per turn           │ none: waits
-                                             └───────┘                                     └─▶ `waiting`
+    end offsets (`tick_instance`) ─▶ read data and metadata up to them ─▶ columns ─▶ `cuts` ─▶ offsets of the tick
+                                      ▲       │ at most a second per turn              │ none: waits
+                                      └───────┘                                        └─▶ `wait_status`
 
 * **Messages are read twice**: here for their transactions, and by Spark for their rows, when a tick contains them.
-* **Memory** is bounded by what is in flight: a partition far ahead of the ENDs pauses until they have caught up, and so
-  do ENDs that are far ahead of events.
+* **Memory** is bounded by the pending transactions: a partition far ahead of the ENDs is paused until they have caught
+  up, and so are ENDs that are far ahead of events.
 * **Progress** is the `CutState`, stored with each tick. A run starts at the offsets of the last tick.
 * **Time.** While messages wait for their transaction, no clock is published: the log does not claim to have them.
-* **Foreign ENDs.** If only tables outside the source change, no topic moves. From time to time the offset of the
-  metadata topic is stored nevertheless, so that the topic need not keep those messages.
+* **ENDs of other tables.** If only tables outside the source change, no topic moves. The offset of the metadata topic
+  is still stored periodically, so that the topic need not retain those messages.
 
 The consumer is assigned partitions explicitly. At the end of a partition it reports the offset, which may lie beyond
 the last message, because markers of Kafka's own transactions use offsets, too. Single partitions can be paused.
@@ -37,18 +37,18 @@ from penstock.changelog.interface import ChangeLog, ChangeLogWriter
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.formats import Registry, ResolvedFormat, decode_batch
 from penstock.positions import Lsn
-from penstock.sources.kafka.broker_errors import refusal
+from penstock.sources.kafka.broker_errors import broker_error
 from penstock.sources.kafka.client_settings import librdkafka_settings
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
-from penstock.sources.kafka.tick_instance import FollowingConfig, FollowingInstance, Reached, continued
-from penstock.sources.kafka.topic_offsets import Observed
-from penstock.sources.kafka.transactions.cuts import Cut, CutState, Cutting
-from penstock.sources.kafka.transactions.in_flight import LOOK_BACK, Founding
-from penstock.sources.kafka.transactions.marks import Ints, ends_of, marks_of
+from penstock.sources.kafka.tick_instance import TickConfig, TickInstance, TopicProgress, continued
+from penstock.sources.kafka.topic_admin import TopicState
+from penstock.sources.kafka.transactions.cuts import Cut, CutState, Cutter
+from penstock.sources.kafka.transactions.message_columns import Ints, read_ends, read_messages
 from penstock.sources.kafka.transactions.metadata import TransactionMetadata
 from penstock.sources.kafka.transactions.narrow_formats import narrowed_metadata, narrowed_values
+from penstock.sources.kafka.transactions.pending_transactions import LOOK_BACK, ConsistentStart
 from penstock.sources.kafka.transactions.routes import Routes
-from penstock.sources.kafka.transactions.waiting import explained, tell
+from penstock.sources.kafka.transactions.wait_status import wait_reason, write_wait_status
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
 __all__ = ["Batch", "Partition", "TopicsReader", "TransactionsInstance"]
@@ -56,24 +56,24 @@ __all__ = ["Batch", "Partition", "TopicsReader", "TransactionsInstance"]
 _LOG = logging.getLogger("penstock.kafka")
 _LOG.addHandler(logging.NullHandler())
 _NOTE = "transaction metadata"
-"""Under which it is noted; no topic can be called so."""
+"""The key under which the state is stored; it is not a valid topic name."""
 _TURN_SECONDS = 1.0
 _PATIENCE_SECONDS = 5.0
-"""A source that takes nothing for so long, although something is there, says what it waits for."""
+"""A source that makes no progress for this long, although there are messages, reports the reason."""
 _FAR_MESSAGES = 100_000
-"""So far a partition, or the metadata, may be ahead."""
+"""The number of messages that a partition, or the metadata, may be ahead."""
 _NOTE_MESSAGES = 10_000
 
 
-class TransactionsInstance(FollowingInstance):
-    """Makes ticks at which upstream transactions are whole, over all topics together."""
+class TransactionsInstance(TickInstance):
+    """Creates ticks at which upstream transactions are complete, across all topics."""
 
     _reading: TopicsReader
-    _cutting: Cutting
+    _cutter: Cutter
 
     def __init__(
         self,
-        config: FollowingConfig,
+        config: TickConfig,
         metadata: TransactionMetadata,
         values: Mapping[str, ResolvedFormat],
         log: ChangeLog,
@@ -81,83 +81,87 @@ class TransactionsInstance(FollowingInstance):
         *,
         patience: float = _PATIENCE_SECONDS,
     ) -> None:
-        """Make it; `values` are the formats of the topics' values."""
+        """Create the instance; `values` are the formats of the topics' values."""
         super().__init__(config, log, state)
         self._metadata = metadata
         self._formats = {name: narrowed_values(each) for name, each in values.items()}
         self._formats[metadata.topic.name] = narrowed_metadata(metadata.format)
         self._registries = {name: _registry(each) for name, each in self._formats.items()}
         self._patience = patience
-        self._behind = True
+        self._is_behind = True
         self._moved_at, self._since = time.monotonic(), datetime.now(UTC)
-        self._told: str | None = None
+        self._reported: str | None = None
 
     def run(self, stop: threading.Event, connected: Callable[[], None]) -> None:
-        """Take ticks until told to stop."""
+        """Create ticks until `stop` is set."""
         with TopicsReader(self._config.what, self._config.how, self._config.source) as self._reading:
             super().run(stop, connected)
 
     def resume(self, at: Lsn, noted: Mapping[str, Any]) -> None:
-        """Begin to read where the last tick ended."""
+        """Resume reading at the end of the last tick."""
         super().resume(at, noted)
         taken, known = self._taken(noted), self._known(noted)
         upto = {name: reached.upto for name, reached in taken.items()}
         routes = Routes(self._names(), self._metadata.routes)
-        self._cutting = Cutting(upto, known, metadata=self._metadata.topic.name, routes=routes, founding=Founding())
-        found = self._look_at(self._names())
+        self._cutter = Cutter(
+            upto, known, metadata=self._metadata.topic.name, routes=routes, consistent_start=ConsistentStart()
+        )
+        found = self._describe(self._names())
         begin = {
-            (name, number): offset if known.founded else _looking_back(offset, found[name], number)
+            (name, number): offset if known.founded else _look_back_offset(offset, found[name], number)
             for name, offsets in upto.items()
             for number, offset in enumerate(offsets)
         }
         self._reading.begin({**begin, self._metadata_place: known.metadata})
-        self._behind, self._moved_at, self._since = True, time.monotonic(), datetime.now(UTC)
-        self._say(None, known)
+        self._is_behind, self._moved_at, self._since = True, time.monotonic(), datetime.now(UTC)
+        self._write_status(None, known)
 
     # -- the tick ---------------------------------------------------------------------------------------------------
 
-    def _settled(
-        self, taken: dict[str, Reached], ends: dict[str, Reached], noted: Mapping[str, Any]
-    ) -> tuple[dict[str, Reached], dict[str, Any]]:
-        """Read what is there; take what is whole of it."""
+    def _next_offsets(
+        self, taken: dict[str, TopicProgress], ends: dict[str, TopicProgress], noted: Mapping[str, Any]
+    ) -> tuple[dict[str, TopicProgress], dict[str, Any]]:
+        """Read the available messages; return the offsets up to which transactions are complete."""
         metadata = self._continued_metadata(noted)
         self._add_partitions(ends)
         there = {(name, number): end for name, each in ends.items() for number, end in enumerate(each.upto)}
         now = time.monotonic()
-        self._cutting.looked(self._read_upto({**there, self._metadata_place: metadata.upto[0]}), now)
+        self._cutter.record_poll(self._read_upto({**there, self._metadata_place: metadata.upto[0]}), now)
         known = self._known(noted)
-        cut = self._cutting.advance(now)
+        cut = self._cutter.advance(now)
         upto = {name: reached.upto for name, reached in taken.items()} if cut is None else cut.upto
-        self._watch(cut, moved=upto != {name: reached.upto for name, reached in taken.items()}, ends=ends, upto=upto)
+        self._report_waiting(
+            cut, moved=upto != {name: reached.upto for name, reached in taken.items()}, ends=ends, upto=upto
+        )
         if cut is None or (
             all(cut.upto[name] == taken[name].upto for name in taken)
             and cut.state.metadata - known.metadata < _NOTE_MESSAGES
         ):
             return taken, {}
         if cut.state.founded and not known.founded:
-            _LOG.info("the source %s is valid from %s on", self._config.source, cut.state.valid_from)
+            _LOG.info("source %s is valid from position %s", self._config.source, cut.state.valid_from)
         note = {"id": metadata.id, "state": cut.state.model_dump(mode="json")}
-        return {name: Reached(ends[name].id, cut.upto[name]) for name in taken}, {_NOTE: note}
+        return {name: TopicProgress(ends[name].id, cut.upto[name]) for name in taken}, {_NOTE: note}
 
     def _read_upto(self, there: Mapping[Partition, int]) -> list[Partition]:
-        """Read for a turn; return the partitions of which all that is there was read."""
+        """Read for one turn; return the partitions that were read up to these offsets."""
         give_up = time.monotonic() + _TURN_SECONDS
         while left := [place for place, end in there.items() if not self._reading.is_read(place, end)]:
             if time.monotonic() > give_up or self._stop.is_set():
                 break
-            self._reading.rest(self._far_ahead(left))
+            self._reading.pause(self._far_ahead(left))
             for batch in self._reading.read():
                 self._take(batch)
         return [place for place in there if place not in left]
 
     def _far_ahead(self, left: list[Partition]) -> list[Partition]:
-        """Return what others have to catch up with, as long as they have something left to read."""
+        """Return the partitions to pause until others that have messages left catch up."""
         if self._metadata_place in left:
             ahead = [place for place in left if place != self._metadata_place]
-            ahead = [place for place in ahead if self._cutting.is_ahead(*place, by=_FAR_MESSAGES)]
+            ahead = [place for place in ahead if self._cutter.is_ahead(*place, by=_FAR_MESSAGES)]
             if ahead:
                 return ahead
-        if self._cutting.ends_in_flight > _FAR_MESSAGES and left != [self._metadata_place]:
+        if self._cutter.pending_ends > _FAR_MESSAGES and left != [self._metadata_place]:
             return [self._metadata_place]
         return []
 
@@ -165,13 +169,15 @@ class TransactionsInstance(FollowingInstance):
         topic, partition = batch.place
         decoded = decode_batch(batch.values, self._formats[topic], self._registries[topic])
         if batch.place == self._metadata_place:
-            self._cutting.take_ends(ends_of(topic, batch.offsets, decoded), batch.read)
+            self._cutter.take_ends(read_ends(topic, batch.offsets, decoded), batch.read)
         else:
-            self._cutting.take_changes(topic, partition, marks_of(topic, partition, batch.offsets, decoded), batch.read)
+            self._cutter.take_changes(
+                topic, partition, read_messages(topic, partition, batch.offsets, decoded), batch.read
+            )
 
-    def _add_partitions(self, ends: Mapping[str, Reached]) -> None:
+    def _add_partitions(self, ends: Mapping[str, TopicProgress]) -> None:
         for name, reached in ends.items():
-            added = self._cutting.add_partitions(name, len(reached.upto))
+            added = self._cutter.add_partitions(name, len(reached.upto))
             if added:
                 self._reading.add({(name, number): 0 for number in added})
 
@@ -181,58 +187,58 @@ class TransactionsInstance(FollowingInstance):
     def _metadata_place(self) -> Partition:
         return (self._metadata.topic.name, 0)
 
-    def _continued_metadata(self, noted: Mapping[str, Any]) -> Reached:
-        """Look at the metadata topic; refuse one of which something is missing."""
+    def _continued_metadata(self, noted: Mapping[str, Any]) -> TopicProgress:
+        """Return the end of the metadata topic; raise `DefiniteError` if messages are missing."""
         name = self._metadata.topic.name
         begun = noted[_NOTE]["id"] if _NOTE in noted else self._metadata.topic.id
-        found = self._look_at([name])[name]
-        taken = Reached(begun, (self._known(noted).metadata,))
-        reached = continued(self._config.how_to_begin_anew(), name, taken, found)
+        found = self._describe([name])[name]
+        taken = TopicProgress(begun, (self._known(noted).metadata,))
+        reached = continued(self._config.restart_hint(), name, taken, found)
         if len(reached.upto) != 1:
-            message = f"the topic {name} has {len(reached.upto)} partitions: the order of transactions is not known"
-            raise DefiniteError(message, "Let Debezium write it into a topic with one partition.")
+            message = f"topic {name} has {len(reached.upto)} partitions, so the order of transactions is unknown"
+            raise DefiniteError(message, "Have Debezium write transaction metadata to a topic with one partition.")
         return reached
 
     def _known(self, noted: Mapping[str, Any]) -> CutState:
-        """Return what is known at the last tick."""
+        """Return the state at the last tick."""
         if _NOTE in noted:
             return CutState.model_validate(noted[_NOTE]["state"])
         topics = (*self._config.topics, self._metadata.topic)
         whole = not any(offset for topic in topics for offset in topic.offsets)
         return CutState(metadata=self._metadata.topic.offsets[0], tops={}, founded=whole)
 
-    def _look_at(self, names: list[str]) -> dict[str, Observed | None]:
+    def _describe(self, names: list[str]) -> dict[str, TopicState | None]:
         try:
-            return self._client.look(names)
-        except DefiniteError as refused:
-            raise TransientError(refused.message, refused.hint) from refused
+            return self._client.describe(names)
+        except DefiniteError as failure:
+            raise TransientError(failure.message, failure.hint) from failure
 
-    # -- for people -------------------------------------------------------------------------------------------------
+    # -- status ----------------------------------------------------------------------------------------------------
 
-    def _watch(
-        self, cut: Cut | None, *, moved: bool, ends: Mapping[str, Reached], upto: Mapping[str, tuple[int, ...]]
+    def _report_waiting(
+        self, cut: Cut | None, *, moved: bool, ends: Mapping[str, TopicProgress], upto: Mapping[str, tuple[int, ...]]
     ) -> None:
-        """Say what is waited for, where nothing moves although something is there."""
-        self._behind = any(a < b for name, each in ends.items() for a, b in zip(upto[name], each.upto, strict=False))
-        if moved or not self._behind:
+        """Report the reason for waiting if there are messages but no progress."""
+        self._is_behind = any(a < b for name, each in ends.items() for a, b in zip(upto[name], each.upto, strict=False))
+        if moved or not self._is_behind:
             self._moved_at, self._since = time.monotonic(), datetime.now(UTC)
-        said = None
+        reason = None
         if time.monotonic() - self._moved_at >= self._patience:
-            said = explained(self._cutting.held(), self._metadata.topic.name, self._since)
-        if said != self._told or (cut is not None and moved):
-            self._say(said, self._cutting.state)
+            reason = wait_reason(self._cutter.blockers(), self._metadata.topic.name, self._since)
+        if reason != self._reported or (cut is not None and moved):
+            self._write_status(reason, self._cutter.state)
 
-    def _say(self, waiting: str | None, known: CutState) -> None:
-        self._told = waiting
-        tell(self._state, waiting, known)
+    def _write_status(self, waiting: str | None, known: CutState) -> None:
+        self._reported = waiting
+        write_wait_status(self._state, waiting, known)
 
-    def _tell_clock(self, writer: ChangeLogWriter, asked: int) -> None:
-        """Tell no moment as passed while something is there that was not taken."""
-        if not self._behind:
-            super()._tell_clock(writer, asked)
+    def _publish_time(self, writer: ChangeLogWriter, polled_at: int) -> None:
+        """Publish no clock while there are messages that are not part of a tick."""
+        if not self._is_behind:
+            super()._publish_time(writer, polled_at)
 
 
-def _looking_back(offset: int, found: Observed | None, partition: int) -> int:
+def _look_back_offset(offset: int, found: TopicState | None, partition: int) -> int:
     first = 0 if found is None else found.starts[partition]
     return max(first, offset - LOOK_BACK) if offset > first else offset
 
@@ -243,7 +249,7 @@ def _registry(format_: ResolvedFormat) -> Registry | None:
 
 
 Partition = tuple[str, int]
-"""A topic, and the number in it."""
+"""A topic and a partition number."""
 _LOG.addHandler(logging.NullHandler())
 _AT_ONCE = 10_000
 _WAIT_SECONDS = 0.05
@@ -260,47 +266,47 @@ class Batch(NamedTuple):
 
 
 class TopicsReader:
-    """A consumer of several topics; as a context manager it is closed at the end."""
+    """A consumer of several topics; as a context manager it closes itself."""
 
     def __init__(self, what: KafkaSqlOptions, how: KafkaWithOptions, source: str) -> None:
         self._broker, topics = what.broker, ", ".join(what.names())
-        self._trouble: KafkaError | None = None
+        self._connection_error: KafkaError | None = None
         self._read: dict[Partition, int] = {}
-        self._resting: set[Partition] = set()
+        self._paused: set[Partition] = set()
         settings: dict[str, Any] = {**librdkafka_settings(what, how, source), **_AHEAD, "enable.partition.eof": True}
         try:
-            self._consumer = Consumer({**settings, "error_cb": self._note, "logger": _LOG})
+            self._consumer = Consumer({**settings, "error_cb": self._store_error, "logger": _LOG})
         except KafkaException as error:
-            raise self._explained(topics, error.args[0]) from None
+            raise self._to_transient_error(topics, error.args[0]) from None
 
     def begin(self, places: Mapping[Partition, int]) -> None:
-        """Read these partitions, from these offsets on, and no others."""
-        self._read, self._resting = {}, set()
+        """Read only these partitions, from these offsets."""
+        self._read, self._paused = {}, set()
         self._consumer.unassign()
         self.add(places)
 
     def add(self, places: Mapping[Partition, int]) -> None:
-        """Read these partitions, too."""
+        """Read these partitions as well."""
         self._read |= places
         self._consumer.incremental_assign([TopicPartition(*place, offset) for place, offset in places.items()])
 
     def is_read(self, place: Partition, end: int) -> bool:
-        """Say whether a partition was read up to an offset."""
+        """Return whether a partition was read up to an offset."""
         return self._read.get(place, -1) >= end
 
-    def rest(self, places: Collection[Partition]) -> None:
-        """Put these partitions to rest, and no others."""
-        wished = set(places)
+    def pause(self, places: Collection[Partition]) -> None:
+        """Pause these partitions and resume all others."""
+        requested = set(places)
         for change, which in (
-            (self._consumer.pause, wished - self._resting),
-            (self._consumer.resume, self._resting - wished),
+            (self._consumer.pause, requested - self._paused),
+            (self._consumer.resume, self._paused - requested),
         ):
             if which:
                 change([TopicPartition(*place) for place in which])
-        self._resting = wished
+        self._paused = requested
 
     def read(self) -> list[Batch]:
-        """Read some messages; waits a moment where there are none."""
+        """Read some messages; wait a moment if there are none."""
         found: dict[Partition, list[Message]] = {}
         ends: dict[Partition, int] = {}
         for message in self._consumer.consume(_AT_ONCE, _WAIT_SECONDS):
@@ -311,7 +317,7 @@ class TopicsReader:
             elif error.code() == KafkaError._PARTITION_EOF:
                 ends[place] = int(message.offset() or 0)
             else:
-                raise self._explained(place[0], error)
+                raise self._to_transient_error(place[0], error)
         return [self._batch(place, found.get(place, []), ends.get(place, 0)) for place in found.keys() | ends.keys()]
 
     def __enter__(self) -> Self:
@@ -329,10 +335,10 @@ class TopicsReader:
         self._read[place] = read
         return Batch(place, offsets, values, read)
 
-    def _explained(self, topic: str, told: KafkaError) -> PenstockError:
-        """What is wrong with a topic is looked at before each reading, and is definite there; here it may pass."""
-        known = refusal(self._broker, topic, told, self._trouble)
+    def _to_transient_error(self, topic: str, reported: KafkaError) -> PenstockError:
+        """Return a transient error: permanent errors of a topic are detected before each read, in `tick_instance`."""
+        known = broker_error(self._broker, topic, reported, self._connection_error)
         return TransientError(known.message, known.hint)
 
-    def _note(self, error: KafkaError) -> None:
-        self._trouble = error
+    def _store_error(self, error: KafkaError) -> None:
+        self._connection_error = error

@@ -1,22 +1,22 @@
-"""The metadata topic as a value: what a config stores of it."""
+"""The metadata topic as a value, as a config stores it."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.formats import ResolvedFormat
-from penstock.sources.kafka.topic_table import FollowedTopic
+from penstock.sources.kafka.topic_table import SourceTopic
 
 __all__ = ["TransactionMetadata"]
 
 
 class TransactionMetadata(BaseModel):
-    """The topic in which Debezium says which changes are one transaction."""
+    """The topic to which Debezium writes transaction metadata."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    topic: FollowedTopic
+    topic: SourceTopic
     format: ResolvedFormat
-    """Of its values."""
+    """The format of its values."""
     routes: dict[str, str] = Field(default_factory=dict)
-    """Topics by table (``schema.table``), where they are not called by it; see `routes`."""
+    """Topics by table (``schema.table``), for topics not named after their table; see `routes`."""

@@ -28,12 +28,12 @@ _END_FIELDS = ("status", "id", "ts_ms", "data_collections")
 
 
 def narrowed_values(resolved: ResolvedFormat) -> ResolvedFormat:
-    """Return the format of a topic's values, for what marks need of a record."""
+    """Return the format of a topic's values, reduced to the fields that `message_columns` needs."""
     return _narrowed(resolved, _RECORD, _RECORD_FIELDS)
 
 
 def narrowed_metadata(resolved: ResolvedFormat) -> ResolvedFormat:
-    """Return the format of the metadata topic's values, for what is needed of them."""
+    """Return the format of the metadata topic's values, reduced to the fields that are needed."""
     return _narrowed(resolved, _END, _END_FIELDS)
 
 
@@ -48,7 +48,7 @@ def _narrowed(resolved: ResolvedFormat, columns: str, fields: Collection[str]) -
 
 
 def _smaller(text: str, fields: Collection[str]) -> str:
-    """Leave the other fields out of a record."""
+    """Remove the other fields from a record."""
     schema = parse_avro(text)
     schema.fields = [field for field in schema.fields if field.name in fields]
     return avro_text(schema)

@@ -1,7 +1,7 @@
-"""Routes: which topic has the events of which table. ENDs count events by table (``schema.table``), ticks by topic.
+"""Routes: the topic that contains the events of a table. ENDs count events by table (``schema.table``), ticks by topic.
 
-Debezium's topics are called ``<prefix>.<schema>.<table>``, with an underscore for each character that Kafka does not
-allow; other routes are configured. Tables that are in none of our topics are not waited for.
+Debezium names topics ``<prefix>.<schema>.<table>``, with an underscore for each character that Kafka does not allow;
+other routes are configured. Events of tables without a topic in this source are not waited for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from penstock.errors import DefiniteError
-from penstock.sources.kafka.transactions.marks import Ends, Ints
+from penstock.sources.kafka.transactions.message_columns import Ends, Ints
 
 __all__ = ["Routes"]
 
@@ -20,7 +20,7 @@ _FOREIGN = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class Routes:
-    """Finds topics of tables, and remembers them."""
+    """Finds the topics of tables, and caches them."""
 
     def __init__(self, topics: Sequence[str], given: Mapping[str, str] | None = None) -> None:
         self._topics = tuple(topics)
@@ -29,7 +29,7 @@ class Routes:
             self._found[table] = self._topics.index(topic) if topic in self._topics else None
 
     def wanted(self, ends: Ends) -> Ints:
-        """Return how many events each END has in each topic: a row for each END, a column for each topic."""
+        """Return the number of events of each END in each topic: a row for each END, a column for each topic."""
         wanted = np.zeros((len(ends.offsets), len(self._topics)), np.int64)
         for place, table in enumerate(ends.collections):
             topic = self._topic_of(table)
@@ -46,6 +46,6 @@ class Routes:
         name = _FOREIGN.sub("_", table)
         found = [place for place, topic in enumerate(self._topics) if f".{topic}".endswith(f".{name}")]
         if len(found) > 1:
-            message = f"{' and '.join(self._topics[place] for place in found)} could both have the events of {table}"
-            raise DefiniteError(message, "Say which one it is, or follow them with two sources.")
+            message = f"topic of table {table} is ambiguous: {' or '.join(self._topics[place] for place in found)}"
+            raise DefiniteError(message, "Create a separate source for each of these topics.")
         return found[0] if found else None

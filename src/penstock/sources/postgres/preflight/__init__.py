@@ -1,20 +1,21 @@
-"""Preflight: everything that would keep capture from working, found before anything is made upstream.
+"""Preflight: find everything that prevents capture, before any object is created on the server.
 
 ::
 
-    examination   looks at it all once ─▶ Preflight
-    server        version, WAL, room for slots and senders, timeouts, standbys, poolers
-    role          what the role may do
-    tables        what keeps a table out
-    contracts     publication and slot, ours or yours
+    report        runs all checks once ─▶ Preflight
+    server        version, WAL settings, free slots and senders, timeouts, standbys, poolers
+    role          privileges of the role
+    tables        conditions that prevent the capture of a table
+    replication   publication and slot, managed by Penstock or by the user
+    meta          the tables for watermarks and heartbeats
 
-Each finding has a level, an object, the reason and the SQL (or the setting) that mends it. An error of the server keeps
-the source from being created; an error of a table keeps that table out, and the others are captured.
+Each finding has a level, an object, the reason and the SQL (or the setting) that fixes it. An error of the server
+prevents the creation of the source; an error of a table excludes that table, and the other tables are captured.
 """
 
 from __future__ import annotations
 
 from penstock.sources.findings import Finding, Level
-from penstock.sources.postgres.preflight.examination import Preflight, chosen_tables, examine, examine_named
+from penstock.sources.postgres.preflight.report import Preflight, check_named_tables, chosen_tables, run_preflight
 
-__all__ = ["Finding", "Level", "Preflight", "chosen_tables", "examine", "examine_named"]
+__all__ = ["Finding", "Level", "Preflight", "check_named_tables", "chosen_tables", "run_preflight"]

@@ -1,4 +1,4 @@
-"""Where watermarks or heartbeats are written upstream: may the role do that, and is the place free?"""
+"""Check the tables for watermarks and heartbeats: the role's privileges on them, their columns, and their use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import psycopg
 
 from penstock.model import TableName
 from penstock.sources.findings import Finding, error
-from penstock.sources.postgres.meta_tables import MetaTable, find_meta, meta_statements, meta_tables
+from penstock.sources.postgres.meta_tables import MetaTable, find_meta_table, meta_table_statements, meta_tables
 from penstock.sources.postgres.names import quoted
 from penstock.sources.postgres.options import Ownership, PostgresOptions, Snapshot
 from penstock.sources.postgres.preflight.role import Role
@@ -27,14 +27,14 @@ def check_meta(
     *,
     captured: bool,
 ) -> list[Finding]:
-    """Look at the tables of ``dblog_meta`` that these options need; and at what a standby cannot do."""
+    """Check the tables of ``dblog_meta`` that these options require, and options that a standby does not support."""
     found = _check_standby(connection, options)
     for table in [] if found else meta_tables(options.watermarks, options.heartbeat):
-        there = find_meta(connection, table)
-        if there is None:
+        existing = find_meta_table(connection, table)
+        if existing is None:
             found += _check_absent(connection, table, options, role, publication, captured=captured)
         else:
-            found += _check_present(table, there, options, role, captured=captured)
+            found += _check_present(table, existing, options, role, captured=captured)
         found += _check_filters(table, publication)
     return found
 
@@ -44,10 +44,10 @@ def _check_standby(connection: psycopg.Connection[Any], options: PostgresOptions
         return []
     found = []
     if options.heartbeat is not None:
-        found.append(error("heartbeat", "it is a standby, on which no heartbeat can be written", "Leave it out."))
+        found.append(error("heartbeat", "heartbeats cannot be written on a standby", "Omit the option heartbeat."))
     if options.snapshot is Snapshot.CHUNKED or meta_tables(options.watermarks, None):
-        why = "it is a standby, on which no watermark can be written"
-        found.append(error("watermarks", why, "Leave out snapshot = chunked and watermarks = table."))
+        why = "watermarks cannot be written on a standby"
+        found.append(error("watermarks", why, "Omit snapshot = chunked and watermarks = table."))
     return found
 
 
@@ -60,25 +60,29 @@ def _check_absent(
     *,
     captured: bool,
 ) -> list[Finding]:
-    """We make it, if the role may, and if a publication of yours will then have it."""
+    """Check a missing table: the role must be able to create it, and a user's publication must then include it."""
     if captured:
-        return [error(str(table), "it is gone", "Drop the source and capture it again.")]
+        return [error(str(table), "the table no longer exists", "Drop the source and capture it again.")]
     if options.publication_ownership is Ownership.USER and not _covers(publication, table):
         name = quoted(publication.name) if publication else "…"
         add = f"ALTER PUBLICATION {name} ADD TABLE {table};"
-        return [error(str(table), "your publication must have it", sql=[*meta_statements(table), *_grants(role), add])]
+        return [
+            error(
+                str(table), "the publication must include it", sql=[*meta_table_statements(table), *_grants(role), add]
+            )
+        ]
     allowed = connection.execute(f"{_SCHEMA} WHERE nspname = %s", (table.schema,)).fetchone()
     if allowed is None and not role.creates:
-        why = f"role {role.name} may not create the schema {table.schema} in database {role.database}"
+        why = f'role "{role.name}" has no privilege to create schema {table.schema} in database "{role.database}"'
         return [error(str(table), why, sql=[f"CREATE SCHEMA {table.schema} AUTHORIZATION {quoted(role.name)};"])]
     if allowed == (False,):
-        why = f"role {role.name} may not create it in the schema {table.schema}"
+        why = f'role "{role.name}" has no privilege to create tables in schema {table.schema}'
         return [error(str(table), why, sql=[f"GRANT USAGE, CREATE ON SCHEMA {table.schema} TO {quoted(role.name)};"])]
     return []
 
 
 def _covers(publication: Publication | None, table: TableName) -> bool:
-    """Whether a publication will have a table as soon as that is made."""
+    """Return whether a publication includes a table as soon as the table is created."""
     return publication is not None and (publication.all_tables or table.schema in publication.schemas)
 
 
@@ -91,27 +95,27 @@ def _grants(role: Role) -> list[str]:
 
 
 def _check_present(
-    table: TableName, there: MetaTable, options: PostgresOptions, role: Role, *, captured: bool
+    table: TableName, existing: MetaTable, options: PostgresOptions, role: Role, *, captured: bool
 ) -> list[Finding]:
-    if not there.fits:
-        why = "a table of that name is there, and is not as Penstock makes it (id integer PRIMARY KEY, token text)"
-        return [error(str(table), why, "Use logical messages instead, or rename it.")]
-    if not (there.usable and there.writable):
-        return [error(str(table), f"role {role.name} may not read and update it", sql=_grants(role))]
-    if options.publication_ownership is Ownership.MANAGED and not (there.owned or role.superuser):
-        mend = f"GRANT {quoted(there.owner)} TO {quoted(role.name)};"
-        return [error(str(table), "only its owner may publish it", sql=[mend])]
-    if there.user() is not None and not captured:
-        why = "its row is in use: another source marks there, or one that was dropped by force left it"
-        hint = f"Use logical messages instead; or, if nobody uses it, run: DROP TABLE {table};"
+    if not existing.fits:
+        why = "the table exists with other columns than Penstock requires (id integer PRIMARY KEY, token text)"
+        return [error(str(table), why, "Use logical messages instead, or rename the table.")]
+    if not (existing.usable and existing.writable):
+        return [error(str(table), f'role "{role.name}" has no SELECT and UPDATE privilege', sql=_grants(role))]
+    if options.publication_ownership is Ownership.MANAGED and not (existing.owned or role.superuser):
+        fix = f"GRANT {quoted(existing.owner)} TO {quoted(role.name)};"
+        return [error(str(table), "only the owner of a table can publish it", sql=[fix])]
+    if existing.user() is not None and not captured:
+        why = "its row belongs to another source, or to one that was dropped with --force"
+        hint = f"Use logical messages instead. If the table is unused, run: DROP TABLE {table};"
         return [error(str(table), why, hint)]
     return []
 
 
 def _check_filters(table: TableName, publication: Publication | None) -> list[Finding]:
-    """What is written there must all arrive."""
+    """Reject a row filter or column list on the table: every write to it must be published."""
     published = publication.table(table) if publication else None
     if publication is None or published is None or not (published.row_filter or published.column_list):
         return []
     again = [f"ALTER PUBLICATION {quoted(publication.name)} {verb} TABLE {table};" for verb in ("DROP", "ADD")]
-    return [error(str(table), f"the publication {publication.name} filters it", sql=again)]
+    return [error(str(table), f'publication "{publication.name}" filters its rows or columns', sql=again)]

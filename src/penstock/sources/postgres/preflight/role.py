@@ -1,4 +1,4 @@
-"""What the role of the connection may do."""
+"""The role of the connection and its privileges."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REPLICATING = (
     "azure_pg_admin",
     "azuresu",
 )
-"""Roles of cloud providers whose members may replicate, or may let themselves."""
+"""Roles of cloud providers whose members may replicate, or may grant themselves that privilege."""
 _ROLE = """
 SELECT current_user, current_database(), rolsuper, rolsuper OR rolreplication
        OR EXISTS (SELECT 1 FROM pg_roles r WHERE r.rolname = ANY(%s) AND pg_has_role(r.oid, 'MEMBER')),
@@ -34,7 +34,7 @@ SELECT current_user, current_database(), rolsuper, rolsuper OR rolreplication
 
 @dataclass(frozen=True)
 class Role:
-    """The role of a connection."""
+    """The role of a connection: `replicates` and `creates` (schemas, publications) are its privileges."""
 
     name: str
     database: str
@@ -44,14 +44,14 @@ class Role:
     on_rds: bool
 
     def check(self, options: PostgresOptions) -> list[Finding]:
-        """Say what it lacks."""
+        """Return an error for each missing privilege."""
         found, name = [], quoted(self.name)
         if not self.replicates:
-            why = f"role {self.name} has no REPLICATION attribute"
-            mend = f"GRANT rds_replication TO {name};" if self.on_rds else f"ALTER ROLE {name} REPLICATION;"
-            found.append(_as_administrator(why, mend))
+            why = f'role "{self.name}" has no REPLICATION attribute'
+            fix = f"GRANT rds_replication TO {name};" if self.on_rds else f"ALTER ROLE {name} REPLICATION;"
+            found.append(_as_administrator(why, fix))
         if not self.creates and options.publication_ownership is Ownership.MANAGED:
-            why = f"role {self.name} may not create a publication in database {self.database}"
+            why = f'role "{self.name}" has no privilege to create a publication in database "{self.database}"'
             found.append(_as_administrator(why, f"GRANT CREATE ON DATABASE {quoted(self.database)} TO {name};"))
         return found
 
@@ -64,6 +64,6 @@ def find_role(connection: psycopg.Connection[Any]) -> Role:
     return Role(*row)
 
 
-def _as_administrator(why: str, mend: str) -> Finding:
-    found = error("role", why, sql=[mend])
-    return Finding(found.level, found.object, why, f"As an administrator, run: {mend}", found.sql)
+def _as_administrator(why: str, fix: str) -> Finding:
+    found = error("role", why, sql=[fix])
+    return Finding(found.level, found.object, why, f"As an administrator, run: {fix}", found.sql)

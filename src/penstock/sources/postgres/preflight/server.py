@@ -1,4 +1,4 @@
-"""The server: its version, its settings, and whether it is a standby."""
+"""Check the server: its version, its settings, and whether it is a standby."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROOM = """
 SELECT current_setting('max_replication_slots')::int - (SELECT count(*) FROM pg_replication_slots),
        current_setting('max_wal_senders')::int - (SELECT count(*) FROM pg_stat_get_wal_senders())
 """
-_PATIENCE = "SELECT extract(epoch FROM current_setting(%s)::interval)::float8"
+_SECONDS = "SELECT extract(epoch FROM current_setting(%s)::interval)::float8"
 _LITTLE_WAL = 1 << 30
 _SHORT_SECONDS = 5
 
@@ -24,7 +24,7 @@ _SHORT_SECONDS = 5
 def check_server(
     connection: psycopg.Connection[Any], options: PostgresOptions, *, captured: bool = False
 ) -> list[Finding]:
-    """Look at what holds for the whole server."""
+    """Check the settings that apply to the whole server."""
     version = connection.info.server_version
     return [
         *_check_wal_level(connection),
@@ -37,19 +37,19 @@ def check_server(
 
 
 def check_version(version: int) -> list[Finding]:
-    """Refuse a server whose catalogs are too old to be looked at any further."""
+    """Reject a server older than Postgres 14: the other checks need catalogs that it does not have."""
     if version >= _OLDEST:
         return []
-    return [error("server", f"it is Postgres {version // 10000}", "Upgrade it to Postgres 14 or later.")]
+    return [error("server", f"Postgres {version // 10000} is not supported", "Upgrade to Postgres 14 or later.")]
 
 
 def _check_wal_level(connection: psycopg.Connection[Any]) -> list[Finding]:
     row = connection.execute("SHOW wal_level").fetchone()
     if row is not None and row[0] == "logical":
         return []
-    why = f"wal_level is {row[0] if row else 'unknown'}; capture reads logical changes"
-    mend = "ALTER SYSTEM SET wal_level = 'logical';"
-    return [error("wal_level", why, "then restart Postgres (a standby: the primary as well).", [mend])]
+    why = f'set to "{row[0] if row else "unknown"}"; logical replication requires "logical"'
+    fix = "ALTER SYSTEM SET wal_level = 'logical';"
+    return [error("wal_level", why, "Then restart Postgres (for a standby, also restart its primary).", [fix])]
 
 
 def _check_room(connection: psycopg.Connection[Any], slots_needed: int) -> list[Finding]:
@@ -58,8 +58,8 @@ def _check_room(connection: psycopg.Connection[Any], slots_needed: int) -> list[
     found = []
     for setting, (free, wanted) in needed.items():
         if free < wanted:
-            why = f"{free} left of {setting}; capture needs one, and another one during the first copy"
-            hint = f"Raise {setting} (ALTER SYSTEM SET {setting} = …) and restart Postgres, or drop what is not used."
+            why = f"{free} of {setting} free; capture needs one, and a second one during the initial snapshot"
+            hint = f"Run: ALTER SYSTEM SET {setting} = …; and restart Postgres, or drop unused slots."
             found.append(error(setting, why, hint))
     return found
 
@@ -67,39 +67,40 @@ def _check_room(connection: psycopg.Connection[Any], slots_needed: int) -> list[
 def _check_flags(options: PostgresOptions, version: int) -> list[Finding]:
     found = []
     if options.failover and version < _FAILOVER:
-        why = f"slots are kept on standbys from Postgres 17 on; this is {version // 10000}"
-        found.append(error("slot", why, "Leave out the option failover."))
+        why = f"failover slots require Postgres 17 or later; this server is Postgres {version // 10000}"
+        found.append(error("slot", why, "Omit the option failover."))
     if options.two_phase and version < _TWO_PHASE:
-        why = f"prepared transactions are streamed from Postgres 15 on; this is {version // 10000}"
-        found.append(error("slot", why, "Leave out the option two_phase: they then come when they commit."))
+        why = f"decoding of prepared transactions requires Postgres 15 or later; this server is {version // 10000}"
+        found.append(error("slot", why, "Omit the option two_phase: Postgres then sends them when they commit."))
     if options.slot_temporary:
-        why = "a temporary slot ends with its session: every restart would lose changes, so capture does not use one"
-        found.append(error("slot", why, "Leave out the option slot_temporary."))
+        why = "temporary slots are not supported: Postgres drops them with the session, so every restart loses changes"
+        found.append(error("slot", why, "Omit the option slot_temporary."))
     return found
 
 
 def _check_standby(connection: psycopg.Connection[Any], options: PostgresOptions, version: int) -> list[Finding]:
-    """Logical decoding on a standby: allowed from 16 on; publications can only be made on the primary."""
+    """Check a standby: logical decoding requires Postgres 16; publications can only be created on the primary."""
     row = connection.execute("SELECT pg_is_in_recovery(), current_setting('hot_standby_feedback')").fetchone()
     if row is None or not row[0]:
         return []
     if version < _STANDBYS:
-        why = f"it is a standby, and Postgres {version // 10000} decodes on primaries only"
+        why = f"the server is a standby; Postgres {version // 10000} supports logical decoding on a primary only"
         return [error("server", why, "Connect to the primary.")]
     found = []
     if options.publication_ownership is Ownership.MANAGED:
-        why = "it is a standby, on which no publication can be made"
+        why = "a publication cannot be created on a standby"
         hint = (
-            "Make one on the primary (CREATE PUBLICATION … FOR TABLE …;), and give its name as a publication of yours."
+            "Run on the primary: CREATE PUBLICATION … FOR TABLE …; then set the option publication to its name and"
+            " publication_ownership = user."
         )
         found.append(error("publication", why, hint))
     if options.failover:
-        found.append(error("slot", "it is a standby, on which no failover slot can be made", "Leave out failover."))
+        found.append(error("slot", "a failover slot cannot be created on a standby", "Omit the option failover."))
     if row[1] != "on":
-        why = "hot_standby_feedback is off on this standby: the primary may remove rows that the slot needs"
-        mend = ["ALTER SYSTEM SET hot_standby_feedback = on;", "SELECT pg_reload_conf();"]
-        found.append(warning("hot_standby_feedback", why, sql=mend))
-    why = "it is a standby: making a slot waits until its primary has logged what runs there"
+        why = "off on this standby: the primary may remove catalog rows that the slot needs"
+        fix = ["ALTER SYSTEM SET hot_standby_feedback = on;", "SELECT pg_reload_conf();"]
+        found.append(warning("hot_standby_feedback", why, sql=fix))
+    why = "the server is a standby: slot creation waits until its primary logs its running transactions"
     found.append(info("server", why, "On an idle primary, run: SELECT pg_log_standby_snapshot();"))
     return found
 
@@ -109,32 +110,32 @@ def _check_kept_wal(connection: psycopg.Connection[Any]) -> list[Finding]:
     kept = int(row[0]) if row else -1
     about = "max_slot_wal_keep_size"
     if kept < 0:
-        why = "WAL that the slot still needs is kept without a limit: while capture is stopped, the disk may fill up"
-        return [info(about, why, "Set a limit that covers your longest pause, and watch the lag.")]
+        why = "no limit: while capture is stopped, the server retains WAL for the slot until the disk is full"
+        return [info(about, why, "Set a limit that covers the longest expected pause, and monitor the lag.")]
     if kept >= _LITTLE_WAL:
         return []
-    why = f"only {kept >> 20} MB of WAL are kept for a slot: a short pause of capture would end the source"
+    why = f"only {kept >> 20} MB of WAL are retained for a slot: a short pause of capture invalidates the slot"
     return [warning(about, why, sql=["ALTER SYSTEM SET max_slot_wal_keep_size = '10GB';", "SELECT pg_reload_conf();"])]
 
 
 def _check_timeouts(connection: psycopg.Connection[Any], version: int) -> list[Finding]:
     found, reload = [], "SELECT pg_reload_conf();"
     sender = _seconds(connection, "wal_sender_timeout")
-    mend = ["ALTER SYSTEM SET wal_sender_timeout = '60s';", reload]
+    fix = ["ALTER SYSTEM SET wal_sender_timeout = '60s';", reload]
     if sender == 0:
-        why = "it is 0: a capture that lost its network keeps the slot in use until TCP gives up"
-        found.append(warning("wal_sender_timeout", why, sql=mend))
+        why = "set to 0 (disabled): after a network failure the slot stays in use until TCP times out"
+        found.append(warning("wal_sender_timeout", why, sql=fix))
     elif sender < _SHORT_SECONDS:
-        why = f"it is {sender:g} s: a short pause ends the connection, and capture starts over"
-        found.append(warning("wal_sender_timeout", why, sql=mend))
+        why = f"set to {sender:g} s: the server closes the connection after a short pause, and capture reconnects"
+        found.append(warning("wal_sender_timeout", why, sql=fix))
     idle = _seconds(connection, "idle_replication_slot_timeout") if version >= _IDLE_TIMEOUT else 0.0
     if idle:
-        why = f"a slot that nobody reads for {idle:g} s is invalidated: such a pause of capture ends the source"
-        mend = ["ALTER SYSTEM SET idle_replication_slot_timeout = 0;", reload]
-        found.append(warning("idle_replication_slot_timeout", why, sql=mend))
+        why = f"set to {idle:g} s: the server invalidates the slot if capture is stopped for longer than that"
+        fix = ["ALTER SYSTEM SET idle_replication_slot_timeout = 0;", reload]
+        found.append(warning("idle_replication_slot_timeout", why, sql=fix))
     return found
 
 
 def _seconds(connection: psycopg.Connection[Any], setting: str) -> float:
-    row = connection.execute(_PATIENCE, (setting,)).fetchone()
+    row = connection.execute(_SECONDS, (setting,)).fetchone()
     return float(row[0]) if row else 0.0

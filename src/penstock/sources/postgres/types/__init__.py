@@ -1,4 +1,4 @@
-"""Postgres wire values → Arrow columns: one file per family of types.
+"""Postgres wire values → Arrow columns: one file per type family.
 
 ::
 
@@ -7,35 +7,36 @@
     ColumnCodec ── text(buf, off, length)   ──▶ pa.Array
                 └─ binary(buf, off, length) ──▶ the same pa.Array
 
-    boolean  integer  unsigned  floating  numeric  numeric_text  temporal  time_of_day  interval
-    text  internal_char  bytea  uuid  bit_string  network  shapes  place  text_only              families of scalars
-    array  between (ranges)  composite  hstore                                                   types made of others
+    boolean  integer  unsigned  floating_point  numeric  numeric_text  temporal  time_of_day  interval
+    text  internal_char  bytea  uuid  bit_string  network  geometry  tid_lsn_snapshot  text_only     scalar types
+    array  ranges  composite  hstore                                                                 nested types
 
-    known    which codec a type has                       builtin  find   what a type is
-    codec    what a codec is, BadValue, UnsupportedTypeError   nested          what types made of others share
-    kernel   compiled functions and their cache           column          numpy memory → Arrow
-    printing  shortest                                    binary values → the text that Postgres prints
+    codec_lookup  the codec of a type                     builtin  type_lookup   the description of a type
+    codec         ColumnCodec and its errors              nested                 shared by nested types
+    kernel        compiled functions and their cache      column                 numpy memory → Arrow
+    text_output  double_text                              binary values → the text that Postgres prints
+    double_parse                                          decimal digits → the nearest double
 
-Decoding does no I/O and makes no Python object per value. A type that is not here has no exact Arrow form yet; the
-option `text columns` keeps such a column as its text.
+Decoding does no I/O and creates no Python object per value. A type that is not listed has no exact Arrow form yet; the
+option `text columns` stores such a column as text.
 """
 
 from __future__ import annotations
 
 from penstock.sources.postgres.types.builtin import builtin
-from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValue, ColumnCodec, UnsupportedTypeError
-from penstock.sources.postgres.types.find import find_types
+from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, ColumnCodec, UnsupportedTypeError
+from penstock.sources.postgres.types.codec_lookup import codec_for
 from penstock.sources.postgres.types.kernel import compile_all
-from penstock.sources.postgres.types.known import codec_for
 from penstock.sources.postgres.types.postgres_type import PostgresType, TypeKind
 from penstock.sources.postgres.types.text import TEXT
 from penstock.sources.postgres.types.text_only import TEXT_ONLY
+from penstock.sources.postgres.types.type_lookup import find_types
 
 __all__ = [
     "KEEP_TEXT",
     "TEXT",
     "TEXT_ONLY",
-    "BadValue",
+    "BadValueError",
     "ColumnCodec",
     "PostgresType",
     "TypeKind",

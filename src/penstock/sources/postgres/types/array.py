@@ -2,11 +2,11 @@ r"""Arrays → list; int2vector, oidvector → list.
 
 ::
 
-    text      {1,NULL,"a \"quoted\" one"}     delimited by commas (those of box by semicolons)
+    text      {1,NULL,"a \"quoted\" one"}     delimited by commas (box arrays by semicolons)
     binary    dimensions, flags, element type; per dimension size and lower bound; per element size and bytes
 
 An empty array is an empty list, and null elements stay null. A list has neither several dimensions nor a lower bound
-other than 1: such values are refused. The two vector types are printed as numbers with spaces between, and count
+other than 1: such values are rejected. The two vector types are printed as numbers separated by spaces, and count
 from 0.
 """
 
@@ -18,29 +18,29 @@ import numpy as np
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValue, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import lists
 from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, Kernel, blame, inlined, kernel, start
-from penstock.sources.postgres.types.nested import CHANGED, earliest, elements, quoted, room, size_at
+from penstock.sources.postgres.types.nested import CHANGED, copy_quoted, elements, first_bad_row, int32_at, total_bytes
 
 __all__ = ["array", "vector"]
 
 _MALFORMED, _DIMENSIONS, _BOUND, _ELEMENT = range(4)
 _REASONS = (
     "malformed array",
-    f"array of several dimensions, which no list holds{KEEP_TEXT}",
-    f"array that does not begin at 1, which no list holds{KEEP_TEXT}",
+    f"array of several dimensions, which a list cannot hold{KEEP_TEXT}",
+    f"array that does not begin at 1, which a list cannot hold{KEEP_TEXT}",
     CHANGED,
 )
 
 _SPECIAL = np.zeros(256, np.bool_)
-"""What cannot stand in an element without quotes."""
+"""Bytes that are not allowed in an unquoted element."""
 _SPECIAL[list(b'"\\{}')] = True
 
 
 @inlined
 def _is_null(buf: Bytes, at: int) -> Any:
-    """Whether the four bytes are NULL, in either case."""
+    """Return whether the four bytes are NULL, in either case."""
     return buf[at] | 32 == 110 and buf[at + 1] | 32 == 117 and buf[at + 2] | 32 == 108 and buf[at + 3] | 32 == 108
 
 
@@ -55,7 +55,7 @@ def _split_text(
         if length[r] < 0:
             continue
         at = start(off, r)
-        end = at + length[r] - 1  # where the closing brace stands
+        end = at + length[r] - 1  # the closing brace
         if length[r] < 2 or buf[at] != 123 or buf[end] != 125:
             return blame(r, _BOUND if length[r] > 1 and buf[at] == 91 and buf[end] == 125 else _MALFORMED)
         at += 1
@@ -67,9 +67,9 @@ def _split_text(
             first = to
             null = False
             if at < end and buf[at] == 34:
-                at, to = quoted(buf, at + 1, end, data, to, False)
+                at, to = copy_quoted(buf, at + 1, end, data, to, False)
             else:
-                # A loop of its own, not a function: this is where the time goes.
+                # An inline loop, not a function: this is the hot path.
                 while at < end and buf[at] != comma and not _SPECIAL[buf[at]]:
                     data[to] = buf[at]
                     to += 1
@@ -118,11 +118,11 @@ def _split_vector(
 
 @inlined
 def _header(buf: Bytes, at: int, size: int, bound: int, element: int) -> tuple[Any, int]:
-    """The number of elements that an array says it has, and the reason why it is bad (or FINE)."""
+    """Return the declared number of elements, and the reason why the array is bad (or FINE)."""
     if size < 12:
         return np.int64(0), _MALFORMED
-    dimensions = size_at(buf, at)
-    if size_at(buf, at + 8) & 0xFFFFFFFF != element:
+    dimensions = int32_at(buf, at)
+    if int32_at(buf, at + 8) & 0xFFFFFFFF != element:
         return np.int64(0), _ELEMENT
     if dimensions == 0:
         return np.int64(0), FINE if size == 12 else _MALFORMED
@@ -130,10 +130,10 @@ def _header(buf: Bytes, at: int, size: int, bound: int, element: int) -> tuple[A
         return np.int64(0), _MALFORMED
     if dimensions > 1:
         return np.int64(0), _DIMENSIONS
-    count = size_at(buf, at + 12)
+    count = int32_at(buf, at + 12)
     if count < 0 or 4 * count > size - 20:
         return np.int64(0), _MALFORMED
-    return count, FINE if size_at(buf, at + 16) == bound else _BOUND
+    return count, FINE if int32_at(buf, at + 16) == bound else _BOUND
 
 
 @kernel(nb.int64(IN8, IN32, IN32, nb.int64, nb.int64, I32, I32, I32))
@@ -154,7 +154,7 @@ def _split_binary(
         for _ in range(count):
             if end - at < 4:
                 return blame(r, _MALFORMED)
-            size = size_at(buf, at)
+            size = int32_at(buf, at)
             at += 4
             if size < -1 or size > end - at:
                 return blame(r, _MALFORMED)
@@ -172,32 +172,32 @@ def _codec(oid: int, element: ColumnCodec, split_text: Kernel, options: tuple[in
     arrow = pa.list_(element.arrow)
 
     def text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-        size = room(length)
+        size = total_bytes(length)
         offsets, data = np.zeros(length.size + 1, np.int32), np.empty(size, np.uint8)
         to_off, to_length = (
             np.empty(size // 2 + 1 + length.size, np.int32),
             np.empty(size // 2 + 1 + length.size, np.int32),
         )
-        BadValue.check(split_text(buf, off, length, *options, offsets, data, to_off, to_length), _REASONS)
+        BadValueError.check(split_text(buf, off, length, *options, offsets, data, to_off, to_length), _REASONS)
         n, source = offsets[-1], data if split_text is _split_text else buf
         return lists(arrow, offsets, elements(element.text, source, to_off[:n], to_length[:n], offsets), length)
 
     def binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-        size = room(length) // 4 + 1
+        size = total_bytes(length) // 4 + 1
         offsets = np.zeros(length.size + 1, np.int32)
         to_off, to_length = np.empty(size, np.int32), np.empty(size, np.int32)
-        BadValue.check(_split_binary(buf, off, length, bound, oid, offsets, to_off, to_length), _REASONS)
+        BadValueError.check(_split_binary(buf, off, length, bound, oid, offsets, to_off, to_length), _REASONS)
         n = offsets[-1]
         return lists(arrow, offsets, elements(element.binary, buf, to_off[:n], to_length[:n], offsets), length)
 
-    return ColumnCodec(arrow, earliest(text), earliest(binary), element.wants_text)
+    return ColumnCodec(arrow, first_bad_row(text), first_bad_row(binary), element.wants_text)
 
 
 def array(oid: int, element: ColumnCodec, delimiter: str = ",") -> ColumnCodec:
-    """The codec of arrays whose elements have this type OID and codec."""
+    """Return the codec of arrays whose elements have this type OID and codec."""
     return _codec(oid, element, _split_text, (ord(delimiter),), 1)
 
 
 def vector(oid: int, element: ColumnCodec) -> ColumnCodec:
-    """The codec of int2vector and oidvector."""
+    """Return the codec of int2vector and oidvector."""
     return _codec(oid, element, _split_vector, (), 0)

@@ -1,6 +1,6 @@
 """bit, bit varying → string of 0 and 1.
 
-Binary is the number of bits (32 bits), then the bits from the left, the last byte filled up with zeros.
+Binary is the number of bits (32 bits), then the bits from the left; the last byte is padded with zeros.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from numba import types as nb
 
 from penstock.sources.postgres.types.codec import Bytes, Ints
 from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, kernel, start, uint
-from penstock.sources.postgres.types.printing import as_printed
+from penstock.sources.postgres.types.text_output import text_output_codec
 
 __all__ = ["BIT_STRING"]
 
@@ -46,4 +46,4 @@ def _room(_buf: Bytes, _off: Ints, length: Ints) -> int:
     return 8 * int(np.maximum(length, 0).sum(dtype=np.int64))
 
 
-BIT_STRING = as_printed(_print, _room, _REASONS)
+BIT_STRING = text_output_codec(_print, _room, _REASONS)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import fixed_width
 from penstock.sources.postgres.types.kernel import FINE, IN8, IN32, U8, blame, kernel
 
@@ -35,7 +35,7 @@ def _bits(buf: Bytes, off: Ints, length: Ints, true: int, false: int, out: Bytes
 
 def _decode(buf: Bytes, off: Ints, length: Ints, true: int, false: int) -> pa.Array:
     out = np.empty((length.size + 7) >> 3, np.uint8)
-    BadValue.check(_bits(buf, off, length, true, false, out), _REASONS)
+    BadValueError.check(_bits(buf, off, length, true, false, out), _REASONS)
     return fixed_width(pa.bool_(), out, length)
 
 

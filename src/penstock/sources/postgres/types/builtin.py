@@ -1,4 +1,4 @@
-"""The types that every Postgres has under the same OIDs, described without asking it."""
+"""Descriptions of the built-in types, whose OIDs are the same on every server: no query is needed."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ _ELEMENTS = {
 
 @lru_cache(maxsize=1024)
 def builtin(oid: int, typmod: int = -1) -> PostgresType | None:
-    """Describe a built-in type, also an array or range of one; None if it is not built in."""
+    """Describe a built-in type, or an array or range of one; return None if it is not built in."""
     if oid in _NAMES:
         return PostgresType(oid, typmod, _NAMES[oid])
     for known, kind in ((_ELEMENTS, TypeKind.ARRAY), (_BOUNDS, TypeKind.RANGE), (_MEMBERS, TypeKind.MULTIRANGE)):

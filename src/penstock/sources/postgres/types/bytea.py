@@ -1,7 +1,7 @@
 r"""bytea → binary.
 
-Binary is the bytes themselves. Text is `\x` and two hex digits per byte; a value in the old escape format is refused,
-as sessions pin `bytea_output = hex`.
+Binary is the bytes themselves. Text is `\x` and two hex digits per byte; a value in the old escape format is rejected,
+because sessions set `bytea_output = hex`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
-from penstock.sources.postgres.types.column import fits, gathered, variable_width
+from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.column import check_size, gather_bytes, variable_width
 from penstock.sources.postgres.types.hexadecimal import NIBBLE
 from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, kernel, start
 
@@ -24,7 +24,7 @@ _REASONS = ("malformed bytea", "bytea in escape format; SET bytea_output = 'hex'
 
 @kernel(nb.int64(IN8, IN32, IN32, I32))
 def _offsets(buf: Bytes, off: Ints, length: Ints, offsets: Ints) -> Any:
-    # Any negative verdict is fine: the complement of this one is the number of bytes.
+    # Any negative verdict means success: the complement of this one is the number of bytes.
     total: Any = np.int64(0)
     for r in range(length.size):
         offsets[r] = total
@@ -58,14 +58,14 @@ def _unhex(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> i
 def _text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     offsets = np.empty(length.size + 1, np.int32)
     verdict = _offsets(buf, off, length, offsets)
-    BadValue.check(verdict, _REASONS)
-    data = np.empty(fits(~verdict), np.uint8)
-    BadValue.check(_unhex(buf, off, length, offsets, data), _REASONS)
+    BadValueError.check(verdict, _REASONS)
+    data = np.empty(check_size(~verdict), np.uint8)
+    BadValueError.check(_unhex(buf, off, length, offsets, data), _REASONS)
     return variable_width(pa.binary(), offsets, data, length)
 
 
 def _binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-    return gathered(pa.binary(), buf, off, length)
+    return gather_bytes(pa.binary(), buf, off, length)
 
 
 BYTEA = ColumnCodec(pa.binary(), _text, _binary)

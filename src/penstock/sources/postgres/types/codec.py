@@ -1,14 +1,15 @@
-"""What a column codec is, and the two ways in which it can say no.
+"""Column codecs and their two errors.
 
 A codec takes a column as `(buf, off, length)`: `buf` holds wire bytes, value `r` is `buf[off[r]:off[r] + length[r]]`.
 `length` is `NULL` (-1) for NULL and `UNCHANGED` (-2) for a TOASTed value that Postgres did not send; both become null
-in the array, and telling them apart is the caller's business. Offsets and lengths are trusted to lie inside `buf`: the
-splitter proves that. The bytes of a value are not trusted at all.
+in the array, and the caller distinguishes them. Offsets and lengths are trusted to lie inside `buf`, because the
+splitter guarantees it. The bytes of a value are not trusted at all.
 
-Lossless or loud: a codec returns every value exactly or raises `BadValue` for the first one that it cannot hold.
+A codec never loses information silently: it returns every value exactly, or raises `BadValueError` for the first one
+that it cannot represent.
 
 Some types have a binary form that cannot be printed without the server (its locale, its catalogs). Their codec
-`wants_text`: whoever asks for such a column has to ask for its text, and the binary form is refused.
+`wants_text`: such a column has to be requested as text, and its binary form is rejected.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = [
     "NULL",
     "REASON_BITS",
     "UNCHANGED",
-    "BadValue",
+    "BadValueError",
     "Bytes",
     "ColumnCodec",
     "Decode",
@@ -37,8 +38,8 @@ __all__ = [
 NULL = -1
 UNCHANGED = -2
 REASON_BITS = 4
-KEEP_TEXT = "; list the column in `text columns` to keep its text"
-"""How a reason ends when the value is sound but its Arrow type cannot hold it."""
+KEEP_TEXT = "; list the column in `text columns` to store it as text"
+"""How a reason ends if the value is valid but its Arrow type cannot hold it."""
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int32]
@@ -47,29 +48,29 @@ Decode: TypeAlias = Callable[[Bytes, Ints, Ints], pa.Array]
 
 @dataclass(frozen=True)
 class ColumnCodec:
-    """How a column of one Postgres type becomes an Arrow array, from either wire form; equal values, equal arrays."""
+    """Decodes a column of one Postgres type to Arrow, from either wire form; equal values give equal arrays."""
 
     arrow: pa.DataType
     text: Decode
     binary: Decode
     wants_text: bool = False
-    """Whether values have to be sent as text; the binary form is refused."""
+    """Whether values have to be sent as text; the binary form is rejected."""
 
 
-class BadValue(Exception):
+class BadValueError(Exception):
     """The first value of a column that is malformed or that its Arrow type cannot hold.
 
-    `row` is its index in the column, `reason` ends in what to do about it and never holds the value.
+    `row` is its index in the column. `reason` ends with what to do, and never includes the value.
     """
 
     def __init__(self, row: int, reason: str) -> None:
-        """Both are the whole state: the error pickles."""
+        """Both arguments are the whole state, so the error pickles."""
         super().__init__(row, reason)
         self.row = row
         self.reason = reason
 
     def __str__(self) -> str:
-        """Say it the way a log shows it."""
+        """Return the form for logs."""
         return f"row {self.row}: {self.reason}"
 
     @classmethod
@@ -83,12 +84,12 @@ class UnsupportedTypeError(Exception):
     """No Arrow type holds every value of this Postgres type exactly; `reason` says why and what to do."""
 
     def __init__(self, oid: int, typmod: int, reason: str) -> None:
-        """All three are the whole state: the error pickles."""
+        """All three arguments are the whole state, so the error pickles."""
         super().__init__(oid, typmod, reason)
         self.oid = oid
         self.typmod = typmod
         self.reason = reason
 
     def __str__(self) -> str:
-        """Say it the way a log shows it."""
+        """Return the form for logs."""
         return f"type oid {self.oid} (typmod {self.typmod}): {self.reason}"

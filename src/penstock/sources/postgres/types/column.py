@@ -1,7 +1,7 @@
-"""From filled numpy memory to an Arrow array, without a copy and without pyarrow's conversions.
+"""Turn filled numpy memory into an Arrow array, without a copy and without pyarrow's conversions.
 
-A kernel packs the bits of validity; a column without nulls carries no bitmap. Kernels zero the slot of a null, so that
-no uninitialised memory reaches a file.
+A kernel packs the validity bits; a column without nulls has no bitmap. Kernels zero the slot of a null, so that no
+uninitialised memory reaches a file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numba import types as nb
 from penstock.sources.postgres.types.codec import Bytes, Ints
 from penstock.sources.postgres.types.kernel import I32, IN8, IN32, U8, kernel
 
-__all__ = ["fits", "fixed_width", "flags", "gathered", "lists", "structs", "variable_width"]
+__all__ = ["check_size", "fixed_width", "flags", "gather_bytes", "lists", "structs", "variable_width"]
 
 _MAX_BYTES = 2**31 - 1
 
@@ -26,7 +26,7 @@ _memcpy = nb.ExternalFunction("memcpy", nb.intp(nb.intp, nb.intp, nb.uintp))
 
 @kernel(nb.int64(IN32, U8))
 def _validity(length: Ints, bitmap: Bytes) -> int:
-    # The count alone is vectorised, and most columns need no more.
+    # The count alone is vectorised, and suffices for most columns.
     n = length.size
     nulls = 0
     for r in range(n):
@@ -69,46 +69,46 @@ def _nulls(length: Ints) -> tuple[pa.Buffer | None, int]:
 
 
 def fixed_width(arrow: pa.DataType, values: npt.NDArray[Any], length: Ints) -> pa.Array:
-    """An array over `values`, which holds one slot (or packed bit) per row."""
+    """Return an array over `values`, which holds one slot (or packed bit) per row."""
     bitmap, nulls = _nulls(length)
     return pa.Array.from_buffers(arrow, length.size, [bitmap, pa.py_buffer(values)], nulls)
 
 
 def variable_width(arrow: pa.DataType, offsets: Ints, data: Bytes, length: Ints) -> pa.Array:
-    """A string or binary array over 32-bit `offsets` into `data`, without what `data` has to spare."""
+    """Return a string or binary array over 32-bit `offsets` into `data`, without the unused end of `data`."""
     bitmap, nulls = _nulls(length)
     used = pa.py_buffer(data[: offsets[-1]])
     return pa.Array.from_buffers(arrow, length.size, [bitmap, pa.py_buffer(offsets), used], nulls)
 
 
 def structs(arrow: pa.DataType, children: Sequence[pa.Array], length: Ints) -> pa.Array:
-    """A struct array; a null row is null in each of its children too."""
+    """Return a struct array; a null row is null in each child too."""
     bitmap, nulls = _nulls(length)
     return pa.Array.from_buffers(arrow, length.size, [bitmap], nulls, children=list(children))
 
 
 def lists(arrow: pa.DataType, offsets: Ints, values: pa.Array, length: Ints) -> pa.Array:
-    """A list or map array over 32-bit `offsets` into `values`."""
+    """Return a list or map array over 32-bit `offsets` into `values`."""
     bitmap, nulls = _nulls(length)
     return pa.Array.from_buffers(arrow, length.size, [bitmap, pa.py_buffer(offsets)], nulls, children=[values])
 
 
 def flags(values: Bytes, length: Ints) -> pa.Array:
-    """A bool array of bytes that are 0 or 1."""
+    """Return a bool array of bytes that are 0 or 1."""
     return fixed_width(pa.bool_(), np.packbits(values, bitorder="little"), length)
 
 
-def gathered(arrow: pa.DataType, buf: Bytes, off: Ints, length: Ints, skip: int = 0) -> pa.Array:
-    """A string or binary array of the values as they are, each without its first `skip` bytes."""
+def gather_bytes(arrow: pa.DataType, buf: Bytes, off: Ints, length: Ints, skip: int = 0) -> pa.Array:
+    """Return a string or binary array of the unmodified values, each without its first `skip` bytes."""
     offsets = np.empty(length.size + 1, np.int32)
-    data = np.empty(fits(_offsets(length, skip, offsets)), np.uint8)
+    data = np.empty(check_size(_offsets(length, skip, offsets)), np.uint8)
     _gather(buf, off, skip, offsets, data)
     return variable_width(arrow, offsets, data, length)
 
 
-def fits(total: int) -> int:
-    """`total` if 32-bit offsets reach it; a batch that large is a mistake of the caller, not of a value."""
+def check_size(total: int) -> int:
+    """Return `total` if it fits 32-bit offsets; a larger batch is the caller's error, not a bad value."""
     if total > _MAX_BYTES:
-        message = f"a column of {total} bytes needs 64-bit offsets; decode fewer rows at once"
+        message = f"a column of {total} bytes requires 64-bit offsets; decode fewer rows at once"
         raise OverflowError(message)
     return total

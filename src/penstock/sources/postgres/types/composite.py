@@ -2,10 +2,10 @@ r"""Composite types → struct of their fields.
 
 ::
 
-    text      (1,,"a ""quoted"" one")      nothing between commas is NULL
+    text      (1,,"a ""quoted"" one")      an empty field is NULL
     binary    number of fields; per field its type, size and bytes
 
-The binary form names the types of its fields: a value of another shape than the description says that the type was
+The binary form includes the types of its fields: a value that differs from the description means that the type was
 altered upstream.
 """
 
@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import structs
 from penstock.sources.postgres.types.kernel import FINE, IN8, IN32, U8, blame, kernel, start, unrolled
-from penstock.sources.postgres.types.nested import CHANGED, earliest, quoted, room, size_at
+from penstock.sources.postgres.types.nested import CHANGED, copy_quoted, first_bad_row, int32_at, total_bytes
 
 __all__ = ["composite"]
 
@@ -33,10 +33,10 @@ _OIDS = nb.Array(nb.int64, 1, "C", readonly=True)
 
 @unrolled
 def _field(buf: Bytes, at: Any, end: int, data: Bytes, to: Any) -> tuple[Any, Any]:
-    """Copy one field; return the places behind it (-1 if malformed) and behind the copy."""
+    """Copy one field; return the offsets after it (-1 if malformed) and after the copy."""
     while at < end and buf[at] != 44:
         if buf[at] == 34:
-            at, to = quoted(buf, at + 1, end, data, to, True)
+            at, to = copy_quoted(buf, at + 1, end, data, to, True)
             if at < 0:
                 return at, to
             continue
@@ -95,15 +95,15 @@ def _split_binary(buf: Bytes, off: Ints, length: Ints, oids: Any, to_off: Any, t
         end = at + length[r]
         if length[r] < 4:
             return blame(r, _MALFORMED)
-        if size_at(buf, at) != fields:
+        if int32_at(buf, at) != fields:
             return blame(r, _CHANGED)
         at += 4
         for f in range(fields):
             if end - at < 8:
                 return blame(r, _MALFORMED)
-            if size_at(buf, at) & 0xFFFFFFFF != oids[f]:
+            if int32_at(buf, at) & 0xFFFFFFFF != oids[f]:
                 return blame(r, _CHANGED)
-            size = size_at(buf, at + 4)
+            size = int32_at(buf, at + 4)
             at += 8
             if size < -1 or size > end - at:
                 return blame(r, _MALFORMED)
@@ -116,7 +116,7 @@ def _split_binary(buf: Bytes, off: Ints, length: Ints, oids: Any, to_off: Any, t
 
 
 def composite(names: Sequence[str], oids: Sequence[int], codecs: Sequence[ColumnCodec]) -> ColumnCodec:
-    """The codec of a composite type with these fields, in their order."""
+    """Return the codec of a composite type with these fields, in their order."""
     arrow = pa.struct([pa.field(name, codec.arrow) for name, codec in zip(names, codecs, strict=True)])
     expected = np.array(oids, np.int64)
 
@@ -125,16 +125,16 @@ def composite(names: Sequence[str], oids: Sequence[int], codecs: Sequence[Column
         return np.empty(shape, np.int32), np.empty(shape, np.int32)
 
     def text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-        data = np.empty(room(length), np.uint8)
+        data = np.empty(total_bytes(length), np.uint8)
         to_off, to_length = grids(length)
-        BadValue.check(_split_text(buf, off, length, data, to_off, to_length), _REASONS)
+        BadValueError.check(_split_text(buf, off, length, data, to_off, to_length), _REASONS)
         parts = [codec.text(data, to_off[f], to_length[f]) for f, codec in enumerate(codecs)]
         return structs(arrow, parts, length)
 
     def binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
         to_off, to_length = grids(length)
-        BadValue.check(_split_binary(buf, off, length, expected, to_off, to_length), _REASONS)
+        BadValueError.check(_split_binary(buf, off, length, expected, to_off, to_length), _REASONS)
         parts = [codec.binary(buf, to_off[f], to_length[f]) for f, codec in enumerate(codecs)]
         return structs(arrow, parts, length)
 
-    return ColumnCodec(arrow, earliest(text), earliest(binary), any(codec.wants_text for codec in codecs))
+    return ColumnCodec(arrow, first_bad_row(text), first_bad_row(binary), any(codec.wants_text for codec in codecs))

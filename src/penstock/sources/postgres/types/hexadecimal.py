@@ -1,4 +1,4 @@
-"""Tables between bytes and hex digits, for kernels."""
+"""Lookup tables between bytes and hex digits, for kernels."""
 
 from __future__ import annotations
 

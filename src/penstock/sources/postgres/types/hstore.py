@@ -2,10 +2,10 @@ r"""hstore → map<string, string>.
 
 ::
 
-    text      "key"=>"value", "other"=>NULL      a backslash takes the next byte as it is
+    text      "key"=>"value", "other"=>NULL      a backslash escapes the next byte
     binary    number of pairs; per pair size and bytes of the key, size (-1 for NULL) and bytes of the value
 
-It is an extension's type: its OID differs from database to database, and it is known by its name.
+It belongs to an extension: its OID differs between databases, so it is identified by its name.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
-from penstock.sources.postgres.types.column import gathered, lists, structs
+from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.column import gather_bytes, lists, structs
 from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, inlined, kernel, start, unrolled
-from penstock.sources.postgres.types.nested import earliest, quoted, room, size_at
+from penstock.sources.postgres.types.nested import copy_quoted, first_bad_row, int32_at, total_bytes
 
 __all__ = ["HSTORE"]
 
@@ -33,15 +33,15 @@ _LEAST_PAIR_SENT = 8
 
 @inlined
 def _arrow_at(buf: Bytes, at: int, end: int) -> Any:
-    """The place behind `"=>`, or -1."""
+    """Return the offset after `=>`, or -1."""
     return at + 2 if end - at > 2 and buf[at] == 61 and buf[at + 1] == 62 else np.int64(-1)
 
 
 @unrolled
 def _value(buf: Bytes, at: Any, end: int, data: Bytes, to: Any) -> tuple[Any, Any, bool]:
-    """Copy a value; return the places behind it (-1 if malformed) and behind the copy, and whether it is NULL."""
+    """Copy a value; return the offsets after it (-1 if malformed) and after the copy, and whether it is NULL."""
     if buf[at] == 34:
-        at, to = quoted(buf, at + 1, end, data, to, False)
+        at, to = copy_quoted(buf, at + 1, end, data, to, False)
         return at, to, False
     null = end - at >= 4 and buf[at] == 78 and buf[at + 1] == 85 and buf[at + 2] == 76 and buf[at + 3] == 76
     return (at + 4 if null else np.int64(-1)), to, True
@@ -61,7 +61,7 @@ def _split_text(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes,
             if at >= end or buf[at] != 34:
                 return blame(r, 0)
             to_off[0, n] = to
-            at, to = quoted(buf, at + 1, end, data, to, False)
+            at, to = copy_quoted(buf, at + 1, end, data, to, False)
             to_length[0, n] = to - to_off[0, n]
             at = _arrow_at(buf, at, end) if at >= 0 else at
             if at < 0:
@@ -92,7 +92,7 @@ def _split_binary(buf: Bytes, off: Ints, length: Ints, offsets: Ints, to_off: An
         end = at + length[r]
         if length[r] < 4:
             return blame(r, 0)
-        count = size_at(buf, at)
+        count = int32_at(buf, at)
         at += 4
         if count < 0 or _LEAST_PAIR_SENT * count > end - at:
             return blame(r, 0)
@@ -100,7 +100,7 @@ def _split_binary(buf: Bytes, off: Ints, length: Ints, offsets: Ints, to_off: An
             for part in range(2):
                 if end - at < 4:
                     return blame(r, 0)
-                size = size_at(buf, at)
+                size = int32_at(buf, at)
                 at += 4
                 if size < -part or size > end - at:
                     return blame(r, 0)
@@ -117,26 +117,26 @@ def _split_binary(buf: Bytes, off: Ints, length: Ints, offsets: Ints, to_off: An
 def _map(buf: Bytes, to_off: Any, to_length: Any, offsets: Ints, length: Ints) -> pa.Array:
     n = offsets[-1]
     keys = to_length[0, :n]
-    parts = [gathered(pa.string(), buf, to_off[part, :n], to_length[part, :n]) for part in range(2)]
+    parts = [gather_bytes(pa.string(), buf, to_off[part, :n], to_length[part, :n]) for part in range(2)]
     return lists(_ARROW, offsets, structs(_ENTRY, parts, keys), length)
 
 
 def _grids(length: Ints, least: int) -> tuple[Any, Any, Any]:
-    shape = (2, room(length) // least + 1)
+    shape = (2, total_bytes(length) // least + 1)
     return np.zeros(length.size + 1, np.int32), np.empty(shape, np.int32), np.empty(shape, np.int32)
 
 
 def _text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     offsets, to_off, to_length = _grids(length, _LEAST_PAIR)
-    data = np.empty(room(length), np.uint8)
-    BadValue.check(_split_text(buf, off, length, offsets, data, to_off, to_length), _REASONS)
+    data = np.empty(total_bytes(length), np.uint8)
+    BadValueError.check(_split_text(buf, off, length, offsets, data, to_off, to_length), _REASONS)
     return _map(data, to_off, to_length, offsets, length)
 
 
 def _binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     offsets, to_off, to_length = _grids(length, _LEAST_PAIR_SENT)
-    BadValue.check(_split_binary(buf, off, length, offsets, to_off, to_length), _REASONS)
+    BadValueError.check(_split_binary(buf, off, length, offsets, to_off, to_length), _REASONS)
     return _map(buf, to_off, to_length, offsets, length)
 
 
-HSTORE = ColumnCodec(_ARROW, earliest(_text), earliest(_binary))
+HSTORE = ColumnCodec(_ARROW, first_bad_row(_text), first_bad_row(_binary))

@@ -1,7 +1,7 @@
 """smallint, integer, bigint → int16, int32, int64.
 
-Text is an optional minus and digits; binary is two's complement in network order, exactly as wide as the type.
-Digits are summed in 64 unsigned bits, which hold any 19 digits, and the sum is then held against the bound of the type:
+Text is an optional minus and digits; binary is two's complement in network order, exactly as wide as the type. Digits
+are accumulated in 64 unsigned bits, which hold any 19 digits, and the sum is then compared with the bound of the type:
 nothing wraps.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import fixed_width
 from penstock.sources.postgres.types.kernel import FINE, I16, I32, I64, IN8, IN32, blame, kernel, start, uint
 
@@ -66,7 +66,7 @@ def _fixed(buf: Bytes, off: Ints, length: Ints, out: Any) -> int:
 
 def network_order(buf: Bytes, off: Ints, length: Ints, out: Any) -> None:
     """Fill the signed integers of `out` from values of exactly their width."""
-    BadValue.check(_fixed(buf, off, length, out), _WRONG_WIDTH)
+    BadValueError.check(_fixed(buf, off, length, out), _WRONG_WIDTH)
 
 
 def _codec(arrow: pa.DataType, dtype: Any) -> ColumnCodec:
@@ -74,7 +74,7 @@ def _codec(arrow: pa.DataType, dtype: Any) -> ColumnCodec:
 
     def text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
         out = np.empty(length.size, dtype)
-        BadValue.check(_digits(buf, off, length, most, out), _REASONS)
+        BadValueError.check(_digits(buf, off, length, most, out), _REASONS)
         return fixed_width(arrow, out, length)
 
     def binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:

@@ -1,8 +1,8 @@
 """The type "char" (one byte; the quotes belong to its name) → string.
 
-The binary form is the raw byte, which from 0x80 on is no UTF-8; text is what `charout` prints: nothing for the byte 0,
-the character itself for ASCII, and a backslash with three octal digits for the rest. Both forms become that text.
-Servers that print high bytes raw (before 16) get a `BadValue`.
+The binary form is the raw byte, which from 0x80 on is not valid UTF-8. Text is what `charout` prints: nothing for the
+byte 0, the character itself for ASCII, and a backslash with three octal digits for the rest. Both forms become that
+text. High bytes that a server before 16 prints raw raise `BadValueError`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
-from penstock.sources.postgres.types.column import fits, gathered, variable_width
+from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.column import check_size, gather_bytes, variable_width
 from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, kernel
 
 __all__ = ["INTERNAL_CHAR"]
@@ -65,14 +65,14 @@ def _print(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> i
 
 
 def _text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-    BadValue.check(_printed(buf, off, length), _REASONS)
-    return gathered(pa.string(), buf, off, length)
+    BadValueError.check(_printed(buf, off, length), _REASONS)
+    return gather_bytes(pa.string(), buf, off, length)
 
 
 def _binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     offsets = np.empty(length.size + 1, np.int32)
-    data = np.empty(fits(length.size * 4), np.uint8)
-    BadValue.check(_print(buf, off, length, offsets, data), _REASONS)
+    data = np.empty(check_size(length.size * 4), np.uint8)
+    BadValueError.check(_print(buf, off, length, offsets, data), _REASONS)
     return variable_width(pa.string(), offsets, data, length)
 
 

@@ -1,10 +1,10 @@
-"""interval → struct<months: int, days: int, microseconds: bigint>, the three counts that Postgres keeps.
+"""interval → struct<months: int, days: int, microseconds: bigint>, the three counts that Postgres stores.
 
-No two of them can be converted into each other (a month has no fixed number of days, a day none of hours), and no
-interval type of Spark holds all three. Binary is microseconds (64 bits), days and months (32 bits each). Text is ISO
-8601 as `IntervalStyle = iso_8601` prints it, each part with its own sign: `P1Y-2M3DT-4H5M-6.5S`.
+They cannot be converted into each other (a month has no fixed number of days, a day none of hours), and no interval
+type of Spark holds all three. Binary is microseconds (64 bits), days and months (32 bits each). Text is ISO 8601 as
+`IntervalStyle = iso_8601` prints it, each part with its own sign: `P1Y-2M3DT-4H5M-6.5S`.
 
-Infinite intervals (Postgres 17) have the greatest or least value in all three counts: bad values.
+Infinite intervals (Postgres 17) have the greatest or least value in all three counts: they are bad values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValue, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import fixed_width, structs
 from penstock.sources.postgres.types.kernel import FINE, I32, I64, IN8, IN32, blame, inlined, kernel, start, uint
 
@@ -23,8 +23,8 @@ __all__ = ["INTERVAL"]
 
 _MALFORMED, _INFINITE, _OUTSIDE, _WIDTH = range(4)
 _REASONS = (
-    "malformed interval; the session needs IntervalStyle = iso_8601",
-    f"infinite interval, which no type of Spark holds{KEEP_TEXT}",
+    "malformed interval; the session requires IntervalStyle = iso_8601",
+    f"infinite interval, which no Spark type can hold{KEEP_TEXT}",
     "interval outside the range of its type",
     "binary value of the wrong length",
 )
@@ -38,7 +38,7 @@ _LETTERS = np.frombuffer(b"YMDHMS", np.uint8).copy()
 
 @inlined
 def _part(buf: Bytes, at: Any, end: int) -> tuple[Any, Any, Any, bool]:
-    """Count, millionths of it, place behind them, and whether it is a number; both counts carry its sign."""
+    """Return a count, its millionths, the offset after them, and whether it is a number; both counts carry the sign."""
     minus = at < end and buf[at] == 45
     at += minus
     first = at
@@ -46,22 +46,22 @@ def _part(buf: Bytes, at: Any, end: int) -> tuple[Any, Any, Any, bool]:
     while at < end and np.uint8(buf[at] - 48) <= 9:
         value = min(value * 10 + np.int64(buf[at] - 48), _CAP)
         at += 1
-    well = at > first
+    is_number = at > first
     fraction: Any = np.int64(0)
     if at < end and buf[at] == 46:
         unit = 100_000
         at += 1
-        well = well and at < end and np.uint8(buf[at] - 48) <= 9
+        is_number = is_number and at < end and np.uint8(buf[at] - 48) <= 9
         while at < end and unit and np.uint8(buf[at] - 48) <= 9:
             fraction += unit * np.int64(buf[at] - 48)
             unit //= 10
             at += 1
-    return (-value, -fraction, at, well) if minus else (value, fraction, at, well)
+    return (-value, -fraction, at, is_number) if minus else (value, fraction, at, is_number)
 
 
 @inlined
 def _add(total: Any, value: Any, unit: Any) -> tuple[Any, bool]:
-    """Sum of total and value × unit, and whether 64 bits hold it; `value` is at most _CAP."""
+    """Return the sum of total and value × unit, and whether 64 bits hold it; `value` is at most _CAP."""
     if unit > 1 and abs(value) > _MOST_64 // unit:
         return total, False
     product = value * unit
@@ -81,8 +81,8 @@ def _parse(buf: Bytes, at: Any, end: int) -> tuple[Any, Any, Any, int]:
         if buf[at] == 84 and not timed:
             timed, unit, parts = True, 3, 0
             at += 1
-        value, fraction, at, well = _part(buf, at, end)
-        if not well or at >= end:
+        value, fraction, at, is_number = _part(buf, at, end)
+        if not is_number or at >= end:
             return months, days, micros, _MALFORMED
         last = 6 if timed else 3
         while unit < last and _LETTERS[unit] != buf[at]:
@@ -105,7 +105,7 @@ def _parse(buf: Bytes, at: Any, end: int) -> tuple[Any, Any, Any, int]:
 
 
 @inlined
-def _infinite(buf: Bytes, at: Any, end: int) -> Any:
+def _is_infinite(buf: Bytes, at: Any, end: int) -> Any:
     if at < end and buf[at] == 45:
         at += 1
     return end - at == 8 and buf[at] == 105 and buf[at + 1] == 110 and buf[at + 2] == 102 and buf[at + 7] == 121
@@ -121,7 +121,7 @@ def _text(buf: Bytes, off: Ints, length: Ints, months: Ints, days: Ints, micros:
         end = at + length[r]
         months[r], days[r], micros[r], reason = _parse(buf, at, end)
         if reason != FINE:
-            return blame(r, _INFINITE if _infinite(buf, at, end) else reason)
+            return blame(r, _INFINITE if _is_infinite(buf, at, end) else reason)
     return FINE
 
 
@@ -154,7 +154,7 @@ _ARROW = pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds
 def _decode(fill: Any, buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     months, days = np.empty(length.size, np.int32), np.empty(length.size, np.int32)
     micros = np.empty(length.size, np.int64)
-    BadValue.check(fill(buf, off, length, months, days, micros), _REASONS)
+    BadValueError.check(fill(buf, off, length, months, days, micros), _REASONS)
     counts: list[Any] = [months, days, micros]
     children = [fixed_width(field.type, count, length) for field, count in zip(_ARROW, counts, strict=True)]
     return structs(_ARROW, children, length)

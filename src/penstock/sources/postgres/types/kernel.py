@@ -1,14 +1,11 @@
 """Kernels: functions over wire bytes, compiled by numba.
 
-A kernel sees whole columns and makes no Python object per value. It is compiled for one explicit signature, at its
-first call or by `compile_all`, and kept on disk beside the source (`cache=True`), so that later processes only load it.
-Inputs are declared read-only: numba then takes writable arrays too, and no second variant is ever compiled.
+A kernel processes whole columns and creates no Python object per value. It is compiled for one explicit signature, at
+its first call or by `compile_all`, and cached on disk (`penstock.kernel_cache`), so that later processes only load it.
+Inputs are declared read-only: numba then accepts writable arrays too, and never compiles a second variant.
 
-A kernel that can meet a bad value returns a *verdict*: `FINE`, or the row and the number of the reason packed into one
-integer by `blame`. `BadValue.check` turns it into an exception.
-
-numba keys its cache on the file of the kernel, not on files of the functions called from it: after a change of this
-file while developing, delete `__pycache__`.
+A kernel that can encounter a bad value returns a *verdict*: `FINE`, or the row and the number of the reason packed into
+one integer by `blame`. `BadValueError.check` turns it into an exception.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ import numpy as np
 from numba import njit
 from numba import types as nb
 
+from penstock.kernel_cache import cached_njit
 from penstock.sources.postgres.types.codec import REASON_BITS, Bytes, Ints
 
 __all__ = [
@@ -67,7 +65,7 @@ class Kernel:
     __slots__ = ("_compiled", "_function", "_signatures")
 
     def __init__(self, function: Callable[..., Any], signatures: tuple[Any, ...]) -> None:
-        """Remember what to compile."""
+        """Store the function and its signatures."""
         self._function = function
         self._signatures = list(signatures)
         self._compiled: Callable[..., Any] = self._first_call
@@ -77,9 +75,9 @@ class Kernel:
         return self._compiled(*arguments)
 
     def compile(self) -> None:
-        """Compile it, or load it; nothing when that was done before."""
+        """Compile it, or load it, unless that was done before."""
         if self._compiled == self._first_call:
-            self._compiled = njit(self._signatures, nogil=True, cache=True)(self._function)
+            self._compiled = cached_njit(self._signatures, nogil=True)(self._function)
 
     def _first_call(self, *arguments: Any) -> Any:
         self.compile()
@@ -104,24 +102,24 @@ def compile_all() -> None:
 
 
 def inlined(function: _F) -> _F:
-    """A function that kernels call; LLVM folds it into them."""
+    """Declare a function that kernels call; LLVM inlines it."""
     return cast("_F", njit(function))
 
 
 def unrolled(function: _F) -> _F:
-    """As `inlined`, but numba itself puts it into its callers: no call, and no counting of references to arrays."""
+    """Like `inlined`, but numba itself inlines it into its callers: no call, and no reference counting of arrays."""
     return cast("_F", njit(function, inline="always"))
 
 
 @inlined
 def blame(row: int, reason: int) -> int:
-    """The verdict that `row` is bad for the reason of this number."""
+    """Return the verdict that `row` is bad for the reason of this number."""
     return (row << REASON_BITS) | reason
 
 
 @inlined
 def start(off: Ints, row: int) -> Any:
-    """Where the value of `row` begins; the mask tells LLVM that no index is negative, so none wraps as in Python."""
+    """Return the offset of a value; the mask shows LLVM that no index is negative, so none wraps as in Python."""
     return np.int64(off[row]) & 0x7FFFFFFF
 
 
@@ -135,7 +133,7 @@ def _read(buf: Bytes, at: int, width: int) -> Any:
 
 @inlined
 def uint(buf: Bytes, at: int, width: int) -> Any:
-    """`width` (2, 4 or 8) bytes in network order as uint64; constant widths become one load and a byte swap."""
+    """Return `width` (2, 4 or 8) bytes in network order as uint64; constant widths become one load and a byte swap."""
     if width == 8:
         return _read(buf, at, 8)
     if width == 4:
@@ -145,5 +143,5 @@ def uint(buf: Bytes, at: int, width: int) -> Any:
 
 @inlined
 def read16(buf: Bytes, at: int) -> Any:
-    """Two bytes in network order, unsigned."""
+    """Return two bytes in network order, unsigned."""
     return (np.int64(buf[at]) << 8) | np.int64(buf[at + 1])

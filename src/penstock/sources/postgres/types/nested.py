@@ -1,15 +1,15 @@
-"""What types made of other types share.
+"""Shared by nested types.
 
 ::
 
-    (buf, off, length) ── a kernel splits values ──▶ (buf', off', length') of its parts ── their codec ──▶ Arrow
+    (buf, off, length) ── a kernel splits values ──▶ (buf', off', length') of the parts ── their codec ──▶ Arrow
 
-The parts of a binary value are slices of it: `buf'` is `buf`. The parts of a text value stand unquoted in a buffer of
-their own, which never needs more bytes than the values themselves. A part is decoded like any column, so nesting needs
-nothing more: parts may be nested themselves.
+The parts of a binary value are slices of it: `buf'` is `buf`. The parts of a text value are unquoted into a separate
+buffer, which never needs more bytes than the values themselves. A part is decoded like any column, so parts may be
+nested themselves without further code.
 
-A part that is bad makes its outer row bad. Parts are decoded one kind after the other, so the first error found need
-not be that of the first bad row: `earliest` decodes the rows before it again until none of them is bad.
+A bad part makes its outer row bad. Parts are decoded one after the other, so the first error found need not be that of
+the first bad row: `first_bad_row` decodes the rows before it again until none of them is bad.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.sources.postgres.types.codec import BadValue, Bytes, Decode, Ints
-from penstock.sources.postgres.types.column import fits
+from penstock.sources.postgres.types.codec import BadValueError, Bytes, Decode, Ints
+from penstock.sources.postgres.types.column import check_size
 from penstock.sources.postgres.types.kernel import inlined, unrolled
 
-__all__ = ["CHANGED", "earliest", "elements", "quoted", "room", "size_at"]
+__all__ = ["CHANGED", "copy_quoted", "elements", "first_bad_row", "int32_at", "total_bytes"]
 
 CHANGED = (
-    "the type has changed upstream since its capture began; run ALTER SOURCES … RETRY TABLE to copy the table anew"
+    "the type changed upstream since capture began; run ALTER SOURCES … RETRY TABLE to take a new snapshot of the table"
 )
 
 
 @inlined
-def size_at(buf: Bytes, at: int) -> Any:
-    """The signed 32-bit number that stands here."""
+def int32_at(buf: Bytes, at: int) -> Any:
+    """Return the signed 32-bit number at an offset."""
     value = np.int64(buf[at]) << 24 | np.int64(buf[at + 1]) << 16 | np.int64(buf[at + 2]) << 8 | np.int64(buf[at + 3])
     return (value ^ 0x80000000) - 0x80000000
 
 
 @unrolled
-def quoted(buf: Bytes, at: Any, end: int, data: Bytes, to: Any, doubled: bool) -> tuple[Any, Any]:
-    """Copy what stands in quotes, from behind the opening one; return the places behind the closing one and the copy.
+def copy_quoted(buf: Bytes, at: Any, end: int, data: Bytes, to: Any, doubled: bool) -> tuple[Any, Any]:
+    """Copy a quoted text, from after its opening quote; return the offsets after the closing quote and after the copy.
 
-    A backslash takes the next byte as it is, and so does a quote before another one where quotes are `doubled`. The
-    first place is -1 if no quote closes it.
+    A backslash escapes the next byte, and so does a quote before another one if quotes are `doubled`. The first offset
+    is -1 if there is no closing quote.
     """
     while at < end:
         byte = buf[at]
@@ -60,20 +60,20 @@ def quoted(buf: Bytes, at: Any, end: int, data: Bytes, to: Any, doubled: bool) -
     return np.int64(-1), to
 
 
-def room(length: Ints) -> int:
-    """The bytes of all values together."""
-    return fits(int(np.maximum(length, 0).sum(dtype=np.int64)))
+def total_bytes(length: Ints) -> int:
+    """Return the total size of all values."""
+    return check_size(int(np.maximum(length, 0).sum(dtype=np.int64)))
 
 
-def earliest(decode: Decode) -> Decode:
-    """The same, but the `BadValue` that it raises is that of the first bad row."""
+def first_bad_row(decode: Decode) -> Decode:
+    """Wrap a decoder so that the `BadValueError` it raises is that of the first bad row."""
 
-    def decode_earliest(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+    def decode_to_first_bad_row(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
         rows, found = length.size, None
         while True:
             try:
                 array = decode(buf, off[:rows], length[:rows])
-            except BadValue as bad:
+            except BadValueError as bad:
                 rows, found = bad.row, bad
             else:
                 break
@@ -81,13 +81,13 @@ def earliest(decode: Decode) -> Decode:
             raise found
         return array
 
-    return decode_earliest
+    return decode_to_first_bad_row
 
 
 def elements(decode: Decode, buf: Bytes, off: Ints, length: Ints, offsets: Ints) -> pa.Array:
-    """Decode the elements of lists; `offsets` says which row an element belongs to."""
+    """Decode the elements of lists; `offsets` maps elements to rows."""
     try:
         return decode(buf, off, length)
-    except BadValue as bad:
+    except BadValueError as bad:
         row = int(np.searchsorted(offsets[1:], bad.row, side="right"))
-        raise BadValue(row, bad.reason) from bad
+        raise BadValueError(row, bad.reason) from bad

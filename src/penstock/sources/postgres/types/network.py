@@ -1,8 +1,8 @@
 """inet, cidr, macaddr, macaddr8 → string, as Postgres prints them.
 
 The binary form of inet and cidr is family (2 for IPv4, 3 for IPv6), bits of the mask, whether it is a cidr, size of the
-address, address. inet leaves out the mask of a single host, cidr never does. The longest run of two or more zero words
-of an IPv6 address becomes `::`; an address that embeds an IPv4 one ends in its dotted form.
+address, address. inet omits the mask of a single host, cidr never does. The longest run of two or more zero words of an
+IPv6 address becomes `::`; an address that embeds an IPv4 address ends in its dotted form.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numba import types as nb
 from penstock.sources.postgres.types.codec import Bytes, Ints
 from penstock.sources.postgres.types.hexadecimal import DIGIT
 from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, inlined, kernel, read16, start
-from penstock.sources.postgres.types.printing import as_printed, each, put_hex, put_number
+from penstock.sources.postgres.types.text_output import fixed_room, put_hex, put_number, text_output_codec
 
 __all__ = ["INET", "MACADDR", "MACADDR8"]
 
@@ -48,7 +48,7 @@ def _put_word(data: Bytes, end: Any, word: int) -> Any:
 
 @inlined
 def _longest_zeros(buf: Bytes, at: int) -> tuple[int, int]:
-    """Where the first longest run of two or more zero words begins, and how long it is; (-1, 0) if there is none."""
+    """Return start and length of the first longest run of two or more zero words; (-1, 0) if there is none."""
     best, most, run = -1, 1, 0
     for word in range(8):
         run = run + 1 if read16(buf, at + 2 * word) == 0 else 0
@@ -132,6 +132,6 @@ def _print_mac8(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes)
     return _print_mac(buf, off, length, offsets, data, 8)
 
 
-INET = as_printed(_print_inet, each(_WIDEST), _REASONS)
-MACADDR = as_printed(_print_mac6, each(17), _REASONS)
-MACADDR8 = as_printed(_print_mac8, each(23), _REASONS)
+INET = text_output_codec(_print_inet, fixed_room(_WIDEST), _REASONS)
+MACADDR = text_output_codec(_print_mac6, fixed_room(17), _REASONS)
+MACADDR8 = text_output_codec(_print_mac8, fixed_room(23), _REASONS)

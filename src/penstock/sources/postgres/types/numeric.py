@@ -1,13 +1,13 @@
 """numeric(p, s) → decimal128(p, s), for 1 <= p <= 38 and 0 <= s <= p.
 
 Text is an optional minus, digits, and an optional fraction. Binary is four 16-bit words (number of digits, weight,
-sign, display scale) and then digits of base 10000, the first of which stands for 10000^weight.
+sign, display scale) and then digits of base 10000, the first of which counts 10000^weight.
 
 Both forms push digits into an unsigned 128-bit integer of two 64-bit limbs, counting significant decimal digits; more
-than 38 of them are never pushed, so nothing wraps (10^38 < 2^127), and more than p are refused. What stands behind the
+than 38 of them are never pushed, so nothing wraps (10^38 < 2^127), and more than p are rejected. Digits beyond the
 scale must be zero: no value is ever rounded. NaN and the infinities have no decimal128 and are bad values.
 
-A numeric without precision, wider than 38 digits, or with a scale outside 0..p is kept as text: see `numeric_text`.
+A numeric without precision, wider than 38 digits, or with a scale outside 0..p is stored as text: see `numeric_text`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValue, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import fixed_width
 from penstock.sources.postgres.types.kernel import FINE, IN8, IN32, U64, Kernel, blame, inlined, kernel, read16, start
 from penstock.sources.postgres.types.numeric_text import NUMERIC_TEXT
@@ -30,28 +30,28 @@ __all__ = ["NUMERIC_OID", "numeric"]
 NUMERIC_OID = 1700
 _WIDEST = 38
 
-_MALFORMED, _TOO_WIDE, _BEHIND_SCALE, _SPECIAL = range(4)
+_MALFORMED, _TOO_WIDE, _BEYOND_SCALE, _SPECIAL = range(4)
 _REASONS = (
     "malformed numeric",
     f"numeric with more digits than its precision{KEEP_TEXT}",
     f"numeric with digits beyond its scale{KEEP_TEXT}",
-    f"numeric NaN or infinity, which no decimal holds{KEEP_TEXT}",
+    f"numeric NaN or infinity, which no decimal can hold{KEEP_TEXT}",
 )
 
 _MASK32 = np.uint64(2**32 - 1)
 _32 = np.uint64(32)
 _0 = np.uint64(0)
-_EASY = np.uint64((2**64 - 10_000) // 10_000)
+_MAX_SINGLE_LIMB = np.uint64((2**64 - 10_000) // 10_000)
 _NEGATIVE, _NAN, _PLUS_INFINITY, _MINUS_INFINITY = 0x4000, 0xC000, 0xD000, 0xF000
 _POW10 = np.array([1, 10, 100, 1000, 10000], np.int64)
 
 
 @inlined
 def _push(high: Any, low: Any, factor: Any, digit: Any) -> tuple[Any, Any]:
-    """(high, low) × factor + digit, where factor and digit are at most 10000."""
+    """Return (high, low) × factor + digit, where factor and digit are at most 10000."""
     by = np.uint64(factor)
     add = np.uint64(digit)
-    if high == _0 and low <= _EASY:
+    if high == _0 and low <= _MAX_SINGLE_LIMB:
         return high, low * by + add
     first = (low & _MASK32) * by + add
     second = (low >> _32) * by + (first >> _32)
@@ -76,8 +76,8 @@ def _store(out: Any, r: int, high: Any, low: Any, minus: bool) -> None:
 
 
 @inlined
-def _special(buf: Bytes, at: int, end: int) -> Any:
-    """Whether it is NaN, Infinity or -Infinity."""
+def _is_special(buf: Bytes, at: int, end: int) -> Any:
+    """Return whether it is NaN, Infinity or -Infinity."""
     if at < end and buf[at] == 45:
         at += 1
     if end - at == 3:
@@ -87,7 +87,7 @@ def _special(buf: Bytes, at: int, end: int) -> Any:
 
 @inlined
 def _text_value(buf: Bytes, at: Any, end: Any, precision: int, scale: int) -> tuple[Any, Any, int]:
-    """High limb, low limb, and the reason it is bad (or FINE); `at` is behind the sign."""
+    """Return high limb, low limb, and the reason why it is bad (or FINE); `at` is after the sign."""
     high, low = _0, _0
     significant = 0
     fraction = -1
@@ -99,7 +99,7 @@ def _text_value(buf: Bytes, at: Any, end: Any, precision: int, scale: int) -> tu
         if digit <= 9:
             fraction += fraction >= 0
             if fraction > scale:
-                reason = max(reason, _BEHIND_SCALE) if digit else reason
+                reason = max(reason, _BEYOND_SCALE) if digit else reason
             elif significant or digit:
                 significant += 1
                 if significant <= _WIDEST:
@@ -128,7 +128,7 @@ def _text(buf: Bytes, off: Ints, length: Ints, precision: int, scale: int, out: 
         minus = at < end and buf[at] == 45
         high, low, reason = _text_value(buf, at + np.int64(minus), end, precision, scale)
         if reason != FINE:
-            return blame(r, _SPECIAL if reason == _MALFORMED and _special(buf, at, end) else reason)
+            return blame(r, _SPECIAL if reason == _MALFORMED and _is_special(buf, at, end) else reason)
         _store(out, r, high, low, minus)
     return FINE
 
@@ -140,7 +140,7 @@ def _decimal_digits(digit: int) -> int:
 
 @inlined
 def _binary_value(buf: Bytes, at: int, count: int, power: int, precision: int) -> tuple[Any, Any, int]:
-    """As `_text_value`; the first digit of `count` stands for 10^power units of the scale."""
+    """Like `_text_value`; the first digit of `count` counts 10^power units of the scale."""
     high, low = _0, _0
     significant = 0
     for k in range(count):
@@ -150,7 +150,7 @@ def _binary_value(buf: Bytes, at: int, count: int, power: int, precision: int) -
         kept = min(max(4 + power, 0), 4)
         if kept < 4:
             if digit % _POW10[4 - kept]:
-                return high, low, _BEHIND_SCALE
+                return high, low, _BEYOND_SCALE
             digit //= _POW10[4 - kept]
         if significant:
             significant += kept
@@ -194,14 +194,14 @@ def _binary(buf: Bytes, off: Ints, length: Ints, precision: int, scale: int, out
 
 
 def _declared(typmod: int) -> tuple[int, int]:
-    """Precision and scale of a typmod that carries them, as Postgres 15 and later pack them (older ones agree)."""
+    """Return precision and scale of a typmod, as Postgres 15 and later pack them (earlier ones are compatible)."""
     packed = typmod - 4
     return (packed >> 16) & 0xFFFF, ((packed & 0x7FF) ^ 1024) - 1024
 
 
 @lru_cache(maxsize=1024)
 def numeric(typmod: int) -> ColumnCodec:
-    """The codec of a numeric: decimal128 where that holds every value, else the text."""
+    """Return the codec of a numeric: decimal128 if that holds every value, otherwise text."""
     precision, scale = _declared(typmod) if typmod >= 4 else (0, 0)
     if not 1 <= precision <= _WIDEST or not 0 <= scale <= precision:
         return NUMERIC_TEXT
@@ -209,7 +209,7 @@ def numeric(typmod: int) -> ColumnCodec:
 
     def decode(fill: Kernel, buf: Bytes, off: Ints, length: Ints) -> pa.Array:
         out: npt.NDArray[np.uint64] = np.empty(2 * length.size, np.uint64)
-        BadValue.check(fill(buf, off, length, precision, scale, out), _REASONS)
+        BadValueError.check(fill(buf, off, length, precision, scale, out), _REASONS)
         return fixed_width(arrow, out, length)
 
     def text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:

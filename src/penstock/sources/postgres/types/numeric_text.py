@@ -1,7 +1,7 @@
 """numeric that no decimal128 holds (without precision, of more than 38 digits, of an unusual scale) → string.
 
-The string is what Postgres prints, with its trailing zeros, `NaN` and infinities. Binary is described in `numeric`;
-a first pass checks a value and says how long its text will be, a second prints it.
+The string is what Postgres prints, with trailing zeros, `NaN` and infinities. The binary form is described in
+`numeric`; a first pass checks a value and measures its text, a second pass prints it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
-from penstock.sources.postgres.types.column import gathered, variable_width
+from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.column import gather_bytes, variable_width
 from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, inlined, kernel, read16, start
-from penstock.sources.postgres.types.printing import TOO_LONG
+from penstock.sources.postgres.types.text_output import TOO_LONG
 
 __all__ = ["NUMERIC_TEXT"]
 
@@ -29,7 +29,7 @@ _POW10 = np.array([1, 10, 100, 1000, 10000], np.int64)
 
 @inlined
 def _word(sign: int) -> tuple[int, int]:
-    """Where the word for a value without digits stands in _WORDS, and its size; (0, 0) if there is no such word."""
+    """Return offset in _WORDS and size of the word for a value without digits; (0, 0) if there is no such word."""
     if sign == _NAN:
         return 0, 3
     if sign == _PLUS_INFINITY:
@@ -41,7 +41,7 @@ def _word(sign: int) -> tuple[int, int]:
 
 @inlined
 def _digit(buf: Bytes, at: int, count: int, weight: int, place: int) -> Any:
-    """The decimal digit that stands for 10^place."""
+    """Return the decimal digit that counts 10^place."""
     group = weight - (place >> 2)
     if group < 0 or group >= count:
         return 0
@@ -50,7 +50,7 @@ def _digit(buf: Bytes, at: int, count: int, weight: int, place: int) -> Any:
 
 @inlined
 def _top(buf: Bytes, at: int, count: int, weight: int) -> Any:
-    """The highest place in front of the point that is not zero; 0 if there is none."""
+    """Return the highest nonzero place before the point; 0 if there is none."""
     for k in range(min(count, weight + 1)):
         digit = read16(buf, at + 2 * k)
         if digit:
@@ -60,7 +60,7 @@ def _top(buf: Bytes, at: int, count: int, weight: int) -> Any:
 
 @inlined
 def _well_formed(buf: Bytes, at: int, count: int, weight: int, scale: int) -> bool:
-    """Whether all digits are digits and none stands behind the scale."""
+    """Return whether all digits are valid and none is beyond the scale."""
     for k in range(count):
         digit = read16(buf, at + 2 * k)
         hidden = min(max(4 * (k - weight) - scale, 0), 4)
@@ -71,7 +71,7 @@ def _well_formed(buf: Bytes, at: int, count: int, weight: int, scale: int) -> bo
 
 @kernel(nb.int64(IN8, IN32, IN32, I32))
 def _measure(buf: Bytes, off: Ints, length: Ints, offsets: Ints) -> Any:
-    # Any negative verdict is fine: the complement of this one is the number of bytes.
+    # Any negative verdict means success: the complement of this one is the number of bytes.
     total: Any = np.int64(0)
     for r in range(length.size):
         offsets[r] = total
@@ -124,13 +124,13 @@ def _print(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> i
 
 
 def _text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-    return gathered(pa.string(), buf, off, length)
+    return gather_bytes(pa.string(), buf, off, length)
 
 
 def _binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     offsets = np.empty(length.size + 1, np.int32)
     total = _measure(buf, off, length, offsets)
-    BadValue.check(total, _REASONS)
+    BadValueError.check(total, _REASONS)
     data = np.empty(~total, np.uint8)
     _print(buf, off, length, offsets, data)
     return variable_width(pa.string(), offsets, data, length)

@@ -1,4 +1,4 @@
-"""A Postgres type as the system catalogs describe it, with all that decoding its values needs."""
+"""A Postgres type as the system catalogs describe it, with everything that decoding its values requires."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ __all__ = ["PostgresType", "TypeKind"]
 
 
 class TypeKind(enum.StrEnum):
-    """What a type is made of."""
+    """The kind of a type."""
 
     BASE = "base"
-    """Itself; `oid` says all."""
+    """A scalar type, identified by `oid`."""
     ARRAY = "array"
     """Elements of the type `of`."""
     ENUM = "enum"
     DOMAIN = "domain"
     """Values of the type `of`, sent as such."""
     RANGE = "range"
-    """Between two values of the type `of`."""
+    """A range with bounds of the type `of`."""
     MULTIRANGE = "multirange"
     """Ranges of the type `of`."""
     COMPOSITE = "composite"
@@ -28,12 +28,12 @@ class TypeKind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class PostgresType:
-    """A type with its modifier. Values only: it is stored in the catalog and sent to Spark's workers."""
+    """A type with its modifier. A plain value: it is stored in the catalog and sent to Spark workers."""
 
     oid: int
     typmod: int = -1
     name: str = ""
-    """Of a base type, as ``pg_type`` has it; how an extension's type, whose OID differs everywhere, is known."""
+    """The name of a base type in ``pg_type``; identifies types of extensions, whose OIDs differ between databases."""
     kind: TypeKind = TypeKind.BASE
     of: PostgresType | None = None
     fields: tuple[tuple[str, PostgresType], ...] = ()

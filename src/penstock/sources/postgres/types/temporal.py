@@ -1,11 +1,11 @@
 """date → date32, timestamp → timestamp[us], timestamptz → timestamp[us, UTC].
 
-Binary is a count of days (32 bits) or microseconds (64 bits) since 2000-01-01, moved to 1970. Text is ISO 8601 as
-`DateStyle = ISO` prints it: `2026-11-15`, `2026-11-15 05:38:00.123456`, and an offset `+00`, `-03`, `+05:30` or
-`+01:02:03` behind a timestamptz. Sessions pin `TimeZone = UTC`, but any numeric offset is right: it is subtracted.
+Binary is a count of days (32 bits) or microseconds (64 bits) since 2000-01-01, converted to the epoch 1970. Text is ISO
+8601 as `DateStyle = ISO` prints it: `2026-11-15`, `2026-11-15 05:38:00.123456`, and an offset `+00`, `-03`, `+05:30` or
+`+01:02:03` after a timestamptz. Sessions set `TimeZone = UTC`, but any numeric offset is correct: it is subtracted.
 
 Both forms hold microseconds, so nothing is rounded. Infinities, BC and years past 9999 exist in Postgres but not in
-Spark's calendar of 0001..9999: bad values, with a reason of their own.
+Spark's calendar of 0001..9999: they are bad values with a separate reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValue, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import fixed_width
 from penstock.sources.postgres.types.kernel import FINE, I32, I64, IN8, IN32, blame, inlined, kernel, start, uint
 
@@ -24,10 +24,10 @@ __all__ = ["DATE", "TIMESTAMP", "TIMESTAMPTZ"]
 
 _MALFORMED, _INFINITE, _OUTSIDE, _WIDTH = range(4)
 _REASONS = (
-    "malformed date or time; the session needs DateStyle = ISO",
-    f"infinity, which no date type of Spark holds{KEEP_TEXT}",
+    "malformed date or time; the session requires DateStyle = ISO",
+    f"infinity, which no date type of Spark can hold{KEEP_TEXT}",
     f"date outside the years 0001 to 9999{KEEP_TEXT}",
-    "binary value of the wrong length",
+    "binary value of the is_invalid length",
 )
 
 _DAY = 86_400_000_000
@@ -43,8 +43,8 @@ _DATE, _TIMESTAMP, _TIMESTAMPTZ = range(3)
 
 
 @inlined
-def _two(buf: Bytes, at: int) -> Any:
-    """Two digits, or -1."""
+def _two_digits(buf: Bytes, at: int) -> Any:
+    """Return the number of two digits, or -1."""
     tens = np.uint8(buf[at] - 48)
     ones = np.uint8(buf[at + 1] - 48)
     return np.int64(tens) * 10 + np.int64(ones) if tens <= 9 and ones <= 9 else np.int64(-1)
@@ -52,8 +52,13 @@ def _two(buf: Bytes, at: int) -> Any:
 
 @inlined
 def _days(buf: Bytes, at: int) -> Any:
-    """Days since 1970 of the ten bytes `YYYY-MM-DD`, or _NOT_A_DAY."""
-    century, year, month, day = _two(buf, at), _two(buf, at + 2), _two(buf, at + 5), _two(buf, at + 8)
+    """Return the days since 1970 of the ten bytes `YYYY-MM-DD`, or _NOT_A_DAY."""
+    century, year, month, day = (
+        _two_digits(buf, at),
+        _two_digits(buf, at + 2),
+        _two_digits(buf, at + 5),
+        _two_digits(buf, at + 8),
+    )
     if (century | year | month | day) < 0 or buf[at + 4] != 45 or buf[at + 7] != 45:
         return _NOT_A_DAY
     year += 100 * century
@@ -69,17 +74,17 @@ def _days(buf: Bytes, at: int) -> Any:
 
 @inlined
 def _offset(buf: Bytes, at: int, end: int) -> Any:
-    """Microseconds of `+HH[:MM[:SS]]` up to `end`, or _NOT_A_TIME."""
+    """Return the microseconds of `+HH[:MM[:SS]]` up to `end`, or _NOT_A_TIME."""
     size = end - at
     if (size != 3 and size != 6 and size != 9) or (buf[at] != 43 and buf[at] != 45):
         return _NOT_A_TIME
-    hours = _two(buf, at + 1)
+    hours = _two_digits(buf, at + 1)
     minutes = 0
     seconds = 0
     if size >= 6:
-        minutes = _two(buf, at + 4) if buf[at + 3] == 58 else -1
+        minutes = _two_digits(buf, at + 4) if buf[at + 3] == 58 else -1
     if size == 9:
-        seconds = _two(buf, at + 7) if buf[at + 6] == 58 else -1
+        seconds = _two_digits(buf, at + 7) if buf[at + 6] == 58 else -1
     if (hours | minutes | seconds) < 0 or hours > 15 or minutes > 59 or seconds > 59:
         return _NOT_A_TIME
     total = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000
@@ -88,13 +93,13 @@ def _offset(buf: Bytes, at: int, end: int) -> Any:
 
 @inlined
 def _microseconds(buf: Bytes, at: int, end: int, zoned: bool) -> Any:
-    """Microseconds since 1970 of a timestamp, or _NOT_A_TIME."""
+    """Return the microseconds since 1970 of a timestamp, or _NOT_A_TIME."""
     if end - at < 19:
         return _NOT_A_TIME
     days = _days(buf, at)
-    hours, minutes, seconds = _two(buf, at + 11), _two(buf, at + 14), _two(buf, at + 17)
-    wrong = days == _NOT_A_DAY or (hours | minutes | seconds) < 0 or hours > 23 or minutes > 59 or seconds > 59
-    if wrong or buf[at + 10] != 32 or buf[at + 13] != 58 or buf[at + 16] != 58:
+    hours, minutes, seconds = _two_digits(buf, at + 11), _two_digits(buf, at + 14), _two_digits(buf, at + 17)
+    is_invalid = days == _NOT_A_DAY or (hours | minutes | seconds) < 0 or hours > 23 or minutes > 59 or seconds > 59
+    if is_invalid or buf[at + 10] != 32 or buf[at + 13] != 58 or buf[at + 16] != 58:
         return _NOT_A_TIME
     total = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000_000
     at += 19
@@ -115,8 +120,8 @@ def _microseconds(buf: Bytes, at: int, end: int, zoned: bool) -> Any:
 
 
 @inlined
-def _why_not(buf: Bytes, at: int, end: int) -> int:
-    """The reason that a text is no date of the years 0001 to 9999."""
+def _reason(buf: Bytes, at: int, end: int) -> int:
+    """Return the reason why a text is not a date of the years 0001 to 9999."""
     if end - at > 3 and buf[end - 3] == 32 and buf[end - 2] == 66 and buf[end - 1] == 67:
         return _OUTSIDE
     digits = at
@@ -140,12 +145,12 @@ def _text(buf: Bytes, off: Ints, length: Ints, kind: int, first: int, last: int,
         end = at + length[r]
         if kind == _DATE:
             value = _days(buf, at) if end - at == 10 else _NOT_A_DAY
-            well = value != _NOT_A_DAY
+            is_valid = value != _NOT_A_DAY
         else:
             value = _microseconds(buf, at, end, kind == _TIMESTAMPTZ)
-            well = value != _NOT_A_TIME
-        if not well:
-            return blame(r, _why_not(buf, at, end))
+            is_valid = value != _NOT_A_TIME
+        if not is_valid:
+            return blame(r, _reason(buf, at, end))
         if value < first or value > last:
             return blame(r, _OUTSIDE)
         out[r] = value
@@ -175,12 +180,12 @@ def _binary(buf: Bytes, off: Ints, length: Ints, epoch: int, first: int, last: i
 def _codec(arrow: pa.DataType, dtype: Any, kind: int, epoch: int, first: int, last: int) -> ColumnCodec:
     def text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
         out = np.empty(length.size, dtype)
-        BadValue.check(_text(buf, off, length, kind, first, last, out), _REASONS)
+        BadValueError.check(_text(buf, off, length, kind, first, last, out), _REASONS)
         return fixed_width(arrow, out, length)
 
     def binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
         out = np.empty(length.size, dtype)
-        BadValue.check(_binary(buf, off, length, epoch, first, last, out), _REASONS)
+        BadValueError.check(_binary(buf, off, length, epoch, first, last, out), _REASONS)
         return fixed_width(arrow, out, length)
 
     return ColumnCodec(arrow, text, binary)

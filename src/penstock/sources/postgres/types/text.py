@@ -1,11 +1,11 @@
 """text, varchar, bpchar, name, json, xml, refcursor, enums, citext → string; jsonb, jsonpath → string.
 
-Text and binary forms are the same bytes, copied as they are: bpchar keeps its padding. The binary form of jsonb and
+Text and binary forms are the same bytes, copied unchanged: bpchar keeps its padding. The binary form of jsonb and
 jsonpath is the version byte 1 and then the text.
 
-Sessions pin `client_encoding` to UTF8, and Postgres verifies what it converts (also from SQL_ASCII), so bytes are
-not checked again. Should invalid UTF-8 come anyway, offsets and sizes still hold: a reader gets a decoding error,
-not foreign memory.
+Sessions set `client_encoding` to UTF8, and Postgres verifies what it converts (also from SQL_ASCII), so the bytes are
+not checked again. If invalid UTF-8 arrives nevertheless, offsets and sizes are still correct: a reader gets a decoding
+error, not foreign memory.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
-from penstock.sources.postgres.types.column import gathered
+from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.column import gather_bytes
 from penstock.sources.postgres.types.kernel import FINE, IN8, IN32, blame, kernel
 
 __all__ = ["TEXT", "VERSIONED"]
 
-_REASONS = ("json of a version other than 1",)
+_REASONS = ("jsonb or jsonpath of a version other than 1",)
 
 
 @kernel(nb.int64(IN8, IN32, IN32))
@@ -31,12 +31,12 @@ def _version(buf: Bytes, off: Ints, length: Ints) -> int:
 
 
 def _text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-    return gathered(pa.string(), buf, off, length)
+    return gather_bytes(pa.string(), buf, off, length)
 
 
 def _versioned(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-    BadValue.check(_version(buf, off, length), _REASONS)
-    return gathered(pa.string(), buf, off, length, skip=1)
+    BadValueError.check(_version(buf, off, length), _REASONS)
+    return gather_bytes(pa.string(), buf, off, length, skip=1)
 
 
 TEXT = ColumnCodec(pa.string(), _text, _text)

@@ -1,4 +1,4 @@
-"""time, timetz → string `HH:MM:SS[.ffffff]`, timetz with its offset; Spark has no such types, and none holds 24:00:00.
+"""time, timetz → string `HH:MM:SS[.ffffff]`, timetz with its offset: Spark has no such types, and none holds 24:00:00.
 
 Binary is microseconds since midnight (64 bits), and for timetz the seconds west of UTC (32 bits).
 """
@@ -12,7 +12,7 @@ from numba import types as nb
 
 from penstock.sources.postgres.types.codec import Bytes, Ints
 from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, inlined, kernel, start, uint
-from penstock.sources.postgres.types.printing import as_printed, each, put_two
+from penstock.sources.postgres.types.text_output import fixed_room, put_two_digits, text_output_codec
 
 __all__ = ["TIME", "TIMETZ"]
 
@@ -24,11 +24,11 @@ _ZONES = 16 * 3600
 @inlined
 def _put_time(data: Bytes, end: Any, value: Any) -> Any:
     seconds = value // 1_000_000
-    end = put_two(data, end, seconds // 3600)
+    end = put_two_digits(data, end, seconds // 3600)
     data[end] = 58
-    end = put_two(data, end + 1, seconds // 60 % 60)
+    end = put_two_digits(data, end + 1, seconds // 60 % 60)
     data[end] = 58
-    end = put_two(data, end + 1, seconds % 60)
+    end = put_two_digits(data, end + 1, seconds % 60)
     rest = value % 1_000_000
     if rest:
         data[end] = 46
@@ -46,13 +46,13 @@ def _put_time(data: Bytes, end: Any, value: Any) -> Any:
 def _put_offset(data: Bytes, end: Any, west: Any) -> Any:
     data[end] = 45 if west > 0 else 43
     seconds = abs(west)
-    end = put_two(data, end + 1, seconds // 3600)
+    end = put_two_digits(data, end + 1, seconds // 3600)
     if seconds % 3600:
         data[end] = 58
-        end = put_two(data, end + 1, seconds // 60 % 60)
+        end = put_two_digits(data, end + 1, seconds // 60 % 60)
     if seconds % 60:
         data[end] = 58
-        end = put_two(data, end + 1, seconds % 60)
+        end = put_two_digits(data, end + 1, seconds % 60)
     return end
 
 
@@ -89,5 +89,5 @@ def _print_timetz(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Byte
     return _print(buf, off, length, offsets, data, True)
 
 
-TIME = as_printed(_print_time, each(15), _REASONS)
-TIMETZ = as_printed(_print_timetz, each(24), _REASONS)
+TIME = text_output_codec(_print_time, fixed_room(15), _REASONS)
+TIMETZ = text_output_codec(_print_timetz, fixed_room(24), _REASONS)

@@ -1,4 +1,4 @@
-"""oid, xid, cid → int64; xid8 → decimal128(20, 0): unsigned integers, which Spark has none of.
+"""oid, xid, cid → int64; xid8 → decimal128(20, 0): Spark has no unsigned integers.
 
 Text is digits; binary is 32 or 64 bits in network order.
 """
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import fixed_width
 from penstock.sources.postgres.types.integer import BIGINT
 from penstock.sources.postgres.types.kernel import FINE, I64, IN8, IN32, U64, blame, kernel, start, uint
@@ -52,19 +52,19 @@ def _text_32(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     values = np.frombuffer(array.buffers()[1], np.int64, length.size)
     outside = np.flatnonzero((values < 0) | (values >= 1 << 32))
     if outside.size:
-        raise BadValue(int(outside[0]), _OUTSIDE)
+        raise BadValueError(int(outside[0]), _OUTSIDE)
     return array
 
 
 def _binary_32(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     out = np.empty(length.size, np.int64)
-    BadValue.check(_four_bytes(buf, off, length, out), _REASONS)
+    BadValueError.check(_four_bytes(buf, off, length, out), _REASONS)
     return fixed_width(pa.int64(), out, length)
 
 
 def _binary_64(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     out = np.empty(2 * length.size, np.uint64)
-    BadValue.check(_eight_bytes(buf, off, length, out), _REASONS)
+    BadValueError.check(_eight_bytes(buf, off, length, out), _REASONS)
     return fixed_width(_DECIMAL.arrow, out, length)
 
 

@@ -1,7 +1,7 @@
 """uuid → string, 36 characters in lowercase.
 
-Text is the canonical form and is validated digit by digit; binary is 16 bytes, written out by the kernel. Spark has no
-type of its own for it, and the canonical form is unique, so equal values stay equal strings.
+Text is the canonical form and is validated digit by digit; binary is 16 bytes, formatted by the kernel. Spark has no
+uuid type, and the canonical form is unique, so equal values stay equal strings.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.codec import BadValue, Bytes, ColumnCodec, Ints
-from penstock.sources.postgres.types.column import fits, variable_width
+from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
+from penstock.sources.postgres.types.column import check_size, variable_width
 from penstock.sources.postgres.types.hexadecimal import DIGIT, NIBBLE
 from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, Kernel, blame, kernel, start
 
@@ -21,7 +21,7 @@ _REASONS = ("malformed uuid",)
 
 
 @kernel(nb.int64(IN8, IN32, IN32, I32, U8))
-def _canonical(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
+def _check_canonical(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
     end = 0
     for r in range(length.size):
         offsets[r] = end
@@ -46,7 +46,7 @@ def _canonical(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) 
 
 
 @kernel(nb.int64(IN8, IN32, IN32, I32, U8))
-def _written(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
+def _format(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
     end = 0
     for r in range(length.size):
         offsets[r] = end
@@ -69,17 +69,17 @@ def _written(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) ->
 
 def _decode(fill: Kernel, buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     offsets = np.empty(length.size + 1, np.int32)
-    data = np.empty(fits(length.size * 36), np.uint8)
-    BadValue.check(fill(buf, off, length, offsets, data), _REASONS)
+    data = np.empty(check_size(length.size * 36), np.uint8)
+    BadValueError.check(fill(buf, off, length, offsets, data), _REASONS)
     return variable_width(pa.string(), offsets, data, length)
 
 
 def _text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-    return _decode(_canonical, buf, off, length)
+    return _decode(_check_canonical, buf, off, length)
 
 
 def _binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-    return _decode(_written, buf, off, length)
+    return _decode(_format, buf, off, length)
 
 
 UUID = ColumnCodec(pa.string(), _text, _binary)

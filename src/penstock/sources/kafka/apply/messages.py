@@ -1,0 +1,228 @@
+"""The messages of a topic range as a DataFrame: read by Spark's Kafka source, decoded in Arrow batches.
+
+::
+
+    (after, upto] ─▶ ranges of offsets ─▶ format("kafka"), exactly these ─▶ raw
+                                                                             │ few: fetched and decoded here,
+              tick of each offset ─▶ messages ◀── decode key, value ◀────────┤      a local relation
+                                                                             └ many: by Spark tasks
+
+Columns are those that envelopes require (`penstock.envelopes.messages`), and ``headers`` on request. Reading a range
+always returns the same messages as long as Kafka retains them: expired messages are an error, never fewer rows. If a
+topic has one partition, or a range one tick, offsets alone determine the order, and ticks are not looked up.
+
+Few messages, the usual case in a live view, are fetched once, when the DataFrame is created, without Python workers;
+using the DataFrame again reads nothing again. Many messages are read each time the DataFrame is used. The size of
+messages is unknown before they are read: the fetch leaves out messages that could exceed the memory limit, and if there
+are any, the range is handled like many messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import (
+    BooleanType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from penstock.envelopes.include_columns import HEADERS
+from penstock.errors import TransientError
+from penstock.formats import Registry, RegistryAddress, ResolvedFormat, decode, decode_batch
+from penstock.formats.logical_types import spark_type
+from penstock.positions import Lsn
+from penstock.sources.kafka.apply.expired_messages import check_not_expired
+from penstock.sources.kafka.client_settings import spark_options
+from penstock.sources.kafka.ticks import OffsetRange, assignment_options, tick_of
+from penstock.sources.kafka.topic_log import TopicLog
+from penstock.sources.kafka.topic_table import TopicTable
+from penstock.spark.worker_errors import brief
+
+__all__ = ["messages_of", "raw_messages"]
+
+_TASK_MESSAGES = 500_000
+_FEW_MESSAGES = 50_000
+_FEW_BYTES = 64 << 20
+_KEY, _VALUE = "its key cannot be decoded: ", "its value cannot be decoded: "
+
+
+def raw_messages(spark: SparkSession, log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn) -> DataFrame | None:
+    """Return the undecoded messages of (after, upto], or None if there are none."""
+    ranges = log.ranges(table, after, upto)
+    return _raw(spark, log, table, ranges) if ranges else None
+
+
+def messages_of(spark: SparkSession, log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn) -> DataFrame | None:
+    """Return the messages of (after, upto] with keys and values as rows; undecodable messages have a ``problem``.
+
+    Return None if there are none; raise `HistoryExpiredError` if Kafka no longer has them. Schema ids are looked up in
+    the registry before this returns. A DataFrame that `isLocal` is already materialized.
+    """
+    ranges = log.ranges(table, after, upto)
+    if not ranges:
+        return None
+    raw, bounds = _raw(spark, log, table, ranges), _bounds(log, table, after, upto)
+    with _read_errors_explained(log, ranges):
+        few = _fetched(raw, _count(ranges)) if _count(ranges) <= _FEW_MESSAGES else None
+    if few is not None:
+        return _decoded_here(spark, few, table, log.schemas, bounds, upto)
+    check_not_expired(log, ranges)
+    tick = F.lit(int(upto)).cast("bigint") if bounds is None else _tick_column(bounds)
+    return _decoded(raw.withColumn("_tick", tick), table, log.schemas)
+
+
+def _raw(spark: SparkSession, log: TopicLog, table: TopicTable, ranges: list[OffsetRange]) -> DataFrame:
+    options = assignment_options(spark_options(log.what, log.how, log.source, log.state / "spark"), ranges)
+    options["minPartitions"] = str(max(len(ranges), _count(ranges) // _TASK_MESSAGES))
+    options["includeHeaders"] = str(_has_headers(table)).lower()
+    return spark.read.format("kafka").options(**options).load()
+
+
+# -- few: here ---------------------------------------------------------------------------------------------------------
+
+
+def _fetched(raw: DataFrame, count: int) -> pa.Table | None:
+    """Return `count` messages, or None if one of them exceeds its share of the memory limit."""
+    size = F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0))
+    fits = size <= _FEW_BYTES // count
+    fitting = {name: F.when(fits, F.col(name)).alias(name) for name in ("key", "value")}
+    found = raw.select(*(fitting.get(name, name) for name in raw.columns), fits.alias("fits")).toArrow()
+    return found if pc.all(found.column("fits"), min_count=0).as_py() else None
+
+
+def _decoded_here(
+    spark: SparkSession, found: pa.Table, table: TopicTable, cache: Path, bounds: pa.Table | None, upto: Lsn
+) -> DataFrame:
+    key, key_problem = _column_decoded(found.column("key"), table.key_format, cache)
+    value, value_problem = _column_decoded(found.column("value"), table.value_format, cache)
+    ticks = pa.repeat(pa.scalar(int(upto), pa.int64()), len(found))
+    if bounds is not None:
+        ticks = tick_of(bounds, found.column("partition").to_numpy(), found.column("offset").to_numpy())
+    columns = {
+        "key": key,
+        "value": value,
+        "tombstone": pc.is_null(found.column("value")),
+        "_tick": ticks,
+        "partition": found.column("partition"),
+        "offset": found.column("offset"),
+        "timestamp": found.column("timestamp"),
+        "headers": found.column("headers") if _has_headers(table) else None,
+        "problem": pc.coalesce(_prefixed(_KEY, key_problem), _prefixed(_VALUE, value_problem)),
+    }
+    there = {name: column for name, column in columns.items() if column is not None}
+    return spark.createDataFrame(pa.table(there), StructType([f for f in _schema(table) if f.name in there]))
+
+
+def _column_decoded(
+    messages: pa.ChunkedArray, resolved: ResolvedFormat | None, cache: Path
+) -> tuple[pa.Array | None, pa.Array]:
+    if resolved is None:
+        return None, pa.nulls(len(messages), pa.string())
+    return decode_batch(messages, resolved, _registry(resolved, cache))
+
+
+def _prefixed(text: str, problems: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(pa.scalar(text), problems, "")
+
+
+def _schema(table: TopicTable) -> list[StructField]:
+    return [
+        StructField("key", StructType() if table.key_format is None else spark_type(table.key_format)),
+        StructField("value", spark_type(table.value_format)),
+        StructField("tombstone", BooleanType()),
+        StructField("_tick", LongType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("headers", HEADERS),
+        StructField("problem", StringType()),
+    ]
+
+
+@contextmanager
+def _read_errors_explained(log: TopicLog, ranges: list[OffsetRange]) -> Iterator[None]:
+    """Report why messages cannot be read: they expired, the brokers are unreachable, or another Spark error."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        check_not_expired(log, ranges)
+        message = f"could not read messages of topic {ranges[0].topic}: {brief(error)}"
+        raise TransientError(message) from error
+
+
+# -- many: in tasks ----------------------------------------------------------------------------------------------------
+
+
+def _decoded(raw: DataFrame, table: TopicTable, cache: Path) -> DataFrame:
+    frame = raw.withColumn("tombstone", F.col("value").isNull()).withColumn("key_problem", F.lit(None).cast("string"))
+    if table.key_format is not None:
+        client = _registry(table.key_format, cache)
+        frame = decode(frame, "key", table.key_format, client, into="key", problem="key_problem")
+    client = _registry(table.value_format, cache)
+    frame = decode(frame, "value", table.value_format, client, into="value", problem="value_problem")
+    problems = [F.concat(F.lit(_KEY), "key_problem"), F.concat(F.lit(_VALUE), "value_problem")]
+    absent = {"key"} if table.key_format is None else set()
+    absent |= set() if _has_headers(table) else {"headers"}
+    names = [field.name for field in _schema(table) if field.name not in absent | {"problem"}]
+    return frame.select(*names, F.coalesce(*problems).alias("problem"))
+
+
+def _tick_column(bounds: pa.Table) -> Column:
+    # The stubs require the function type, which PySpark infers from the annotations.
+    look_up = arrow_udf(_tick_lookup(bounds), LongType())  # type: ignore[call-overload]
+    found: Column = look_up("partition", "offset")
+    return found
+
+
+def _tick_lookup(bounds: pa.Table) -> Callable[[pa.Array, pa.Array], pa.Array]:
+    """Return the function that executors call with each batch."""
+
+    def ticks(partitions: pa.Array, offsets: pa.Array) -> pa.Array:
+        return tick_of(bounds, partitions.to_numpy(zero_copy_only=False), offsets.to_numpy(zero_copy_only=False))
+
+    return ticks
+
+
+# -- both --------------------------------------------------------------------------------------------------------------
+
+
+def _count(ranges: list[OffsetRange]) -> int:
+    return sum(part.last - part.first for part in ranges)
+
+
+def _has_headers(table: TopicTable) -> bool:
+    return any(column.what == "headers" for column in table.include)
+
+
+def _registry(resolved: ResolvedFormat, cache: Path) -> Registry | None:
+    address = getattr(resolved.format, "registry", None)
+    return None if address is None else _client(address, cache)
+
+
+@lru_cache(maxsize=64)
+def _client(address: RegistryAddress, cache: Path) -> Registry:
+    """Return one client for all batches, which caches the registry's responses."""
+    return Registry(address, cache)
+
+
+def _bounds(log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn) -> pa.Table | None:
+    """Return the offset range of each tick, or None if the order of messages does not depend on ticks."""
+    found = log.bounds(table, after, upto)
+    several = (len(np.unique(found.column(name).to_numpy())) > 1 for name in ("partition", "tick"))
+    return found if all(several) else None

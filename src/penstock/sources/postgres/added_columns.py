@@ -1,0 +1,107 @@
+"""Describe columns that were added to a captured table, and determine their value in older rows.
+
+A row that is older than a column has the default that the column was added with, or null, without being written, so
+the stream does not contain that value. Postgres keeps the one value in its catalog (``attmissingval``) until the table
+is rewritten; a volatile default or an identity column rewrites the table at once.
+
+    in the catalog                                 → that value
+    not in the catalog, filenode unchanged         → null: no value was ever filled in
+    not in the catalog, filenode changed           → unknown: VACUUM FULL, TRUNCATE, or a value for each row
+
+While no column is new, capture reads the filenodes periodically (`current_filenodes`), so that only rewrites since the
+last read count.
+
+Capture of a table continues only if the value is proven; an unknown value stops the table until it is resnapshotted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from penstock.model import TableName
+from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
+from penstock.sources.postgres.relations import Relation, RelationColumn
+from penstock.sources.postgres.types import UnsupportedTypeError, find_types
+
+__all__ = ["current_filenodes", "describe_added_columns"]
+
+_COLUMN = """
+SELECT a.atttypid, a.atttypmod, a.atthasmissing, array_to_string(a.attmissingval, ''),
+       a.attidentity <> '' OR a.attgenerated <> '', col_description(a.attrelid, a.attnum),
+       pg_relation_filenode(a.attrelid)
+  FROM pg_attribute a
+ WHERE a.attrelid = %s AND a.attname = %s AND NOT a.attisdropped
+"""
+
+
+_FILES = "SELECT oid::bigint, pg_relation_filenode(oid)::bigint, relnatts FROM pg_class WHERE oid = ANY(%s)"
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A column, from ``pg_attribute``; `filled` is true for identity and generated columns."""
+
+    oid: int
+    typmod: int
+    has_missing: bool
+    missing: str | None
+    filled: bool
+    comment: str | None
+    filenode: int | None
+
+
+def current_filenodes(connection: psycopg.Connection[Any], tables: Iterable[CapturedTable]) -> dict[TableName, int]:
+    """Return the current filenode of each table that has no columns beyond the known ones.
+
+    Rewrites before this moment cannot have filled a column that is still unknown, so the filenode is a new baseline for
+    the proof.
+    """
+    known = {table.oid: table for table in tables}
+    found = connection.execute(_FILES, (list(known),)).fetchall()
+    return {known[oid].name: filenode for oid, filenode, width in found if filenode and width == known[oid].width}
+
+
+def describe_added_columns(
+    connection: psycopg.Connection[Any], table: CapturedTable, relation: Relation
+) -> CapturedTable | str:
+    """Return the table with the additional columns of `relation`; or the reason why their values are unknown."""
+    added = []
+    for declared in relation.columns[len(table.columns) :]:
+        described = _describe(connection, table, declared)
+        if isinstance(described, str):
+            return f"column {declared.name} was added upstream: {described}"
+        added.append(described)
+    return table.with_added(added)
+
+
+def _describe(
+    connection: psycopg.Connection[Any], table: CapturedTable, declared: RelationColumn
+) -> CapturedColumn | str:
+    row = connection.execute(_COLUMN, (table.oid, declared.name)).fetchone()
+    found = _Found(*row) if row else None
+    if found is None or (found.oid, found.typmod) != (declared.oid, declared.typmod):
+        return "it was altered or dropped since, so its value in older rows is unknown"
+    if found.filled:
+        return "Postgres computed a value for each older row, and the stream does not contain those values"
+    if not found.has_missing and (found.filenode is None or found.filenode != table.filenode):
+        return "the table may have been rewritten since, so its value in older rows cannot be proven"
+    column = CapturedColumn(
+        declared.name,
+        find_types(connection, [(declared.oid, declared.typmod)])[declared.oid, declared.typmod],
+        comment=found.comment,
+        added=True,
+        missing=found.missing if found.has_missing else None,
+    )
+    return _supported(column)
+
+
+def _supported(column: CapturedColumn) -> CapturedColumn | str:
+    try:
+        column.field()
+    except UnsupportedTypeError as error:
+        return f"its type is not supported: {error.reason}"
+    return column

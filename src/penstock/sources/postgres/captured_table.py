@@ -1,0 +1,119 @@
+"""A captured table: its definition upstream, and so what the stream and the copy must deliver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+from pydantic import TypeAdapter
+
+from penstock.fields import with_fields
+from penstock.model import TableSchema, with_missing
+from penstock.sources.interface import ProducedTable
+from penstock.sources.postgres.types import TEXT_ONLY, ColumnCodec, PostgresType, codec_for
+
+__all__ = ["CapturedColumn", "CapturedTable"]
+
+
+@dataclass(frozen=True)
+class CapturedColumn:
+    """A captured column."""
+
+    name: str
+    type: PostgresType
+    identity: bool = False
+    """Whether it is part of the replica identity."""
+    as_text: bool = False
+    """Whether it is stored as the text that Postgres prints (the option `text columns`)."""
+    comment: str | None = None
+    added: bool = False
+    """Whether it was added after capture began."""
+    missing: str | None = None
+    """For an added column, the value of rows older than the column, as the text that Postgres prints; None is null."""
+
+    def codec(self) -> ColumnCodec:
+        """Return the codec of its values; raises `UnsupportedTypeError` if no Arrow type holds them exactly."""
+        return TEXT_ONLY if self.as_text else codec_for(self.type)
+
+    @property
+    def sent_as_text(self) -> bool:
+        """Whether Postgres has to print its values: the column is stored as text, or only the server can print it.
+
+        The copy prints such a column; a stream that includes one has to request text (``binary 'false'``).
+        """
+        return self.codec().wants_text
+
+    def field(self) -> pa.Field:
+        """Return the column downstream. An added column carries its description, which the next start reads."""
+        field = pa.field(self.name, self.codec().arrow, metadata={"comment": self.comment} if self.comment else None)
+        if not self.added:
+            return field
+        field = field.with_metadata({**(field.metadata or {}), _DESCRIPTION: _COLUMN.dump_json(self)})
+        return field if self.missing is None else with_missing(field, self._missing_value(self.missing))
+
+    def _missing_value(self, text: str) -> pa.Array:
+        wire = np.frombuffer(text.encode(), np.uint8)
+        return self.codec().text(wire, np.zeros(1, np.int32), np.array([len(wire)], np.int32))
+
+
+_COLUMN = TypeAdapter(CapturedColumn)
+_DESCRIPTION = b"postgres"
+
+
+class CapturedTable(ProducedTable):
+    """A table as of the start of its capture. Stored in the catalog, sent to Spark workers."""
+
+    oid: int
+    key: tuple[str, ...]
+    published: int = 0
+    """For a table added after the source was created: a position from which on its changes are sent."""
+    replica_identity: str = "d"
+    """As in ``pg_class``: d(efault), f(ull), i(ndex), n(othing)."""
+    filenode: int | None = None
+    """A different one means that the table was rewritten since."""
+    width: int = 0
+    """The number of columns it ever had, as far as known: a greater number means that columns were added."""
+    columns: tuple[CapturedColumn, ...]
+    estimated_rows: int = 0
+    partitioned: bool = False
+    """Whether it is captured as the root of its partitions: the copy reads all of them."""
+    leaves: tuple[int, ...] = ()
+    """For such a table, the OIDs of its partitions when it was captured."""
+    row_filter: str | None = None
+    """The publication's row filter as SQL that Postgres printed: the copy applies it too."""
+    column_list: bool = False
+    """Whether the publication lists its columns, so that the others never leave Postgres."""
+    ignored: tuple[str, ...] = ()
+    """Columns that the stream sends and capture ignores (Postgres 14, publications of others)."""
+
+    def table_schema(self) -> TableSchema:
+        """Return the schema downstream."""
+        return TableSchema(self.name, pa.schema([column.field() for column in self.columns]), self.key)
+
+    def comments(self) -> dict[str, str]:
+        """Return the comments of its columns."""
+        return {column.name: column.comment for column in self.columns if column.comment}
+
+    def with_found_columns(self, found: Self | None) -> Self | str:
+        """Return this table with the columns added since, as `found` upstream; or why it can no longer be captured."""
+        if found is None or found.oid != self.oid:
+            return "it was dropped upstream, or is no longer published"
+        known = [(column.name, column.type, column.as_text) for column in self.columns]
+        if [(column.name, column.type, column.as_text) for column in found.columns[: len(known)]] != known:
+            return "its columns changed upstream"
+        if found.key != self.key:
+            return "its key changed upstream"
+        return self.with_added([replace(column, added=True) for column in found.columns[len(known) :]])
+
+    def with_logged_columns(self, schema: TableSchema) -> Self:
+        """Return this table with the columns added since, according to its schema in the log."""
+        added = [_COLUMN.validate_json(f.metadata[_DESCRIPTION]) for f in list(schema.columns)[len(self.columns) :]]
+        return self.with_added(added) if added else self
+
+    def with_added(self, added: Sequence[CapturedColumn]) -> Self:
+        """Return this table with columns added at its end."""
+        update = {"columns": (*self.columns, *added), "width": self.width + len(added)}
+        return with_fields(self, **update)

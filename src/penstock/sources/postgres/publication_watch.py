@@ -1,0 +1,257 @@
+"""Watch the catalogs for changes that the stream does not report: changes not published, rows changed without WAL.
+
+A table that is removed from the publication, dropped, or filtered differently just sends no changes, or other ones.
+Rows that are attached or detached with a partition, or that an ``ALTER TABLE`` rewrites, send none. So capture reads
+the catalogs: at each connect, every few seconds, and at once when the stream describes a table again. It compares them
+with the *facts* of the last check, which are in the instance config. Facts change with every DDL statement, even if it
+is reverted between two checks (see `catalog_facts`). An error gets the last position at which the table was proven
+complete, as changes may be missing after it.
+
+**A changed filenode.** ``VACUUM FULL`` and ``CLUSTER`` rewrite a table without changing rows; ``ALTER TABLE`` may
+change all of them. The difference::
+
+    a column was altered, too            → its values may have changed: the table stops
+    a row has an older xmin than the     → harmless: VACUUM FULL and CLUSTER keep xmin, ALTER TABLE rewrites every row
+      oldest transaction of the last check
+    the stream contains a TRUNCATE       → harmless. It may not have arrived yet, so the decision waits until the log
+                                           has reached the end of the WAL as of the check
+    none of these                        → unchanged rows cannot be proven: the table stops
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import psycopg
+
+from penstock.errors import DefiniteError, TableError
+from penstock.model import TableName
+from penstock.positions import Lsn
+from penstock.sources.postgres.captured_table import CapturedTable
+from penstock.sources.postgres.catalog_facts import Facts, TableFacts, read_facts
+from penstock.sources.postgres.config import PostgresInstanceConfig
+from penstock.sources.postgres.options import Ownership, Rules
+from penstock.sources.postgres.publication import OPERATIONS, Publication, read_publication
+from penstock.sources.postgres.wal import wal_insert_position
+
+__all__ = ["PublicationWatch"]
+
+_SECONDS = 2.0
+_NEEDED = frozenset({"insert", "update", "delete"})
+"""Required of a user's publication under the open rules; any other must also publish TRUNCATE."""
+_PAGES = 256
+"""The number of pages of a table to search for an older row."""
+_QUOTED = """
+SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname)
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s
+"""
+
+
+class PublicationWatch:
+    """Checks periodically that all changes of a source are published."""
+
+    def __init__(self, config: PostgresInstanceConfig, proven: Lsn, truncated: Iterable[TableName] = ()) -> None:
+        """Begin with the facts of the config; `truncated` are tables with a TRUNCATE in the log since then."""
+        self._config = config
+        self._proven = dict.fromkeys((table.name for table in config.tables), proven)
+        """The position up to which all changes of a table were sent; without tables that have an error."""
+        self._truncated = set(truncated)
+        self._suspected: dict[TableName, Lsn] = {}
+        """Tables whose filenode changed for an unknown reason, and the end of the WAL when that was noticed."""
+        self._next = 0.0
+        self._columns = {table.name: [column.name for column in table.columns] for table in config.tables}
+        self.facts = config.facts
+
+    def is_due(self) -> bool:
+        """Return whether the next check is due."""
+        return time.monotonic() >= self._next
+
+    def check_soon(self) -> None:
+        """Make the next check due at once."""
+        self._next = 0.0
+
+    def update_columns(self, tables: Iterable[CapturedTable]) -> None:
+        """Update the columns of tables: some may have been added."""
+        self._columns.update({table.name: [column.name for column in table.columns] for table in tables})
+
+    def record_truncate(self, tables: Iterable[TableName]) -> None:
+        """Record a TRUNCATE in the stream: it explains a changed filenode."""
+        self._truncated.update(tables)
+
+    def check(self, connection: psycopg.Connection[Any], durable: Lsn) -> list[TableError]:
+        """Check the catalogs; return an error for each table that may miss changes, once for each table.
+
+        Tables without an error are proven complete up to `durable`: all of it committed before this check.
+        """
+        self._next = time.monotonic() + _SECONDS
+        now = read_facts(connection, self._config.publication, [table.oid for table in self._config.tables])
+        publication = read_publication(connection, self._config.publication)
+        before = self.facts or now
+        if publication is None or now.publication is None:
+            how = "no longer exists"
+            raise self._lost_publication(how)
+        if before.publication is not None and before.publication[0] != now.publication[0]:
+            how = "was dropped and created again"
+            raise self._lost_publication(how)
+        self._require_meta_tables(publication)
+        tables = [table for table in self._config.tables if table.name in self._proven]
+        found = [(table, self._problem(connection, table, publication, before, now, durable)) for table in tables]
+        errors = [self._error(table, why) for table, why in found if why is not None]
+        intact = [table for table, why in found if why is None]
+        proven = [table for table in intact if table.name not in self._suspected]
+        self._proven = {
+            table.name: max(self._proven[table.name], durable if table in proven else Lsn.ZERO) for table in intact
+        }
+        self.facts = _next_facts(before, now, proven, durable)
+        return errors
+
+    def _problem(
+        self,
+        connection: psycopg.Connection[Any],
+        table: CapturedTable,
+        publication: Publication,
+        before: Facts,
+        now: Facts,
+        durable: Lsn,
+    ) -> str | None:
+        """Return why changes of a table may be missing; None if it is complete."""
+        facts, known = now.tables.get(table.oid), before.tables.get(table.oid)
+        if facts is None:
+            return "the table was dropped upstream"
+        why = _not_published(table, facts, publication, self._needed())
+        if why is not None or known is None:
+            return why
+        if before.publication != now.publication:
+            return (
+                f'publication "{publication.name}" was altered upstream, and may not have published all changes'
+                " meanwhile"
+            )
+        why = _published_differently(known, facts, publication) or _changed_partitions(known, facts)
+        return why or self._rewritten(connection, table, known, facts, durable)
+
+    def _rewritten(
+        self,
+        connection: psycopg.Connection[Any],
+        table: CapturedTable,
+        before: TableFacts,
+        now: TableFacts,
+        durable: Lsn,
+    ) -> str | None:
+        """Return why values may have changed without WAL, if they may; see the module's docstring."""
+        missing = [name for name in self._columns[table.name] if name not in now.columns]
+        if missing:
+            return f"its columns changed upstream (dropped or renamed: {', '.join(missing)})"
+        again, altered = _changed_columns(self._columns[table.name], before, now)
+        if again:
+            return f"columns were dropped upstream and added again: {', '.join(again)}"
+        changed = [oid for oid, file in now.files.items() if file and before.files.get(oid, file) != file]
+        if changed and altered:
+            return f"the table was rewritten upstream, and columns were altered: {', '.join(altered)}"
+        if (
+            not changed
+            or table.name in self._truncated
+            or all(_has_older_row(connection, oid, before.horizon) for oid in changed)
+        ):
+            self._suspected.pop(table.name, None)
+            self._truncated.discard(table.name)
+            return None
+        if durable < self._suspected.setdefault(table.name, wal_insert_position(connection)):
+            return None
+        return (
+            "the table was rewritten upstream (new filenode, no row with an older xmin), and the rewrite may have"
+            " changed rows"
+        )
+
+    def _needed(self) -> frozenset[str]:
+        users = self._config.publication_ownership is Ownership.USER and self._config.rules is Rules.OPEN
+        return _NEEDED if users else frozenset(OPERATIONS)
+
+    def _lost_publication(self, how: str) -> DefiniteError:
+        since = min(self._proven.values(), default=Lsn.ZERO)
+        message = f'publication "{self._config.publication}" {how}: changes since {since} may be lost'
+        return DefiniteError(
+            message, f"Drop the source with `penstock drop {self._config.source}` and capture it again."
+        )
+
+    def _require_meta_tables(self, publication: Publication) -> None:
+        """Raise if a meta table is not published: foreign writes to it would go unnoticed."""
+        for table in self._config.meta_tables():
+            if publication.table(table) is None:
+                message = f'table {table} no longer exists, or is no longer in publication "{publication.name}"'
+                hint = f"Drop the source with `penstock drop {self._config.source}` and capture it again."
+                raise DefiniteError(message, hint)
+
+    def _error(self, table: CapturedTable, why: str) -> TableError:
+        hint = f"Fix the cause, then resnapshot: ALTER SOURCES {self._config.source} RETRY TABLE {table.name};"
+        return TableError(
+            str(table.name), self._proven[table.name] + 1, f"capture of {table.name} stopped: {why}", hint
+        )
+
+
+def _next_facts(before: Facts, now: Facts, proven: Sequence[CapturedTable], durable: Lsn) -> Facts:
+    """Return the facts for the next check: the current ones of proven tables, the previous ones of all others."""
+    oids = {table.oid for table in proven}
+    tables = {oid: now.tables[oid] if oid in oids else before.tables.get(oid, now.tables[oid]) for oid in now.tables}
+    return Facts(publication=now.publication, tables=tables, at=int(durable))
+
+
+def _not_published(
+    table: CapturedTable, facts: TableFacts, publication: Publication, needed: frozenset[str]
+) -> str | None:
+    """Return why changes of the table are not published; None if they are."""
+    if (facts.schema_name, facts.name) != (table.name.schema, table.name.name):
+        return f"the table was renamed to {TableName(facts.schema_name, facts.name)} upstream"
+    if facts.persistence != "p":
+        return "the table is unlogged upstream, so its changes are not in the WAL"
+    published = publication.table(table.name)
+    if published is None:
+        return f'the table is no longer in publication "{publication.name}", so its changes are not sent'
+    if published.row_filter != table.row_filter:
+        return f'its row filter in publication "{publication.name}" differs from that of the snapshot'
+    missing = needed - publication.operations
+    if missing:
+        return f'publication "{publication.name}" no longer publishes {" or ".join(sorted(missing))}'
+    return None
+
+
+def _published_differently(before: TableFacts, now: TableFacts, publication: Publication) -> str | None:
+    """Return why changes may be missing if the table was published differently since the last check."""
+    if set(before.members) - set(now.members):
+        return (
+            f'the table was removed from publication "{publication.name}" and added again,'
+            " or is published differently: changes may be missing"
+        )
+    return None
+
+
+def _changed_partitions(before: TableFacts, now: TableFacts) -> str | None:
+    """Return why rows differ if a partition was attached, detached or dropped: the stream does not contain its rows."""
+    if any(now.partitions.get(oid) != version for oid, version in before.partitions.items()):
+        return "a partition was detached or dropped upstream, with its rows"
+    if now.partitions.keys() - before.partitions.keys() - now.born:
+        return "a table was attached as a partition upstream, with its rows"
+    return None
+
+
+def _changed_columns(columns: Iterable[str], before: TableFacts, now: TableFacts) -> tuple[list[str], list[str]]:
+    """Return which of these columns were dropped and added again, and which were altered."""
+    found = [(name, before.columns[name], now.columns[name]) for name in columns if name in before.columns]
+    again = [name for name, old, new in found if old.number != new.number]
+    # A rewrite that moves a missing value from the catalog into the rows also updates the catalog row of the column.
+    altered = [name for name, old, new in found if old.version != new.version and old.filled == new.filled]
+    return again, altered
+
+
+def _has_older_row(connection: psycopg.Connection[Any], oid: int, horizon: int) -> bool:
+    """Return whether a table has a row older than a transaction; False if the role cannot read the table."""
+    named = connection.execute(_QUOTED, (oid,)).fetchone()
+    if named is None:
+        return False
+    older = f"age(xmin) > age('{horizon % 2**32}'::xid)"
+    try:
+        found = connection.execute(f"SELECT 1 FROM ONLY {named[0]} WHERE ctid < '({_PAGES},0)' AND {older} LIMIT 1")
+        return found.fetchone() is not None
+    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable):
+        return False
