@@ -24,12 +24,12 @@ _FIELDS: dict[type, dict[str, str]] = {
     },
     CheckTable: {
         "name": "The name in Postgres, `schema.table`.",
-        "capturable": "Whether it can be captured.",
+        "capturable": "Whether the table can be captured.",
     },
     CheckFinding: {
         "level": "`error`, `warning` or `info`.",
-        "object": "The object that it concerns: a setting, the role, the slot or a table; in a sharded source, with "
-        "the shard first.",
+        "object": "The object that the finding concerns: a setting, the role, the slot or a table; in a sharded "
+        "source, with the shard first.",
         "why": "The problem and its consequence.",
         "hint": "What to do; empty if no action is needed.",
         "sql": "The statements in the hint that can be run as they are.",

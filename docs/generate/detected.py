@@ -351,10 +351,10 @@ _INTRO = """# What is detected, and how
 
 Penstock takes a snapshot of a table once and then applies its changes. The result is correct as long as no change is
 missing, between the snapshot and the stream or within the stream. This page lists the events upstream that can break
-this, how Penstock detects each of them, and how to continue. A test shows each entry.
+this, how Penstock detects each of them, and how to continue. A test covers each entry.
 
-*At start* means at every connect, also after a lost connection. *While running*, Penstock checks the catalogs of
-Postgres every 2 s, and at once when the stream describes a table again.
+*At start* means whenever capture connects, also after a lost connection. *While running*, Penstock checks the catalogs
+of Postgres every 2 s, and at once when the stream describes a table again.
 
 A table that stops stays readable up to the position of its error. The other tables continue."""
 
@@ -365,12 +365,13 @@ _OUTRO = """## What is not detected
 - **An older data directory in which a slot of the same name was created by hand**: that slot begins after the last
   transaction of the log, so the server resends nothing that could be compared. Let Penstock create the slot, or drop
   the source after such a restore.
-- **Table files that were changed by another program than Postgres**, and WAL that was lost because of `fsync = off` or
+- **Table files that were changed by a program other than Postgres**, and WAL that was lost because of `fsync = off` or
   a disk that reports writes as durable when they are not.
-- **Rows of a Debezium snapshot that reach Kafka more than two seconds after its last row**, in a partition that
-  receives no later change: Debezium does not count them. They become visible with the next complete transaction.
+- **Late rows of a Debezium snapshot**: rows that reach Kafka after no row of that snapshot has arrived for two
+  seconds, in a partition that receives no later change. The snapshot then counts as complete, because Debezium does
+  not count its rows. The late rows become visible with the next complete transaction.
 - **A copy of a home that was made a moment ago**, while nothing has changed upstream since: both homes are consistent
-  with the server. The one that starts first continues; from then on the other one is rejected.
+  with the server. The one that starts first continues; from then on, the other one is rejected.
 
 ## What stops a table although nothing is missing
 

@@ -24,7 +24,7 @@ EXIT_CODES = {
 
 _POLICY = (
     "An error of one table never stops another table. An exception that is none of the above is a defect in Penstock "
-    "or an error of Spark. Only its type and the place where it was raised are shown, because its text may contain row "
+    "or an error in Spark. Only its type and the place where it was raised are shown, because its text may contain row "
     "values."
 )
 
@@ -51,7 +51,7 @@ def page() -> str:
             "Import `PenstockError`, `UsageError`, `DefiniteError`, `TableError` and `TransientError` from `penstock`, "
             "the others from `penstock.errors`. A `TableError` also has `table` and `lsn`.",
             '`format("penstock")` runs inside Spark, which wraps errors: it raises a PySpark exception whose text ends '
-            "with message and hint.",
+            "with the message and the hint.",
             "## Error handling while a home runs",
             _POLICY,
             f"```text\n{_policy()}\n```",

@@ -46,8 +46,8 @@ _ON_KEYS = (
     "client requires the private key in PKCS#8; `openssl pkcs8 -topk8` converts older formats. Java 17 cannot decrypt "
     "a key that is encrypted with PBES2, OpenSSL's default, and reports `PBES2 SecretKeyFactory not available`; Java "
     "25 can. With Java 17, encrypt the key with `openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES`.",
-    "`GSSAPI` requires a librdkafka built with libsasl2. The wheel of `confluent-kafka` is built without it, which an "
-    "error reports. It has not been tested with a Kerberos server. `OAUTHBEARER` is rejected.",
+    "`GSSAPI` requires a librdkafka built with libsasl2. The wheel of `confluent-kafka` is built without it; Penstock "
+    "reports this as an error. `GSSAPI` has not been tested with a Kerberos server. `OAUTHBEARER` is rejected.",
 )
 
 
@@ -66,8 +66,11 @@ def page() -> str:
     parts = [
         "# Options of a Kafka source",
         "The options of a Kafka source, and the settings of Kafka's clients that they correspond to. In SQL, write "
-        "names with spaces: `ssl ca location`. [Read Kafka topics](../how-to/read-topics.md) has examples.",
+        "names with spaces: `ssl ca location`. The options `log` and `retain history` are [the same as for a Postgres "
+        "source](sql.md#create-sources). [Read Kafka topics](../how-to/read-topics.md) has examples.",
         "## Clauses before WITH",
+        "In SQL, these are keywords: `KEY FORMAT`, for example. `schema_registry` is written `USING SCHEMA REGISTRY`. "
+        "Without `ENVELOPE`, the envelope is `none`.",
         option_table(KafkaSqlOptions),
     ]
     for title, names in sections:
@@ -94,7 +97,8 @@ def page() -> str:
 
 def _formats() -> list[str]:
     intro = (
-        "After `KEY FORMAT`, `VALUE FORMAT` or `FORMAT`, write the name of the format, then its options as keywords."
+        "After `KEY FORMAT`, `VALUE FORMAT` or `FORMAT`, write the name of the format, then its options as keywords. "
+        "`reader_schema` is written `SCHEMA`, and `descriptor` is written `USING DESCRIPTOR`."
     )
     parts = ["## Formats", intro]
     for each in get_args(FormatOptions):

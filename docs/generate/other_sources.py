@@ -15,10 +15,10 @@ __all__ = ["page"]
 def page() -> str:
     parts = [
         "# Other sources",
-        "Sources that are not databases. For each, the first table lists the clauses, which are keywords, and the "
-        "second one the options in `WITH (…)`. In SQL, write names with spaces: `poll interval`. See also [read "
-        "files](../how-to/read-files.md), and [add a kind of source](../how-to/add-a-kind-of-source.md) for kinds in "
-        "other packages.",
+        "Sources other than Postgres and Kafka. For each, the first table lists the clauses, written as keywords "
+        "before `WITH`, and the second one the options in `WITH (…)`. In SQL, write names with spaces: `poll "
+        "interval`. See also [read files](../how-to/read-files.md), and [add a kind of "
+        "source](../how-to/add-a-kind-of-source.md) for kinds in other packages.",
         "## FILE",
         "Reads a folder of files as one table, which has the name of the source.",
         option_table(FileSqlOptions),
@@ -31,7 +31,7 @@ def page() -> str:
         "The column types are `boolean`, `tinyint`, `smallint`, `int`, `bigint`, `float`, `double`, `decimal(p, s)`, "
         "`string`, `date` and `timestamp`. `poll interval` and `retain history` can be changed later.",
         "## LOAD GENERATOR",
-        "Generates tables with a random load, which the seed determines.",
+        "Generates tables with a pseudorandom load, which the seed determines.",
         option_table(LoadSqlOptions),
         option_table(LoadWithOptions),
         "`rate` and `retain history` can be changed later.",

@@ -32,6 +32,9 @@ def page() -> str:
         "An unknown option, table or column is an error, which suggests the most similar name. `slot_temporary` is "
         "rejected by the preflight checks: Postgres drops a temporary slot at the end of its session, so capture could "
         "not resume.",
+        "With `snapshot = 'chunked'`, the initial snapshot is an *incremental snapshot*: it reads each key range "
+        "(chunk) in a window between two watermarks in the stream. [Repair](../how-to/verify-and-repair.md) uses such "
+        "windows, too. The [design](../design.md#snapshot-repair-and-verify) explains them.",
     ]
     for title, kinds in (
         ("Ownership", Ownership),

@@ -38,10 +38,10 @@ changes = (
             "## Options",
             "Option names are case-insensitive. An unknown name is an error, which suggests the most similar one.",
             table(["option", "default", "meaning"], rows),
-            "A position is an LSN as Postgres prints it, like `16/B374D848`, or a time. A query reads the changes "
-            "*after* the starting position. The earliest starting position is `valid`, in `penstock status --json` or "
-            "from `home.frontiers(source)` in Python: the log contains every change after it. A range that begins "
-            "earlier is an error.",
+            "In these options, a position is an LSN as Postgres prints it, like `16/B374D848`, or a time. A query "
+            "reads the changes *after* the starting position. The lowest LSN that is accepted is `valid`, in `penstock"
+            " status --json` or from `home.frontiers(source)` in Python: the log contains every change after it. A "
+            "range that begins before `valid` is an error.",
             "## Rows: changes",
             "One row per change. For a table with the columns `id` and `status`:",
             table(["column", "Spark type", "meaning"], shape),
@@ -55,8 +55,8 @@ changes = (
             "Only the columns of the table: its current rows, or those as of `asOf`. Batch only.",
             "## Offsets and progress",
             "An offset is the commit end LSN of a transaction. A micro-batch ends between two transactions, never "
-            "inside one, and a batch that Spark repeats has the same rows. `latestOffset` in the query progress is the "
-            "end of the log.",
+            "inside one, and a micro-batch that Spark repeats has the same rows. `latestOffset` in the query progress "
+            "is the end of the log.",
         ]
     )
 

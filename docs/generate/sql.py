@@ -55,16 +55,17 @@ def page() -> str:
             "## Statements",
             table(["statement", "meaning"], _statements()),
             "Postgres and Spark both evaluate the condition of `REPAIR … WHERE`, so it must be valid SQL in both. A "
-            "key is a value, or a list of values in parentheses.",
+            "key is a value or, if the key has several columns, a list of values in parentheses.",
             "## CREATE SOURCES",
             f"```sql\n{_CREATE_EXAMPLE}\n```",
             "These clauses precede `WITH`, in any order:",
             table(["clause", "meaning"], [*clauses, ["`FOR ALL TABLES`", "All tables; the default without `FOR`."]]),
-            "`WITH` lists options in any order, with spaces or underscores in their names:",
+            "`WITH` lists options in any order, with spaces or underscores in their names. In the column *value*, "
+            "`'1 day'` stands for any [duration](#values):",
             table(["option", "value", "default", "meaning"], settings),
-            "The [options of a Postgres source](source-options.md) describe the keywords. `SHOW CREATE SOURCES` "
-            "returns a statement that creates the same source, with the options that differ from their defaults. Other "
-            "kinds have other clauses and options: see [Kafka](kafka-options.md) and [other "
+            "The [options of a Postgres source](source-options.md) describe the values of these options. `SHOW CREATE "
+            "SOURCES` returns a statement that creates the same source, with the options that differ from their "
+            "defaults. Other kinds have other clauses and options: see [Kafka](kafka-options.md) and [other "
             "sources](other-sources.md).",
             "## Values",
             table(["value", "example", "syntax"], [[name, *words] for name, words in _VALUES.items()]),
@@ -73,10 +74,10 @@ def page() -> str:
             "of a file. A literal password is rejected unless the statement has `WITH (allow literal secrets = true)`. "
             "It never appears in an error, in `SHOW CREATE SOURCES` or in a log.",
             "## Queries",
-            "A query reads all live tables at one position of each source. Their names are resolved in table position, "
-            "also in subqueries, `MERGE … USING`, `EXPLAIN`, `DESCRIBE` and `SHOW COLUMNS`; the rest of the query is "
-            "passed to Spark unchanged. `AS OF TIMESTAMP '…'` or `AS OF LSN '…'` after a table name reads "
-            "[an earlier state](../how-to/read-the-past.md) of that table.",
+            "A query reads all live tables at one position of each source. Their names are resolved wherever SQL "
+            "expects a table, also in subqueries, `MERGE … USING`, `EXPLAIN`, `DESCRIBE` and `SHOW COLUMNS`; the rest "
+            "of the query is passed to Spark unchanged. `AS OF TIMESTAMP '…'` or `AS OF LSN '…'` after a table name "
+            "reads [an earlier state](../how-to/read-the-past.md) of that table.",
             f"```sql\n{query}\n```",
             "## Errors",
             "A syntax error reports line and column, shows the line with a caret at the position, and gives a hint:",

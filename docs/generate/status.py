@@ -39,13 +39,13 @@ _FIELDS: dict[type, dict[str, str]] = {
         "two clocks: that of Postgres and that of this machine.",
         "lag_bytes": "WAL that Postgres has flushed after `durable`, in bytes; null if Postgres could not be queried.",
         "error": "The error, if there is one. In the state `ready` it is transient and is being retried.",
-        "hint": "What to do.",
+        "hint": "What to do about the error.",
         "log": "Location of the change log; null if it is a file in the home.",
         "tables": "One object per table, including tables that could not be captured.",
         "readers": "The readers that retain history.",
         "part_of": "For a [shard](../how-to/capture-shards.md), the name of the sharded source; otherwise null.",
         "shard": "For a shard, the value of `penstock_shard` in its rows; otherwise null.",
-        "waiting": "While the home runs: what the source waits for, such as an answer of Postgres (with the time of "
+        "waiting": "While the home runs: what the source waits for, such as an answer from Postgres (with the time of "
         "the last one) or the rest of a transaction, and the possible reason; otherwise null.",
         "valid_from": "The time from which its tables are consistent, if capture began in the middle of a transaction; "
         "otherwise null.",
@@ -57,13 +57,13 @@ _FIELDS: dict[type, dict[str, str]] = {
     },
     TableStatus: {
         "name": "The name in queries, `source.table`.",
-        "upstream": "The name in Postgres, `schema.table`.",
+        "upstream": "The name upstream; in Postgres, `schema.table`.",
         "state": "See [states](states.md).",
         "position": "The position of its base table; null before its initial snapshot.",
         "behind": "Row images in the log after the position of the base table (an update with an old row has two). "
         "Live views include them.",
         "error": "The error, if there is one.",
-        "hint": "What to do.",
+        "hint": "What to do about the error.",
         "copied_rows": "Rows that its snapshot has copied so far; null if no snapshot is running.",
         "copied_bytes": "The same in bytes, as sent by Postgres.",
         "estimated_rows": "Estimated number of rows: the estimate of Postgres, or `copied_rows` if that is higher.",

@@ -23,7 +23,7 @@ _TAIL = {
     "lsn": ("string", "The position: the end of the commit record, as Postgres prints it."),
     "xid": ("integer", "The transaction's id in Postgres."),
     "committed_at": ("string", "Commit time by the clock of Postgres: ISO 8601, UTC, with microseconds."),
-    "tables": ("object", "The changes of each table, by `schema.table`, in order."),
+    "tables": ("object", "The changes of each table, by `schema.table`, in the order of their ordinals."),
 }
 _TAIL_CHANGE = {
     "op": ("string", "`insert`, `update`, `delete` or `truncate`."),
@@ -59,7 +59,7 @@ def page() -> str:
             "The command prints one line per transaction, in commit order; for a sharded source, in the commit order "
             "of each shard. A table that fails is skipped from that position on, and reported once on stderr: "
             "`skipped:` with the table, the position and the reason, then `hint:`. If the table was named on the "
-            "command line, or no other table is left, the command ends with its error, exit code 3.",
+            "command line, or no other table is left, the command ends with its error and exit code 3.",
             f"```json\n{line}\n```",
             "## A transaction",
             table(["field", "type", "meaning"], [[code(name), *words] for name, words in _TAIL.items()]),
@@ -67,8 +67,9 @@ def page() -> str:
             table(["field", "type", "meaning"], [[code(name), *words] for name, words in _TAIL_CHANGE.items()]),
             "## Values",
             "Values are not rounded. Integers and decimals are JSON numbers with all their digits; parse them without "
-            "loss (in Python with `json.loads(line, parse_float=decimal.Decimal)`). The special floats are the strings "
-            "`NaN`, `Infinity` and `-Infinity`. Timestamps are ISO 8601, with `Z` if they have a time zone; dates are "
-            "`2026-01-01`; binary values are base64. Arrays are lists, composite values and ranges are objects.",
+            "loss (in Python with `json.loads(line, parse_float=decimal.Decimal)`). The special floats are the strings"
+            " `NaN`, `Infinity` and `-Infinity`. Timestamps are ISO 8601, with `Z` if they have a time zone; dates are"
+            " written like `2026-01-01`; binary values are base64. Arrays are lists, composite values and ranges are "
+            "objects.",
         ]
     )

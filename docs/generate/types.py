@@ -18,7 +18,7 @@ _SERVER_PRINTS = "Exactly the text that Postgres prints. *Sent as text*."
 _NOTES: dict[str, tuple[str, str]] = {
     "bool": ("", ""),
     "bytea": ("", ""),
-    "char": ("Bytes 0x80 and above are a backslash and three octal digits.", ""),
+    "char": ("Bytes 0x80 and above are written as a backslash and three octal digits.", ""),
     "name": ("", ""),
     "int8": ("", ""),
     "int2": ("", ""),
@@ -43,7 +43,7 @@ _NOTES: dict[str, tuple[str, str]] = {
     "timestamptz": ("", _DATES),
     "time": ("`HH:MM:SS[.ffffff]`, including `24:00:00`.", ""),
     "timetz": ("`HH:MM:SS[.ffffff]` and the offset.", ""),
-    "interval": ("The three numbers that Postgres stores.", "Infinities (Postgres 17)."),
+    "interval": ("The three numbers that Postgres stores.", "Infinities (Postgres 17 or later)."),
     "uuid": ("36 characters, lower case.", ""),
     "bit": ("Zeros and ones.", ""),
     "varbit": ("Zeros and ones.", ""),
@@ -103,7 +103,7 @@ def page() -> str:
             table(["Postgres", "Spark", "notes", "unsupported values"], [list(row) for row in _DERIVED]),
             "These types nest: an array of a composite type with a range field is an array of structs that contain a "
             "struct.",
-            "*Sent as text*: only the server can print values of this type. If a source has one such column, also "
+            "*Sent as text*: only the server can print values of this type. If a source has one such column, even "
             "nested in another type, Postgres sends all columns of the source as text, which takes longer to decode.",
             "## Unsupported values",
             "A value that its Spark type cannot represent stops its table at that transaction with a permanent error; "
@@ -118,8 +118,8 @@ def page() -> str:
             "`failed`, and the error names the column. The same applies to a composite type whose fields differ only "
             "in case, because Spark does not distinguish them. The other tables are captured. `text columns` helps "
             "here, too.",
-            "Generated columns are not captured, unless a publication of your own includes them (Postgres 18). The "
-            "other columns of the table are.",
+            "Generated columns are not captured, unless a publication of your own includes them (Postgres 18 or "
+            "later). The other columns of the table are.",
         ]
     )
 

@@ -27,18 +27,18 @@ _FIELDS: dict[type, dict[str, str]] = {
         "rows": "Number of rows in Postgres; like the numbers below, null if the table was not compared.",
         "differing": "Number of keys with a difference; for a keyless table, of distinct rows.",
         "missing": "Of these, the number that only Postgres has.",
-        "unexpected": "The number that only the live table has.",
-        "changed": "The number that both have, with different values.",
-        "keys": "The first 20 of them; empty for a keyless table.",
+        "unexpected": "Of these, the number that only the live table has.",
+        "changed": "Of these, the number that both have, with different values.",
+        "keys": "The first 20 keys with a difference; empty for a keyless table.",
         "error": "Why the table was not compared.",
-        "hint": "What to do.",
+        "hint": "What to do about the error.",
         "shard": "For a sharded source, the shard of this table; otherwise null.",
         "position": "The position at which it was compared; null if a shard could not be reached.",
     },
     VerifyKey: {
         "key": "The key columns and their values. Integers are numbers; decimals and floats are strings, so that no "
         "digit is lost; other types are as in [tail](tail.md#values).",
-        "how": "`missing`, `unexpected` or `changed`.",
+        "how": "The kind of difference: `missing`, `unexpected` or `changed`.",
     },
     VerifyRepair: {
         "name": "The name in queries, `source.table`.",
@@ -61,8 +61,8 @@ def page() -> str:
     return "\n\n".join(
         [
             "# penstock verify --json",
-            "The command prints one JSON document. Its exit code is 1 if a table is `different`, and 3 if none is but "
-            "a table was `not compared`. The document contains no row values except keys.",
+            "The command prints one JSON document. Its exit code is 1 if a table is `different`, and 3 if no table is "
+            "`different` but one is `not compared`. The document contains no row values except keys.",
             f"```json\n{json.dumps(example.as_json(), indent=2)}\n```",
             shape("The report", VerifyReport, _FIELDS[VerifyReport]),
             shape("A table", VerifyTable, _FIELDS[VerifyTable]),

@@ -4,7 +4,7 @@
 
     PenstockError                 what happened, where, and what to do (`hint`)
     ├── UsageError                an invalid option, argument or statement                   exit 2
-    ├── DefiniteError             permanent: stays until an operator acts, never retried     exit 3
+    ├── DefiniteError             permanent: stays until an operator acts                    exit 3
     │   ├── TableError            one table stops at one LSN; the others continue
     │   ├── ProtocolError         bytes from Postgres that violate the replication protocol
     │   ├── LogCorruptError       the change log does not contain what was written to it

@@ -74,8 +74,8 @@ def wait_until_applied(home: Home, table: str) -> None:
     """Wait until the base table has the messages of all ticks."""
 
     def is_applied() -> bool:
-        (table,) = [t for s in home.status().sources for t in s.tables if t.name == table]
-        return table.state == "live" and table.behind == 0
+        (found,) = [t for s in home.status().sources for t in s.tables if t.name == table]
+        return found.state == "live" and found.behind == 0
 
     until(is_applied, f"apply of {table}")
 

@@ -41,7 +41,7 @@ implementation guarantees:
   began. A lease either expires or belongs to a registered reader and stays until it is removed.
 * **Time.** A transaction counts as committed at its commit time or at the latest time published before it, whichever
   is later. A published time is the commit time of another transaction or a clock reading of the server (`passed`). The
-  position of a time before `passed` therefore never changes.
+  set of transactions up to a time before `passed` therefore never changes.
 * **Integrity.** `read` returns the bytes that were written. Checksums detect damage, which raises `LogCorruptError`.
 """
 

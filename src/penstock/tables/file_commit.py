@@ -105,13 +105,13 @@ def commit_files(
     properties: Mapping[str, str],
     comment: str,
     files: Sequence[str],
-    metadata: str,
+    user_metadata: str,
 ) -> None:
-    """Create or replace the table at `path` with these files (actions as JSON); `metadata` is the user metadata."""
+    """Create or replace the table at `path` with these files (actions as JSON), with `user_metadata` in the commit."""
     jvm: Any = spark._jvm
     none = jvm.scala.Option.empty()
     jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
-    spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", metadata)
+    spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", user_metadata)
     transaction = _log(spark, path).startTransaction(none, none)
     metadata = _action(jvm, _metadata(schema, properties, comment))
     if transaction.readVersion() < 0:

@@ -55,9 +55,9 @@ class OnError(Word):
     """Handling of a message that cannot be decoded."""
 
     STOP = "stop"
-    """The source stops before the message, with an error."""
+    """The table stops before the message, with an error."""
     QUARANTINE = "quarantine"
-    """The message is quarantined, with the reason, and the source continues."""
+    """The message is quarantined, with the reason, and the table continues."""
 
 
 class RegistryOptions(BaseModel):
@@ -137,7 +137,7 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
     quarantine_limit: int | None = Field(
         default=None,
         ge=1,
-        description="maximum number of quarantined messages, beyond which the source stops; default: no limit",
+        description="maximum number of quarantined messages of a table; beyond it, the table stops; default: no limit",
     )
 
     @classmethod
