@@ -78,9 +78,7 @@ class OutboxInstance(PollingInstance[OutboxConfig]):
             arrays = [pa.array(column, field.type) for column, field in zip(values, schema.columns, strict=True)]
         except pa.ArrowException:
             message = f"a row after rowid {noted.get('rowid', 0)} has a value that is not of the type of its column"
-            raise DefiniteError(
-                message, f"Fix the row, then run: ALTER SOURCES {self._config.source} RETRY TABLE …;"
-            ) from None
+            raise DefiniteError(message, f"Fix it, then: ALTER SOURCES {self._config.source} RETRY TABLE …;") from None
         rows = pa.RecordBatch.from_arrays(arrays, schema=schema.columns)
         return Step([inserted(schema.table, rows)], {"rowid": rowids[-1]})
 
