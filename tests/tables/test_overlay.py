@@ -93,7 +93,7 @@ def test_unsent_value_without_its_row_is_an_error(spark: SparkSession, moved: bo
     images = history.frame(spark, base, end)
     contents = survey(images)
     live = overlay(history.base(spark, base).limit(0), fold(images, KEYED, contents), KEYED, contents)
-    with pytest.raises(TableError, match="capture it again"), missing_row_errors(KEYED, Lsn(1)):
+    with pytest.raises(TableError, match="RETRY TABLE"), missing_row_errors(KEYED, Lsn(1)):
         live.collect()
 
 
@@ -105,7 +105,7 @@ def test_delete_of_a_missing_row_of_a_keyless_table_is_an_error(spark: SparkSess
     history.commit()
     images = history.frame(spark, base)
     live = overlay(history.base(spark, base).limit(0), fold(images, KEYLESS), KEYLESS)
-    with pytest.raises(TableError, match="capture it again"), missing_row_errors(KEYLESS, Lsn(1)):
+    with pytest.raises(TableError, match="RETRY TABLE"), missing_row_errors(KEYLESS, Lsn(1)):
         live.collect()
 
 
