@@ -111,7 +111,7 @@ def test_unsent_value_without_its_row_is_an_error(spark: SparkSession, tmp_path:
     history.update(history.find(1, "a"), {"n": 5}, [0, 4])
     end = history.commit()
     for known in (True, False):
-        with pytest.raises(TableError, match="capture it again") as caught:
+        with pytest.raises(TableError, match="RETRY TABLE") as caught:
             follow(spark, table, history, base, end, known)
         assert (caught.value.table, caught.value.lsn) == ("public.t", end)
     assert table.position() == base
