@@ -1,8 +1,9 @@
-"""Divide tests among workers: one lane for all tests that need Spark, and one lane for each other file.
+"""Divide tests among workers: one lane for tests that need Spark, one for tests that start a Spark, one per other file.
 
 ::
 
     spark   every test with the fixture `spark` ──▶ one worker, one session, one JVM
+    jvm     tests of `OWN_JVM` without it       ──▶ one worker: no two of them start their JVMs at the same time
     a file  all other tests of a file, together ──▶ any idle worker
 
 A Spark session takes ten seconds to start and minutes to warm up, and on two cores two sessions are slower than one.
@@ -25,12 +26,23 @@ from typing import Any
 import pytest
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-__all__ = ["LANE", "LONGEST", "SPARK", "LaneNames", "Lanes", "divide"]
+__all__ = ["JVM", "LANE", "LONGEST", "OWN_JVM", "SPARK", "LaneNames", "Lanes", "divide"]
 
 SPARK = "spark"
 """The fixture that puts a test into the lane of the same name."""
 LANE = pytest.mark.lane(SPARK)
 """The marker of a test that requests the fixture at run time."""
+
+JVM = "jvm"
+OWN_JVM: tuple[str, ...] = (
+    "tests/end_to_end/",
+    "tests/cli/test_verify.py",
+    "tests/sources/kafka/test_spark.py",
+    "tests/spark/test_connect.py",
+    "tests/spark/test_session.py",
+    "tests/test_bench.py",
+)
+"""Folders and files whose tests start processes with a Spark of their own."""
 
 LONGEST: tuple[str, ...] = (
     "tests/cli/test_bad_input.py",
@@ -72,13 +84,20 @@ class Lanes(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         if self._spark is None:
             self._spark = self._names.read()
-        return SPARK if nodeid in self._spark else nodeid.partition("::")[0]
+        if nodeid in self._spark:
+            return SPARK
+        return JVM if nodeid.startswith(OWN_JVM) else nodeid.partition("::")[0]
 
 
 def divide(items: list[pytest.Item], file: Path) -> None:
     """Sort tests in place by the order in which lanes are scheduled; write the names of the Spark lane."""
     rank = {name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: (not _needs_spark(item), rank.get(item.nodeid.partition("::")[0], len(rank))))
+
+    def order(item: pytest.Item) -> tuple[bool, bool, int]:
+        own_jvm = item.nodeid.startswith(OWN_JVM)
+        return not _needs_spark(item), not own_jvm, rank.get(item.nodeid.partition("::")[0], len(rank))
+
+    items.sort(key=order)
     written = file.with_suffix(f".{id(items)}")
     written.write_text(json.dumps([item.nodeid for item in items if _needs_spark(item)]), encoding="utf-8")
     written.replace(file)
