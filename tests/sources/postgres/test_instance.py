@@ -315,10 +315,9 @@ def test_slot_is_never_confirmed_beyond_the_log(database: Any, capture: Start, n
     writing.join()
     assert confirmed == sorted(confirmed)
     running.stop()
-    last = query.replace(
-        "%s", f"'{running.config.slot}'"
-    )  # the server may read the last feedback after capture has stopped
-    until(lambda: Lsn.parse(database.execute(last)[0][0]) == running.durable(), "the slot at the end of the log")
+    # the server may not read the last feedback of a connection that closes: the slot may be behind the log, never ahead
+    (last,) = database.execute(query.replace("%s", f"'{running.config.slot}'"))[0]
+    assert confirmed[-1] <= Lsn.parse(last) <= running.durable()
 
 
 def test_unpublished_changes_are_not_confirmed(tmp_path: Path) -> None:
