@@ -148,8 +148,8 @@ def _of_another_kind(
     tables, generations = [table for table in found.values() if isinstance(table, ProducedTable)], _generations(log)
     with closing(log.reader()) as reader:
         durable = reader.frontiers().durable
-    anew = [_next(table, instance.produced(), generations) for table in tables]
-    return (instance.restarted(anew) if anew else instance), durable, {}
+    restarted = [_next(table, instance.produced(), generations) for table in tables]
+    return (instance.restarted(restarted) if restarted else instance), durable, {}
 
 
 def _altered(

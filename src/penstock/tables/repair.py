@@ -46,12 +46,12 @@ def repair_tail(tail: Tail | None, right: DataFrame, keys: DataFrame, schema: Ta
     """Return a net change that also replaces all rows with these keys by `right`; keys without a row are deleted."""
     present = right.withColumn("_gone", F.lit(False))
     absent = rows_with_keys(keys, right, schema, "left_anti").withColumn("_gone", F.lit(True))
-    mended = present.unionByName(absent, allowMissingColumns=True)
+    repaired = present.unionByName(absent, allowMissingColumns=True)
     if tail is None:
-        return Tail(mended, Contents(unchanged=False, moved=False))
+        return Tail(repaired, Contents(unchanged=False, moved=False))
     others = rows_with_keys(tail.net, keys, schema, "left_anti")
     contents = replace(tail.contents, rows=None, inserts_only=False)
-    return Tail(others.unionByName(mended, allowMissingColumns=True), contents)
+    return Tail(others.unionByName(repaired, allowMissingColumns=True), contents)
 
 
 def tail_without_keys(tail: Tail | None, keys: DataFrame, schema: TableSchema) -> Tail | None:
