@@ -43,6 +43,7 @@ from penstock.positions import Lsn
 from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.copy import PageRange, copy_range, copy_ranges
+from penstock.sources.postgres.database import PostgresCopy
 from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.sources.postgres.types import warm
@@ -181,7 +182,11 @@ def _arrow(upstream: Upstream, name: str, ranges: Sequence[PageRange]) -> Sample
         assert process.stdout
         process.stdout.readline()
     before = time.perf_counter()
-    results = [json.loads(process.communicate("go\n")[0]) for process in processes]
+    for process in processes:
+        assert process.stdin
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    results = [json.loads(process.communicate()[0]) for process in processes]
     seconds = time.perf_counter() - before
     if any(process.returncode for process in processes):
         raise DefiniteError("a copy to Arrow failed", "See its output above.")
@@ -224,7 +229,8 @@ def _delta(
     schema, target = upstream.table.table_schema(), folder / f"delta-{number}"
     with _watched() as watched:
         before = time.perf_counter()
-        files = files_of_ranges(spark, upstream.server.url, upstream.snapshot, upstream.table, ranges, target)
+        copy = PostgresCopy.of(upstream.server.url, upstream.snapshot, upstream.table, ranges)
+        files = files_of_ranges(spark, copy, target)
         DeltaBaseTable(spark, str(target), schema).create_from_files(files, upstream.snapshot.lsn)
         seconds = time.perf_counter() - before
     upstream.record_peak(name, watched.peak)

@@ -1,8 +1,8 @@
 """The walls between the layers: every import in ``src/`` is checked against the tables below.
 
 Three rules: a layer imports only the layers that `MAY_IMPORT` allows; no module outside ``sources/<kind>/`` imports
-from that folder, apart from `NAMES_A_KIND`, a list that may only become shorter; and no modules import each other in a
-cycle, also inside a package, inside functions and for type checking alone.
+from that folder; and no modules import each other in a cycle, also inside a package, inside functions and for type
+checking alone.
 
 Move a wall when there is a reason, and change the table here and in the design page then. A package that is not in
 the table fails too: a new layer first says what it may import.
@@ -67,25 +67,6 @@ MAY_IMPORT["pyspark_penstock"] = {"spark"}  # where Spark looks for the data sou
 MODULES = sorted(SRC.rglob("*.py"))
 
 
-NAMES_A_KIND = {
-    "engine.check": {"postgres"},
-    "engine.incremental_snapshot": {"postgres"},
-    "engine.reconcile": {"postgres"},
-    "engine.records": {"postgres"},
-    "engine.repair": {"postgres"},
-    "engine.requests": {"postgres"},
-    "engine.shards": {"postgres"},
-    "engine.snapshot": {"postgres"},
-    "engine.table_errors": {"postgres"},
-    "engine.table_loops": {"postgres"},
-    "engine.verify": {"postgres"},
-    "tables.interface": {"postgres"},
-    "tables.snapshot_files": {"postgres"},
-    "testing.memory_tables": {"postgres"},
-}
-"""Modules that still import from the folder of a kind, and of which. Remove an entry when it is no longer true."""
-
-
 IN_SPARK = {"apply"}
 """Folders of a kind that need Spark and base tables. Only the log of the kind names them, as an entry point."""
 
@@ -147,8 +128,7 @@ def kinds_named(path: Path, tree: ast.AST) -> set[str]:
 
 def foreign_kinds(path: Path, tree: ast.AST) -> list[str]:
     """Report where a module imports from the folder of a kind that is not its own."""
-    allowed = NAMES_A_KIND.get(module_of(path).removeprefix("penstock."), set())
-    return [f"{module_of(path)} names the kind {kind}" for kind in sorted(kinds_named(path, tree) - allowed)]
+    return [f"{module_of(path)} names the kind {kind}" for kind in sorted(kinds_named(path, tree))]
 
 
 def module_of(path: Path) -> str:
@@ -202,11 +182,6 @@ def test_imports_respect_the_layers(path: Path) -> None:
 )
 def test_violation_is_detected(path: str, source: str) -> None:
     assert violations(SRC / path, ast.parse(source)) != []
-
-
-def test_list_of_exceptions_is_exact() -> None:
-    named = {module_of(path): kinds_named(path, ast.parse(path.read_text(encoding="utf-8"))) for path in MODULES}
-    assert {module: kinds for module, kinds in NAMES_A_KIND.items() if named.get(f"penstock.{module}") != kinds} == {}
 
 
 def test_no_modules_import_each_other() -> None:

@@ -12,7 +12,7 @@ from penstock.sources.postgres.options import (
     Partitions,
     PostgresOptions,
     Rules,
-    Snapshot,
+    SnapshotMode,
     Watermarks,
 )
 
@@ -41,7 +41,7 @@ def page() -> str:
         ("Rules", Rules),
         ("Partitions", Partitions),
         ("Heartbeat", Heartbeat),
-        ("Snapshot", Snapshot),
+        ("Snapshot", SnapshotMode),
         ("Watermarks", Watermarks),
     ):
         docs = attribute_docs(kinds)

@@ -24,7 +24,7 @@ from penstock.engine.as_of import AsOf
 from penstock.engine.check import CheckReport, check_sources
 from penstock.engine.lifecycle import TABLES, create_source, drop_source, recover
 from penstock.engine.locks import hold_home, holder, lifecycle_lock, try_lifecycle_lock
-from penstock.engine.records import database_instance_of, database_spec_of, instance_of, whole_spec_of
+from penstock.engine.records import instance_of, require_database, whole_spec_of
 from penstock.engine.sealed_secrets import forget_unused, seal
 from penstock.engine.shards import captured_as, described
 from penstock.engine.status import HomeStatus, home_status
@@ -66,7 +66,7 @@ class HomeOperations:
         self._views = Views(path, self._catalog)
 
     def create(self, url: str | Sequence[str], name: str | None = None, **options: Any) -> str:
-        """Create a source that captures a Postgres database; return its name.
+        """Create a source that captures a database; return its name.
 
         The source captures all tables unless `options`, the fields of `PostgresOptions`, select some. Several URLs
         create a sharded source: databases with the same tables, each captured on its own, that are queried as one.
@@ -145,9 +145,9 @@ class HomeOperations:
         request_add(self._catalog, source, table)
 
     def require_database(self, source: str) -> None:
-        """Raise `UsageError` if a source is not a Postgres database: other kinds cannot be verified or repaired."""
+        """Raise `UsageError` if the tables of a source cannot be read upstream, to be verified or repaired."""
         for record in named_sources(self._catalog, source):
-            database_spec_of(record)
+            require_database(record)
 
     def accept_interference(self, source: str) -> None:
         """Accept foreign writes among the watermarks or heartbeats of a source, so that it resumes at the next run.
@@ -158,7 +158,7 @@ class HomeOperations:
         """
         with hold_home(self.path):
             record = named_source(self._catalog, source)
-            accepted = database_instance_of(record).accept_interference()
+            accepted = instance_of(record).accept_interference()
             self._catalog.set_source(source, SourceState.READY, instance=accepted.model_dump_json())
 
     def drop_table(self, source: str, table: str) -> None:
@@ -323,7 +323,7 @@ class HomeOperations:
         exact: bool = False,
         progress: Callable[[str], None] | None = None,
     ) -> list[Verdict]:
-        """Compare the live tables of a source, all or the named ones, with Postgres, row by row, at one position.
+        """Compare the live tables of a source, all or the named ones, with the upstream, row by row, at one position.
 
         Each shard is compared at a position of its own.
 

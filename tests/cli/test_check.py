@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.cli.commands import STARTED_SPARK, penstock
 from tests.conftest import Database
+from tests.postgres_records import postgres_spec_of
 
 from penstock.catalog.store import Catalog
-from penstock.engine.records import database_spec_of
 from penstock.home import open_home
 from penstock.layout import catalog_path
 
@@ -123,7 +123,7 @@ def test_run_accepts_the_same_options(shop: Database, tmp_path: Path) -> None:
     catalog = Catalog(catalog_path(home))
     (record,) = catalog.sources()
     assert SECRET not in record.spec + record.instance
-    assert database_spec_of(record).publication_ownership == "user"
+    assert postgres_spec_of(record).publication_ownership == "user"
     assert [table.local for table in catalog.tables()] == ["purchases"]
     again = penstock("run", shop.url, "--home", home, "--schema", "public").assert_error(USAGE)
     assert "with other options" in again.error

@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.errors import PySparkException
 from tests.engine.shop import Shop
+from tests.postgres_records import postgres_instance_of, postgres_spec_of
 
 from penstock.catalog.store import Catalog
 from penstock.engine import table_loops
-from penstock.engine.records import database_instance_of, database_spec_of
 from penstock.engine.table_names import named_source
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.layout import base_path
@@ -60,8 +60,8 @@ def test_table_is_added_while_the_others_are_captured(start_spark_shop: Callable
     assert shop.equal()
     assert shop.home.live(shop.spark).table("shop.bills").filter("id = -1 AND total = 7").count() == 1
     record = named_source(shop.catalog, "shop")
-    assert database_spec_of(record).tables == (*CAPTURED, "public.invoices AS bills")
-    (captured,) = [table for table in database_instance_of(record).tables if table.name.name == "invoices"]
+    assert postgres_spec_of(record).tables == (*CAPTURED, "public.invoices AS bills")
+    (captured,) = [table for table in postgres_instance_of(record).tables if table.name.name == "invoices"]
     assert any(f"invoices is added, published from {Lsn(captured.published)}" in line for line in shop.reported)
     base = shop.catalog.bases.newest("shop", "bills", Lsn((1 << 63) - 1))
     assert base is not None

@@ -25,13 +25,13 @@ from tests.engine.actions import (
     retry_table,
 )
 from tests.engine.kill_points import killed_at_each_step, killed_when
+from tests.postgres_records import postgres_instance_of, postgres_spec_of
 
 from penstock.catalog.bases import BaseVersion
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog
 from penstock.engine.lifecycle import TABLES
 from penstock.engine.reconcile import is_set, set_options
-from penstock.engine.records import database_instance_of, database_spec_of
 from penstock.engine.requests import pending_requests
 from penstock.engine.table_names import named_source, named_sources
 from penstock.home import Home
@@ -94,7 +94,7 @@ class Shop:
             folder.mkdir(parents=True)
             (folder / "rows").write_text("")
         state_path(self.path, "shop").mkdir(parents=True)
-        (orders,) = [table for table in database_instance_of(self.record()).tables if table.name.name == "orders"]
+        (orders,) = [table for table in postgres_instance_of(self.record()).tables if table.name.name == "orders"]
         self.catalog.bases.note("shop", "orders", BaseVersion(0, Lsn(1), orders.table_schema()))
         self.catalog.set_table("shop", orders.name, TableState.LIVE)
 
@@ -122,7 +122,7 @@ class Shop:
     def is_complete(self, created: set[str]) -> bool:
         """Whether the source is complete; fails with what is missing."""
         record = self.record()
-        instance = database_instance_of(record)
+        instance = postgres_instance_of(record)
         assert (record.state, record.error) == (SourceState.READY, None)
         assert instance.start() > 0
         assert self.upstream() == created
@@ -250,7 +250,7 @@ def test_alter_set(shop: Shop) -> None:
     ):
         shop.restart()
         assert is_set(shop.record()), step
-        spec, instance = database_spec_of(shop.record()), database_instance_of(shop.record())
+        spec, instance = postgres_spec_of(shop.record()), postgres_instance_of(shop.record())
         assert (spec.retain_history, spec.snapshot) == (instance.retain_history, instance.snapshot), step
         outcomes.append((spec.retain_history, spec.snapshot.value) == ("2 hours", "chunked"))
         assert outcomes[-1] or (spec.retain_history, spec.snapshot.value) == ("1 day", "parallel"), step
@@ -271,12 +271,12 @@ def test_alter_table(shop: Shop, action: Any) -> None:
         *(action, shop.path), notes=shop.notes, prepare=lambda: shop.reset_with(tables=CAPTURED)
     ):
         shop.restart()
-        catalog, instance = shop.catalog, database_instance_of(shop.record())
+        catalog, instance = shop.catalog, postgres_instance_of(shop.record())
         assert pending_requests(catalog, "shop") == [], step
         captured = {table.name.name: table.generation for table in instance.tables}
         states = {table.upstream.name: table.state for table in catalog.tables("shop")}
         published = {name for (name,) in shop.database.execute("SELECT tablename FROM pg_publication_tables")}
-        chosen = {TableName.parse(text.split()[0]).name for text in database_spec_of(shop.record()).tables}
+        chosen = {TableName.parse(text.split()[0]).name for text in postgres_spec_of(shop.record()).tables}
         assert set(captured) == set(states) == published == chosen, step
         assert set(states.values()) <= {TableState.PENDING, TableState.LIVE}, step
         assert len(shop.upstream()) == 2, step

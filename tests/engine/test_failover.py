@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from tests.engine.test_capture_process import Home, capture_process
+from tests.postgres_records import postgres_instance_of
 
 from penstock.embedded.postgres import EmbeddedPostgres
-from penstock.engine.records import database_instance_of
 from penstock.sources.postgres.connection import connect_replication
 from penstock.testing.postgres import chosen_version, start_postgres
 from penstock.testing.waiting import until
@@ -63,7 +63,7 @@ def test_capture_continues_on_the_promoted_standby(pair: Pair, tmp_path: Path) -
         home.insert(2)
         home.wait_for(1, 2)
         process.kill()  # the next process only has the catalog and a log that ends after the timeline switch
-    assert database_instance_of(home.record).timeline == 2
+    assert postgres_instance_of(home.record).timeline == 2
     with capture_process(home):
         home.insert(3)
         home.wait_for(1, 2, 3)

@@ -8,13 +8,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.postgres_records import postgres_instance_of
 
 from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.engine import lifecycle
 from penstock.engine.lifecycle import create_source, drop_source, recover
-from penstock.engine.records import database_instance_of
 from penstock.engine.status import home_status
 from penstock.engine.table_names import unique_local_names
 from penstock.errors import DefiniteError, TransientError
@@ -54,7 +54,7 @@ def test_create_and_drop(database: Any, source: PostgresSource, catalog: Catalog
     assert record is not None
     assert record.state is SourceState.READY
     assert PostgresSource.model_validate_json(record.spec) == source
-    assert database_instance_of(record).start() > 0
+    assert postgres_instance_of(record).start() > 0
     assert log_path(tmp_path, name).exists()
     assert upstream(database) == {f"slot penstock_{name}", f"publication penstock_{name}"}
     keyless, captured = catalog.tables(name)

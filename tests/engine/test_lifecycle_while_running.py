@@ -12,10 +12,10 @@ from tests.conftest import created_database
 from tests.engine.actions import create, drop
 from tests.engine.kill_points import killed_at
 from tests.engine.shop import Shop
+from tests.postgres_records import postgres_instance_of
 
 from penstock.catalog.states import SourceState
 from penstock.engine.locks import source_holder
-from penstock.engine.records import database_instance_of
 from penstock.errors import DefiniteError, SourceExistsError, SourceNotFoundError, UsageError
 from penstock.home import Home
 from penstock.layout import base_path, lake_path, log_path
@@ -87,7 +87,7 @@ def test_options_are_altered(start_spark_shop: Callable[..., Shop]) -> None:
     home.alter("shop", retain_history="2 days", snapshot="chunked", chunk_rows=7)
 
     def instance() -> Any:
-        return database_instance_of(shop.catalog.sources()[0])
+        return postgres_instance_of(shop.catalog.sources()[0])
 
     until(lambda: instance().retain_history == "2 days", "the options")
     until(lambda: shop.running.capture_pids()["shop"] != first_pid, "capture to restart")

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.postgres_records import postgres_instance_of, postgres_spec_of
 
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord, TableRequest
 from penstock.engine import reconcile
 from penstock.engine.reconcile import alter, describe, give_up
-from penstock.engine.records import database_instance_of, database_spec_of
 from penstock.engine.requests import pending_requests, request_add, request_drop, request_retry
 from penstock.engine.table_names import named_source
 from penstock.errors import DefiniteError, TransientError, UsageError
@@ -44,7 +44,7 @@ class IdleShop:
         return {str(table.upstream): table.state.value for table in self.catalog.tables("shop")}
 
     def captured(self) -> dict[str, int]:
-        tables = database_instance_of(named_source(self.catalog, "shop")).tables
+        tables = postgres_instance_of(named_source(self.catalog, "shop")).tables
         return {str(table.name): table.generation for table in tables}
 
     def published(self) -> set[str]:
@@ -79,7 +79,7 @@ def test_requests_are_recorded_with_the_new_spec(create_shop: Callable[..., Idle
     assert "at the next `penstock run`" in answer.message
     shop.home.drop_table("shop", "users")
     assert shop.states() == {"public.orders": "pending", "public.users": "dropping", "public.invoices": "adding"}
-    assert database_spec_of(named_source(shop.catalog, "shop")).tables == ("public.orders", "public.invoices AS bills")
+    assert postgres_spec_of(named_source(shop.catalog, "shop")).tables == ("public.orders", "public.invoices AS bills")
     assert shop.captured() == {"public.orders": 0, "public.users": 0}
     lines = shop.reconcile()
     assert [line.split(": ")[1].split(",")[0] for line in lines] == [
@@ -214,7 +214,7 @@ def test_next_start_completes_a_request_killed_at_any_step(
     shop.home.drop_table("shop", "users")
     folder = base_path(shop.home.path, "shop", "users")
     folder.mkdir(parents=True)
-    (users,) = [t for t in database_instance_of(named_source(shop.catalog, "shop")).tables if t.name.name == "users"]
+    (users,) = [t for t in postgres_instance_of(named_source(shop.catalog, "shop")).tables if t.name.name == "users"]
     with closing(shop.catalog.log("shop").writer()) as writer:
         start = writer.frontiers().durable
         writer.define(users.table_schema(), start)
@@ -254,7 +254,7 @@ def test_excluded_columns_of_a_dropped_table_stay_excluded(create_shop: Callable
     assert shop.home.check("shop").ready
     shop.home.add_table("shop", "public.users")
     shop.reconcile()
-    (users,) = [t for t in database_instance_of(named_source(shop.catalog, "shop")).tables if t.name.name == "users"]
+    (users,) = [t for t in postgres_instance_of(named_source(shop.catalog, "shop")).tables if t.name.name == "users"]
     assert [column.name for column in users.columns] == ["id"]
     assert users.column_list
 

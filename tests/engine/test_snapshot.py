@@ -384,6 +384,7 @@ def test_failed_snapshot_leaves_no_files(
 
 def test_finished_ranges_report_exact_row_and_byte_counts(database: Any, spark: SparkSession, tmp_path: Path) -> None:
     from penstock.sources.postgres.connection import connect
+    from penstock.sources.postgres.database import PostgresCopy
     from penstock.sources.postgres.slot import export_snapshot
     from penstock.sources.postgres.spec import PostgresSource
 
@@ -394,7 +395,8 @@ def test_finished_ranges_report_exact_row_and_byte_counts(database: Any, spark: 
         ranges = postgres_copy.page_ranges(connection, table.name, 2)
     with export_snapshot(database.url) as snapshot:
         row_bytes = database.execute("SELECT sum(length(body)) FROM t")[0][0] + 500 * (2 + 8 + 4)
-        actions = snapshot_files.files_of_ranges(spark, database.url, snapshot, table, ranges, tmp_path / "t", tmp_path)
+        copy = PostgresCopy.of(database.url, snapshot, table, ranges)
+        actions = snapshot_files.files_of_ranges(spark, copy, tmp_path / "t", tmp_path)
     bases = snapshot_files.finished_ranges(tmp_path)
     assert sum(tally.rows for tally in bases.values()) == 500
     assert row_bytes < sum(tally.bytes for tally in bases.values()) < row_bytes + 100 * len(ranges)

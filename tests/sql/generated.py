@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from penstock.errors import UsageError
 from penstock.model import TableName
 from penstock.sources.name_syntax import Inclusion, dotted_text
-from penstock.sources.postgres.names import TableChoice, choice_text
+from penstock.sources.option_names import TableChoice, choice_text
 from penstock.sources.postgres.options import (
     Heartbeat,
     Ownership,
@@ -19,7 +19,7 @@ from penstock.sources.postgres.options import (
     PostgresSqlOptions,
     PostgresWithOptions,
     Rules,
-    Snapshot,
+    SnapshotMode,
     Watermarks,
 )
 from penstock.sql.statements import CreateSource
@@ -113,7 +113,7 @@ postgres_with_options = (
             "partitions": optional(st.sampled_from(Partitions)),
             "heartbeat": optional(st.sampled_from(Heartbeat)),
             "heartbeat_interval": optional(st.floats(0.1, 3600)),
-            "snapshot": optional(st.sampled_from(Snapshot)),
+            "snapshot": optional(st.sampled_from(SnapshotMode)),
             "snapshot_wait": optional(DURATIONS),
             "chunk_rows": optional(st.integers(1, 10**30)),
             "chunk_pause": optional(DURATIONS),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.sources.name_syntax import Inclusion
-from penstock.sources.postgres.options import PostgresSqlOptions, PostgresWithOptions, Snapshot
+from penstock.sources.postgres.options import PostgresSqlOptions, PostgresWithOptions, SnapshotMode
 from penstock.sql.errors import SqlError
 from penstock.sql.grammar import parse
 from penstock.sql.statements import AlterSet, CreateSource, Explain
@@ -55,7 +55,7 @@ def test_postgres_example() -> None:
             slot="penstock_shop",
             exclude_columns=("public.users.password_hash",),
             text_columns=("public.ledger.amount",),
-            snapshot=Snapshot.CHUNKED,
+            snapshot=SnapshotMode.CHUNKED,
             retain_history="2 days",
             chunk_rows=500,
         ),

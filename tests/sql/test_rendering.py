@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.executor import described_source, statement_of
-from penstock.sources.postgres.options import PostgresSqlOptions, PostgresWithOptions, Snapshot
+from penstock.sources.postgres.options import PostgresSqlOptions, PostgresWithOptions, SnapshotMode
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.sql.grammar import parse
 from penstock.sql.statements import CreateSource, written_source
@@ -49,7 +49,7 @@ def test_layout_of_a_statement() -> None:
         connection="postgresql://penstock@db/shop", password="env:PW", tables=("public.orders AS orders", '"a b".c')
     )
     with_options = PostgresWithOptions(
-        snapshot=Snapshot.CHUNKED, exclude_columns=("public.users.hash",), two_phase=True
+        snapshot=SnapshotMode.CHUNKED, exclude_columns=("public.users.hash",), two_phase=True
     )
     assert (
         written_source("my shop", "POSTGRES", sql_options, with_options)

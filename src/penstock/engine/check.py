@@ -13,7 +13,7 @@ from penstock.engine.records import instance_of, spec_of
 from penstock.errors import TransientError
 from penstock.positions import Lsn
 from penstock.sources.interface import Checked, Source
-from penstock.sources.postgres.spec import PostgresSource
+from penstock.sources.kinds import source_of_urls
 
 __all__ = ["CheckFinding", "CheckReport", "CheckTable", "check_database", "check_sources"]
 
@@ -57,7 +57,7 @@ class CheckReport:
 
 def check_database(url: str, **options: Any) -> CheckReport:
     """Check a database that is not captured yet."""
-    source = PostgresSource.from_url(url, **options)
+    source = source_of_urls([url], **options)
     return _report(source, None, source.check())
 
 

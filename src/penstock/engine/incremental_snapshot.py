@@ -31,15 +31,13 @@ from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import TableState
 from penstock.changelog.interface import ChangeLog
 from penstock.engine.as_of import reached
-from penstock.engine.records import captured_of
 from penstock.engine.snapshot import logged_table, wait_until_captured
 from penstock.engine.table import Progress, RunningTable
 from penstock.engine.table_errors import TableErrors, translated_errors
 from penstock.engine.turns import side_by_side
 from penstock.model import TableSchema
 from penstock.positions import Lsn
-from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sources.postgres.watermark_windows import Key, WindowReader, key_of
+from penstock.sources.database import Database, Key, Windows, key_of
 from penstock.spark.images import spark_schema
 from penstock.tables.base_state import ChunkProgress, State
 from penstock.tables.interface import BaseTable
@@ -52,7 +50,6 @@ from penstock.tables.repair import (
     tail_without_keys,
     unresolved_moves,
 )
-from penstock.units import parse_duration
 
 __all__ = ["IncrementalSnapshot", "KeyRanges", "frame"]
 
@@ -65,14 +62,16 @@ class IncrementalSnapshot:
     def __init__(
         self,
         spark: SparkSession,
-        instance: PostgresInstanceConfig,
+        source: str,
+        database: Database,
         log: ChangeLog,
         progress: Progress,
         stop: threading.Event,
         errors: TableErrors,
     ) -> None:
         self._spark = spark
-        self._instance = instance
+        self._source = source
+        self._database = database
         self._log = log
         self._progress = progress
         self._stop = stop
@@ -82,7 +81,7 @@ class IncrementalSnapshot:
         """Copy these tables, or resume copying them."""
         if not wait_until_captured(self._log, tables, self._stop):
             return
-        with ThreadPoolExecutor(_PARALLEL_TABLES, f"penstock-chunks-{self._instance.source}") as pool:
+        with ThreadPoolExecutor(_PARALLEL_TABLES, f"penstock-chunks-{self._source}") as pool:
             side_by_side(pool, self._copy, tables)
 
     def _copy(self, table: RunningTable) -> None:
@@ -91,16 +90,16 @@ class IncrementalSnapshot:
             with (
                 self._errors.of(table, "copying"),
                 table.writing,
-                translated_errors(operation, self._instance.connection),
+                translated_errors(operation, self._database),
             ):
                 if not table.gone:
-                    _Chunks(self._spark, self._instance, self._log, table, self._report, self._stop).copy()
+                    _Chunks(self._spark, self._database, self._log, table, self._report, self._stop).copy()
                     table.load_state()
         finally:
-            table.catalog.forget_progress(self._instance.source, table.record.local)
+            table.catalog.forget_progress(self._source, table.record.local)
 
     def _report(self, text: str) -> None:
-        self._progress(f"{self._instance.source}: {text}")
+        self._progress(f"{self._source}: {text}")
 
 
 class _Chunks:
@@ -109,21 +108,21 @@ class _Chunks:
     def __init__(
         self,
         spark: SparkSession,
-        instance: PostgresInstanceConfig,
+        database: Database,
         log: ChangeLog,
         table: RunningTable,
         report: Callable[[str], None],
         stop: threading.Event,
     ) -> None:
         self._spark = spark
-        self._instance = instance
+        self._database = database
         self._log = log
         self._table = table
         self._base = table.base
         self._name = table.record.upstream
         self._report = report
         self._stop = stop
-        self._pause = parse_duration(instance.chunk_pause).total_seconds()
+        self._pause = database.options.chunk_pause.total_seconds()
 
     def copy(self) -> None:
         """Begin or resume, until the snapshot is complete or `stop` is set."""
@@ -132,11 +131,11 @@ class _Chunks:
             return
         self._base.schema = state.schema
         last = self._base.chunk_progress()
-        captured = captured_of(self._table.captured).with_logged_columns(state.schema)
+        captured = self._table.captured.with_logged_columns(state.schema)
         number = last.number if last else 0
-        with closing(WindowReader(self._instance, captured, state.window, number)) as windows:
-            ranges = KeyRanges(self._spark, windows, self._base, self._instance.chunk_rows)
-            total = windows.table_bytes()
+        with closing(self._database.windows(captured, state.window, number)) as windows:
+            ranges = KeyRanges(self._spark, windows, self._base, self._database.options.chunk_rows)
+            total = windows.total_bytes()
             while last is None or last.upto is not None:
                 logged_table(self._log, self._name)
                 last = ranges.copy_next(last)
@@ -146,7 +145,7 @@ class _Chunks:
             self._end(windows, state, last)
 
     def _note(self, progress: CopyProgress) -> None:
-        self._table.catalog.note_progress(self._instance.source, self._table.record.local, progress)
+        self._table.catalog.note_progress(self._table.record.source, self._table.record.local, progress)
 
     def _wait(self, what: str) -> None:
         """Report what the snapshot waits for."""
@@ -166,9 +165,9 @@ class _Chunks:
     def _begin(self) -> State | None:
         """Create the base table, empty, at the position from which every change counts."""
         with closing(self._log.reader()) as log:
-            captured = captured_of(self._table.captured).with_logged_columns(log.tables()[self._name].schema)
+            captured = self._table.captured.with_logged_columns(log.tables()[self._name].schema)
         window = uuid.uuid4().hex
-        with closing(WindowReader(self._instance, captured, window)) as windows:
+        with closing(self._database.windows(captured, window)) as windows:
             start = windows.begin(self._wait, self._stop)
         if self._stop.is_set():
             return None
@@ -177,7 +176,7 @@ class _Chunks:
         self._base.create(
             frame(self._spark, self._base.schema.columns.empty_table()),
             start,
-            {"penstock.source": self._instance.source},
+            {"penstock.source": self._table.record.source},
             captured.comment or "",
             captured.comments(),
             captured.generation,
@@ -187,7 +186,7 @@ class _Chunks:
 
     # -- end --------------------------------------------------------------------------------------------------------
 
-    def _end(self, windows: WindowReader, state: State, last: ChunkProgress) -> None:
+    def _end(self, windows: Windows, state: State, last: ChunkProgress) -> None:
         """Overlay the log on all chunks, from the position at which the copy began to the end of its last window.
 
         This leaves the rows that changed their key. They are read once more, and changes since then are overlaid on
@@ -210,7 +209,7 @@ class _Chunks:
             self._report(f"snapshot of {self._name} complete: {last.rows:,} rows in {last.number:,} chunks")
 
     def _with_rows(
-        self, windows: WindowReader, tail: Tail | None, read: pa.Table, requested: set[Key], begun: Lsn, upto: Lsn
+        self, windows: Windows, tail: Tail | None, read: pa.Table, requested: set[Key], begun: Lsn, upto: Lsn
     ) -> tuple[Tail | None, set[Key]]:
         """Merge rows that were read once more into the net changes; return these, and the keys that moved again."""
         schema = self._base.schema
@@ -241,7 +240,7 @@ class _Chunks:
     def _keys(self, found: list[dict[str, Any]]) -> set[Key]:
         return {key_of(row, self._base.schema.key) for row in found}
 
-    def _frame(self, windows: WindowReader, keys: set[Key]) -> DataFrame:
+    def _frame(self, windows: Windows, keys: set[Key]) -> DataFrame:
         return frame(self._spark, windows.key_values(sorted(keys)))
 
 
@@ -253,7 +252,7 @@ _MOST_BYTES = 64 << 20
 class KeyRanges:
     """Copies one key range after another; their size adapts, so that each takes about the same time."""
 
-    def __init__(self, spark: SparkSession, windows: WindowReader, base: BaseTable, rows: int) -> None:
+    def __init__(self, spark: SparkSession, windows: Windows, base: BaseTable, rows: int) -> None:
         self._spark = spark
         self._windows = windows
         self._base = base

@@ -13,8 +13,8 @@ Every step can be repeated.
 The slot and publication may belong to another home: a copy of this one, or the original. Then nothing is removed, and
 the source stays as it was.
 
-While Postgres cannot be reached, such a source waits, and the others run. Dropped with force, it is removed at once;
-what is left upstream stays in the catalog as a debt, which each later start tries to settle.
+While the upstream cannot be reached, such a source waits, and the others run. Dropped with force, it is removed at
+once; what is left upstream stays in the catalog as a debt, which each later start tries to settle.
 
 Base tables may be kept (``KEEP TABLES``): those with a complete snapshot, as plain Delta tables. That, too, is recorded
 in the catalog from the first step on.

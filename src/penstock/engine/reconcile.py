@@ -4,7 +4,7 @@ Requests for tables (`requests`)::
 
     describe   the tables as they are upstream now                                         capture runs
     release    snapshot and apply finish their current work on these tables
-    alter      the other tables are checked ─▶ publication ─▶ catalog (instance)            capture is stopped
+    alter      the other tables are checked ─▶ upstream ─▶ catalog (instance)            capture is stopped
                ─▶ log: dropped tables end here ─▶ their files ─▶ catalog (table pending, failed, or removed)
     capture    restarted: begins the history of new tables, after `durable`
     snapshot   after that ─▶ live
@@ -14,7 +14,7 @@ that its history begins there, also after a crash, and an older base table is di
 `published` is a position from which its changes are sent; the snapshot waits until capture has begun the table, which
 is later, and for all transactions that ran then. So nothing is missed.
 
-Tables are independent: one that was dropped upstream, or that Postgres refuses to publish, fails alone. A change for
+Tables are independent: one that was dropped upstream, or that the upstream refuses to send, fails alone. A change for
 one table must not hide a gap of another, so the others are checked first, as capture does when it connects.
 
 If the process dies in between, the request is still in the catalog and is executed again from the start. Every step can
@@ -32,16 +32,16 @@ upstream can be set this way; others are rejected with the reason.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
 from penstock.engine.lifecycle import HALF
-from penstock.engine.records import instance_of, spec_of
+from penstock.engine.records import database_of, instance_of, spec_of
 from penstock.engine.requests import dropped
 from penstock.engine.shards import reject_shard
 from penstock.engine.table_names import named_sources
@@ -52,29 +52,22 @@ from penstock.model import TableName
 from penstock.nearest import nearest
 from penstock.positions import Lsn
 from penstock.sources.findings import Finding, error
-from penstock.sources.interface import InstanceConfig, ProducedTable, Source
-from penstock.sources.postgres.captured_table import CapturedTable
-from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sources.postgres.connection import connect
-from penstock.sources.postgres.publication_watch import PublicationWatch
-from penstock.sources.postgres.query_errors import translate_errors
+from penstock.sources.interface import Source
+from penstock.sources.produced_table import ProducedTable
 
 __all__ = ["Described", "alter", "describe", "give_up", "is_set", "request_options", "set_options"]
 
 Described = Mapping[TableName, ProducedTable | Finding]
 """Tables as they are upstream, or the reason why they cannot be captured."""
-_Table = TypeVar("_Table", bound=ProducedTable)
 
 
 def describe(record: SourceRecord, requests: Sequence[TableRecord]) -> Described:
     """Query the upstream for the tables that are requested to be added or captured again."""
     wanted = [request.upstream for request in requests if request.state is not TableState.DROPPING]
     found = spec_of(record).redescribe(wanted) if wanted else {}
-    instance, missing = instance_of(record), [name for name, why in found.items() if isinstance(why, Finding)]
-    if missing and isinstance(instance, PostgresInstanceConfig):
-        moved = instance.renamed_tables(missing)
-        return {**found, **{before: _renamed(record.known_as, before, now) for before, now in moved.items()}}
-    return found
+    missing = [name for name, why in found.items() if isinstance(why, Finding)]
+    moved = instance_of(record).renamed_tables(missing) if missing else {}
+    return {**found, **{before: _renamed(record.known_as, before, now) for before, now in moved.items()}}
 
 
 def _renamed(source: str, before: TableName, now: TableName) -> Finding:
@@ -90,14 +83,18 @@ def alter(
 ) -> list[str]:
     """Execute requests; return progress messages. Capture must not run meanwhile: it stores its config, too."""
     instance, log = instance_of(record), catalog.log(record.name)
-    of = _of_a_database if isinstance(instance, PostgresInstanceConfig) else _of_another_kind
-    config, published, refused = of(instance, requests, found, log)
-    found = {**found, **refused}
+    durable = _end_incomplete(record, requests, log)
+    new = [_next(table, instance.produced(), log) for table in found.values() if isinstance(table, ProducedTable)]
+    gone = [request for request in requests if request.state is TableState.DROPPING]
+    refused = {name: why for name, why in found.items() if isinstance(why, Finding)}
+    altered = instance.alter_tables(new, [request.upstream for request in gone], refused)
+    found, config = {**found, **altered.refused}, altered.config
+    published = durable if altered.published is None else altered.published
     recorded = (record.error or "", record.hint or "")
     catalog.set_source(
         record.name, record.state, instance=config.model_dump_json(), error=recorded[0], hint=recorded[1]
     )
-    _end(catalog.log(record.name), record, [request for request in requests if request.state is TableState.DROPPING])
+    _end(log, record, gone)
     return [_settle(home, catalog, request, found, published) for request in requests]
 
 
@@ -107,80 +104,30 @@ def give_up(catalog: Catalog, requests: Sequence[TableRecord], error: PenstockEr
         catalog.complete_request(request, TableState.FAILED, error=error.message, hint=error.hint)
 
 
-def _of_a_database(
-    instance: InstanceConfig, requests: Sequence[TableRecord], found: Described, log: ChangeLog
-) -> tuple[InstanceConfig, Lsn, Described]:
-    """Alter the publication of a database; return config, position, and the tables that it refused to publish."""
-    assert isinstance(instance, PostgresInstanceConfig)
-    _end_unpublished(instance, requests, log)
-    config = _altered(instance, requests, found, _generations(log))
-    config, published, refused = config.repair(
-        [name for name, table in found.items() if isinstance(table, CapturedTable)]
-    )
-    if refused:
-        found = {**found, **refused}
-        config = with_fields(_altered(instance, requests, found, _generations(log)), facts=config.facts)
-    tables = [
-        with_fields(t, published=int(published)) if isinstance(found.get(t.name), CapturedTable) else t
-        for t in config.tables
-    ]
-    return with_fields(config, tables=tuple(tables)).without_facts(found), published, refused
+def _end_incomplete(record: SourceRecord, requests: Sequence[TableRecord], log: ChangeLog) -> Lsn:
+    """Fail the other tables whose changes do not all arrive: altering the source next would hide the gap.
 
-
-def _end_unpublished(instance: PostgresInstanceConfig, requests: Sequence[TableRecord], log: ChangeLog) -> None:
-    """Fail the other tables whose changes are not all published: altering the publication next would hide the gap."""
+    Return the end of the log.
+    """
     requested = {str(request.upstream) for request in requests}
     with closing(log.reader()) as reader:
         durable = reader.frontiers().durable
         running = {str(name) for name, table in reader.tables().items() if table.error is None}
-    with translate_errors(instance.connection), connect(instance.connection) as connection:
-        found = PublicationWatch(instance, durable).check(connection, durable)
-    errors = [trouble for trouble in found if trouble.table in running - requested]
+    database = database_of(record)
+    found = database.check_tables(durable) if database is not None else ()
+    errors = [error for error in found if error.table in running - requested]
     if errors:
         with closing(log.writer()) as writer:
             writer.publish([], durable, errors=errors)
+    return durable
 
 
-def _of_another_kind(
-    instance: InstanceConfig, requests: Sequence[TableRecord], found: Described, log: ChangeLog
-) -> tuple[InstanceConfig, Lsn, Described]:
-    """Restart the history of tables of another kind of source; nothing needs to be changed upstream for that."""
-    tables, generations = [table for table in found.values() if isinstance(table, ProducedTable)], _generations(log)
+def _next(table: ProducedTable, before: Sequence[ProducedTable], log: ChangeLog) -> ProducedTable:
+    """Return a table with a higher generation than its earlier captures have."""
     with closing(log.reader()) as reader:
-        durable = reader.frontiers().durable
-    restarted = [_next(table, instance.produced(), generations) for table in tables]
-    return (instance.restarted(restarted) if restarted else instance), durable, {}
-
-
-def _altered(
-    instance: PostgresInstanceConfig,
-    requests: Sequence[TableRecord],
-    found: Described,
-    generations: Mapping[TableName, int],
-) -> PostgresInstanceConfig:
-    """Return the config with the added tables and without the dropped ones."""
-    new = [_next(table, instance.tables, generations) for table in found.values() if isinstance(table, CapturedTable)]
-    gone = {request.upstream for request in requests if request.state is TableState.DROPPING}
-    kept = [table for table in instance.tables if table.name not in gone | {table.name for table in new}]
-    captured = {table.name for table in (*kept, *new)}
-    refused = {str(name): (why.why, why.hint) for name, why in found.items() if isinstance(why, Finding)}
-    refused = {**instance.refused, **refused}
-    left_out = {name: why for name, why in refused.items() if not _any(name, gone | captured)}
-    return with_fields(instance, tables=(*kept, *new), refused=left_out)
-
-
-def _any(name: str, tables: Collection[TableName]) -> bool:
-    return any(name == str(table) for table in tables)
-
-
-def _next(table: _Table, before: Sequence[ProducedTable], generations: Mapping[TableName, int]) -> _Table:
-    known = max((each.generation for each in before if each.name == table.name), default=0)
-    return with_fields(table, generation=1 + max(known, generations.get(table.name, 0)))
-
-
-def _generations(log: ChangeLog) -> dict[TableName, int]:
-    with closing(log.reader()) as reader:
-        return {name: table.generation for name, table in reader.tables().items()}
+        logged = reader.tables().get(table.name)
+    known = [each.generation for each in before if each.name == table.name]
+    return with_fields(table, generation=1 + max([*known, logged.generation if logged else 0]))
 
 
 def _end(log: ChangeLog, source: SourceRecord, gone: Sequence[TableRecord]) -> None:

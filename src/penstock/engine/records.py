@@ -6,21 +6,11 @@ from collections.abc import Sequence
 
 from penstock.catalog.store import Debt, SourceRecord, read_instance
 from penstock.errors import UsageError
-from penstock.sources.interface import InstanceConfig, ProducedTable, Source
+from penstock.sources.database import Database
+from penstock.sources.interface import InstanceConfig, Source
 from penstock.sources.kinds import kind
-from penstock.sources.postgres.captured_table import CapturedTable
-from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sources.postgres.spec import PostgresSource
 
-__all__ = [
-    "captured_of",
-    "database_instance_of",
-    "database_spec_of",
-    "debt_of",
-    "instance_of",
-    "spec_of",
-    "whole_spec_of",
-]
+__all__ = ["database_of", "debt_of", "instance_of", "require_database", "spec_of", "whole_spec_of"]
 
 
 def spec_of(record: SourceRecord) -> Source:
@@ -44,29 +34,15 @@ def debt_of(debt: Debt) -> InstanceConfig:
     return read_instance(debt.kind, debt.instance)
 
 
-def database_spec_of(record: SourceRecord) -> PostgresSource:
-    """Return the specification of a Postgres source; raise `UsageError` for another kind."""
-    spec = spec_of(record)
-    if not isinstance(spec, PostgresSource):
-        raise _no_database(record)
-    return spec
+def database_of(record: SourceRecord) -> Database | None:
+    """Return the upstream tables of a source; None if it needs no copies of them."""
+    return spec_of(record).database(instance_of(record))
 
 
-def database_instance_of(record: SourceRecord) -> PostgresInstanceConfig:
-    """Return the instance config of a Postgres source; raise `UsageError` for another kind."""
-    instance = instance_of(record)
-    if not isinstance(instance, PostgresInstanceConfig):
-        raise _no_database(record)
-    return instance
-
-
-def captured_of(table: ProducedTable) -> CapturedTable:
-    """Return a table of a Postgres source, narrowed to its type."""
-    if not isinstance(table, CapturedTable):
-        raise TypeError(table)
-    return table
-
-
-def _no_database(record: SourceRecord) -> UsageError:
-    message = f"source {record.name} is of kind {record.kind}: only Postgres sources support this"
-    return UsageError(message, "`penstock status` lists the sources of this home.")
+def require_database(record: SourceRecord) -> Database:
+    """Return the upstream tables of a source; raise `UsageError` if its kind has no access to them."""
+    found = database_of(record)
+    if found is None:
+        message = f"source {record.name} is of kind {record.kind}: only sources of database tables support this"
+        raise UsageError(message, "`penstock status` lists the sources of this home.")
+    return found

@@ -39,16 +39,15 @@ from penstock.catalog.store import Catalog, TableRecord
 from penstock.changelog.interface import ChangeLog
 from penstock.engine.as_of import reached
 from penstock.engine.incremental_snapshot import KeyRanges, frame
-from penstock.engine.records import captured_of, database_instance_of
+from penstock.engine.records import instance_of, require_database
 from penstock.engine.table import RunningTable
 from penstock.engine.table_errors import translated_errors
 from penstock.engine.table_names import named_source, named_table
 from penstock.errors import DefiniteError, HistoryExpiredError, TransientError, UsageError
 from penstock.layout import repair_path
 from penstock.positions import Lsn
-from penstock.sources.postgres.captured_table import CapturedTable
-from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sources.postgres.watermark_windows import Key, WindowReader, key_of
+from penstock.sources.database import Database, Key, Windows, key_of
+from penstock.sources.produced_table import ProducedTable
 from penstock.spark.worker_errors import brief
 from penstock.tables.base import DeltaBaseTable
 from penstock.tables.base_state import State
@@ -89,14 +88,15 @@ class Repairer:
         home: Path,
         catalog: Catalog,
         spark: SparkSession,
-        instance: PostgresInstanceConfig,
+        source: str,
+        database: Database,
         report: Callable[[str], None],
         stop: threading.Event,
     ) -> None:
         self._home = home
         self._spark = spark
-        self._instance = instance
-        self._log: ChangeLog = catalog.log(instance.source)
+        self._database = database
+        self._log: ChangeLog = catalog.log(source)
         self._repairs = Repairs(catalog)
         self._report = report
         self._stop = stop
@@ -104,7 +104,7 @@ class Repairer:
     def run(self, repair: Repair, table: RunningTable) -> None:
         """Execute one repair; record the error if it is impossible."""
         try:
-            with translated_errors("the repair", self._instance.connection), self._history_kept(repair):
+            with translated_errors("the repair", self._database), self._history_kept(repair):
                 self._repair(repair, table)
         except (DefiniteError, UsageError, HistoryExpiredError) as error:
             self._repairs.failed(repair, error.message, error.hint)
@@ -116,19 +116,19 @@ class Repairer:
         if table.at is None:
             message = f"{repair.table} cannot be repaired: its snapshot is not complete"
             raise DefiniteError(message, "Run `penstock status` to see its progress.")
-        captured = captured_of(table.captured).with_logged_columns(table.at.schema)
-        if not captured.key:
+        captured = table.captured.with_logged_columns(table.at.schema)
+        if not captured.table_schema().key:
             message = f"keyless table {repair.table} cannot be repaired by row"
             raise DefiniteError(message, f"Resnapshot it: ALTER SOURCES {repair.source} RETRY TABLE {repair.table};")
         self._report(f"repairing {repair.table}")
-        with closing(WindowReader(self._instance, captured, uuid.uuid4().hex)) as windows:
+        with closing(self._database.windows(captured, uuid.uuid4().hex)) as windows:
             low = windows.begin(self._report, self._stop)
             self._keep_history(repair, low)
             found = self._read(repair, table, captured, windows, low)
             self._replace_until_settled(repair, table, windows, found)
 
     def _replace_until_settled(
-        self, repair: Repair, table: RunningTable, windows: WindowReader, found: _Read | None
+        self, repair: Repair, table: RunningTable, windows: Windows, found: _Read | None
     ) -> None:
         """Replace the rows that differ; read rows that changed their key meanwhile once more, until none is left."""
         read = changed = 0
@@ -149,7 +149,7 @@ class Repairer:
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def _read(
-        self, repair: Repair, table: RunningTable, captured: CapturedTable, windows: WindowReader, low: Lsn
+        self, repair: Repair, table: RunningTable, captured: ProducedTable, windows: Windows, low: Lsn
     ) -> _Read | None:
         """Read the selected rows from upstream; return None if `stop` is set."""
         if "all" in repair.chosen:
@@ -160,7 +160,7 @@ class Repairer:
             raise UsageError(message, "Select fewer rows, or repair the whole table (--all).")
         return self._read_keys(windows, keys, low)
 
-    def _read_keys(self, windows: WindowReader, keys: list[Key], low: Lsn) -> _Read:
+    def _read_keys(self, windows: Windows, keys: list[Key], low: Lsn) -> _Read:
         window = windows.read_keys(keys)
         values = windows.key_values(keys)
         # under a case-insensitive collation, 'a' may match 'A'
@@ -168,7 +168,7 @@ class Repairer:
         keyed = frame(self._spark, found).distinct()
         return _Read(frame(self._spark, window.rows), len(window.rows), keyed, low, window.high)
 
-    def _chosen(self, repair: Repair, table: RunningTable, windows: WindowReader) -> list[Key]:
+    def _chosen(self, repair: Repair, table: RunningTable, windows: Windows) -> list[Key]:
         if "keys" in repair.chosen:
             return sorted({tuple(key) for key in repair.chosen["keys"]})
         where = str(repair.chosen["where"])
@@ -186,14 +186,14 @@ class Repairer:
             found = rows.select(*map(column, names)).limit(_MOST_KEYS + 1).toArrow().to_pylist()
         except PySparkException as error:
             message = f"Spark does not accept the condition: {brief(error)}"
-            raise UsageError(message, "Write a condition that is valid in both Postgres and Spark SQL.") from error
+            raise UsageError(message, "Write a condition that is valid both upstream and in Spark SQL.") from error
         yield from (key_of(row, names) for row in found)
 
-    def _read_all(self, repair: Repair, captured: CapturedTable, windows: WindowReader, low: Lsn) -> _Read | None:
+    def _read_all(self, repair: Repair, captured: ProducedTable, windows: Windows, low: Lsn) -> _Read | None:
         path = repair_path(self._home, repair.source, repair.id).absolute()
         staged = DeltaBaseTable(self._spark, str(path), captured.table_schema())
         staged.create(frame(self._spark, staged.schema.columns.empty_table()), low, window=uuid.uuid4().hex)
-        ranges = KeyRanges(self._spark, windows, staged, self._instance.chunk_rows)
+        ranges = KeyRanges(self._spark, windows, staged, self._database.options.chunk_rows)
         last = ranges.copy_next(None)
         while last.upto is not None:
             if self._stop.is_set():
@@ -203,7 +203,7 @@ class Repairer:
 
     # -- replacing --------------------------------------------------------------------------------------------------
 
-    def _replace(self, table: RunningTable, windows: WindowReader, found: _Read, upto: Lsn) -> tuple[int, set[Key]]:
+    def _replace(self, table: RunningTable, windows: Windows, found: _Read, upto: Lsn) -> tuple[int, set[Key]]:
         """Replace rows of the table at `upto` with those that were read, overlaid with the changes since.
 
         Return the number of rows that differed, and the keys of rows that are left because they had another key before.
@@ -233,7 +233,7 @@ class Repairer:
             table.revive()
         return count, moved
 
-    def _reached(self, table: RunningTable, windows: WindowReader, high: Lsn) -> Lsn | None:
+    def _reached(self, table: RunningTable, windows: Windows, high: Lsn) -> Lsn | None:
         """Wait until the log has reached the end of a window and is after the table's position, which must advance."""
         table.load_state()  # apply has continued, and another process may have changed the base table
         if table.at is not None and table.at.position >= high:
@@ -325,8 +325,10 @@ def _readable_table(catalog: Catalog, source: str, table: str) -> TableRecord:
 
 
 def _key(catalog: Catalog, table: TableRecord) -> tuple[str, ...]:
-    tables = database_instance_of(named_source(catalog, table.source)).tables
-    key = next((captured.key for captured in tables if captured.name == table.upstream), ())
+    record = named_source(catalog, table.source)
+    require_database(record)
+    tables = {captured.name: captured for captured in instance_of(record).produced()}
+    key = tables[table.upstream].table_schema().key if table.upstream in tables else ()
     if not key:
         message = f"keyless table {table.upstream} cannot be repaired by row"
         raise UsageError(message, f"Resnapshot it: ALTER SOURCES {table.source} RETRY TABLE {table.upstream};")

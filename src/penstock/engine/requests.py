@@ -17,17 +17,14 @@ from dataclasses import replace
 
 from penstock.catalog.states import REQUESTS, TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord, TableRequest
-from penstock.engine.records import database_instance_of, database_spec_of, instance_of
+from penstock.engine.records import instance_of, spec_of
 from penstock.engine.shards import reject_shard, reject_unlike_tables
 from penstock.engine.table_names import free_name, named_sources, named_table
 from penstock.errors import DefiniteError, UsageError
-from penstock.fields import with_fields
 from penstock.model import TableName
 from penstock.sources.findings import Finding
-from penstock.sources.postgres.captured_table import CapturedTable
-from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sources.postgres.names import TableChoice, choice_text, parse_table
-from penstock.sources.postgres.spec import PostgresSource
+from penstock.sources.option_names import TableChoice, parse_table
+from penstock.sources.produced_table import ProducedTable
 
 __all__ = ["dropped", "pending_requests", "request_add", "request_drop", "request_retry"]
 
@@ -54,7 +51,7 @@ def request_add(catalog: Catalog, source: str, table: str) -> None:
     reject_unlike_tables(choice.table, {shard: schema.table_schema() for shard, schema in found.items()})
     local = _local_name(choice, [each for tables in known.values() for each in tables])
     requested = [TableRecord(record.name, choice.table, local, TableState.ADDING) for record in records]
-    specs = [(record.spec, _with_table(database_spec_of(record), choice).model_dump_json()) for record in records]
+    specs = [(record.spec, spec_of(record).with_table(choice).model_dump_json()) for record in records]
     catalog.add_requests([TableRequest(*each) for each in zip(requested, specs, strict=True)])
 
 
@@ -70,11 +67,10 @@ def request_retry(catalog: Catalog, source: str, table: str) -> None:
     catalog.add_requests([_retry(catalog, record, table) for record in named_sources(catalog, source)])
 
 
-def _addable(record: SourceRecord, choice: TableChoice, known: Sequence[TableRecord]) -> CapturedTable:
+def _addable(record: SourceRecord, choice: TableChoice, known: Sequence[TableRecord]) -> ProducedTable:
     """Return a table as it is upstream; raise an error if it cannot be added."""
-    spec = database_spec_of(record)
+    spec = spec_of(record).with_table(choice)
     _reject_known(next((each for each in known if each.upstream == choice.table), None))
-    _reject_other_schema(spec, choice.table)
     found = spec.redescribe([choice.table])[choice.table]
     if isinstance(found, Finding):
         message = f"{choice.table} cannot be added to {record.name}: {found.why}"
@@ -84,14 +80,13 @@ def _addable(record: SourceRecord, choice: TableChoice, known: Sequence[TableRec
 
 def _drop(catalog: Catalog, record: SourceRecord, table: str) -> TableRequest:
     found, tables = named_table(catalog, record.name, table), catalog.tables(record.name)
+    spec = spec_of(record).without_table(found.upstream)
     going = {each.upstream for each in tables if each.state is TableState.DROPPING} | {found.upstream}
-    if all(captured.name in going for captured in database_instance_of(record).tables):
+    if all(captured.name in going for captured in instance_of(record).produced()):
         message = f"{found.upstream} is the last table that source {record.known_as} captures"
         raise UsageError(message, f"Drop the source instead: penstock drop {record.known_as}")
     requested = replace(found, state=TableState.DROPPING, error=None, hint=None)
-    return TableRequest(
-        requested, (record.spec, _without_table(database_spec_of(record), found.upstream).model_dump_json())
-    )
+    return TableRequest(requested, (record.spec, spec.model_dump_json()))
 
 
 def _retry(catalog: Catalog, record: SourceRecord, table: str) -> TableRequest:
@@ -99,15 +94,9 @@ def _retry(catalog: Catalog, record: SourceRecord, table: str) -> TableRequest:
     if found.state not in _RETRIED:
         message = f"{record.name}: {found.upstream} is {found.state}"
         raise UsageError(message, "RETRY TABLE requires a table that is live or failed; see `penstock status`.")
-    _reject_unrestartable(record, found.upstream)
+    instance = instance_of(record)  # raises an error if this kind of source cannot restart a single table
+    instance.restarted([each for each in instance.produced() if each.name == found.upstream])
     return TableRequest(replace(found, state=TableState.RETRYING))
-
-
-def _reject_unrestartable(record: SourceRecord, table: TableName) -> None:
-    """Raise an error if this kind of source cannot restart a single table; a database can."""
-    instance = instance_of(record)
-    if not isinstance(instance, PostgresInstanceConfig):
-        instance.restarted([each for each in instance.produced() if each.name == table])
 
 
 def _reject_known(known: TableRecord | None) -> None:
@@ -119,26 +108,9 @@ def _reject_known(known: TableRecord | None) -> None:
     raise UsageError(message, f"To resnapshot it: ALTER SOURCES {known.source} RETRY TABLE {known.upstream};")
 
 
-def _reject_other_schema(spec: PostgresSource, table: TableName) -> None:
-    if spec.schemas and table.schema not in spec.schemas:
-        message = f"source {spec.name} captures tables of the schemas {', '.join(spec.schemas)}, not of {table.schema}"
-        raise UsageError(message, "Name a table of these schemas, or create another source for the other schema.")
-
-
 def _local_name(choice: TableChoice, known: list[TableRecord]) -> str:
     taken = {record.local.lower() for record in known}
     if choice.alias is not None and choice.alias.lower() in taken:
         message = f"a table with the local name {choice.alias} already exists"
         raise UsageError(message, "Choose another name: ADD TABLE schema.table AS name.")
     return choice.alias or free_name(choice.table, taken)
-
-
-def _with_table(spec: PostgresSource, choice: TableChoice) -> PostgresSource:
-    """Return the spec with this table added, if it lists its tables; otherwise unchanged."""
-    return with_fields(spec, tables=(*spec.tables, choice_text(choice))) if spec.tables else spec
-
-
-def _without_table(spec: PostgresSource, table: TableName) -> PostgresSource:
-    """Return the spec without this table; excluded columns stay excluded, in case the table is added again."""
-    kept = tuple(text for text in spec.tables if parse_table(text).table != table)
-    return with_fields(spec, tables=kept)

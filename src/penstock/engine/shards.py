@@ -23,7 +23,7 @@ from penstock.engine.records import spec_of
 from penstock.errors import DefiniteError, SourceExistsError, UsageError
 from penstock.model import SHARD, TableName, TableSchema
 from penstock.sources.interface import InstanceConfig, Source
-from penstock.sources.postgres.spec import PostgresSource
+from penstock.sources.kinds import source_of_urls
 
 __all__ = ["captured_as", "described", "reject_shard", "reject_taken", "reject_unlike", "reject_unlike_tables"]
 
@@ -90,27 +90,17 @@ def _difference(one: TableSchema, other: TableSchema) -> str | None:
     return None
 
 
-_KEPT = ("publication", "slot", "password")
-"""Options that keep their current value if they are not given again."""
-
-
-def described(url: str | Sequence[str], name: str | None = None, **options: Any) -> PostgresSource:
+def described(url: str | Sequence[str], name: str | None = None, **options: Any) -> Source:
     """Return the specification of a source for a database, or for several shards, which need a name."""
-    urls = [url] if isinstance(url, str) else list(url)
-    if len(urls) == 1:
-        return PostgresSource.from_url(urls[0], name, **options)
-    if name is None:
-        message = "a sharded source requires a name"
-        raise UsageError(message, "Name the source (--name).")
-    return PostgresSource.from_urls(urls, name, **options)
+    return source_of_urls([url] if isinstance(url, str) else list(url), name, **options)
 
 
 def captured_as(catalog: Catalog, url: str | Sequence[str], **options: Any) -> str | None:
     """Return the name of the source that captures exactly these databases; raise `UsageError` if its options differ."""
-    wanted = {shard.connection for shard in described(url, "wanted").shards().values()}
+    wanted = {shard.upstream() for shard in described(url, "wanted").shards().values()}
     for name, records in _by_user_name(catalog).items():
-        specs = [spec for spec in map(spec_of, records) if isinstance(spec, PostgresSource)]
-        if {spec.connection for spec in specs} != wanted:
+        specs = [spec_of(record) for record in records]
+        if {spec.upstream() for spec in specs} != wanted:
             continue
         given = {key for key, value in options.items() if value is not None}
         if options and _comparable_options(
@@ -130,7 +120,6 @@ def _by_user_name(catalog: Catalog) -> dict[str, list[SourceRecord]]:
     return found
 
 
-def _comparable_options(specs: Iterable[PostgresSource], given: set[str]) -> dict[str, dict[str, Any]]:
+def _comparable_options(specs: Iterable[Source], given: set[str]) -> dict[str, dict[str, Any]]:
     """Return the options of each source, without those that keep their current value."""
-    kept = {field for field in _KEPT if field not in given}
-    return {spec.name: spec.model_dump(exclude=kept) for spec in specs}
+    return {spec.name: spec.model_dump(exclude=set(spec.KEPT - given)) for spec in specs}

@@ -1,27 +1,27 @@
-"""The initial snapshot of tables: all at one exported snapshot, copied in parallel by Spark tasks.
+"""The initial snapshot of tables: all at one position, copied in parallel by Spark tasks.
 
 ::
 
-    pending tables ─▶ wait until capture has begun them ─▶ one exported snapshot at S ─▶ copied in parallel ─▶ live at S
-                                                             │ open transactions          │ progress of each table
-                                                             └───▶ catalog, for status ◀──┘
+    pending tables ─▶ wait until capture has begun them ─▶ one snapshot at S ─▶ copied in parallel ─▶ live at S
+                                                             │ open transactions │ progress of each table
+                                                             └─▶ catalog, for status ◀─┘
 
-Capture must know a table before it is copied; otherwise changes between the two would be missed. The server exports a
+Capture must know a table before it is copied; otherwise changes between the two would be missed. Postgres exports a
 snapshot when all running transactions have ended. The transaction that it waits for is reported; after `snapshot_wait`
-the attempt is abandoned and made again later. If the exporting connection dies, complete copies are kept, and the other
-tables are copied at another snapshot.
+the attempt is abandoned and made again later. If the snapshot ends early, complete copies are kept, and the other
+tables are copied at another one.
 
-A table that was truncated after S is empty in the snapshot, so its copy is worthless. All that counts is in the log:
-the table is created empty and becomes live where the log has passed the TRUNCATE. A table that was rewritten otherwise
-is copied again.
+A table that was truncated after S may be empty in the snapshot, so its copy is worthless. All that counts is in the
+log: the table is created empty and becomes live where the log has passed the TRUNCATE. A table that was rewritten
+otherwise is copied again.
 
-A source whose instances produce every row by themselves (`InstanceConfig.copies` is false) needs no copy: its base
-tables are created empty, where the log begins, and apply does the rest.
+A source whose instances produce every row by themselves (`Source.database` returns None) needs no copy: its base tables
+are created empty, where the log begins, and apply does the rest.
 
 Progress::
 
-    workers: a note in a folder per finished range  ─┐
-    Postgres: bytes sent by running COPY sessions    ─┴─▶ the larger of both, per range ─▶ sum ─▶ catalog, every second
+    workers: a note in a folder per finished range   ─┐
+    upstream: bytes that were sent of running ranges ─┴─▶ the larger of both, per range ─▶ sum ─▶ catalog, every second
 
 A range counts once, however often it is started, and never for less than before.
 """
@@ -35,37 +35,25 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import psycopg
-
 from penstock.catalog.progress import CopyProgress
 from penstock.changelog.interface import ChangeLog, LoggedTable
 from penstock.engine.as_of import reached
-from penstock.engine.records import captured_of
 from penstock.engine.table import Progress, RunningTable
 from penstock.engine.table_errors import TableErrors, translated_errors, translated_spark_errors
 from penstock.engine.turns import side_by_side
 from penstock.errors import PenstockError, TableError, TransientError
 from penstock.model import TableName
-from penstock.sources.interface import ProducedTable
-from penstock.sources.postgres.captured_table import CapturedTable
-from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sources.postgres.connection import connect, connection_error
-from penstock.sources.postgres.copy import Tally, copy_progress, copy_ranges, table_bytes
-from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot, import_snapshot
-from penstock.sources.postgres.spec import PostgresSource
-from penstock.sources.postgres.table_files import TableFiles, table_files
-from penstock.sources.postgres.wal import wal_insert_position
-from penstock.tables.interface import UNFINISHED, CreateOptions, TableStore, UpstreamTable
+from penstock.sources.database import Database, Snapshot, TableCopy, Tally
+from penstock.sources.produced_table import ProducedTable
+from penstock.tables.interface import UNFINISHED, CreateOptions, TableStore
 from penstock.tables.snapshot_files import finished_ranges
-from penstock.units import parse_duration
 
-__all__ = ["CopyWatch", "InitialSnapshot", "SnapshotTables", "create_empty", "logged_table", "wait_until_captured"]
+__all__ = ["CopyWatch", "InitialSnapshot", "create_empty", "logged_table", "wait_until_captured"]
 
 _PARALLEL_TABLES = 2
 
@@ -76,17 +64,16 @@ class InitialSnapshot:
     def __init__(
         self,
         store: TableStore,
-        spec: PostgresSource,
-        instance: PostgresInstanceConfig,
+        source: str,
+        database: Database,
         log: ChangeLog,
         progress: Progress,
         stop: threading.Event,
         errors: TableErrors,
     ) -> None:
         self._store = store
-        self._spec = spec
-        self._instance = instance
-        self._source = instance.source
+        self._source = source
+        self._database = database
         self._log = log
         self._progress = progress
         self._stop = stop
@@ -104,14 +91,9 @@ class InitialSnapshot:
                 ThreadPoolExecutor(_PARALLEL_TABLES, f"penstock-copy-{self._source}") as pool,
             ):
                 # a promoted standby may end before that position
-                if reached(self._log, snapshot.lsn, self._stop) is None:
+                if reached(self._log, snapshot.position, self._stop) is None:
                     return
-                snapshot_tables = SnapshotTables.by(snapshot, self._spec)
-                side_by_side(
-                    pool, lambda table: copied.append(table) if self._copy(table, snapshot_tables) else None, tables
-                )
-        except psycopg.Error as error:
-            raise connection_error(error, self._instance.connection) from error
+                side_by_side(pool, lambda table: copied.append(table) if self._copy(table, snapshot) else None, tables)
         except TransientError:
             if not self._stop.is_set():
                 raise
@@ -123,54 +105,49 @@ class InitialSnapshot:
                 self._progress(f"{self._source}: snapshot of {len(copied)} of {len(tables)} tables complete")
 
     @contextmanager
-    def _snapshot(self, tables: Sequence[RunningTable]) -> Iterator[ExportedSnapshot]:
+    def _snapshot(self, tables: Sequence[RunningTable]) -> Iterator[Snapshot]:
         def report(what: str) -> None:
             self._progress(f"{self._source}: {what}")
             for table in tables:
                 table.catalog.note_progress(self._source, table.record.local, CopyProgress(waiting=what))
 
-        wait = parse_duration(self._instance.snapshot_wait)
-        with export_snapshot(self._instance.connection, wait, report, self._stop) as snapshot:
+        with self._database.translated_errors(), self._database.snapshot(report, self._stop) as snapshot:
             for table in tables:
                 table.catalog.forget_progress(self._source, table.record.local)
             yield snapshot
 
-    def _copy(self, table: RunningTable, snapshot_tables: SnapshotTables) -> bool:
+    def _copy(self, table: RunningTable, snapshot: Snapshot) -> bool:
         """Copy a table, unless `stop` is set; return whether the copy is complete."""
         if self._stop.is_set():
             return False
-        captured = captured_of(table.captured).with_found_columns(snapshot_tables.tables.get(table.captured.name))
-        if isinstance(captured, str):
-            why = f"{table.record.upstream} cannot be copied: {captured}"
+        found = snapshot.find(table.captured)
+        if isinstance(found, str):
+            why = f"{table.record.upstream} cannot be copied: {found}"
             hint = f"Resnapshot it: ALTER SOURCES {self._source} RETRY TABLE {table.record.upstream};"
-            self._fail(table, TableError(str(table.record.upstream), snapshot_tables.snapshot.lsn, why, hint))
+            self._fail(table, TableError(str(table.record.upstream), snapshot.position, why, hint))
             return False
         self._progress(f"{self._source}: copying {table.record.upstream}")
         operation, is_complete = f"the snapshot of {table.record.upstream}", False
-        with self._errors.of(table, "copying"), table.writing, translated_errors(operation, self._instance.connection):
+        with self._errors.of(table, "copying"), table.writing, translated_errors(operation, self._database):
             if not table.gone:
-                self._create(table, captured, snapshot_tables)
+                self._create(table, found, snapshot)
                 is_complete = True
         return is_complete
 
-    def _create(self, table: RunningTable, captured: CapturedTable, snapshot_tables: SnapshotTables) -> None:
+    def _create(self, table: RunningTable, captured: ProducedTable, snapshot: Snapshot) -> None:
         table.base.schema = captured.table_schema()
-        conninfo, folder = self._instance.connection, Path(table.base.path)
-        with connect(conninfo) as connection:
-            ranges = copy_ranges(connection, captured.name, self._store.parallelism)
-            size = table_bytes(connection, captured.name)
+        copy = snapshot.copy(captured, self._store.parallelism)
         created = CreateOptions(
-            snapshot_tables.snapshot.lsn,
+            snapshot.position,
             {"penstock.source": self._source},
             captured.comment or "",
             captured.comments(),
             captured.generation,
         )
-        upstream = UpstreamTable(conninfo, snapshot_tables.snapshot, captured, ranges)
         note = partial(table.catalog.note_progress, self._source, table.record.local)
-        with CopyWatch(conninfo, captured, size, folder, note) as watch:
+        with CopyWatch(copy, Path(table.base.path), note) as watch:
             is_complete = self._store.snapshot(
-                table.base, upstream, created, watch.notes, partial(snapshot_tables.has_all_rows, captured.name)
+                table.base, copy, created, watch.notes, partial(snapshot.has_all_rows, captured.name)
             )
         if not is_complete:
             self._begin_after_truncate(table, created)
@@ -178,8 +155,7 @@ class InitialSnapshot:
 
     def _begin_after_truncate(self, table: RunningTable, created: CreateOptions) -> None:
         """Create a table that was truncated from the log alone, up to the current end of the log."""
-        with connect(self._instance.connection) as connection:
-            upto = reached(self._log, wal_insert_position(connection), self._stop)
+        upto = reached(self._log, self._database.now(), self._stop)
         if upto is None:
             return
         base, after = table.base, created.position
@@ -256,32 +232,6 @@ def _has_begun(table: ProducedTable, logged: LoggedTable | None) -> bool:
     return logged is not None and logged.generation >= table.generation
 
 
-@dataclass(frozen=True)
-class SnapshotTables:
-    """An exported snapshot, the definitions of the tables in it, and the files that stored them."""
-
-    conninfo: str
-    snapshot: ExportedSnapshot
-    tables: Mapping[TableName, CapturedTable]
-    files: Mapping[int, TableFiles]
-
-    @classmethod
-    def by(cls, snapshot: ExportedSnapshot, spec: PostgresSource) -> Self:
-        """Query the tables of a source in a snapshot."""
-        conninfo, tables = spec.conninfo(), spec.tables_at(snapshot.name)
-        with connect(conninfo) as connection:
-            import_snapshot(connection, snapshot.name)
-            return cls(conninfo, snapshot, tables, table_files(connection, [table.oid for table in tables.values()]))
-
-    def has_all_rows(self, table: TableName) -> bool:
-        """Whether the snapshot has returned all rows of a table: it was neither truncated nor rewritten since."""
-        found = self.tables.get(table)
-        if found is None:
-            return True  # the snapshot does not contain it
-        with connect(self.conninfo) as connection:
-            return self.files[found.oid] <= table_files(connection, [found.oid])[found.oid]
-
-
 _POLL_SECONDS = 1.0
 _PREFIX = ".copying-{}."
 
@@ -289,12 +239,8 @@ _PREFIX = ".copying-{}."
 class CopyWatch:
     """Records the progress of one table's copy into `folder`, in a thread, while the ``with`` block lasts."""
 
-    def __init__(
-        self, conninfo: str, table: CapturedTable, total_bytes: int, folder: Path, note: Callable[[CopyProgress], None]
-    ) -> None:
-        self._conninfo = conninfo
-        self._table = table
-        self._total_bytes = total_bytes
+    def __init__(self, copy: TableCopy, folder: Path, note: Callable[[CopyProgress], None]) -> None:
+        self._copy = copy
         self._note = note
         _remove_left_over(folder)
         self.notes = folder.with_name(_PREFIX.format(folder.name) + uuid.uuid4().hex[:12])
@@ -302,7 +248,7 @@ class CopyWatch:
         self.notes.mkdir(parents=True)
         self._ranges: dict[int, Tally] = {}
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name=f"penstock-watch-{table.name}", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name=f"penstock-watch-{copy.schema.table}", daemon=True)
 
     def __enter__(self) -> Self:
         """Start the thread."""
@@ -319,19 +265,19 @@ class CopyWatch:
 
     def _watch(self) -> None:
         while not self._done.is_set():
-            with suppress(PenstockError, psycopg.Error), connect(self._conninfo, "penstock progress") as connection:
+            with suppress(PenstockError), self._copy.watch() as sent:
                 while not self._done.is_set():
-                    self._update(copy_progress(connection, self._table))
+                    self._update(sent())
             self._update({})
 
-    def _update(self, running: dict[int, Tally]) -> None:
+    def _update(self, running: Mapping[int, Tally]) -> None:
         for found in (running, finished_ranges(self.notes)):
             for number, tally in found.items():
                 known = self._ranges.get(number, Tally())
                 self._ranges[number] = Tally(max(known.rows, tally.rows), max(known.bytes, tally.bytes))
         rows = sum(tally.rows for tally in self._ranges.values())
         size = sum(tally.bytes for tally in self._ranges.values())
-        self._note(CopyProgress(rows, size, self._table.estimated_rows, self._total_bytes))
+        self._note(CopyProgress(rows, size, self._copy.estimated_rows, self._copy.total_bytes))
         self._done.wait(_POLL_SECONDS)
 
 

@@ -85,7 +85,7 @@ class SourceRunner:
         self._spec = record.spec
 
     def alter(self, requests: Sequence[TableRecord]) -> None:
-        """Execute requests for tables: query Postgres first, then restart capture; snapshot and apply continue."""
+        """Execute requests for tables: query the upstream first, then restart capture; snapshot and apply continue."""
         found = describe(named_source(self._catalog, self._name), requests)
         free = self._tables.release_tables({request.upstream for request in requests})
         ready = [request for request in requests if request.upstream in free]

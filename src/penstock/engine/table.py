@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.layout import base_path, quarantine_path
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.interface import ProducedTable
+from penstock.sources.produced_table import ProducedTable
 from penstock.tables.base_state import State
 from penstock.tables.interface import BaseTable, TableStore
 

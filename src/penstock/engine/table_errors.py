@@ -2,7 +2,7 @@
 
 A table with a transient error keeps its state, pending or live, and the catalog records the error: the table stays
 readable, and resumes automatically when the cause is fixed. `error_policy` decides which errors these are. Errors of
-Spark and Postgres that interrupt the work for a table are translated into Penstock's own.
+Spark and of the upstream database that interrupt the work for a table are translated into Penstock's own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.engine.error_policy import (
 from penstock.engine.table import Progress, RunningTable
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.layout import defects_path
-from penstock.sources.postgres.query_errors import translate_errors
+from penstock.sources.database import Database
 from penstock.spark.jvm_loss import is_spark_lost, spark_lost_error
 from penstock.spark.worker_errors import brief, unpack_errors
 from penstock.tables.interface import Jobs
@@ -105,9 +105,9 @@ def _is_large(path: Path) -> bool:
 
 
 @contextmanager
-def translated_errors(operation: str, conninfo: str) -> Iterator[None]:
-    """Translate errors of Postgres, and those of Spark like `translated_spark_errors`, into Penstock's own."""
-    with translate_errors(conninfo), translated_spark_errors(operation):
+def translated_errors(operation: str, database: Database) -> Iterator[None]:
+    """Translate errors of the database, and those of Spark like `translated_spark_errors`, into Penstock's own."""
+    with database.translated_errors(), translated_spark_errors(operation):
         yield
 
 

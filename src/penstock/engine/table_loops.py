@@ -34,7 +34,7 @@ from penstock.changelog.interface import ChangeLogReader, LoggedTable
 from penstock.engine.compaction import Compactor
 from penstock.engine.error_policy import ErrorAction, Tries, error_action, explained
 from penstock.engine.incremental_snapshot import IncrementalSnapshot
-from penstock.engine.records import database_instance_of, database_spec_of, instance_of
+from penstock.engine.records import database_of, instance_of, require_database
 from penstock.engine.repair import Repairer
 from penstock.engine.snapshot import InitialSnapshot, create_empty
 from penstock.engine.table import Progress, RunningTable
@@ -43,7 +43,6 @@ from penstock.engine.turns import Turns
 from penstock.errors import DefiniteError, HistoryExpiredError, PenstockError, UsageError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres.options import Snapshot
 from penstock.spark.jvm_loss import is_spark_lost, spark_lost_error
 from penstock.tables.base_state import State
 from penstock.tables.interface import TableStore
@@ -227,17 +226,15 @@ class TableLoops:
             table.load_state()
 
     def _copy(self, pending: list[RunningTable]) -> None:
-        record = self._record()
-        if not instance_of(record).copies():
+        database = database_of(self._record())
+        if database is None:
             create_empty(self._store, self._log, pending, self._stop, self._errors)
             return
-        spec, instance = database_spec_of(record), database_instance_of(record)
-        if instance.snapshot is Snapshot.CHUNKED:
-            IncrementalSnapshot(self._store.spark, instance, self._log, self._progress, self._stop, self._errors).run(
-                pending
-            )
-            return
-        InitialSnapshot(self._store, spec, instance, self._log, self._progress, self._stop, self._errors).run(pending)
+        common = (self._source, database, self._log, self._progress, self._stop, self._errors)
+        if database.options.chunked:
+            IncrementalSnapshot(self._store.spark, *common).run(pending)
+        else:
+            InitialSnapshot(self._store, *common).run(pending)
 
     # -- repair -----------------------------------------------------------------------------------------------------
 
@@ -268,8 +265,9 @@ class TableLoops:
                 repairs.failed(repair, failure.message, failure.hint)
 
     def _repairer(self) -> Repairer:
-        instance = database_instance_of(self._record())
-        return Repairer(self._home, self._catalog, self._store.spark, instance, self._report, self._stop)
+        database = require_database(self._record())
+        spark = self._store.spark
+        return Repairer(self._home, self._catalog, spark, self._source, database, self._report, self._stop)
 
     def _report(self, text: str) -> None:
         self._progress(f"{self._source}: {text}")

@@ -1,9 +1,9 @@
-"""Verify: live tables against Postgres, row by row, at one named position.
+"""Verify: live tables against the upstream database, row by row, at one named position.
 
 ::
 
-    exported snapshot at S ─▶ the log holds S ─┬▶ rows of Postgres at S ┐
-                                               └▶ live table at S ──────┴▶ compared (`tables.compare`) ─▶ Verdict
+    snapshot at S ─▶ the log holds S ─┬▶ rows upstream at S ┐
+                                      └▶ live table at S ───┴▶ compared (`tables.compare`) ─▶ Verdict
 
 All tables are compared at the same S, so a transaction over several tables is on both sides of each, or on none. A
 table that cannot be compared (it failed, or its snapshot is not complete) gets a verdict with the reason; the other
@@ -12,34 +12,30 @@ tables are still compared.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-import psycopg
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
-from penstock.engine.records import database_instance_of, database_spec_of
-from penstock.engine.snapshot import SnapshotTables
+from penstock.engine.records import instance_of, require_database
 from penstock.engine.table import RunningTable
 from penstock.engine.table_names import named_source, named_tables
 from penstock.errors import DefiniteError, PenstockError, TransientError
-from penstock.fields import with_fields
 from penstock.positions import Lsn
-from penstock.sources.postgres.captured_table import CapturedTable
-from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sources.postgres.connection import connect, connection_error
-from penstock.sources.postgres.copy import copy_ranges
-from penstock.sources.postgres.slot import export_snapshot
+from penstock.sources.database import Snapshot
+from penstock.sources.interface import InstanceConfig
+from penstock.sources.produced_table import ProducedTable
 from penstock.spark.worker_errors import brief, unpack_errors
 from penstock.tables.compare import Differences
-from penstock.tables.interface import Rows, TableStore, UpstreamTable
+from penstock.tables.interface import Rows, TableStore
 
 __all__ = ["LiveTables", "Verdict", "verify_source", "wait_for"]
 
@@ -56,7 +52,7 @@ _WAITING = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of comparing one table with Postgres at a position, or the reason why it was not compared."""
+    """The result of comparing one table with the upstream at a position, or the reason why it was not compared."""
 
     table: str
     """Its upstream name."""
@@ -91,8 +87,8 @@ class _Sides:
     """Both sides of a comparison, at one position."""
 
     store: TableStore
-    instance: PostgresInstanceConfig
-    snapshot_tables: SnapshotTables
+    instance: InstanceConfig
+    snapshot: Snapshot
     live: LiveTables
 
 
@@ -122,7 +118,7 @@ def verify_source(
     exact: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Verdict]:
-    """Compare tables, all unless some are named, at one exported snapshot; `progress` is called with each name.
+    """Compare tables, all unless some are named, at one snapshot; `progress` is called with each name.
 
     The tables of an unreachable shard get verdicts with the error, so that the other shards are still compared.
     """
@@ -156,21 +152,23 @@ def _compare(comparison: _Comparison, chosen: Sequence[TableRecord]) -> tuple[li
     """
     catalog, store, source = comparison.catalog, comparison.store, comparison.record.name
     record = named_source(catalog, source)
-    spec, instance = database_spec_of(record), database_instance_of(record)
+    database, instance = require_database(record), instance_of(record)
     try:
         _note_newest(comparison.home, catalog, store, instance, chosen)
-        with export_snapshot(instance.connection) as snapshot, unpack_errors():
-            wait_for(catalog.log(source), source, snapshot.lsn)
-            sides = _Sides(store, instance, SnapshotTables.by(snapshot, spec), comparison.live_at(snapshot.lsn))
+        with (
+            database.translated_errors(),
+            database.snapshot(lambda _: None, threading.Event()) as snapshot,
+            unpack_errors(),
+        ):
+            wait_for(catalog.log(source), source, snapshot.position)
+            sides = _Sides(store, instance, snapshot, comparison.live_at(snapshot.position))
             verdicts, again = [], []
             for table in chosen:
                 comparison.progress(f"{source}.{table.local}")
                 verdict = _verdict(sides, table, comparison.limit, comparison.exact)
                 verdicts.append(verdict)
-                if verdict.differences and not verdict.equal and not sides.snapshot_tables.has_all_rows(table.upstream):
+                if verdict.differences and not verdict.equal and not snapshot.has_all_rows(table.upstream):
                     again.append(table)
-    except psycopg.Error as error:
-        raise connection_error(error, instance.connection) from error
     except (PySparkException, Py4JError) as error:
         message = f"the comparison was interrupted: {brief(error)}"
         raise TransientError(message, "Try again.") from error
@@ -178,41 +176,37 @@ def _compare(comparison: _Comparison, chosen: Sequence[TableRecord]) -> tuple[li
 
 
 def _note_newest(
-    home: Path, catalog: Catalog, store: TableStore, instance: PostgresInstanceConfig, tables: Sequence[TableRecord]
+    home: Path, catalog: Catalog, store: TableStore, instance: InstanceConfig, tables: Sequence[TableRecord]
 ) -> None:
     """Record the newest Delta versions, so that changes by other writers are compared, too."""
-    captured = {table.name: table for table in instance.tables}
+    captured = {table.name: table for table in instance.produced()}
     for record in tables:
         if record.state is TableState.LIVE and record.upstream in captured:
             RunningTable(home, catalog, record, captured[record.upstream], store).load_state()
 
 
 def _verdict(sides: _Sides, table: TableRecord, limit: int, exact: bool) -> Verdict:
-    name, position = str(table.upstream), sides.snapshot_tables.snapshot.lsn
+    name, position = str(table.upstream), sides.snapshot.position
     try:
         captured = _captured(sides, table)
         live = sides.live.table(f"{table.source}.{table.local}")
     except PenstockError as error:
         return Verdict(name, table.local, position, error=error.message, hint=error.hint)
-    captured = with_fields(captured, columns=captured.columns[: len(live.columns)])
-    with connect(sides.snapshot_tables.conninfo) as connection:
-        ranges = copy_ranges(connection, captured.name, sides.store.parallelism)
-    rows = sides.store.upstream(
-        UpstreamTable(sides.snapshot_tables.conninfo, sides.snapshot_tables.snapshot, captured, ranges)
-    )
-    found = sides.store.differences(rows, live, captured.key, limit, exact=exact)
-    return Verdict(name, table.local, position, captured.key, found)
+    rows = sides.store.copied_rows(sides.snapshot.copy(captured, sides.store.parallelism, len(live.columns)))
+    key = captured.table_schema().key
+    found = sides.store.differences(rows, live, key, limit, exact=exact)
+    return Verdict(name, table.local, position, key, found)
 
 
-def _captured(sides: _Sides, table: TableRecord) -> CapturedTable:
+def _captured(sides: _Sides, table: TableRecord) -> ProducedTable:
     """Return the upstream definition of a table; a new column arrives here only with the first change after it."""
     if table.state is TableState.FAILED:
         raise DefiniteError(table.error or f"{table.upstream} has failed", table.hint or "")
-    known = next((t for t in sides.instance.tables if t.name == table.upstream), None)
+    known = next((t for t in sides.instance.produced() if t.name == table.upstream), None)
     if table.state in _WAITING or known is None:
         message = f"{table.upstream} cannot be compared: {_WAITING.get(table.state, 'it is not captured')}"
         raise TransientError(message, "Try again when `penstock status` shows it as live.")
-    now = known.with_found_columns(sides.snapshot_tables.tables.get(table.upstream))
+    now = sides.snapshot.find(known)
     if isinstance(now, str):
         message = f"{table.upstream} cannot be compared: {now}"
         raise DefiniteError(message, f"Resnapshot it: ALTER SOURCES {table.source} RETRY TABLE {table.upstream};")

@@ -4,6 +4,7 @@
 
     Source          a value: the user's options, of the two option types of its kind
       ├─ check()   reports whether it can be captured, and what prevents it
+      ├─ database(instance) ─▶ Database   the rows of its tables, if it has tables to copy (`sources.database`)
       └─ create_instances(workers) ─▶ InstanceConfig   serializable; stored in the catalog before `prepare`
             ├─ prepare()  creates the external objects that it needs (slot, publication)
             ├─ cleanup()  removes them, also after a crash in the middle of `prepare`
@@ -24,7 +25,7 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -38,17 +39,20 @@ from penstock.fields import with_fields
 from penstock.model import TableName, TableSchema
 from penstock.nearest import nearest
 from penstock.positions import Lsn
+from penstock.sources.database import Database
 from penstock.sources.findings import Finding, error
+from penstock.sources.option_names import TableChoice
+from penstock.sources.produced_table import ProducedTable
 from penstock.sources.syntax import Span
 from penstock.units import parse_duration
 
 __all__ = [
+    "AlteredTables",
     "Checked",
     "Instance",
     "InstanceConfig",
     "InstanceFactory",
     "Kind",
-    "ProducedTable",
     "Source",
     "SourceOptions",
     "check_name",
@@ -71,38 +75,6 @@ def check_name(name: str) -> str:
             message, "Use a lower-case letter, then lower-case letters, digits and underscores, at most 41 characters."
         )
     return name
-
-
-class ProducedTable(BaseModel, ABC):
-    """A table that an instance produces. A kind may add fields in a subclass."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: TableName
-    generation: int = 0
-    """The number of times that it was resnapshotted: its history in the log begins with the last one."""
-    comment: str | None = None
-    alias: str | None = None
-    """The name of the live table; None for the upstream name."""
-
-    @abstractmethod
-    def table_schema(self) -> TableSchema:
-        """Return its columns and its key at the beginning of the capture."""
-
-    def comments(self) -> dict[str, str]:
-        """Return the comments on its columns."""
-        return {}
-
-    def remembers(self) -> bool:
-        """Return whether its commits contain state besides rows, which is needed to apply the next changes."""
-        return False
-
-    def refuses(self) -> bool:
-        """Return whether it may reject a part of its log: by quarantining that part, or by stopping there.
-
-        Quarantined messages can be read as a table. A stopped table can be retried with other options.
-        """
-        return False
 
 
 class InstanceConfig(BaseModel, ABC):
@@ -160,10 +132,6 @@ class InstanceConfig(BaseModel, ABC):
         """Return the names of the user's external objects, which remain when the source is dropped."""
         return []
 
-    def copies(self) -> bool:
-        """Return whether tables need an initial snapshot: the stream does not contain existing rows."""
-        return False
-
     def require_own(self, durable: Lsn | None) -> None:
         """Raise `NotOwnedError` if an external object may no longer be this source's, because the home was copied.
 
@@ -194,6 +162,24 @@ class InstanceConfig(BaseModel, ABC):
         """Return what the instance with this folder waits for, with a likely reason; None if it does not wait."""
         return None
 
+    def renamed_tables(self, tables: Collection[TableName]) -> Mapping[TableName, TableName]:
+        """Return the new names of those of these tables that were renamed upstream, as far as that is known."""
+        return {}
+
+    def alter_tables(
+        self, new: Sequence[ProducedTable], dropped: Collection[TableName], refused: Mapping[TableName, Finding]
+    ) -> AlteredTables:
+        """Make the upstream send the changes of `new` tables, and no longer those of `dropped` ones.
+
+        A new table may be captured already, and restart. `refused` are requested tables that cannot be captured.
+        """
+        return AlteredTables(self.restarted(new) if new else self)
+
+    def accept_interference(self) -> Self:
+        """Accept foreign writes to the external objects; return the config with which capture resumes."""
+        message = f'source "{self.source}" has no external objects that others could write to'
+        raise UsageError(message, "`penstock status` shows why a source has stopped.")
+
     def restarted(self, tables: Sequence[ProducedTable]) -> Self:
         """Return this config with these tables restarted: with their present schema and a higher generation."""
         message = f'tables of source "{self.source}" cannot be captured again'
@@ -203,6 +189,17 @@ class InstanceConfig(BaseModel, ABC):
         """Return this config with the source's altered options (those in `Source.ALTERABLE`)."""
         altered = {option: getattr(spec, option) for option in spec.ALTERABLE}
         return with_fields(self, **altered)
+
+
+@dataclass(frozen=True)
+class AlteredTables:
+    """The result of altering the tables of an instance."""
+
+    config: InstanceConfig
+    published: Lsn | None = None
+    """A position from which on the changes of new tables arrive; None for the end of the log."""
+    refused: Mapping[TableName, Finding] = field(default_factory=dict)
+    """New tables that the upstream refuses to send, with the reason."""
 
 
 class SourceOptions(BaseModel):
@@ -253,6 +250,10 @@ class Source(SourceOptions, ABC):
     """The options that are written in ``WITH (…)``."""
     ALTERABLE: ClassVar[frozenset[str]] = frozenset({"retain_history"})
     """Options that ``ALTER SOURCES … SET`` can change; each is also a field of the instance config."""
+    SCHEMES: ClassVar[frozenset[str]] = frozenset()
+    """The schemes of URLs that `from_urls` accepts; the empty one stands for texts that are not URLs."""
+    KEPT: ClassVar[frozenset[str]] = frozenset()
+    """Options that keep their value when the same URL is given again without them."""
 
     name: str
 
@@ -274,6 +275,12 @@ class Source(SourceOptions, ABC):
             first = invalid.errors(include_input=False, include_url=False)[0]
             message = f"invalid value for {'.'.join(map(str, first['loc'])) or name}: {first['msg']}"
             raise UsageError(message, f"See the reference documentation of {cls.NAME} sources.") from None
+
+    @classmethod
+    def from_urls(cls, urls: Sequence[str], name: str | None = None, **options: Any) -> Self:
+        """Return the source for one URL, or a sharded source for several, with options."""
+        message = f"a {cls.NAME} source cannot be created from a URL"
+        raise UsageError(message, f"Use SQL: CREATE SOURCES name FROM {cls.NAME} …;")
 
     @classmethod
     def why_fixed(cls, option: str) -> str:
@@ -310,6 +317,26 @@ class Source(SourceOptions, ABC):
         """Return the source that has these `shards`."""
         return shards[0]
 
+    def upstream(self) -> str | None:
+        """Return what identifies the upstream system, to find a source that captures it already; None if nothing."""
+        return None
+
+    def database(self, instance: InstanceConfig) -> Database | None:
+        """Return the tables of an instance, whose existing rows have to be copied; None if the stream has all rows."""
+        return None
+
+    def with_table(self, choice: TableChoice) -> Self:
+        """Return the source with one more table; raise `UsageError` if it cannot have this one."""
+        raise self._fixed_tables()
+
+    def without_table(self, table: TableName) -> Self:
+        """Return the source without one of its tables."""
+        raise self._fixed_tables()
+
+    def _fixed_tables(self) -> UsageError:
+        message = f"source {self.name} is of kind {self.NAME}: its tables cannot be added or dropped"
+        return UsageError(message, f"Drop the source and create it again: penstock drop {self.name}")
+
     @abstractmethod
     def create_instances(self, workers: int) -> Sequence[InstanceConfig]:
         """Return at most `workers` configs. This may query the upstream system, but creates nothing there."""
@@ -335,9 +362,9 @@ class Source(SourceOptions, ABC):
             return Checked((), (error(self.place(), refused.message, refused.hint),), ready=False)
         return Checked(tuple((schema.table, True) for schema in schemas), (), ready=True)
 
-    @abstractmethod
     def place(self) -> str:
         """Describe the origin of its data for users, without secrets."""
+        return self.upstream() or self.NAME
 
 
 def _given(options: BaseModel) -> dict[str, Any]:

@@ -10,15 +10,16 @@ A package that cannot be loaded affects only its own sources.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from penstock.errors import DefiniteError, UsageError
 from penstock.nearest import nearest
-from penstock.sources.interface import Kind
+from penstock.sources.interface import Kind, Source
 
-__all__ = ["kind", "kinds"]
+__all__ = ["kind", "kinds", "source_of_urls"]
 
 _GROUP = "penstock.sources"
 _BUILT_IN = (
@@ -51,6 +52,14 @@ def kind(name: str) -> Kind:
     if broken:
         raise DefiniteError(message, " ".join([hint, "These could not be loaded:", *broken]))
     raise UsageError(message, f"{hint} Check that the package that provides it is installed.")
+
+
+def source_of_urls(urls: Sequence[str], name: str | None = None, **options: Any) -> Source:
+    """Return the source for a URL, or a sharded source for several, of the kind that the URL's scheme names."""
+    scheme = urls[0].partition("://")[0] if "://" in urls[0] else ""
+    sources = [found.source for found in kinds().values()]
+    source = next((source for source in sources if scheme.lower() in source.SCHEMES), None)
+    return (source or next(source for source in sources if "" in source.SCHEMES)).from_urls(urls, name, **options)
 
 
 @cache

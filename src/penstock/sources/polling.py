@@ -31,8 +31,9 @@ from penstock.errors import DefiniteError, TableError, UsageError
 from penstock.fields import with_fields
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
-from penstock.sources.interface import Instance, InstanceConfig, InstanceFactory, ProducedTable
+from penstock.sources.interface import Instance, InstanceConfig, InstanceFactory
 from penstock.sources.polling_steps import Changes, Notes, Numbering, Step
+from penstock.sources.produced_table import ProducedTable
 from penstock.sources.row_tables import RowTable
 
 __all__ = ["PollingConfig", "PollingFactory", "PollingInstance"]
@@ -139,7 +140,8 @@ class PollingInstance(Instance, ABC, Generic[_Config]):
         """Define the tables in the log, and load the notes for its position."""
         with closing(self._log.reader()) as reader:
             logged = reader.tables()
-        generation = max(table.generation for table in self._config.tables)
+        generations = [table.generation for table in self._config.tables]
+        generation = max(generations + [table.generation for table in logged.values()])
         if any(_is_new(table, logged.get(table.name)) for table in self._config.tables):
             notes.begin(generation, self._durable)
         known: dict[TableName, tuple[TableSchema, int]] = {}

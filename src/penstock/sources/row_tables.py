@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import DefiniteError
 from penstock.model import RESERVED, TableName, TableSchema
-from penstock.sources.interface import ProducedTable
+from penstock.sources.produced_table import ProducedTable
 
 __all__ = ["RowTable", "fitted", "plain"]
 

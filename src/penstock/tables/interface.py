@@ -29,9 +29,7 @@ from pyspark.sql import SparkSession
 from penstock.changelog.interface import ChangeLog
 from penstock.model import TableSchema
 from penstock.positions import Lsn
-from penstock.sources.postgres.captured_table import CapturedTable
-from penstock.sources.postgres.copy import PageRange
-from penstock.sources.postgres.slot import ExportedSnapshot
+from penstock.sources.database import TableCopy
 from penstock.tables.base_state import ChunkProgress, State
 from penstock.tables.compare import Differences
 from penstock.tables.contents import Contents
@@ -45,7 +43,6 @@ __all__ = [
     "NetChange",
     "Rows",
     "TableStore",
-    "UpstreamTable",
 ]
 
 Rows = Any
@@ -75,16 +72,6 @@ class CreateOptions:
     def arguments(self) -> dict[str, Any]:
         """Return the options as keyword arguments of `BaseTable.create`."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
-
-
-@dataclass(frozen=True)
-class UpstreamTable:
-    """An upstream table as of an exported snapshot; the snapshot must stay open while rows are read."""
-
-    conninfo: str
-    snapshot: ExportedSnapshot
-    table: CapturedTable
-    ranges: Sequence[PageRange]
 
 
 class BaseTable(Protocol):
@@ -204,17 +191,17 @@ class TableStore(Protocol):
     def snapshot(
         self,
         base: BaseTable,
-        upstream: UpstreamTable,
+        copy: TableCopy,
         created: CreateOptions,
         notes: Path,
         is_whole: Callable[[], bool],
     ) -> bool:
-        """Create a base table from an upstream table; return False, and expose no position, unless `is_whole` holds.
+        """Create a base table from a copy; return False, and expose no position, unless `is_whole` holds.
 
         `is_whole` is called after all rows are read. Each finished range leaves a note in the folder `notes`.
         """
 
-    def upstream(self, upstream: UpstreamTable) -> Rows:
+    def copied_rows(self, copy: TableCopy) -> Rows:
         """Return the rows of an upstream table."""
 
     def differences(self, upstream: Rows, live: Rows, key: Sequence[str], limit: int, *, exact: bool) -> Differences:

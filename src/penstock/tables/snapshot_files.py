@@ -1,9 +1,9 @@
-"""The initial snapshot of a table: Spark tasks copy page ranges at one exported snapshot straight into Delta files.
+"""The initial snapshot of a table: Spark tasks copy its ranges at one snapshot straight into Delta files.
 
 ::
 
-    exported snapshot at S ─▶ one task per range of pages ─▶ COPY … (FORMAT binary) ─▶ Arrow ─▶ a Parquet file
-                                                                      all files ─▶ Delta, one commit at S
+    snapshot at S ─▶ one task per range ─▶ `TableCopy.read` ─▶ Arrow ─▶ a Parquet file
+                                                      all files ─▶ Delta, one commit at S
 
 Workers write the files themselves, outside the table, and only the add actions pass through the JVM. (A table that
 requires column mapping is written by Spark, as rows.) Each worker records in a folder how much a finished range
@@ -28,9 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
-from penstock.sources.postgres.captured_table import CapturedTable
-from penstock.sources.postgres.copy import PageRange, Tally, copy_range
-from penstock.sources.postgres.slot import ExportedSnapshot
+from penstock.sources.database import TableCopy, Tally
 from penstock.spark.broken_pipes import silence_broken_pipes
 from penstock.spark.images import spark_schema
 from penstock.spark.worker_errors import pack_errors
@@ -42,30 +40,14 @@ __all__ = ["CopySource", "files_of_ranges", "finished_ranges", "note_range", "ro
 silence_broken_pipes()
 
 
-def rows_of_ranges(
-    spark: SparkSession,
-    conninfo: str,
-    snapshot: ExportedSnapshot,
-    table: CapturedTable,
-    ranges: Sequence[PageRange],
-    notes: Path | None = None,
-) -> DataFrame:
-    """Return the rows in some ranges of pages, one task per range."""
-    request = _Request(conninfo, snapshot, table, ranges, notes)
-    return _frame(spark, request, spark_schema(table.table_schema().columns))
+def rows_of_ranges(spark: SparkSession, copy: TableCopy, notes: Path | None = None) -> DataFrame:
+    """Return the rows of a table, one task per range."""
+    return _frame(spark, _Request(copy, notes), spark_schema(copy.schema.columns))
 
 
-def files_of_ranges(
-    spark: SparkSession,
-    conninfo: str,
-    snapshot: ExportedSnapshot,
-    table: CapturedTable,
-    ranges: Sequence[PageRange],
-    folder: Path,
-    notes: Path | None = None,
-) -> list[str]:
-    """Write ranges of pages into files under `folder`, one task per range; return Delta's add actions."""
-    request = _Request(conninfo, snapshot, table, ranges, notes, folder)
+def files_of_ranges(spark: SparkSession, copy: TableCopy, folder: Path, notes: Path | None = None) -> list[str]:
+    """Write the ranges of a table into files under `folder`, one task per range; return Delta's add actions."""
+    request = _Request(copy, notes, folder)
     structure = StructType([StructField("action", StringType())])
     return [str(row.action) for row in _frame(spark, request, structure).collect()]
 
@@ -86,10 +68,7 @@ def finished_ranges(notes: Path) -> dict[int, Tally]:
 class _Request:
     """What to copy, as it is sent to Spark's workers; always created in this process."""
 
-    conninfo: str
-    snapshot: ExportedSnapshot
-    table: CapturedTable
-    ranges: Sequence[PageRange]
+    copy: TableCopy
     notes: Path | None = None
     folder: Path | None = None
     """The folder to write files into; None to return rows."""
@@ -97,13 +76,12 @@ class _Request:
     def read(self, number: int) -> Iterator[pa.RecordBatch]:
         """Copy one range, and record how much it contained."""
         tally = Tally()
-        pages, lsn = self.ranges[number], self.snapshot.lsn
-        batches = copy_range(self.conninfo, self.snapshot.name, self.table, pages, lsn, number=number, tally=tally)
+        batches = self.copy.read(number, tally)
         if self.folder is None:
             yield from batches
         else:
             self.folder.mkdir(parents=True, exist_ok=True)
-            schema = self.table.table_schema()
+            schema = self.copy.schema
             columns = schema.columns.remove_metadata()
             action = write_file(self.folder, columns, batches, indexed_columns(columns, schema.key)).add
             yield pa.RecordBatch.from_pydict({"action": pa.array([action] if action else [], pa.string())})
@@ -135,7 +113,7 @@ class _CopyReader(DataSourceReader):
         self._request = request
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(number) for number in range(len(self._request.ranges))]
+        return [InputPartition(number) for number in range(self._request.copy.ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with pack_errors():

@@ -11,13 +11,14 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.changelog.interface import ChangeLog
 from penstock.model import TableSchema
 from penstock.positions import Lsn
+from penstock.sources.database import TableCopy
 from penstock.spark.images import spark_schema
 from penstock.spark.jobs import SparkJobs
 from penstock.tables.base import DeltaBaseTable
 from penstock.tables.base_state import State
 from penstock.tables.compaction import DeltaCompaction
 from penstock.tables.compare import Differences, differences
-from penstock.tables.interface import UNFINISHED, BaseTable, CreateOptions, NetChange, TableStore, UpstreamTable
+from penstock.tables.interface import UNFINISHED, BaseTable, CreateOptions, NetChange, TableStore
 from penstock.tables.live_table import live_table
 from penstock.tables.log_tail import read_tail
 from penstock.tables.parquet_files import adopt_files
@@ -72,7 +73,7 @@ class SparkTables:
     def snapshot(
         self,
         base: BaseTable,
-        upstream: UpstreamTable,
+        copy: TableCopy,
         created: CreateOptions,
         notes: Path,
         is_whole: Callable[[], bool],
@@ -83,23 +84,22 @@ class SparkTables:
         called.
         """
         assert isinstance(base, DeltaBaseTable)
-        copying = (self._spark, upstream.conninfo, upstream.snapshot, upstream.table, upstream.ranges)
         if base.accepts_files():
-            files = files_of_ranges(*copying, notes, notes)
+            files = files_of_ranges(self._spark, copy, notes, notes)
             if not is_whole():
                 return False
             adopt_files(files, notes, Path(base.path))
             base.create_from_files(files, **created.arguments())
             return True
-        base.create(rows_of_ranges(*copying, notes), **created.arguments(), window=UNFINISHED)
+        base.create(rows_of_ranges(self._spark, copy, notes), **created.arguments(), window=UNFINISHED)
         if not is_whole():
             return False
         base.append(self.rows(base.schema.columns.empty_table()), created.position)
         return True
 
-    def upstream(self, upstream: UpstreamTable) -> DataFrame:
+    def copied_rows(self, copy: TableCopy) -> DataFrame:
         """Read ranges in Spark tasks."""
-        return rows_of_ranges(self._spark, upstream.conninfo, upstream.snapshot, upstream.table, upstream.ranges)
+        return rows_of_ranges(self._spark, copy)
 
     def differences(
         self, upstream: DataFrame, live: DataFrame, key: Sequence[str], limit: int, *, exact: bool

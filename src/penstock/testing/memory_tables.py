@@ -29,13 +29,13 @@ from penstock.changelog.json_rows import json_rows
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import SHARD, TableSchema, image_schema, missing_value
 from penstock.positions import Lsn
-from penstock.sources.postgres.copy import Tally, copy_range
+from penstock.sources.database import TableCopy, Tally
 from penstock.spark.net_changes import KeyedNet, KeylessNet, fold_net
 from penstock.spark.overlay_arrow import live_rows
 from penstock.tables.base_state import ChunkProgress, State
 from penstock.tables.compare import Difference, Differences, How
 from penstock.tables.contents import Contents
-from penstock.tables.interface import BaseTable, CreateOptions, NetChange, UpstreamTable
+from penstock.tables.interface import BaseTable, CreateOptions, NetChange
 from penstock.tables.log_tail import contents_of
 from penstock.tables.snapshot_files import note_range
 
@@ -134,21 +134,21 @@ class MemoryTables:
     def snapshot(
         self,
         base: BaseTable,
-        upstream: UpstreamTable,
+        copy: TableCopy,
         created: CreateOptions,
         notes: Path,
         is_whole: Callable[[], bool],
     ) -> bool:
         """Read all ranges in order, and commit them atomically."""
-        rows = _copied(upstream, notes)
+        rows = _copied(copy, notes)
         if not is_whole():
             return False
         base.create(rows, **created.arguments())
         return True
 
-    def upstream(self, upstream: UpstreamTable) -> pa.Table:
+    def copied_rows(self, copy: TableCopy) -> pa.Table:
         """Read all ranges."""
-        return _copied(upstream)
+        return _copied(copy)
 
     def differences(
         self, upstream: pa.Table, live: pa.Table, key: Sequence[str], limit: int, *, exact: bool
@@ -384,21 +384,12 @@ def _overlaid(rows: pa.Table, net: KeyedNet | KeylessNet, schema: TableSchema) -
     return pa.concat_tables([_typed(schema.columns.empty_table(), schema), *batches]).combine_chunks()
 
 
-def _copied(upstream: UpstreamTable, notes: Path | None = None) -> pa.Table:
-    schema = upstream.table.table_schema()
+def _copied(copy: TableCopy, notes: Path | None = None) -> pa.Table:
+    schema = copy.schema
     parts = [_typed(schema.columns.empty_table(), schema)]
-    for number, pages in enumerate(upstream.ranges):
+    for number in range(copy.ranges):
         tally = Tally()
-        batches = copy_range(
-            upstream.conninfo,
-            upstream.snapshot.name,
-            upstream.table,
-            pages,
-            upstream.snapshot.lsn,
-            number=number,
-            tally=tally,
-        )
-        parts += [_typed(pa.Table.from_batches([batch]), schema) for batch in batches]
+        parts += [_typed(pa.Table.from_batches([batch]), schema) for batch in copy.read(number, tally)]
         if notes is not None:
             note_range(notes, number, tally)
     return pa.concat_tables(parts).combine_chunks()

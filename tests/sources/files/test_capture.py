@@ -22,7 +22,7 @@ from penstock.model import Image
 from penstock.sources import polling
 from penstock.sources.files import json_lines
 from penstock.sources.files.source import FileSource
-from penstock.sources.interface import ProducedTable
+from penstock.sources.produced_table import ProducedTable
 
 
 @pytest.fixture

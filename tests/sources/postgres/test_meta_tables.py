@@ -49,7 +49,7 @@ def test_meta_tables_are_created_published_and_dropped_with_the_source(database:
     published = "SELECT schemaname || '.' || tablename FROM pg_publication_tables ORDER BY 1"
     every = [("dblog_meta.heartbeats",), ("dblog_meta.watermarks",), ("public.t",)]
     assert database.execute(published) == every
-    config.repair([table.name for table in config.tables])
+    config.republish([table.name for table in config.tables])
     assert database.execute(published) == every
     assert [str(table.name) for table in config.tables] == ["public.t"]
     statements = config.cleanup_statements()

@@ -10,7 +10,7 @@ from penstock.errors import DefiniteError, UsageError
 from penstock.model import TableName
 from penstock.nearest import nearest
 from penstock.sources.findings import errors_among
-from penstock.sources.postgres.names import ColumnName, TableChoice, choice_text, parse_column, parse_table
+from penstock.sources.option_names import ColumnName, TableChoice, choice_text, parse_column, parse_table
 from penstock.sources.postgres.spec import PostgresSource
 
 URL = "postgresql://me@h/shop"

@@ -14,7 +14,7 @@ from typing import Any, Self
 from penstock.changelog.interface import ChangeLog
 from penstock.errors import UsageError
 from penstock.fields import with_fields
-from penstock.sources.interface import ProducedTable, Source
+from penstock.sources.interface import Source
 from penstock.sources.kafka.registry_address import registry_address
 from penstock.sources.kafka.restart import can_restart_table
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
@@ -24,6 +24,7 @@ from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.topic_table import TopicTable, reached_by
 from penstock.sources.kafka.transactions.metadata import TransactionMetadata
 from penstock.sources.kafka.with_options import KafkaWithOptions
+from penstock.sources.produced_table import ProducedTable
 from penstock.sources.row_tables import RowTable
 
 __all__ = ["KafkaConfig"]

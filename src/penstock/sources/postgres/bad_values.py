@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from penstock.model import TableName
 from penstock.sources.postgres.captured_table import CapturedColumn
-from penstock.sources.postgres.names import quoted, quoted_table
+from penstock.sources.postgres.quoting import quoted, quoted_table
 from penstock.sources.postgres.types import KEEP_TEXT, PostgresType, TypeKind
 
 __all__ = ["BadColumn", "bad_values_condition", "bad_values_hint", "describe_bad_values"]

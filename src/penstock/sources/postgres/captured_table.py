@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 
 from penstock.fields import with_fields
 from penstock.model import TableSchema, with_missing
-from penstock.sources.interface import ProducedTable
 from penstock.sources.postgres.types import TEXT_ONLY, ColumnCodec, PostgresType, codec_for
+from penstock.sources.produced_table import ProducedTable
 
 __all__ = ["CapturedColumn", "CapturedTable"]
 
@@ -77,7 +77,6 @@ class CapturedTable(ProducedTable):
     width: int = 0
     """The number of columns it ever had, as far as known: a greater number means that columns were added."""
     columns: tuple[CapturedColumn, ...]
-    estimated_rows: int = 0
     partitioned: bool = False
     """Whether it is captured as the root of its partitions: the copy reads all of them."""
     leaves: tuple[int, ...] = ()

@@ -15,14 +15,13 @@ from penstock.fields import with_fields
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.findings import Finding
-from penstock.sources.interface import InstanceConfig
+from penstock.sources.interface import AlteredTables, InstanceConfig
 from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.catalog_facts import Facts, read_facts
 from penstock.sources.postgres.connection import connect, connect_replication, place
 from penstock.sources.postgres.heartbeat import silent_since
 from penstock.sources.postgres.meta_tables import create_meta_tables, drop_meta_tables, meta_tables, restore_meta_tables
-from penstock.sources.postgres.names import quoted
-from penstock.sources.postgres.options import Heartbeat, Ownership, Rules, Snapshot, Watermarks
+from penstock.sources.postgres.options import Heartbeat, Ownership, Rules, SnapshotMode, Watermarks
 from penstock.sources.postgres.publication import (
     alter_publication,
     create_publication,
@@ -30,8 +29,10 @@ from penstock.sources.postgres.publication import (
     publication_comment,
 )
 from penstock.sources.postgres.query_errors import translate_errors, translate_prepare_errors
+from penstock.sources.postgres.quoting import quoted
 from penstock.sources.postgres.slot import SlotFlags, create_slot, drop_slot, find_slot, identify, slot_problem
 from penstock.sources.postgres.wal import wal_flush_position, wal_insert_position
+from penstock.sources.produced_table import ProducedTable
 
 __all__ = ["PostgresInstanceConfig"]
 
@@ -66,7 +67,7 @@ class PostgresInstanceConfig(InstanceConfig):
     heartbeat_interval: float = 10.0
     identity: str = ""
     """Generated with the source, and contained in every watermark and heartbeat: it distinguishes them from others."""
-    snapshot: Snapshot = Snapshot.PARALLEL
+    snapshot: SnapshotMode = SnapshotMode.PARALLEL
     snapshot_wait: str = "1 hour"
     chunk_rows: int = 20_000
     chunk_pause: str = "0 s"
@@ -140,7 +141,38 @@ class PostgresInstanceConfig(InstanceConfig):
             raise DefiniteError(str(problem), "Create it, or name another one.")
         return state.confirmed
 
-    def repair(self, resnapshotted: Collection[TableName]) -> tuple[Self, Lsn, dict[TableName, Finding]]:
+    def alter_tables(
+        self, new: Sequence[ProducedTable], dropped: Collection[TableName], refused: Mapping[TableName, Finding]
+    ) -> AlteredTables:
+        """Alter the publication. A table that Postgres refuses to publish is refused alone."""
+        config = self._with_tables(new, dropped, refused)
+        config, published, unpublished = config.republish([table.name for table in new])
+        if unpublished:
+            facts, refused = config.facts, {**refused, **unpublished}
+            new = [table for table in new if table.name not in unpublished]
+            config = with_fields(self._with_tables(new, dropped, refused), facts=facts)
+        added = {table.name for table in new}
+        tables = [with_fields(t, published=int(published)) if t.name in added else t for t in config.tables]
+        config = with_fields(config, tables=tuple(tables)).without_facts(added | refused.keys())
+        return AlteredTables(config, published, unpublished)
+
+    def restarted(self, tables: Sequence[ProducedTable]) -> Self:
+        """Return the config with these tables, in place of those of the same names."""
+        return self._with_tables(tables, (), {})
+
+    def _with_tables(
+        self, new: Sequence[ProducedTable], dropped: Collection[TableName], refused: Mapping[TableName, Finding]
+    ) -> Self:
+        added = [table for table in new if isinstance(table, CapturedTable)]
+        replaced = {*dropped, *(table.name for table in added)}
+        tables = (*(table for table in self.tables if table.name not in replaced), *added)
+        settled = {str(name) for name in replaced} | {str(table.name) for table in tables}
+        left_out = {**self.refused, **{str(name): (why.why, why.hint) for name, why in refused.items()}}
+        return with_fields(
+            self, tables=tables, refused={name: why for name, why in left_out.items() if name not in settled}
+        )
+
+    def republish(self, resnapshotted: Collection[TableName]) -> tuple[Self, Lsn, dict[TableName, Finding]]:
         """Add the `resnapshotted` tables (new or captured again) to our publication, and remove dropped ones from it.
 
         Return the config with the altered publication's facts, a position after the change, and an error for each table
@@ -256,10 +288,6 @@ class PostgresInstanceConfig(InstanceConfig):
     def left_out(self) -> Mapping[TableName, tuple[str, str]]:
         """Return the tables that cannot be captured, with reason and hint."""
         return {TableName.parse(name): why for name, why in self.refused.items()}
-
-    def copies(self) -> bool:
-        """Return True: a slot sends only changes after its creation, so existing rows need an initial snapshot."""
-        return True
 
     def place(self) -> str:
         """Return host, port and database."""

@@ -28,6 +28,7 @@ from penstock.errors import PenstockError, ProtocolError, TableError, TransientE
 from penstock.kernel_cache import cached_njit
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.database import Tally
 from penstock.sources.postgres.bad_values import BadColumn, bad_values_hint, describe_bad_values
 from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
 from penstock.sources.postgres.connection import connect
@@ -37,7 +38,6 @@ from penstock.sources.postgres.types import BadValueError
 
 __all__ = [
     "PageRange",
-    "Tally",
     "copy_progress",
     "copy_range",
     "copy_ranges",
@@ -106,14 +106,6 @@ def _pages_and_bytes(connection: psycopg.Connection[Any], table: TableName) -> t
 def table_bytes(connection: psycopg.Connection[Any], table: TableName) -> int:
     """Return the size of a table upstream, including partitions and TOAST."""
     return _pages_and_bytes(connection, table)[1]
-
-
-@dataclass
-class Tally:
-    """How much of a range has been received."""
-
-    rows: int = 0
-    bytes: int = 0
 
 
 def copy_range(

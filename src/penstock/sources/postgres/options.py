@@ -22,9 +22,9 @@ from penstock.errors import UsageError
 from penstock.secret import check_reference
 from penstock.sources.interface import SourceOptions
 from penstock.sources.name_syntax import DottedName, Name, dotted_text
+from penstock.sources.option_names import ColumnName, TableChoice, choice_text, parse_column, parse_table
 from penstock.sources.option_syntax import Keyword
 from penstock.sources.postgres.connection import parse_url
-from penstock.sources.postgres.names import ColumnName, TableChoice, choice_text, parse_column, parse_table
 from penstock.sources.postgres.shard_labels import check_connections
 from penstock.sources.syntax import Listed, Secret, Span
 from penstock.units import parse_duration
@@ -37,7 +37,7 @@ __all__ = [
     "PostgresSqlOptions",
     "PostgresWithOptions",
     "Rules",
-    "Snapshot",
+    "SnapshotMode",
     "Watermarks",
     "check_slot_name",
 ]
@@ -82,7 +82,7 @@ class Heartbeat(enum.StrEnum):
     """As updates of the one row of ``dblog_meta.heartbeats``."""
 
 
-class Snapshot(enum.StrEnum):
+class SnapshotMode(enum.StrEnum):
     """How the initial snapshot reads a table."""
 
     PARALLEL = "parallel"
@@ -158,7 +158,7 @@ class _Behaviour(BaseModel):
     partitions: Partitions = Field(default=Partitions.LEAVES, description="how partitioned tables are captured")
     heartbeat: Heartbeat | None = Field(default=None, description="how heartbeats are written, if at all")
     heartbeat_interval: float = Field(default=10.0, description="seconds between heartbeats")
-    snapshot: Snapshot = Field(default=Snapshot.PARALLEL, description="how the initial snapshot reads a table")
+    snapshot: SnapshotMode = Field(default=SnapshotMode.PARALLEL, description="how the initial snapshot reads a table")
     snapshot_wait: _Span = Field(default="1 hour", description="how long a snapshot waits for older transactions")
     chunk_rows: int = Field(
         default=20_000, ge=1, description="rows of the first chunk of a chunked snapshot; the size then adapts"

@@ -35,8 +35,8 @@ from penstock.errors import DefiniteError
 from penstock.model import TableName
 from penstock.sources.findings import Finding, error, info, warning
 from penstock.sources.postgres.captured_table import CapturedTable
-from penstock.sources.postgres.names import quoted, quoted_table
 from penstock.sources.postgres.options import Ownership, Rules
+from penstock.sources.postgres.quoting import quoted, quoted_table
 
 __all__ = [
     "OPERATIONS",

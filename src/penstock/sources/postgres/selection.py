@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from penstock.model import TableName
 from penstock.nearest import nearest
 from penstock.sources.findings import Finding, error, info
+from penstock.sources.option_names import ColumnName
 from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
 from penstock.sources.postgres.introspect import UpstreamColumn, UpstreamTable
 from penstock.sources.postgres.meta_tables import META_TABLES
-from penstock.sources.postgres.names import ColumnName
 from penstock.sources.postgres.options import Ownership, Partitions, PostgresOptions, Rules
 from penstock.sources.postgres.publication import Publication, PublishedTable
 from penstock.sources.postgres.types import UnsupportedTypeError

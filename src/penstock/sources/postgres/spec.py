@@ -14,13 +14,14 @@ from penstock.errors import DefiniteError, UsageError
 from penstock.fields import with_fields
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
+from penstock.sources.database import Database
 from penstock.sources.findings import Finding, error, errors_among
 from penstock.sources.interface import Checked, InstanceConfig, Source, check_name, is_name
+from penstock.sources.option_names import TableChoice, choice_text, parse_table
 from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.check import check_position, check_report, unreachable_report
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
-from penstock.sources.postgres.names import TableChoice, choice_text
 from penstock.sources.postgres.options import (
     Ownership,
     PostgresOptions,
@@ -59,6 +60,9 @@ class PostgresSource(Source, PostgresOptions):
     ALTERABLE: ClassVar[frozenset[str]] = frozenset(
         ("retain_history", "snapshot", "snapshot_wait", "chunk_rows", "chunk_pause", "heartbeat_interval")
     )
+
+    SCHEMES: ClassVar[frozenset[str]] = frozenset(("postgresql", "postgres", ""))
+    KEPT: ClassVar[frozenset[str]] = frozenset(("publication", "slot", "password"))
 
     connection: str = ""
     connections: tuple[str, ...] = Field(default=(), description="the databases of a sharded source")
@@ -99,8 +103,13 @@ class PostgresSource(Source, PostgresOptions):
         return cls._named(name or source_name(url), {"password": password, **options}, connection=connection)
 
     @classmethod
-    def from_urls(cls, urls: Sequence[str], name: str, **options: Any) -> Self:
-        """Return a sharded source for several databases with the same tables: see `shard_labels`."""
+    def from_urls(cls, urls: Sequence[str], name: str | None = None, **options: Any) -> Self:
+        """Return a source for one database, or a sharded one for several with the same tables: see `shard_labels`."""
+        if len(urls) == 1:
+            return cls.from_url(urls[0], name, **options)
+        if name is None:
+            message = "a sharded source requires a name"
+            raise UsageError(message, "Name the source (--name).")
         return cls._named(name, options, connections=check_connections(urls))
 
     @classmethod
@@ -115,7 +124,9 @@ class PostgresSource(Source, PostgresOptions):
         """Return the source that a statement defines, with one database or several."""
         given = {field: getattr(part, field) for part in (sql, with_) for field in part.model_fields_set}
         connection, connections = given.pop("connection", None), given.pop("connections", ())
-        return cls.from_urls(connections, name, **given) if connections else cls.from_url(connection, name, **given)
+        if connections:
+            return cls._named(name, given, connections=check_connections(connections))
+        return cls.from_url(connection, name, **given)
 
     def sql_options(self) -> PostgresSqlOptions:
         """Return the options that are written as clauses."""
@@ -219,6 +230,29 @@ class PostgresSource(Source, PostgresOptions):
         missing = error("", "does not exist upstream, or is not published", "Create or publish it, then retry.")
         errors_by_object = {finding.object: finding for finding in errors_among(problems)}
         return {name: found.get(name) or errors_by_object.get(str(name), missing) for name in tables}
+
+    def upstream(self) -> str:
+        """Return the connection string, without a password."""
+        return self.connection
+
+    def database(self, instance: InstanceConfig) -> Database:
+        """Return the tables of an instance: a slot sends only changes after its creation."""
+        from penstock.sources.postgres.database import PostgresDatabase  # loads the compiled kernels
+
+        assert isinstance(instance, PostgresInstanceConfig)
+        return PostgresDatabase(instance, self.tables_at)
+
+    def with_table(self, choice: TableChoice) -> Self:
+        """Add a table to the listed ones, if the source lists its tables."""
+        if self.schemas and choice.table.schema not in self.schemas:
+            schemas = ", ".join(self.schemas)
+            message = f"source {self.name} captures tables of the schemas {schemas}, not of {choice.table.schema}"
+            raise UsageError(message, "Name a table of these schemas, or create another source for the other schema.")
+        return with_fields(self, tables=(*self.tables, choice_text(choice))) if self.tables else self
+
+    def without_table(self, table: TableName) -> Self:
+        """Remove a table; excluded columns stay excluded, in case the table is added again."""
+        return with_fields(self, tables=tuple(text for text in self.tables if parse_table(text).table != table))
 
     def describe(self) -> Sequence[TableSchema]:
         """Return the schemas of the tables that can be captured."""

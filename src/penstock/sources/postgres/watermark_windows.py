@@ -17,21 +17,20 @@ and this module needs no order of its own. For a list of keys, Postgres returns 
 
 from __future__ import annotations
 
-import datetime as dt
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from penstock.errors import DefiniteError, TableError, UsageError
+from penstock.errors import DefiniteError, UsageError
 from penstock.fields import with_fields
 from penstock.positions import Lsn
+from penstock.sources.database import Key, Window, Windows
 from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect
@@ -41,37 +40,23 @@ from penstock.sources.postgres.wal import wal_insert_position
 from penstock.sources.postgres.watermark import Mark, Watermark, write_watermark
 from penstock.units import parse_duration
 
-__all__ = ["Key", "KeyColumns", "Window", "WindowReader", "key_columns", "key_of", "printed"]
+__all__ = ["KeyColumns", "WindowReader", "key_columns"]
 
 _UNLIMITED = ("statement_timeout", "idle_in_transaction_session_timeout", "lock_timeout")
 _KEYS_AT_ONCE = 5_000
 
 
-@dataclass(frozen=True)
-class Window:
-    """Rows that were read, and the end of the window in the stream."""
-
-    rows: pa.Table
-    high: Lsn
-    upto: Key | None = None
-    """For a range: the last key that it can contain; None if no key follows the range."""
-
-
-class WindowReader:
+class WindowReader(Windows):
     """Reads rows of one table in windows, over one connection."""
 
     def __init__(self, config: PostgresInstanceConfig, table: CapturedTable, window: str, number: int = 0) -> None:
         """Continue with the windows after `number` of the snapshot or repair whose random id is `window`."""
-        if not table.key:
-            message = f"{table.name} has no key, so its rows cannot be read in watermark windows"
-            raise TableError(
-                str(table.name), Lsn.ZERO, message, "Add a primary key upstream, or use snapshot = 'parallel'."
-            )
+        super().__init__(table.table_schema())
         self._config = config
         self._table = table
         self._window = window
         self._number = number
-        self._schema = table.table_schema().columns.remove_metadata()
+        self._columns = self.schema.columns.remove_metadata()
         self._connection = connect(config.connection, f"penstock window {table.name}"[:63])
         try:
             self._require_primary()
@@ -93,7 +78,7 @@ class WindowReader:
         )
         return position
 
-    def table_bytes(self) -> int:
+    def total_bytes(self) -> int:
         """Return the size of the table upstream."""
         return table_bytes(self._connection, self._table.name)
 
@@ -108,7 +93,7 @@ class WindowReader:
         """Read the rows with these keys."""
         with self._watermarks() as high, self._snapshot():
             parts = [self._read(self._key.among(keys[i : i + _KEYS_AT_ONCE])) for i in _steps(keys)]
-        return Window(pa.concat_tables([self._schema.empty_table(), *parts]), high())
+        return Window(pa.concat_tables([self._columns.empty_table(), *parts]), high())
 
     def key_values(self, keys: Sequence[Key]) -> pa.Table:
         """Return keys as values of their columns, as Postgres parses them."""
@@ -193,7 +178,7 @@ class WindowReader:
     def _read(self, condition: sql.Composable) -> pa.Table:
         listed = sql.SQL(", ").join(select_expression(column) for column in self._table.columns)
         query = sql.SQL("SELECT {} FROM {} WHERE {}").format(listed, from_table(self._table), self._where(condition))
-        return pa.Table.from_batches(copy_rows(self._connection, self._table, query, Lsn.ZERO), self._schema)
+        return pa.Table.from_batches(copy_rows(self._connection, self._table, query, Lsn.ZERO), self._columns)
 
     def _where(self, condition: sql.Composable) -> sql.Composable:
         if self._table.row_filter is None:
@@ -204,9 +189,6 @@ class WindowReader:
 def _steps(keys: Sequence[Key]) -> range:
     return range(0, len(keys), _KEYS_AT_ONCE)
 
-
-Key = tuple[str, ...]
-"""The values of a key's columns, each as the text that Postgres prints."""
 
 _TYPES = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a
@@ -252,38 +234,3 @@ def key_columns(connection: psycopg.Connection[Any], table: CapturedTable) -> Ke
     """Look up the types of a table's key columns."""
     found = dict(connection.execute(_TYPES, (table.oid, list(table.key))).fetchall())
     return KeyColumns(table.key, tuple(found.get(name, "text") for name in table.key))
-
-
-def key_of(given: object, names: Sequence[str]) -> Key:
-    """Parse a key as users write it: a value, a list of values, or an object with the names of the columns."""
-    if isinstance(given, Mapping):
-        if set(given) != set(names):
-            raise _not_a_key(names)
-        values = [given[name] for name in names]
-    else:
-        values = list(given) if isinstance(given, list | tuple) else [given]
-    if len(values) != len(names) or any(value is None or isinstance(value, dict | list) for value in values):
-        raise _not_a_key(names)
-    return tuple(map(printed, values))
-
-
-def printed(value: object) -> str:
-    """Print a value in a form that Postgres parses."""
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case bytes() | bytearray() | memoryview():
-            return "\\x" + bytes(value).hex()
-        case float() | int() | Decimal():
-            return str(value)
-        case dt.datetime() | dt.date() | dt.time():
-            return value.isoformat()
-        case _:
-            return str(value)
-
-
-def _not_a_key(names: Sequence[str]) -> UsageError:
-    example = "[1, 2]" if len(names) == 1 else '[{"' + '": …, "'.join(names) + '": …}]'
-    return UsageError(
-        f"a key of this table requires a value for each of: {', '.join(names)}", f"Write keys like {example}."
-    )

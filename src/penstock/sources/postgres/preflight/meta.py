@@ -9,10 +9,10 @@ import psycopg
 from penstock.model import TableName
 from penstock.sources.findings import Finding, error
 from penstock.sources.postgres.meta_tables import MetaTable, find_meta_table, meta_table_statements, meta_tables
-from penstock.sources.postgres.names import quoted
-from penstock.sources.postgres.options import Ownership, PostgresOptions, Snapshot
+from penstock.sources.postgres.options import Ownership, PostgresOptions, SnapshotMode
 from penstock.sources.postgres.preflight.role import Role
 from penstock.sources.postgres.publication import Publication
+from penstock.sources.postgres.quoting import quoted
 
 __all__ = ["check_meta"]
 
@@ -45,7 +45,7 @@ def _check_standby(connection: psycopg.Connection[Any], options: PostgresOptions
     found = []
     if options.heartbeat is not None:
         found.append(error("heartbeat", "heartbeats cannot be written on a standby", "Omit the option heartbeat."))
-    if options.snapshot is Snapshot.CHUNKED or meta_tables(options.watermarks, None):
+    if options.snapshot is SnapshotMode.CHUNKED or meta_tables(options.watermarks, None):
         why = "watermarks cannot be written on a standby"
         found.append(error("watermarks", why, "Omit snapshot = chunked and watermarks = table."))
     return found

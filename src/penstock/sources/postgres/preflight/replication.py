@@ -9,9 +9,9 @@ import psycopg
 
 from penstock.model import TableName
 from penstock.sources.findings import Finding, error
-from penstock.sources.postgres.names import quoted, quoted_table
 from penstock.sources.postgres.options import Ownership, Partitions, PostgresOptions
 from penstock.sources.postgres.publication import Publication, check_publication
+from penstock.sources.postgres.quoting import quoted, quoted_table
 from penstock.sources.postgres.slot import SlotFlags, SlotState, find_slot, slot_problem
 
 __all__ = ["check_publication_of", "check_slot_of"]

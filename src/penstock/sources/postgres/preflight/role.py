@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 
 from penstock.sources.findings import Finding, error
-from penstock.sources.postgres.names import quoted
 from penstock.sources.postgres.options import Ownership, PostgresOptions
+from penstock.sources.postgres.quoting import quoted
 
 __all__ = ["Role", "find_role"]
 

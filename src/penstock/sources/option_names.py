@@ -9,20 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from psycopg import sql
-
 from penstock.errors import UsageError
 from penstock.model import TableName
 
-__all__ = [
-    "ColumnName",
-    "TableChoice",
-    "choice_text",
-    "parse_column",
-    "parse_table",
-    "quoted",
-    "quoted_table",
-]
+__all__ = ["ColumnName", "TableChoice", "choice_text", "parse_column", "parse_table"]
 
 _PART = r'(?:"(?:[^"]|"")+"|[^\s".]+)'
 _TABLE = re.compile(rf"\s*({_PART})\.({_PART})(?:\s+AS\s+({_PART}))?\s*", re.IGNORECASE)
@@ -76,16 +66,6 @@ def parse_column(text: str) -> ColumnName:
         raise UsageError(message, "Write schema.table.column; double-quote parts that contain a dot.")
     schema, table, column = (_unquoted(part) for part in found.groups())
     return ColumnName(TableName(schema, table), column)
-
-
-def quoted(*parts: str) -> str:
-    """Return a quoted SQL identifier."""
-    return sql.Identifier(*parts).as_string(None)
-
-
-def quoted_table(table: TableName) -> str:
-    """Return the quoted, qualified name of a table."""
-    return quoted(table.schema, table.name)
 
 
 def _quote_if_needed(part: str) -> str:

@@ -1,0 +1,146 @@
+"""The tables of a Postgres database: exported snapshots, copied by COPY sessions, and watermark windows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.errors import TableError
+from penstock.fields import with_fields
+from penstock.model import TableName
+from penstock.positions import Lsn
+from penstock.sources.database import CopyOptions, Database, Report, Snapshot, TableCopy, Tally
+from penstock.sources.postgres.captured_table import CapturedTable
+from penstock.sources.postgres.config import PostgresInstanceConfig
+from penstock.sources.postgres.connection import connect
+from penstock.sources.postgres.copy import PageRange, copy_progress, copy_range, copy_ranges, table_bytes
+from penstock.sources.postgres.options import SnapshotMode
+from penstock.sources.postgres.publication_watch import PublicationWatch
+from penstock.sources.postgres.query_errors import translate_errors
+from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot, import_snapshot
+from penstock.sources.postgres.table_files import TableFiles, table_files
+from penstock.sources.postgres.wal import wal_insert_position
+from penstock.sources.postgres.watermark_windows import WindowReader
+from penstock.sources.produced_table import ProducedTable
+from penstock.units import parse_duration
+
+__all__ = ["PostgresCopy", "PostgresDatabase", "PostgresSnapshot"]
+
+_TablesAt = Callable[[str], Mapping[TableName, CapturedTable]]
+"""Returns the selected tables with the columns that they have in an exported snapshot."""
+
+
+class PostgresDatabase(Database):
+    """The tables of one instance."""
+
+    def __init__(self, config: PostgresInstanceConfig, tables_at: _TablesAt) -> None:
+        self._config = config
+        self._tables_at = tables_at
+        is_chunked = config.snapshot is SnapshotMode.CHUNKED
+        self.options = CopyOptions(is_chunked, config.chunk_rows, parse_duration(config.chunk_pause))
+
+    @contextmanager
+    def snapshot(self, report: Report, stop: threading.Event) -> Iterator[PostgresSnapshot]:
+        """Export a snapshot; the server does that when all running transactions have ended."""
+        conninfo, wait = self._config.connection, parse_duration(self._config.snapshot_wait)
+        with self.translated_errors(), export_snapshot(conninfo, wait, report, stop) as exported:
+            tables = self._tables_at(exported.name)
+            with connect(conninfo) as connection:
+                import_snapshot(connection, exported.name)
+                files = table_files(connection, [table.oid for table in tables.values()])
+            yield PostgresSnapshot(exported.lsn, conninfo, exported, tables, files)
+
+    def windows(self, table: ProducedTable, window: str, number: int = 0) -> WindowReader:
+        """Return a reader with a connection of its own."""
+        return WindowReader(self._config, _captured(table), window, number)
+
+    def now(self) -> Lsn:
+        """Return the end of the WAL."""
+        with self.translated_errors(), connect(self._config.connection) as connection:
+            return wal_insert_position(connection)
+
+    def check_tables(self, durable: Lsn) -> list[TableError]:
+        """Check publication and tables as capture does when it connects."""
+        with self.translated_errors(), connect(self._config.connection) as connection:
+            return PublicationWatch(self._config, durable).check(connection, durable)
+
+    def translated_errors(self) -> AbstractContextManager[None]:
+        """Translate errors of psycopg."""
+        return translate_errors(self._config.connection)
+
+
+@dataclass(frozen=True)
+class PostgresSnapshot(Snapshot):
+    """An exported snapshot, the definitions of the tables in it, and the files that stored them."""
+
+    conninfo: str
+    exported: ExportedSnapshot
+    tables: Mapping[TableName, CapturedTable]
+    files: Mapping[int, TableFiles]
+
+    def find(self, table: ProducedTable) -> CapturedTable | str:
+        """Return a table with the columns that were added since its capture began."""
+        return _captured(table).with_found_columns(self.tables.get(table.name))
+
+    def copy(self, table: ProducedTable, tasks: int, columns: int | None = None) -> PostgresCopy:
+        """Divide a table into ranges of pages."""
+        captured = _captured(table)
+        if columns is not None:
+            captured = with_fields(captured, columns=captured.columns[:columns])
+        with translate_errors(self.conninfo), connect(self.conninfo) as connection:
+            pages = copy_ranges(connection, captured.name, tasks)
+            size = table_bytes(connection, captured.name)
+        return PostgresCopy.of(self.conninfo, self.exported, captured, pages, size)
+
+    def has_all_rows(self, table: TableName) -> bool:
+        """Return whether a table was neither truncated nor rewritten since: then it would look empty here."""
+        found = self.tables.get(table)
+        if found is None:
+            return True  # the snapshot does not contain it
+        with translate_errors(self.conninfo), connect(self.conninfo) as connection:
+            return self.files[found.oid] <= table_files(connection, [found.oid])[found.oid]
+
+
+@dataclass(frozen=True)
+class PostgresCopy(TableCopy):
+    """A table at an exported snapshot, in ranges of pages."""
+
+    conninfo: str
+    exported: ExportedSnapshot
+    table: CapturedTable
+    pages: Sequence[PageRange]
+
+    @classmethod
+    def of(
+        cls,
+        conninfo: str,
+        exported: ExportedSnapshot,
+        table: CapturedTable,
+        pages: Sequence[PageRange],
+        total_bytes: int = 0,
+    ) -> PostgresCopy:
+        """Return the copy of these pages of a table."""
+        known = (table.table_schema(), len(pages), table.estimated_rows, total_bytes)
+        return cls(*known, conninfo, exported, table, pages)
+
+    def read(self, number: int, tally: Tally) -> Iterator[pa.RecordBatch]:
+        """Copy one range of pages, over a connection of its own."""
+        name, pages = self.exported.name, self.pages[number]
+        yield from copy_range(self.conninfo, name, self.table, pages, self.exported.lsn, number=number, tally=tally)
+
+    @contextmanager
+    def watch(self) -> Iterator[Callable[[], Mapping[int, Tally]]]:
+        """Query the progress of the running COPY sessions."""
+        with translate_errors(self.conninfo), connect(self.conninfo, "penstock progress") as connection:
+            yield lambda: copy_progress(connection, self.table)
+
+
+def _captured(table: ProducedTable) -> CapturedTable:
+    """Narrow a table to its type."""
+    if not isinstance(table, CapturedTable):
+        raise TypeError(table)
+    return table
