@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -17,8 +14,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.engine.example_kinds import EXAMPLES, installed
 
-import penstock.sources.kinds
 from penstock.engine.runner import HomeRunner
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.home import Home
@@ -29,8 +26,6 @@ from penstock.tables.interface import TableStore
 from penstock.tables.spark_tables import SparkTables
 from penstock.testing.memory_tables import MemoryTables
 from penstock.testing.waiting import PATIENCE, until
-
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "penstock-outbox"
 
 
 @contextmanager
@@ -162,22 +157,8 @@ def check_folder_error_and_retry(tmp_path: Path, store: TableStore) -> None:
 @pytest.fixture
 def outbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The example package of a third-party source kind, installed on the Python path."""
-    installed = tmp_path / "installed"
-    command = [*(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation")]
-    subprocess.run([*command, "--target", str(installed), str(EXAMPLE)], check=True, timeout=PATIENCE)
-    monkeypatch.syspath_prepend(str(installed))
-    paths = [str(installed), *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    clear_kind_caches()
-    yield
-    clear_kind_caches()
-    sys.modules.pop("penstock_outbox", None)
-
-
-def clear_kind_caches() -> None:
-    importlib.invalidate_caches()
-    penstock.sources.kinds.kinds.cache_clear()
-    penstock.sources.kinds._load.cache_clear()
+    with installed("penstock-outbox", tmp_path / "installed", monkeypatch):
+        yield
 
 
 def test_third_party_source_kind_is_installed_and_used(tmp_path: Path, spark: SparkSession, outbox: None) -> None:
@@ -214,7 +195,7 @@ def test_third_party_source_kind_is_installed_and_used(tmp_path: Path, spark: Sp
 
 
 def test_example_package_is_small() -> None:
-    (module,) = EXAMPLE.rglob("*.py")
+    (module,) = (EXAMPLES / "penstock-outbox").rglob("*.py")
     assert len(module.read_text(encoding="utf-8").splitlines()) <= 100
 
 
