@@ -171,7 +171,7 @@ def test_literal_secret_is_replaced_by_a_reference() -> None:
     assert "allow" not in statement_of(whole)
 
 
-@pytest.mark.parametrize("option", ["cache", "enable_auto_commit"])
+@pytest.mark.parametrize("option", ["cache", "enable_auto_commit", "ignore_source_keys"])
 def test_unsupported_options_are_rejected(option: str) -> None:
     with pytest.raises(UsageError, match=f"unsupported option {option}") as caught:
         KafkaSource.of("c", broker="k", topic="t", format="text", **{option: True})

@@ -89,8 +89,6 @@ def test_invalid_options_are_rejected(options: dict[str, Any], message: str, hin
     [
         ({}, {"schema_registry_username": "me", "schema_registry_password": "env:P"}, "requires a schema registry"),
         (AVRO, {"schema_registry_ssl_ca_location": "/ca"}, "requires an https URL"),
-        ({**AVRO, "envelope": UPSERT}, {"ignore_source_keys": True}, "by their keys"),
-        ({}, {"ignore_source_keys": True}, "the table has no key"),
         ({"topic": None, "topics": ("a", "b")}, {"start_offset": (1, 2)}, "several topics"),
     ],
 )

@@ -60,6 +60,8 @@ KEY = {"ssl_certificate_location": "/c", "ssl_key_location": "/k"}
         ({"isolation_level": "serializable"}, "option isolation_level: .*'read_committed'", "reference"),
         ({"cache": True}, "always stored", "Remove the option"),
         ({"enable_auto_commit": False}, "stored with its output", "Remove the option"),
+        ({"ignore_source_keys": True}, "depends on ENVELOPE alone", "ENVELOPE NONE"),
+        ({"ignore_source_keys": False}, "depends on ENVELOPE alone", "ENVELOPE NONE"),
         ({"ssl_ca_locaton": "/ca"}, "unknown option ssl_ca_locaton", "Did you mean ssl_ca_location?"),
         ({"zzz": 1}, "unknown option zzz", "reference"),
     ],
@@ -106,9 +108,12 @@ def test_options_round_trip_through_the_catalog() -> None:
         on_error="quarantine",
         quarantine_limit=10,
         timestamp_type="broker",
-        ignore_source_keys=True,
     )
     assert KafkaWithOptions.model_validate_json(options.model_dump_json()) == options
+
+
+def test_options_of_an_earlier_home_are_read() -> None:
+    assert KafkaWithOptions.model_validate_json('{"client_id": "c", "ignore_source_keys": false}').client_id == "c"
 
 
 def test_every_option_is_described() -> None:

@@ -22,6 +22,10 @@ UNSUPPORTED: dict[str, tuple[str, str]] = {
         "output, and Spark's Kafka reader commits no offsets",
         "Remove the option. Run penstock status to see the progress of a source.",
     ),
+    "ignore_source_keys": (
+        "unsupported option ignore_source_keys of a Kafka source: whether a table has a key depends on ENVELOPE alone",
+        "Remove the option. Use ENVELOPE NONE for a table without a key.",
+    ),
 }
 """Options of other systems that a Kafka source does not have: the message and the hint."""
 

@@ -160,16 +160,6 @@ def validate_together(what: KafkaSqlOptions, how: KafkaWithOptions) -> None:
     if tls := [name for name in given_of(how, RegistryOptions) if "_ssl_" in name and not https]:
         message = f"{tls[0]} requires an https URL of the schema registry"
         raise UsageError(message, "Use a URL with https://, or remove the option.")
-    if how.ignore_source_keys:
-        kind, hint = what.envelope.kind, "Remove the option."
-        why = "the table has no key"
-        if kind is not EnvelopeKind.NONE:
-            why, hint = (
-                "rows are identified by their keys",
-                "Remove the option, or use ENVELOPE NONE for a keyless table.",
-            )
-        message = f"ignore_source_keys is invalid with ENVELOPE {kind.value.upper()}: {why}"
-        raise UsageError(message, hint)
     if isinstance(how.start_offset, tuple) and len(what.names()) > 1:
         message = "start_offset with offsets per partition is invalid for several topics"
         raise UsageError(message, "Use earliest, latest or start_timestamp; or create a source for each topic.")

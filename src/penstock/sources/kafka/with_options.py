@@ -23,6 +23,8 @@ from penstock.sources.kafka.tls import KerberosOptions, Mechanism, PathText, Sas
 
 __all__ = ["IsolationLevel", "KafkaWithOptions", "OnError", "RegistryOptions", "StartPoint", "TimestampType"]
 
+_REMOVED = "ignore_source_keys"
+
 
 class StartPoint(Word):
     """Where reading starts, in all partitions."""
@@ -130,9 +132,6 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
         default=1000, ge=10, le=3_600_000, description="interval of polls for new messages in milliseconds"
     )
     timestamp_type: TimestampType = Field(default=TimestampType.RECORD, description="clock of message timestamps")
-    ignore_source_keys: bool = Field(
-        default=False, description="whether the table is keyless although messages have keys"
-    )
     on_error: OnError = Field(default=OnError.STOP, description="handling of a message that cannot be decoded")
     quarantine_limit: int | None = Field(
         default=None,
@@ -146,6 +145,14 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
         read = read_options(cls, cls.NAME, options, UNSUPPORTED)
         read.require_secrets()
         return read
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_earlier_home(cls, given: Any) -> Any:
+        """Drop an option that no longer exists; the catalogs of earlier homes contain it, always as false."""
+        if isinstance(given, dict) and given.get(_REMOVED) is False:
+            return {option: value for option, value in given.items() if option != _REMOVED}
+        return given
 
     @field_validator("sasl_mechanisms", mode="before")
     @classmethod
