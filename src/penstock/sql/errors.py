@@ -5,8 +5,8 @@ Secrets are recognized by the word before them, even if it is misspelled::
     PASSWORD 'hunter2'    pasword = hunter2    'host=db password=hunter2'    'postgresql://me:hunter2@db/shop'
 
 A statement that does not parse cannot say which of its values are secret. Therefore every value after a word like
-``password`` is masked, quoted or not, and so is the password in a URL. A reference (``env:``, ``file:``) is not a
-secret.
+``password`` is masked, quoted or not, and so is the password in a URL or before ``@host``. A reference (``env:``,
+``file:``) is not a secret.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ _VALUE = re.compile(
 _LAST_WORD = re.compile(r"(\w+)\s*=?\s*\Z")
 _LONGEST_WORD = 50
 _URL = re.compile(r"://(?P<rest>[^\s'\"`]*)")
+_LOGIN = re.compile(r"(?<![\w.%+:/-])[\w.%+-]+:(?P<password>[^\s@'\"`,/]+)@")
 _PORT = re.compile(r"[^:/\[]*:(?P<port>[^/?,]*)")
 _NOT_SECRET = {"true", "false", "on", "off", "for", "with", "from", "as", "connection", "connections"}
 
@@ -160,7 +161,12 @@ def _is_public(value: str) -> bool:
 
 
 def _in_urls(text: str) -> Iterator[_Span]:
-    """Find passwords in URLs, also one that contains a slash and therefore appears in the position of the port."""
+    """Find passwords in URLs, also one that contains a slash and therefore appears in the position of the port.
+
+    ``user:password@host`` without a scheme is no URL, but may be in the list of a source's brokers.
+    """
+    for login in _LOGIN.finditer(text):
+        yield login.span("password")
     for url in _URL.finditer(text):
         start, end = url.span("rest")
         host = text.rfind("@", start, end) + 1 or start
