@@ -19,7 +19,7 @@ from difflib import get_close_matches
 from penstock.errors import UsageError
 from penstock.secret import is_reference
 
-__all__ = ["MASK", "SqlError", "StartPosition", "error_at", "secret_spans"]
+__all__ = ["MASK", "Position", "SqlError", "StartPosition", "error_at", "position_at", "secret_spans"]
 
 
 class SqlError(UsageError):
@@ -48,13 +48,31 @@ class StartPosition:
     column: int = 1
 
 
-def error_at(text: str, place: int, what: str, hint: str, begins: StartPosition | None = None) -> SqlError:
-    """Return the error at an offset of a statement."""
+@dataclass(frozen=True)
+class Position:
+    """A position in a file, and the excerpt there. It contains no secrets, so it may outlive the statement."""
+
+    line: int
+    column: int
+    excerpt: str
+
+    def error(self, what: str, hint: str) -> SqlError:
+        """Return the error at this position."""
+        message = f"line {self.line}, column {self.column}: {what}\n{self.excerpt}"
+        return SqlError(message, hint, self.line, self.column, self.excerpt)
+
+
+def position_at(text: str, place: int, begins: StartPosition | None = None) -> Position:
+    """Return the position of an offset of a statement."""
     begins = begins or StartPosition()
     line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
     offset = begins.column - 1 if line == 1 else 0
-    line, column, excerpt = begins.line + line - 1, column + offset, _excerpt(text, place)
-    return SqlError(f"line {line}, column {column}: {what}\n{excerpt}", hint, line, column, excerpt)
+    return Position(begins.line + line - 1, column + offset, _excerpt(text, place))
+
+
+def error_at(text: str, place: int, what: str, hint: str, begins: StartPosition | None = None) -> SqlError:
+    """Return the error at an offset of a statement."""
+    return position_at(text, place, begins).error(what, hint)
 
 
 def _excerpt(text: str, place: int) -> str:

@@ -76,7 +76,7 @@ def test_plaintext_secret_is_sealed_until_it_is_stored() -> None:
     assert "hunter2" not in repr(statement)
     options = statement.with_options
     assert isinstance(options, KafkaWithOptions)
-    with pytest.raises(UsageError, match="requires sasl_password"):
+    with pytest.raises(UsageError, match='requires option "sasl_password"'):
         options.require_secrets()
     KafkaWithOptions.model_validate({**options.model_dump(), "sasl_password": "file:/kept"}).require_secrets()
 
