@@ -74,7 +74,7 @@ DETECTED: dict[str, list[Detected]] = {
             _POSTGRES + "test_failover.py::test_log_ahead_of_the_promoted_server_is_rejected",
         ),
         Detected(
-            "A standby was promoted, or a backup was restored to a point in time, without a synchronised slot",
+            "A standby was promoted, or a backup was restored to a point in time, without a synchronized slot",
             "The slot is not marked `synced`",
             BOTH,
             "was not synchronised to it",
@@ -370,6 +370,19 @@ _OUTRO = """## What is not detected
 - **Late rows of a Debezium snapshot**: rows that reach Kafka after no row of that snapshot has arrived for two
   seconds, in a partition that receives no later change. The snapshot then counts as complete, because Debezium does
   not count its rows. The late rows become visible with the next complete transaction.
+- **A topic that lost messages at its end and was filled up again** before the next poll (`timestamp frequency ms`), or
+  while no capture was running: an unclean leader election discards messages, and producers then write other messages at
+  the same offsets. Penstock compares offsets, not leader epochs. Rows of discarded messages that were already applied
+  stay in the table, and the messages that replaced them are not read. With `ENVELOPE DEBEZIUM`, changes that contradict
+  the rows of the table stop it; other envelopes have no such check. `penstock check` warns about a topic with
+  `unclean.leader.election.enable=true`.
+- **Messages that compaction removed in the middle of a topic** before they were applied: offsets have gaps anyway,
+  because of transactions. With `ENVELOPE UPSERT` and `DEBEZIUM UPSERT`, the latest message of each key remains, so only
+  earlier states are lost, as well as a deletion that was not applied within `delete.retention.ms`: that row stays. With
+  `ENVELOPE NONE`, rows are missing. A source with `ENVELOPE DEBEZIUM` is not created on a compacted topic, but a
+  topic whose `cleanup.policy` changes later is only reported by `penstock check`.
+- **A file that was changed in its middle** and still has the same length: of the part that was read, the checksum
+  covers the first and the last 4 kB. The table keeps the rows that were read first. Write new contents to a new file.
 - **A copy of a home that was made a moment ago**, while nothing has changed upstream since: both homes are consistent
   with the server. The one that starts first continues; from then on, the other one is rejected.
 

@@ -107,8 +107,7 @@ def _formats() -> list[str]:
     return parts
 
 
-def _reason(message: str) -> str:
-    why = message.partition(": ")[2] or message
+def _reason(why: str) -> str:
     return f"{why[0].upper()}{why[1:]}."
 
 

@@ -9,6 +9,7 @@ created, so the file can be given at each start. Statements that change or remov
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from penstock.layout import base_path
 from penstock.sources.findings import Level
 from penstock.sources.interface import InstanceConfig, Source
 from penstock.sources.kinds import kind, kinds
+from penstock.sources.option_parser import in_sql
 from penstock.sql.answer import (
     Answer,
     repair_summary,
@@ -105,12 +107,8 @@ def execute(home: HomeOperations, statement: Statement, spark: Callable[[], Spar
             return _create(home, statement)
         case Explain(described):
             return explain(home.path, [described_source(described)])
-        case AlterSet(source, options, secrets):
-            if secrets:
-                message = "ALTER SOURCES does not accept a plaintext secret"
-                raise UsageError(message, "Write a reference to it: 'env:NAME' or 'file:PATH'.")
-            home.alter(source, **options)
-            return _requested(home, f"set {', '.join(option.replace('_', ' ') for option in options)} of {source}")
+        case AlterSet():
+            return _alter(home, statement)
         case DropSources():
             return _drop(home, statement)
         case ShowSources():
@@ -183,6 +181,26 @@ def _create(home: HomeOperations, statement: CreateSource) -> Answer:
         return Answer(f"source {statement.name} already exists, skipping")
     made = create_described_source(home, statement)
     return Answer(f"created source {made}; to remove it, here and upstream: DROP SOURCES {made};")
+
+
+def _alter(home: HomeOperations, statement: AlterSet) -> Answer:
+    """Change options; an error of one of them is reported at its position in the statement."""
+    for secret in statement.secrets:
+        message = f'ALTER SOURCES does not accept a literal secret for option "{_sql_name(secret)}"'
+        raise statement.positions[secret].error(message, "Use a reference: { 'env:NAME' | 'file:PATH' }.")
+    try:
+        home.alter(statement.source, **statement.options)
+    except UsageError as error:
+        named = [option for option in statement.positions if re.search(rf"\b{option}\b", error.message)]
+        if not named:
+            raise
+        message, hint = (in_sql(text, type(home.spec(statement.source)).model_fields) for text in error.args[:2])
+        raise statement.positions[named[0]].error(message, hint) from error
+    return _requested(home, f"set {', '.join(map(_sql_name, statement.options))} of {statement.source}")
+
+
+def _sql_name(option: str) -> str:
+    return option.replace("_", " ")
 
 
 def _drop(home: HomeOperations, statement: DropSources) -> Answer:

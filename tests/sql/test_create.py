@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.sources.load.source import LoadSource
 from penstock.sources.name_syntax import Inclusion
 from penstock.sources.postgres.options import PostgresSqlOptions, PostgresWithOptions, SnapshotMode
 from penstock.sql.errors import SqlError
@@ -176,11 +177,18 @@ def test_set() -> None:
     assert found == AlterSet("shop", {"retain_history": "2 days", "chunk_rows": 5, "two_phase": True})
 
 
+def test_options_that_are_invalid_together_have_a_position() -> None:
+    text = "CREATE SOURCE load FROM LOAD GENERATOR BANK WITH (rate = 5, users = 7)"
+    with pytest.raises(SqlError, match="option users cannot be combined with BANK") as caught:
+        parse(text, {"LOAD GENERATOR": LoadSource})
+    assert caught.value.column == text.index("7") + 1
+
+
 class TestSecrets:
     """A literal secret is rejected unless it is allowed; it is never shown."""
 
     def test_literal_secret_is_rejected(self) -> None:
-        with pytest.raises(SqlError, match='"password" contains a literal secret') as caught:
+        with pytest.raises(SqlError, match="PASSWORD contains a literal secret") as caught:
             parse(f"{SHOP} PASSWORD 'hunter2'", KINDS)
         assert "hunter2" not in str(caught.value) + repr(caught.value.args)
         assert "env:NAME" in caught.value.hint

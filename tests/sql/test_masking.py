@@ -33,6 +33,7 @@ def masked(text: str) -> str:
         ("'postgresql://u:a@b:c@h:5432/d'", "'postgresql://u:***@h:5432/d'"),
         ("'postgresql://u:a/b", "'postgresql://u:***/b"),
         ("\" PASSWORD 'a' x", '" PASSWORD *** x'),
+        ("BROKER 'k:9092,u:a!b@k:9092'", "BROKER 'k:9092,u:***@k:9092'"),
     ],
 )
 def test_a_secret_is_masked(text: str, shown: str) -> None:

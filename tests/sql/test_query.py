@@ -216,13 +216,20 @@ def test_as_of_clause_of_other_tables_is_unchanged() -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("SELECT * FROM shop.orders AS OF '2026-11-15'", "line 1, column 33: AS OF requires TIMESTAMP or LSN"),
-        ("SELECT *\nFROM shop.orders AS OF TIMESTAMP x", "line 2, column 24: AS OF requires TIMESTAMP or LSN"),
-        ("SELECT * FROM shop.orders AS OF VERSION 3", "line 1, column 33: AS OF requires TIMESTAMP or LSN"),
+        ("SELECT * FROM shop.orders AS OF '2026-11-15'", "line 1, column 33: syntax error at or near .'2026-11-15'"),
+        (
+            "SELECT *\nFROM shop.orders AS OF TIMESTAMP x",
+            "line 2, column 34: syntax error at or near .x.: expected AS OF",
+        ),
+        ("SELECT * FROM shop.orders AS OF VERSION 3", 'line 1, column 33: syntax error at or near "VERSION"'),
         ("SELECT * FROM shop.orders AS OF LSN '2026-11-15T12:00Z'", "column 37: invalid LSN"),
-        ("SELECT * FROM shop.orders AS OF TIMESTAMP '0/1'", "column 43: invalid timestamp '0/1'"),
-        ("SELECT * FROM shop.orders AS OF TIMESTAMP 'noon'", "column 43: 'noon' is neither"),
-        ("SELECT * FROM shop.orders TIMESTAMP AS OF '2026-11-15'", "column 27: AS OF must precede"),
+        ("SELECT * FROM shop.orders AS OF TIMESTAMP '0/1'", 'column 43: invalid timestamp "0/1"'),
+        ("SELECT * FROM shop.orders AS OF TIMESTAMP 'noon'", 'column 43: invalid timestamp "noon"'),
+        (
+            "SELECT * FROM shop.orders TIMESTAMP AS OF '2026-11-15'",
+            'column 27: .* near "TIMESTAMP": expected AS OF before',
+        ),
+        ("SELECT * FROM shop.orders AS OF LSN", "column 36: syntax error at end of input: expected AS OF"),
         ("SELECT * FROM shop.orders FOR VERSION AS OF 3", "(?s)column 27: .*For example: AS OF TIMESTAMP"),
         ("SELECT * FROM shop.orders AS OF TIMESTAMP '2026-11-15 12:00'", "(?s)has no time zone.*12:00:00Z"),
     ],
@@ -234,7 +241,7 @@ def test_invalid_as_of_clause_is_rejected_with_its_position(query: str, message:
 
 @pytest.mark.parametrize("query", ["SELECT 'open", "SELECT `open", "SELECT /* open"])
 def test_unterminated_text_is_rejected(query: str) -> None:
-    with pytest.raises(UsageError, match="syntax error: unterminated"):
+    with pytest.raises(UsageError, match=r'unterminated .* at or near ".open"|comment at or near "/. open"'):
         resolve(query, TABLES, "v")
 
 

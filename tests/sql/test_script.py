@@ -51,7 +51,7 @@ def test_error_has_the_line_of_the_file() -> None:
         except SqlError as error:
             positions.append((error.line, error.column, error.excerpt))
     assert positions == [
-        (3, 11, "  SHOW SORCES\n  ^"),
+        (3, 16, "  SHOW SORCES\n       ^"),
         (5, 8, "  FROM POSTGRS\n       ^"),
     ]
 

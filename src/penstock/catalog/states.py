@@ -45,8 +45,11 @@ class TableState(enum.StrEnum):
 
         CREATE ──────────────────────────┐
         ADD TABLE ─▶ adding ─ captured ──┴─▶ pending ─ snapshot complete ─▶ live ─ permanent error ─▶ failed
-                                                ▲                            │                           │
-                                                └ captured again ─ retrying ◀┴──────── RETRY TABLE ──────┘
+                                              ▲  │                          │ ▲                        ▲  │
+                                              │  └──── permanent error ─────┼─┼────────────────────────┘  │
+                                              │                             │ └── REPAIR, new options ────┤
+                                              └─ captured again ─ retrying ◀┴───────── RETRY TABLE ───────┘
+        CREATE, adding, retrying ─ the table cannot be captured ─▶ failed
         DROP TABLE, from any state ─▶ dropping ─▶ (removed)
     """
 
@@ -54,17 +57,19 @@ class TableState(enum.StrEnum):
     """A request, set by `ADD TABLE`. The running home publishes and captures the table, and sets it to `pending`."""
     PENDING = "pending"
     """Set by `create`, or when a request to add or retry has been executed: the snapshot is not complete, and the table
-    is not readable yet. An error in this state is retried."""
+    is not readable yet. A transient error in this state is retried; at a permanent error, the table has failed."""
     LIVE = "live"
-    """Set when the initial snapshot is complete: readable at every position from there on. An error in this state says
-    why apply does not advance; it is retried, and the table stays readable."""
+    """Set when the initial snapshot is complete: readable at every position from there on. Also set when a failed table
+    is repaired, or resumes with other options for rejected messages. An error in this state says why apply does not
+    advance; it is retried, and the table stays readable."""
     RETRYING = "retrying"
     """A request, set by `RETRY TABLE`. The running home captures the table again, and sets it to `pending`."""
     DROPPING = "dropping"
     """A request, set by `DROP TABLE`: the table is no longer readable. The running home removes its data."""
     FAILED = "failed"
-    """Set at a permanent error of this table: readable before that position, if it was live. A repair may make it live
-    again."""
+    """Set at a permanent error of this table, before or after its snapshot is complete, and when the table cannot be
+    captured at all: readable before the position of the error, if it was live. `RETRY TABLE` takes a new snapshot;
+    a repair may make the table live again without one."""
 
 
 REQUESTS = (TableState.ADDING, TableState.RETRYING, TableState.DROPPING)

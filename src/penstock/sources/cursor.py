@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from penstock.errors import UsageError
@@ -45,11 +46,23 @@ class Cursor(Protocol):
     def usage(self, usage: str) -> str:
         """Set the syntax summary that hints show; return the previous one."""
 
+    def reading(self, what: str) -> str:
+        """Set the option or clause whose value comes next, for error messages; return the previous one."""
+
     def tried(self) -> list[str]:
         """Return the phrases that `accept` tried at the next token."""
 
-    def expected(self, what: str) -> UsageError:
-        """Return the error for an unexpected next token."""
+    def expected(self, what: str = "", hint: str = "", place: int | None = None) -> UsageError:
+        """Return the syntax error at an offset, by default that of the next token; without a hint, show the usage."""
+
+    def unmatched(self, phrases: Iterable[str], hint: str) -> UsageError:
+        """Return the syntax error at the first of the next tokens that continues none of these phrases."""
+
+    def invalid(self, value: str, hint: str, place: int) -> UsageError:
+        """Return the error for an invalid value of the option or clause that is being read."""
+
+    def out_of_bounds(self, value: str, hint: str, place: int) -> UsageError:
+        """Return the error for a number that this option or clause does not accept."""
 
     def error(self, message: str, hint: str, place: int | None = None) -> UsageError:
         """Return an error at an offset, by default that of the next token."""

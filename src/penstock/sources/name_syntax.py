@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.sources.cursor import Cursor
-from penstock.sources.syntax import Syntax
+from penstock.sources.syntax import Syntax, alternatives
 
 __all__ = ["RESERVED", "DottedName", "Inclusion", "Inclusions", "Name", "dotted_text", "written_name"]
 
@@ -63,8 +63,7 @@ class DottedName(Syntax):
         while cursor.accept("."):
             parts.append(cursor.part())
         if len(parts) != self.of.count(".") + 1:
-            message = f"expected a name of the form {self.of}"
-            raise cursor.error(message, f"Syntax: {self.form}", place)
+            raise cursor.expected(self.of, f"Syntax: {self.form}", place)
         alias = cursor.name("name") if self.aliased and cursor.accept("AS") else None
         return dotted_text(parts, alias)
 
@@ -93,7 +92,7 @@ class Inclusions(Syntax):
     @property
     def form(self) -> str:
         """Return the notation of the list."""
-        return " | ".join(f"{what.upper()} [AS name]" for what in self.whats) + ", …"
+        return f"{self._keywords()} [AS name], …"
 
     def read(self, cursor: Cursor) -> tuple[Inclusion, ...]:
         """Consume the keywords and names; raise an error for a duplicate."""
@@ -101,12 +100,17 @@ class Inclusions(Syntax):
         while True:
             place = cursor.place()
             what = next((what for what in self.whats if cursor.accept(what.upper())), None)
-            if what is None or what in (each.what for each in found):
-                problem = "missing or unrecognized keyword" if what is None else f"{what.upper()} specified twice"
-                raise cursor.error(problem, f"Use {', '.join(self.whats).upper()}, each at most once.", place)
+            if what is None:
+                raise cursor.expected(self._keywords())
+            if what in (each.what for each in found):
+                message = f"{what.upper()} specified more than once"
+                raise cursor.error(message, "Specify it once.", place)
             found.append(Inclusion(what, cursor.name("name") if cursor.accept("AS") else None))
             if not cursor.accept(","):
                 return tuple(found)
+
+    def _keywords(self) -> str:
+        return alternatives(what.upper() for what in self.whats)
 
     def write(self, value: Sequence[Inclusion]) -> str:
         """Write the list with commas."""

@@ -8,8 +8,9 @@ Models never contain a literal secret. If a statement allows one, the caller rem
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, SecretStr, ValidationError
@@ -18,9 +19,21 @@ from pydantic.fields import FieldInfo
 from penstock.errors import UsageError
 from penstock.nearest import nearest
 from penstock.sources.cursor import Cursor
-from penstock.sources.syntax import Flag, Syntax
+from penstock.sources.syntax import Flag, Syntax, alternatives
 
-__all__ = ["Given", "Option", "read_clauses", "read_settings", "unknown_clause", "validated"]
+__all__ = [
+    "Given",
+    "Option",
+    "Settings",
+    "in_sql",
+    "located",
+    "longer",
+    "read_clauses",
+    "read_settings",
+    "unknown_clause",
+    "unsupported_option",
+    "validated",
+]
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -60,11 +73,12 @@ class Option:
 
 @dataclass(frozen=True)
 class Given:
-    """A value in a statement, and its offset."""
+    """A value in a statement, its offset, and the option or clause as messages name it."""
 
     option: Option
     value: Any
     place: int
+    label: str
 
 
 def read_clauses(cursor: Cursor, options: Sequence[Option]) -> dict[str, Given]:
@@ -76,41 +90,54 @@ def read_clauses(cursor: Cursor, options: Sequence[Option]) -> dict[str, Given]:
         group = option.one_of or option.field
         if group in taken:
             first, second = taken[group], " ".join(words)
-            what = f"{second} specified twice" if first == second else f"{first} and {second} are mutually exclusive"
+            again = f"{second} specified more than once"
+            what = again if first == second else f"{first} and {second} are mutually exclusive"
             raise cursor.error(what, "Use one of them." if first != second else "Specify it once.", place)
         taken[group] = " ".join(words)
         if words == option.words:
             place = cursor.place()
-            given[option.field] = Given(option, _clause_value(cursor, option), place)
+            given[option.field] = Given(option, _clause_value(cursor, option), place, option.clause)
     return given
 
 
-def unknown_clause(cursor: Cursor, what: str) -> UsageError:
+def unknown_clause(cursor: Cursor) -> UsageError:
     """Return the error for words that begin none of the clauses tried at this token."""
-    known, words = cursor.tried(), cursor.words()
+    words, known = cursor.words(), [phrase for phrase in cursor.tried() if phrase[0].isalpha()]
     for count in range(min(len(words), 4), 0, -1):
         given = " ".join(words[:count])
-        near = _longer(given, known) or nearest(given, known)
+        near = longer(given, known) or nearest(given, known)
         if near:
-            return cursor.error(what, near)
-    return cursor.error(what, f"Expected one of: {', '.join(known)}.")
+            return cursor.unmatched(known, near)
+    return cursor.unmatched(known, f"Expected {alternatives(known)}.")
 
 
-def read_settings(
-    cursor: Cursor, options: Sequence[Option], what: str, clauses: Sequence[Option] = ()
-) -> dict[str, Given]:
+@dataclass(frozen=True)
+class Settings:
+    """The options that WITH or SET accepts; for any other name, what the error says."""
+
+    options: Sequence[Option]
+    of: str
+    """The kind of source, like ``a KAFKA source``."""
+    clauses: Sequence[Option] = ()
+    """Options that are written as clauses before WITH."""
+    unsupported: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Options of other systems, by name with underscores: the reason why there is no such option, and the hint."""
+
+
+def read_settings(cursor: Cursor, settings: Settings) -> dict[str, Given]:
     """Consume ``(name = value, …)``; for an unknown name, raise an error that suggests the nearest option or clause."""
     given: dict[str, Given] = {}
     cursor.expect("(")
     if cursor.accept(")"):
         return given
     while True:
-        option, place = _setting(cursor, options, what, clauses)
+        option, place = _setting(cursor, settings)
+        label = f'option "{option.setting}"'
         if option.field in given:
-            message = f'option "{option.setting}" specified twice'
+            message = f"{label} specified more than once"
             raise cursor.error(message, "Specify it once.", place)
-        value, place = _setting_value(cursor, option)
-        given[option.field] = Given(option, value, place)
+        value, place = _setting_value(cursor, option, label)
+        given[option.field] = Given(option, value, place, label)
         if cursor.accept(")"):
             return given
         if not cursor.accept(","):
@@ -119,29 +146,85 @@ def read_settings(
 
 
 def validated(
-    cursor: Cursor, model: type[_Model], options: Sequence[Option], given: Mapping[str, Given], what: str, place: int
+    cursor: Cursor,
+    model: type[_Model],
+    options: Sequence[Option],
+    given: Mapping[str, Given],
+    what: str,
+    place: int,
+    others: Collection[str] = (),
 ) -> _Model:
-    """Return the model; report a validation error at the invalid value, or at `place` if a value is missing."""
+    """Return the model; report a validation error at the invalid value, or at `place` if a value is missing.
+
+    `others` are fields of another model whose names messages of this model contain.
+    """
     for each in given.values():
         if isinstance(each.value, SecretStr):
-            message = f'"{each.option.setting}" contains a literal secret'
+            message = f"{each.label} contains a literal secret"
             raise cursor.error(message, f"Use a reference: {each.option.syntax.form}.", each.place)
     values = {field: each.value for field, each in given.items()}
     try:
         return model.model_validate(values)
     except UsageError as error:
-        raise cursor.error(error.message, error.hint, _error_place(model, given, error, place)) from None
+        at = place if error.message.startswith("missing ") else _error_place(model, given, error, place)
+        raise located(cursor, error, {*model.model_fields, *others}, at) from None
     except ValidationError as invalid:
         first = invalid.errors(include_input=False, include_url=False)[0]
-        field = str(first["loc"][0]) if first["loc"] else ""
+        name = str(first["loc"][0]) if first["loc"] else ""
         known = {option.field: option for option in options}
         if first["type"] == "missing":
-            option = known[field]
+            option = known[name]
             message = f"missing {option.clause} clause for {what}"
             raise cursor.error(message, f"Add {option.clause} {option.syntax.form}.", place) from None
-        message = f"invalid value for {known[field].setting if field in known else what}: {_lower(first['msg'])}"
-        at = given[field].place if field in given else place
-        raise cursor.error(message, "See the source options reference.", at) from None
+        raise _invalid(cursor, given.get(name), what, first["type"], first["msg"], place) from None
+
+
+def located(cursor: Cursor, error: UsageError, fields: Container[str], place: int) -> UsageError:
+    """Return an error of a model as one of the statement: at an offset, with the names of options as SQL has them."""
+    return cursor.error(in_sql(error.message, fields), in_sql(error.hint, fields), place)
+
+
+def in_sql(text: str, fields: Container[str]) -> str:
+    """Return a message of a model with the quoted names of its fields as SQL has them: ``"on_error"`` is "on error"."""
+    return _QUOTED.sub(lambda name: name[0].replace("_", " ") if name[1] in fields else name[0], text)
+
+
+def unsupported_option(name: str, why: str) -> str:
+    """Return the message for an option of another system."""
+    return f'option "{name}" is not supported: {why}'
+
+
+_QUOTED = re.compile(r'"(\w+)"')
+_LIMITS = {"gt": "greater than", "ge": "at least", "lt": "less than", "le": "at most"}
+_BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
+
+
+def _invalid(cursor: Cursor, given: Given | None, what: str, kind: str, problem: str, place: int) -> UsageError:
+    """Return the error for a value that a constraint of its field rejects."""
+    problem = problem.removeprefix("Value error, ").replace("String should", "The value must", 1)
+    if given is None:
+        message = f"invalid options for {what}: {problem[:1].lower()}{problem[1:]}"
+        return cursor.error(message, "See the source options reference.", place)
+    before = cursor.reading(given.label)
+    report, hint = cursor.invalid, f"{problem[:1].upper()}{problem[1:]}."
+    if kind in _BOUNDS:
+        report, hint = cursor.out_of_bounds, _bounds(given.option.info)
+    error = report(_number_text(given.value), hint, given.place)
+    cursor.reading(before)
+    return error
+
+
+def _bounds(info: FieldInfo) -> str:
+    """Describe the valid range of a number."""
+    limits = {name: getattr(each, name) for name in _LIMITS for each in info.metadata if hasattr(each, name)}
+    texts = {name: _number_text(limit) for name, limit in limits.items()}
+    if texts.keys() == {"ge", "le"}:
+        return f"Valid values are between {texts['ge']} and {texts['le']}."
+    return f"Valid values are {' and '.join(f'{_LIMITS[name]} {text}' for name, text in texts.items())}."
+
+
+def _number_text(value: Any) -> str:
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
 def _phrases(option: Option) -> list[tuple[str, ...]]:
@@ -162,52 +245,66 @@ def _clause_value(cursor: Cursor, option: Option) -> Any:
     """Consume the value of a clause, which is optional for a flag."""
     if isinstance(option.syntax, Flag) and (cursor.words() or ("",))[0] not in ("TRUE", "FALSE", "ON", "OFF"):
         return True
-    before = cursor.usage(f"{option.clause} {option.syntax.form}")
+    return _value(cursor, option, f"{option.clause} {option.syntax.form}", option.clause)
+
+
+def _value(cursor: Cursor, option: Option, usage: str, label: str) -> Any:
+    """Consume the value of a clause or a setting; errors contain its usage and its label."""
+    before = cursor.usage(usage), cursor.reading(label)
     value = option.syntax.read(cursor)
-    cursor.usage(before)
+    cursor.usage(before[0])
+    cursor.reading(before[1])
     return value
 
 
-def _setting(cursor: Cursor, options: Sequence[Option], what: str, clauses: Sequence[Option]) -> tuple[Option, int]:
+def _setting(cursor: Cursor, settings: Settings) -> tuple[Option, int]:
     """Consume the name of a setting, of one or more words."""
+    options = settings.options
     by_words = {words: option for option in options for words in (option.words, ("_".join(option.words),))}
     place, words = cursor.place(), cursor.words()
     cursor.offer(*(option.setting for option in options))
     option = by_words.get(words)
     if option is None:
-        given = " ".join(words).lower()
-        message = f'unrecognized option "{given}" for {what}' if given else "missing option name"
-        outside = next(
-            (f"Write it as a clause before WITH: {each.form}" for each in clauses if each.words == words), ""
-        )
-        names = [option.setting for option in options]
-        near = outside or nearest(given, names) or _longer(given, names)
-        raise cursor.error(message, near or _list_options(options), place)
+        raise _unknown_setting(cursor, settings, words)
     cursor.expect(*words)
     return option, place
 
 
-def _setting_value(cursor: Cursor, option: Option) -> tuple[Any, int]:
+def _unknown_setting(cursor: Cursor, settings: Settings, words: tuple[str, ...]) -> UsageError:
+    given, names = " ".join(words).lower(), [option.setting for option in settings.options]
+    if not given:
+        return cursor.expected("an option name", _list_options(settings.options))
+    if reason := settings.unsupported.get(given.replace(" ", "_")):
+        return cursor.error(unsupported_option(given, reason[0]), reason[1])
+    clause = next((each.form for each in settings.clauses if each.words == words), "")
+    near = nearest(given, names, '"') or longer(given, names, '"') or _list_options(settings.options)
+    hint = f"Write it as a clause before WITH: {clause}" if clause else near
+    return cursor.error(f'unrecognized option "{given}" for {settings.of}', hint)
+
+
+def _setting_value(cursor: Cursor, option: Option, label: str) -> tuple[Any, int]:
     """Consume ``= value``, which is optional for a flag; return the value and its offset."""
-    before = cursor.usage(f"{option.setting} = {option.syntax.form}")
+    usage = f"{option.setting} = {option.syntax.form}"
+    before = cursor.usage(usage)
     is_bare = isinstance(option.syntax, Flag) and not cursor.accept("=")
     if not isinstance(option.syntax, Flag):
         cursor.expect("=")
-    place = cursor.place()
-    value = True if is_bare else option.syntax.read(cursor)
     cursor.usage(before)
-    return value, place
+    place = cursor.place()
+    return True if is_bare else _value(cursor, option, usage, label), place
 
 
-def _longer(given: str, known: Iterable[str]) -> str:
+def longer(given: str, known: Iterable[str], quote: str = "") -> str:
     """Suggest the phrases that begin with the given words."""
-    longer = [phrase for phrase in known if given and phrase.startswith(f"{given} ")]
-    return f"Did you mean {' or '.join(longer)}?" if longer else ""
+    found = [f"{quote}{phrase}{quote}" for phrase in known if given and phrase.startswith(f"{given} ")]
+    if len(found) > 1:
+        return f"Expected {alternatives(found)}."
+    return f"Did you mean {found[0]}?" if found else ""
 
 
 def _list_options(options: Iterable[Option]) -> str:
     names = ", ".join(sorted(option.setting for option in options))
-    return f"The options are {names}." if names else "Remove WITH: there are no options."
+    return f"Valid options are: {names}." if names else "Remove WITH: there are no options."
 
 
 def _error_place(model: type[BaseModel], given: Mapping[str, Given], error: UsageError, place: int) -> int:
@@ -228,7 +325,3 @@ def _error_place(model: type[BaseModel], given: Mapping[str, Given], error: Usag
         except ValidationError:
             continue
     return place
-
-
-def _lower(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]

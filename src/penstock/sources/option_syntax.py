@@ -37,6 +37,7 @@ from penstock.sources.syntax import (
     Secret,
     Syntax,
     Text,
+    alternatives,
 )
 
 __all__ = ["Keyword", "Written", "options_of", "written_clauses", "written_settings"]
@@ -102,7 +103,7 @@ class _Variants(Syntax):
 
     @property
     def form(self) -> str:
-        return " | ".join(_form(model) for model in self.models)
+        return alternatives(_form(model) for model in self.models)
 
     def read(self, cursor: Cursor) -> BaseModel:
         place = cursor.place()
@@ -112,8 +113,7 @@ class _Variants(Syntax):
                 return validated(cursor, model, options_of(model), given, _name_of(model), place)
         names = [_name_of(model) for model in self.models]
         near = nearest(" ".join(cursor.words()[:1]), names)
-        message = "missing or unrecognized keyword"
-        raise cursor.error(message, near or f"Use {' or '.join(names)}.", place)
+        raise cursor.expected(hint=near or f"Expected {alternatives(names)}.")
 
     def write(self, value: BaseModel) -> str:
         return " ".join([_name_of(type(value)), *written_clauses(value)])
@@ -135,7 +135,7 @@ class _Block(Syntax):
         options = options_of(self.model)
         given = read_clauses(cursor, options)
         if not cursor.accept(")"):
-            raise unknown_clause(cursor, "unrecognized clause")
+            raise unknown_clause(cursor) if cursor.words() else cursor.expected('")"')
         return validated(cursor, self.model, options, given, self.form, place)
 
     def write(self, value: BaseModel) -> str:

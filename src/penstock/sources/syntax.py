@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -40,6 +40,7 @@ __all__ = [
     "Span",
     "Syntax",
     "Text",
+    "alternatives",
     "written_text",
 ]
 
@@ -82,7 +83,7 @@ class Text(Syntax):
 class Secret(Text):
     """A reference to a secret. `read` returns a literal secret as a `SecretStr`, which the statement may reject."""
 
-    form = "'env:NAME' or 'file:PATH'"
+    form = "{ 'env:NAME' | 'file:PATH' }"
 
     def read(self, cursor: Cursor) -> Any:
         """Consume the reference, or the literal secret."""
@@ -107,13 +108,11 @@ class Number(Syntax):
         text = cursor.number()
         if self.whole:
             if not _INTEGER.fullmatch(text):
-                message = "value is not an integer"
-                raise cursor.error(message, "Write an integer of at most 1000 digits, without a fraction.", place)
+                raise cursor.invalid(text, "Use an integer of at most 1000 digits, without a fraction.", place)
             return int(text)
         found = float(text)
         if not math.isfinite(found):
-            message = "number is out of range"
-            raise cursor.error(message, "Write a smaller number.", place)
+            raise cursor.out_of_bounds(text, "Use a smaller number.", place)
         return found
 
     def write(self, value: float) -> str:
@@ -125,7 +124,7 @@ class Number(Syntax):
 class Flag(Syntax):
     """``true``, ``false``, ``on`` or ``off``; the option's name alone means true."""
 
-    form = "true or false"
+    form = "{ true | false }"
 
     def read(self, cursor: Cursor) -> bool:
         """Consume one of the four keywords."""
@@ -133,8 +132,10 @@ class Flag(Syntax):
             return True
         if cursor.accept("FALSE") or cursor.accept("OFF"):
             return False
-        message = "invalid Boolean value"
-        raise cursor.error(message, "Use true, false, on or off.")
+        place, hint = cursor.place(), "Use { true | false | on | off }."
+        if cursor.words():
+            raise cursor.invalid(cursor.part(), hint, place)
+        raise cursor.expected(self.form, hint)
 
     def write(self, value: bool) -> str:
         """Return ``true`` or ``false``."""
@@ -146,11 +147,13 @@ class Choice(Syntax):
     """One of a fixed set of values, as a string or a bare word."""
 
     values: tuple[str, ...]
+    rejected: tuple[str, ...] = ()
+    """Values that are read as well, because the model rejects them with a reason."""
 
     @property
     def form(self) -> str:
         """Return the values."""
-        return " or ".join(map(written_text, self.values))
+        return alternatives(map(written_text, self.values))
 
     def read(self, cursor: Cursor) -> str:
         """Consume the string or word, in any case."""
@@ -159,12 +162,10 @@ class Choice(Syntax):
         if not cursor.is_text() and not cursor.words():
             raise cursor.expected(self.form)
         given = cursor.text() if cursor.is_text() else cursor.part()
-        for value in self.values:
+        for value in (*self.values, *self.rejected):
             if value.casefold() == given.casefold():
                 return value
-        near = nearest(given, self.values)
-        message = f"invalid value {given!r}"
-        raise cursor.error(message, near or f"Use {self.form}.", place)
+        raise cursor.invalid(given, nearest(given, self.values, "'") or f"Use {self.form}.", place)
 
     def write(self, value: str) -> str:
         """Return the value in quotes."""
@@ -184,7 +185,7 @@ class Span(Syntax):
         try:
             parse_duration(text)
         except UsageError as error:
-            raise cursor.error(error.message, error.hint, place) from None
+            raise cursor.invalid(text, error.hint, place) from None
         return text
 
     def write(self, value: Any) -> str:
@@ -218,7 +219,7 @@ class Size(Syntax):
         try:
             return parse_size(text)
         except UsageError as error:
-            raise cursor.error(error.message, error.hint, place) from None
+            raise cursor.invalid(text, error.hint, place) from None
 
     def write(self, value: int) -> str:
         """Write the size in its largest unit."""
@@ -265,7 +266,7 @@ class Mapped(Syntax):
             place = cursor.place()
             key = self.key.read(cursor)
             if key in found:
-                message = "duplicate key"
+                message = f"key {self.key.write(key)} specified more than once"
                 raise cursor.error(message, "Specify each key once.", place)
             cursor.expect("=")
             found[key] = self.value.read(cursor)
@@ -276,6 +277,12 @@ class Mapped(Syntax):
     def write(self, value: Mapping[Any, Any]) -> str:
         """Write the pairs in parentheses."""
         return f"({', '.join(f'{self.key.write(k)} = {self.value.write(v)}' for k, v in value.items())})"
+
+
+def alternatives(choices: Iterable[str]) -> str:
+    """Return choices in the notation of syntax summaries: ``{ a | b }``, or a single one as it is."""
+    each = list(choices)
+    return each[0] if len(each) == 1 else f"{{ {' | '.join(each)} }}"
 
 
 def written_text(text: str) -> str:

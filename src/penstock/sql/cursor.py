@@ -11,6 +11,8 @@ backslash is an ordinary character.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from itertools import takewhile
 from typing import ClassVar
 
 from sqlglot.errors import TokenError
@@ -19,9 +21,9 @@ from sqlglot.tokens import Tokenizer
 
 from penstock.errors import UsageError
 from penstock.sources.name_syntax import RESERVED
-from penstock.sql.errors import MASK, StartPosition, error_at, secret_spans
+from penstock.sql.errors import MASK, Position, StartPosition, error_at, position_at, secret_spans
 
-__all__ = ["StatementCursor", "after_blanks", "leading_words", "tokenize", "tokenize_error"]
+__all__ = ["StatementCursor", "after_blanks", "leading_words", "shown", "tokenize", "tokenize_error"]
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -41,6 +43,7 @@ class StatementCursor:
             self._tokens.pop()
         self._at = 0
         self._usage = ""
+        self._reading = "an option"
         self._tried: dict[int, list[str]] = {}
         self._offered: list[str] = []
         self._named: list[str] = []
@@ -49,9 +52,7 @@ class StatementCursor:
 
     def place(self) -> int:
         """Return the offset of the next token; at the end, the offset after the last token."""
-        if self._at < len(self._tokens):
-            return self._tokens[self._at].start
-        return self._tokens[-1].end + 1 if self._tokens else 0
+        return self._place_of(self._at)
 
     def accept(self, *phrase: str) -> bool:
         """Consume these words, or this symbol, if they come next; return whether they did."""
@@ -103,9 +104,8 @@ class StatementCursor:
             self._named.append(of)
         bare = self._is(TokenType.VAR) and self._tokens[self._at].text
         if bare and bare.upper() in RESERVED:
-            message = f'syntax error at or near "{bare.upper()}": expected {_expected_name(of)}'
             hint = f'{bare.upper()} is a reserved word. To use it as a name, quote it: "{bare}".'
-            raise self.error(message, hint)
+            raise self.expected(_expected_name(of), hint)
         return self.part(_expected_name(of))
 
     def part(self, what: str = "a name") -> str:
@@ -133,15 +133,41 @@ class StatementCursor:
         before, self._usage = self._usage, usage
         return before
 
-    def expected(self, what: str) -> UsageError:
-        """Return the error for an unexpected next token."""
-        return self.error(f"syntax error {self._at_or_near()}: expected {what}", f"Syntax: {self._usage}")
+    def reading(self, what: str) -> str:
+        """Set the option or clause whose value comes next, for error messages; return the previous one."""
+        before, self._reading = self._reading, what
+        return before
+
+    def expected(self, what: str = "", hint: str = "", place: int | None = None) -> UsageError:
+        """Return the syntax error at an offset, by default that of the next token; without a hint, show the usage."""
+        at = self._at if place is None else sum(token.start < place for token in self._tokens)
+        suffix = f": expected {what}" if what else ""
+        message = f"syntax error {self._at_or_near(at)}{suffix}"
+        return self.error(message, hint or f"Syntax: {self._usage}", self._place_of(at))
+
+    def unmatched(self, phrases: Iterable[str], hint: str) -> UsageError:
+        """Return the syntax error at the first of the next tokens that continues none of these phrases."""
+        ahead = self._tokens[self._at :]
+        matched = (sum(1 for _ in takewhile(bool, map(_is_word, ahead, phrase.split()))) for phrase in phrases)
+        return self.expected(hint=hint, place=self._place_of(self._at + max(matched, default=0)))
+
+    def invalid(self, value: str, hint: str, place: int) -> UsageError:
+        """Return the error for an invalid value of the option or clause that is being read."""
+        return self.error(f'invalid value for {self._reading}: "{self._shown(value, place)}"', hint, place)
+
+    def out_of_bounds(self, value: str, hint: str, place: int) -> UsageError:
+        """Return the error for a number that this option or clause does not accept."""
+        return self.error(f"value {self._shown(value, place)} is out of bounds for {self._reading}", hint, place)
 
     def error(self, message: str, hint: str, place: int | None = None) -> UsageError:
         """Return an error at an offset, by default that of the next token."""
         return error_at(self._text, self.place() if place is None else place, message, hint, self._begins)
 
     # -- methods for the grammar only ------------------------------------------------------------------------------
+
+    def position(self, place: int) -> Position:
+        """Return the position of an offset, for errors that are found later."""
+        return position_at(self._text, place, self._begins)
 
     def is_at_end(self) -> bool:
         """Return whether every token is consumed."""
@@ -150,8 +176,8 @@ class StatementCursor:
     def ends(self) -> None:
         """Raise an error unless every token is consumed."""
         if not self.is_at_end():
-            message = f"syntax error {self._at_or_near()}: expected end of statement"
-            raise self.error(message, f"Syntax: {self._usage}")
+            what = "end of statement"
+            raise self.expected(what)
 
     def rest(self) -> str:
         """Consume all remaining tokens and return their text unchanged."""
@@ -174,15 +200,36 @@ class StatementCursor:
         self._at += 1
         return self._tokens[self._at - 1]
 
-    def _at_or_near(self) -> str:
-        """Describe the next token in PostgreSQL's words; mask a secret."""
-        if self._at == len(self._tokens):
+    def _place_of(self, at: int) -> int:
+        """Return the offset of a token; after the last one, its end."""
+        if at < len(self._tokens):
+            return self._tokens[at].start
+        return self._tokens[-1].end + 1 if self._tokens else 0
+
+    def _at_or_near(self, at: int) -> str:
+        """Describe a token in PostgreSQL's words; mask a secret."""
+        if at == len(self._tokens):
             return "at end of input"
-        token = self._tokens[self._at]
-        if any(start <= token.end and token.start < end for start, end in secret_spans(self._text)):
-            return f'at or near "{MASK}"'
-        written = "".join(c if c.isprintable() else " " for c in self._text[token.start : token.end + 1])
-        return f'at or near "{written}"' if len(written) <= _MAX_TOKEN else f'at or near "{written[:_MAX_TOKEN]}…"'
+        token = self._tokens[at]
+        return f'at or near "{shown(self._text, token.start, token.end + 1)}"'
+
+    def _shown(self, value: str, place: int) -> str:
+        """Return a value for a message: printable, not too long, and masked if it is a secret of the statement."""
+        return MASK if _is_secret(self._text, place, place + len(value)) else _shortened(value)
+
+
+def shown(text: str, start: int, end: int) -> str:
+    """Return a part of a statement for a message: printable, not too long, and masked if it contains a secret."""
+    return MASK if _is_secret(text, start, end) else _shortened(text[start:end])
+
+
+def _is_secret(text: str, start: int, end: int) -> bool:
+    return any(first < end and start < last for first, last in secret_spans(text))
+
+
+def _shortened(text: str) -> str:
+    printable = "".join(char if char.isprintable() else " " for char in text)
+    return printable if len(printable) <= _MAX_TOKEN else f"{printable[:_MAX_TOKEN]}…"
 
 
 def _expected_name(of: str) -> str:
@@ -222,15 +269,16 @@ def tokenize(text: str, begins: StartPosition | None = None) -> list[Token]:
         raise tokenize_error(text, error, begins) from None
 
 
-def tokenize_error(text: str, error: TokenError, begins: StartPosition | None = None) -> Exception:
-    """Return the error for a text that sqlglot cannot tokenize."""
+def tokenize_error(text: str, error: TokenError, begins: StartPosition | None = None, strings: str = "'") -> UsageError:
+    """Return the error for a text that sqlglot cannot tokenize; `strings` are the quotes of strings, not of names."""
     missing = _MISSING.search(str(error.__cause__ or error))
     if missing is not None:
-        what, place = f"unterminated {missing[1]} quote", min(int(missing[2]), len(text))
-        return error_at(text, place, f"syntax error: {what}", f"Add the closing {missing[1]}.", begins)
-    place = max(text.rfind("/*"), 0)
-    what, hint = "syntax error: unterminated /* comment", "Close the comment with */, and check for unbalanced quotes."
-    return error_at(text, place, what, hint, begins)
+        place, quote = min(int(missing[2]), len(text)), missing[1]
+        what, hint = "quoted string" if quote in strings else "quoted identifier", f"Add the closing {quote}."
+    else:
+        place = max(text.rfind("/*"), 0)
+        what, hint = "/* comment", "Close the comment with */, and check for unbalanced quotes."
+    return error_at(text, place, f'unterminated {what} at or near "{shown(text, place, len(text))}"', hint, begins)
 
 
 def leading_words(text: str, most: int = 3) -> tuple[str, ...]:

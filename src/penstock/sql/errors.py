@@ -5,8 +5,8 @@ Secrets are recognized by the word before them, even if it is misspelled::
     PASSWORD 'hunter2'    pasword = hunter2    'host=db password=hunter2'    'postgresql://me:hunter2@db/shop'
 
 A statement that does not parse cannot say which of its values are secret. Therefore every value after a word like
-``password`` is masked, quoted or not, and so is the password in a URL. A reference (``env:``, ``file:``) is not a
-secret.
+``password`` is masked, quoted or not, and so is the password in a URL or before ``@host``. A reference (``env:``,
+``file:``) is not a secret.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from difflib import get_close_matches
 from penstock.errors import UsageError
 from penstock.secret import is_reference
 
-__all__ = ["MASK", "SqlError", "StartPosition", "error_at", "secret_spans"]
+__all__ = ["MASK", "Position", "SqlError", "StartPosition", "error_at", "position_at", "secret_spans"]
 
 
 class SqlError(UsageError):
@@ -48,13 +48,31 @@ class StartPosition:
     column: int = 1
 
 
-def error_at(text: str, place: int, what: str, hint: str, begins: StartPosition | None = None) -> SqlError:
-    """Return the error at an offset of a statement."""
+@dataclass(frozen=True)
+class Position:
+    """A position in a file, and the excerpt there. It contains no secrets, so it may outlive the statement."""
+
+    line: int
+    column: int
+    excerpt: str
+
+    def error(self, what: str, hint: str) -> SqlError:
+        """Return the error at this position."""
+        message = f"line {self.line}, column {self.column}: {what}\n{self.excerpt}"
+        return SqlError(message, hint, self.line, self.column, self.excerpt)
+
+
+def position_at(text: str, place: int, begins: StartPosition | None = None) -> Position:
+    """Return the position of an offset of a statement."""
     begins = begins or StartPosition()
     line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
     offset = begins.column - 1 if line == 1 else 0
-    line, column, excerpt = begins.line + line - 1, column + offset, _excerpt(text, place)
-    return SqlError(f"line {line}, column {column}: {what}\n{excerpt}", hint, line, column, excerpt)
+    return Position(begins.line + line - 1, column + offset, _excerpt(text, place))
+
+
+def error_at(text: str, place: int, what: str, hint: str, begins: StartPosition | None = None) -> SqlError:
+    """Return the error at an offset of a statement."""
+    return position_at(text, place, begins).error(what, hint)
 
 
 def _excerpt(text: str, place: int) -> str:
@@ -107,6 +125,7 @@ _VALUE = re.compile(
 _LAST_WORD = re.compile(r"(\w+)\s*=?\s*\Z")
 _LONGEST_WORD = 50
 _URL = re.compile(r"://(?P<rest>[^\s'\"`]*)")
+_LOGIN = re.compile(r"(?<![\w.%+:/-])[\w.%+-]+:(?P<password>[^\s@'\"`,/]+)@")
 _PORT = re.compile(r"[^:/\[]*:(?P<port>[^/?,]*)")
 _NOT_SECRET = {"true", "false", "on", "off", "for", "with", "from", "as", "connection", "connections"}
 
@@ -160,7 +179,12 @@ def _is_public(value: str) -> bool:
 
 
 def _in_urls(text: str) -> Iterator[_Span]:
-    """Find passwords in URLs, also one that contains a slash and therefore appears in the position of the port."""
+    """Find passwords in URLs, also one that contains a slash and therefore appears in the position of the port.
+
+    ``user:password@host`` without a scheme is no URL, but may be in the list of a source's brokers.
+    """
+    for login in _LOGIN.finditer(text):
+        yield login.span("password")
     for url in _URL.finditer(text):
         start, end = url.span("rest")
         host = text.rfind("@", start, end) + 1 or start

@@ -10,11 +10,12 @@
 If the first words resemble those of a Penstock statement, and no Spark statement begins like that, the parser reports
 the error itself instead of passing the text to Spark.
 
-``CREATE SOURCES``: the grammar of each kind of source is derived from its two models of options. A literal secret is
-rejected unless the statement allows it (``allow literal secrets``). It is then kept apart from the options, so that it
-is not shown, logged or stored with them.
+``CREATE SOURCES``: the grammar of each kind of source is derived from its two models of options. Both are validated
+here, alone and together, so that each error has a position in the statement. A literal secret is rejected unless the
+statement allows it (``allow literal secrets``). It is then kept apart from the options, so that it is not shown, logged
+or stored with them.
 
-``REPAIR source.table [WHERE KEY IN (key, …) | WHERE condition]``: a key is a value, or a list of values in parentheses
+``REPAIR source.table [WHERE { KEY IN (key, …) | condition }]``: a key is a value, or a list of values in parentheses
 if it has several columns. Numbers are kept as text, so that nothing is rounded. Postgres parses the condition; the
 grammar passes it on unchanged.
 """
@@ -26,15 +27,26 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from penstock.errors import UsageError
 from penstock.nearest import nearest
-from penstock.sources.name_syntax import dotted_text
-from penstock.sources.option_parser import Given, Option, read_clauses, read_settings, unknown_clause, validated
+from penstock.sources.interface import is_name
+from penstock.sources.name_syntax import dotted_text, written_name
+from penstock.sources.option_parser import (
+    Given,
+    Option,
+    Settings,
+    located,
+    longer,
+    read_clauses,
+    read_settings,
+    unknown_clause,
+    validated,
+)
 from penstock.sources.option_syntax import Written, options_of
-from penstock.sources.syntax import Flag, Secret
+from penstock.sources.syntax import Flag, Secret, alternatives
 from penstock.sql.cursor import StatementCursor, after_blanks, leading_words
 from penstock.sql.errors import StartPosition
 from penstock.sql.statements import (
@@ -60,9 +72,10 @@ from penstock.sql.statements import (
 __all__ = ["is_penstock_statement", "parse", "read_alter_set", "read_create", "read_repair", "read_statement"]
 
 _ALTER = (
-    "ALTER SOURCES source ADD TABLE schema.table [AS name]; or DROP TABLE schema.table; or RETRY TABLE schema.table;"
-    " or ACCEPT INTERFERENCE; or SET (option = value, …);"
+    "ALTER SOURCES source { ADD TABLE schema.table [AS name] | DROP TABLE table | RETRY TABLE table"
+    " | ACCEPT INTERFERENCE | SET (option = value, …) };"
 )
+_ALTERATIONS = ("ADD TABLE", "DROP TABLE", "RETRY TABLE", "ACCEPT INTERFERENCE", "SET")
 _SHOW = ("SOURCES", "TABLES", "SINKS", "CREATE SOURCES", "ERRORS", "REPAIRS")
 _SOURCES = ("SOURCE", "SOURCES")
 _SINKS = ("SINK", "SINKS")
@@ -123,20 +136,19 @@ def read_statement(cursor: StatementCursor, kinds: Mapping[str, Written]) -> Sta
         ("VERIFY",): lambda: _verify(cursor),
         ("REPAIR",): lambda: read_repair(cursor),
     }
-    place = cursor.place()
     for phrase, read in readers.items():
         if cursor.accept(*phrase):
             return read()
-    raise _unrecognized_statement(cursor, [" ".join(phrase) for phrase in readers], place)
+    raise _unrecognized_statement(cursor, [" ".join(phrase) for phrase in readers])
 
 
-def _unrecognized_statement(cursor: StatementCursor, known: list[str], place: int) -> UsageError:
+def _unrecognized_statement(cursor: StatementCursor, known: list[str]) -> UsageError:
     words = cursor.words()
     if len(words) > 1 and words[1] in _SINKS:
         return cursor.error("sinks are not supported", "Read changes with Spark: readStream.format('penstock').")
     near = nearest(" ".join(words[:2]), known) or nearest(" ".join(words[:3]), known)
     near = near or nearest(" ".join(words[:1]), known)
-    return cursor.error("unrecognized statement", near or f"The statements are {', '.join(known)}.", place)
+    return cursor.unmatched(known, near or f"Valid statements are: {', '.join(known)}.")
 
 
 def _is_near(word: str, known: tuple[str, ...]) -> bool:
@@ -151,8 +163,8 @@ def _without_arguments(cursor: StatementCursor, usage: str, statement: Statement
 def _show_sources(cursor: StatementCursor) -> ShowSources:
     cursor.usage("SHOW SOURCES;")
     if cursor.words()[:1] == ("TABLES",):
-        message = "SHOW SOURCES does not list tables"
-        raise cursor.error(message, "Use SHOW TABLES; or SHOW TABLES FROM source;")
+        what = "end of statement"
+        raise cursor.expected(what, "To list tables, use: SHOW TABLES [FROM source];")
     return ShowSources()
 
 
@@ -182,10 +194,17 @@ def _alter(cursor: StatementCursor, kinds: Mapping[str, Written]) -> Statement:
         return DropTable(source, ".".join(_name(cursor, "table", 1, 2)))
     if cursor.accept("RETRY", "TABLE"):
         return RetryTable(source, ".".join(_name(cursor, "table", 1, 2)))
-    verbs = ("ADD TABLE", "DROP TABLE", "RETRY TABLE", "ACCEPT INTERFERENCE", "SET")
-    near = nearest(" ".join(cursor.words()[:2]), verbs)
-    message = "expected ADD TABLE, DROP TABLE, RETRY TABLE, ACCEPT INTERFERENCE or SET"
-    raise cursor.error(message, near or f"Syntax: {_ALTER}")
+    raise cursor.unmatched(_ALTERATIONS, _alteration_hint(cursor.words(), source) or f"Syntax: {_ALTER}")
+
+
+def _alteration_hint(words: tuple[str, ...], source: str) -> str:
+    """Suggest an alteration whose first word is similar; that of its second word alone, TABLE, means nothing."""
+    if words[:2] == ("RENAME", "TABLE"):
+        shop = written_name(source)
+        drop, add = f"ALTER SOURCES {shop} DROP TABLE table;", f"ALTER SOURCES {shop} ADD TABLE schema.table AS name;"
+        return f"To give a table another name, drop it and add it again: {drop} {add}"
+    similar = [each for each in _ALTERATIONS if _is_near(words[0] if words else "", (each.split()[0],))]
+    return nearest(" ".join(words[:2]), similar)
 
 
 def _drop(cursor: StatementCursor) -> DropSources:
@@ -198,7 +217,7 @@ def _drop(cursor: StatementCursor) -> DropSources:
 
 
 def _verify(cursor: StatementCursor) -> Verify:
-    cursor.usage("VERIFY source; or VERIFY source.table;")
+    cursor.usage("VERIFY source[.table];")
     source, *table = _name(cursor, "source", 1, 3)
     return Verify(source, ".".join(table) or None)
 
@@ -213,7 +232,7 @@ def _name(cursor: StatementCursor, of: str, least: int, most: int) -> list[str]:
     return parts
 
 
-_REPAIR_USAGE = "REPAIR source.table [WHERE KEY IN (key, …) | WHERE condition];"
+_REPAIR_USAGE = "REPAIR source.table [WHERE { KEY IN (key, …) | condition }];"
 
 
 def read_repair(cursor: StatementCursor) -> RepairRows:
@@ -229,8 +248,8 @@ def read_repair(cursor: StatementCursor) -> RepairRows:
     if cursor.accept("KEY", "IN"):
         return RepairRows(source, ".".join(table), keys=_keys(cursor))
     if cursor.is_at_end():
-        message = "missing condition after WHERE"
-        raise cursor.error(message, f"Syntax: {_REPAIR_USAGE}")
+        what = "a condition"
+        raise cursor.expected(what)
     return RepairRows(source, ".".join(table), where=cursor.rest())
 
 
@@ -268,7 +287,7 @@ def _value(cursor: StatementCursor) -> Any:
 
 _CREATE_USAGE = "CREATE SOURCES [IF NOT EXISTS] source FROM kind … [WITH (option = value, …)];"
 _ALLOW = Option("allow_literal_secrets", ("ALLOW", "LITERAL", "SECRETS"), Flag(), FieldInfo(annotation=bool))
-_LITERAL_HINT = "Use a reference, 'env:NAME' or 'file:PATH', or set the option allow literal secrets = true."
+_LITERAL_HINT = f'Use a reference, {Secret.form}, or set option "{_ALLOW.setting}" to true.'
 
 
 def read_create(cursor: StatementCursor, kinds: Mapping[str, Written]) -> CreateSource:
@@ -283,54 +302,110 @@ def read_create(cursor: StatementCursor, kinds: Mapping[str, Written]) -> Create
     cursor.usage(f"CREATE SOURCES {name} FROM {kind.NAME} … [WITH (option = value, …)];")
     clauses = read_clauses(cursor, options_of(kind.SqlOptions))
     has_settings = cursor.accept("WITH")
-    settings = read_settings(cursor, _settings_of(kind), what, options_of(kind.SqlOptions)) if has_settings else {}
+    accepted = Settings(_settings_of(kind), what, options_of(kind.SqlOptions), _unsupported_by(kind))
+    settings = read_settings(cursor, accepted) if has_settings else {}
     if not cursor.is_at_end():
-        raise _misplaced(cursor, kind, what, has_settings=has_settings)
+        raise _misplaced(cursor, kind, has_settings=has_settings)
     secrets = _secrets(cursor, {**clauses, **settings}, settings)
-    return CreateSource(
-        name,
-        kind.NAME,
-        validated(cursor, kind.SqlOptions, options_of(kind.SqlOptions), _without(clauses, secrets), what, place),
-        validated(cursor, kind.WithOptions, options_of(kind.WithOptions), _without(settings, secrets), what, place),
-        if_not_exists,
-        secrets,
-    )
+    clauses, settings = _without(clauses, secrets), _without(settings, secrets)
+    fields = kind.WithOptions.model_fields
+    sql_options = validated(cursor, kind.SqlOptions, options_of(kind.SqlOptions), clauses, what, place, fields)
+    with_options = validated(cursor, kind.WithOptions, options_of(kind.WithOptions), settings, what, place)
+    _check_together(cursor, kind, name, clauses, settings, place)
+    return CreateSource(name, kind.NAME, sql_options, with_options, if_not_exists, secrets)
+
+
+def _check_together(
+    cursor: StatementCursor,
+    kind: Written,
+    name: str,
+    clauses: Mapping[str, Given],
+    settings: Mapping[str, Given],
+    place: int,
+) -> None:
+    """Report incompatible options before and after WITH, at the value whose removal resolves this.
+
+    The name of the source is not validated here, but when the source is created.
+    """
+    error = _conflict(kind, name, clauses, settings)
+    if error is None:
+        return
+    given = {**settings, **clauses}
+    left = {field: _conflict(kind, name, _except(clauses, field), _except(settings, field)) for field in given}
+    resolved = [field for field, other in left.items() if other is None]
+    changed = [field for field, other in left.items() if other is not None and other.message != error.message]
+    fault = next(iter([*resolved, *changed]), None)
+    fields = {*kind.SqlOptions.model_fields, *kind.WithOptions.model_fields}
+    raise located(cursor, error, fields, place if fault is None else given[fault].place)
+
+
+def _conflict(
+    kind: Written, name: str, clauses: Mapping[str, Given], settings: Mapping[str, Given]
+) -> UsageError | None:
+    """Return the error of a source with these options; None if it is valid, or if its kind does not validate it."""
+    describe = getattr(kind, "from_options", None)
+    if describe is None or not is_name(name):
+        return None
+    sql, with_ = ({field: each.value for field, each in given.items()} for given in (clauses, settings))
+    try:
+        describe(name, kind.SqlOptions.model_validate(sql), kind.WithOptions.model_validate(with_))
+    except UsageError as error:
+        return error
+    except ValidationError:
+        return UsageError("a required option is missing")  # without the removed one
+    return None
+
+
+def _except(given: Mapping[str, Given], removed: str) -> dict[str, Given]:
+    return {field: each for field, each in given.items() if field != removed}
+
+
+def _unsupported_by(*kinds: Written) -> dict[str, tuple[str, str]]:
+    """Return the options of other systems that these kinds reject with a reason."""
+    return {name: why for kind in kinds for name, why in getattr(kind, "UNSUPPORTED", {}).items()}
 
 
 def read_alter_set(cursor: StatementCursor, source: str, kinds: Mapping[str, Written]) -> AlterSet:
     """Read the options of ``ALTER SOURCES source SET``: those of any kind of source."""
     cursor.usage("ALTER SOURCES source SET (option = value, …);")
     options = {option.field: option for kind in kinds.values() for option in reversed(_settings_of(kind))}
-    settings = read_settings(cursor, tuple(options.values()), "a source")
+    place = cursor.place()
+    settings = read_settings(
+        cursor, Settings(tuple(options.values()), "a source", unsupported=_unsupported_by(*kinds.values()))
+    )
     if not settings:
-        message = "missing option in SET"
-        raise cursor.error(message, "Syntax: ALTER SOURCES source SET (option = value, …);")
+        what = "an option name"
+        raise cursor.expected(what, place=place + 1)
     cursor.ends()
     secrets = _secrets(cursor, settings, settings)
-    given = _without(settings, secrets)
-    return AlterSet(source, {field: each.value for field, each in given.items()}, secrets)
+    positions = {field: cursor.position(each.place) for field, each in settings.items()}
+    values = {field: each.value for field, each in _without(settings, secrets).items()}
+    return AlterSet(source, values, secrets, positions)
 
 
 def _kind(cursor: StatementCursor, kinds: Mapping[str, Written]) -> Written:
     for kind in sorted(kinds.values(), key=lambda each: -len(each.NAME.split())):
         if cursor.accept(*kind.NAME.upper().split()):
             return kind
+    names = [kind.NAME for kind in kinds.values()]
     words = " ".join(cursor.words()[:1])
-    near = nearest(words, [kind.NAME for kind in kinds.values()])
-    message = f'unrecognized source kind "{words}"' if words else "missing source kind after FROM"
-    raise cursor.error(message, near or f"The source kinds are {', '.join(kind.NAME for kind in kinds.values())}.")
+    if not words:
+        what = "a source kind"
+        raise cursor.expected(what, f"Use {alternatives(names)}.")
+    message = f'unrecognized source kind "{words}"'
+    raise cursor.error(message, longer(words, names) or nearest(words, names) or f"Use {alternatives(names)}.")
 
 
-def _misplaced(cursor: StatementCursor, kind: Written, what: str, *, has_settings: bool) -> UsageError:
+def _misplaced(cursor: StatementCursor, kind: Written, *, has_settings: bool) -> UsageError:
     """Return the error for text that is neither a clause nor the end of the statement."""
     if has_settings:
-        return cursor.error("unexpected text after WITH (…)", "Put clauses before WITH, and all options in one WITH.")
+        return cursor.expected("end of statement", "Put clauses before WITH, and all options in one WITH.")
     words = cursor.words()
     for option in _settings_of(kind):
         if words[: len(option.words)] == option.words:
-            message = f'"{option.setting}" is an option, not a clause'
-            return cursor.error(message, f"Set it in WITH: WITH ({option.setting} = {option.syntax.form})")
-    return unknown_clause(cursor, f"unrecognized clause for {what}")
+            setting = f"WITH ({option.setting} = {option.syntax.form})"
+            return cursor.expected(hint=f'"{option.setting}" is an option, not a clause. Write: {setting}')
+    return unknown_clause(cursor)
 
 
 def _settings_of(kind: Written) -> Sequence[Option]:
@@ -349,7 +424,7 @@ def _secrets(
     allowed = _ALLOW.field in settings and settings[_ALLOW.field].value
     for each in literal.values():
         if not allowed:
-            message = f'"{each.option.setting}" contains a literal secret'
+            message = f"{each.label} contains a literal secret"
             raise cursor.error(message, _LITERAL_HINT, each.place)
     return {field: each.value for field, each in literal.items()}
 

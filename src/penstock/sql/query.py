@@ -26,7 +26,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.errors import UsageError
 from penstock.positions import Lsn, parse_as_of
-from penstock.sql.cursor import after_blanks, leading_words, tokenize_error
+from penstock.sql.cursor import after_blanks, leading_words, shown, tokenize_error
 from penstock.sql.errors import SqlError, error_at
 
 __all__ = [
@@ -191,7 +191,7 @@ def query_tokens(query: str) -> list[Token]:
     try:
         return sqlglot.tokenize(text, read="spark")
     except TokenError as error:
-        raise tokenize_error(query, error) from None
+        raise tokenize_error(query, error, strings="'\"") from None
 
 
 @dataclass
@@ -284,6 +284,7 @@ def _is_name(tokens: Sequence[Token], at: int) -> bool:
 _VALUES = {TokenType.STRING, TokenType.NUMBER}
 _KINDS = {"TIMESTAMP": datetime, "LSN": Lsn}
 _SPARK_KINDS = ("TIMESTAMP", "VERSION", "SYSTEM_TIME", "SYSTEM_VERSION")
+_AS_OF = "AS OF { TIMESTAMP | LSN } 'string'"
 _EXAMPLE = "For example: AS OF TIMESTAMP '2026-11-15T12:00:00Z', or AS OF LSN '16/B374D848'."
 
 
@@ -300,21 +301,37 @@ def clause_at(tokens: Sequence[Token], at: int, query: str) -> Clause | None:
     words = [token.text.upper() for token in tokens[at : at + 4]]
     words = words[1:] if words[:1] == ["FOR"] else words[:3]
     if words[1:] == ["AS", "OF"] and words[0] in _SPARK_KINDS:
-        raise _wrong(query, tokens[at], f"AS OF must precede {words[0]} for a live table", _EXAMPLE)
+        raise _syntax_error(query, tokens[at], f"AS OF before {words[0]}")
     if words[:2] != ["AS", "OF"] or len(words) < 3:
         return None
     kind, value = words[2], tokens[at + 3] if at + 3 < len(tokens) else None
     if kind not in (*_KINDS, "VERSION") and tokens[at + 2].token_type not in _VALUES:
         return None
     if kind not in _KINDS or value is None or value.token_type is not TokenType.STRING:
-        raise _wrong(query, tokens[at + 2], "AS OF requires TIMESTAMP or LSN and a string", _EXAMPLE)
+        raise _syntax_error(query, value if kind in _KINDS else tokens[at + 2], _AS_OF)
+    return Clause(_as_of(query, kind, value), at + 3)
+
+
+def _as_of(query: str, kind: str, value: Token) -> Lsn | datetime:
+    """Return the position or time; both have to be what the keyword says."""
+    invalid = f'invalid {"timestamp" if kind == "TIMESTAMP" else "LSN"} "{value.text}"'
     try:
         found = parse_as_of(value.text)
     except UsageError as error:
-        raise _wrong(query, value, error.message, error.hint) from error
+        if "no time zone" in error.message:
+            raise _wrong(query, value, error.message, error.hint) from error
+        raise _wrong(query, value, invalid, _EXAMPLE) from error
     if not isinstance(found, _KINDS[kind]):
-        raise _wrong(query, value, f"invalid {'timestamp' if kind == 'TIMESTAMP' else 'LSN'} {value.text!r}", _EXAMPLE)
-    return Clause(found, at + 3)
+        raise _wrong(query, value, invalid, _EXAMPLE)
+    return found
+
+
+def _syntax_error(query: str, token: Token | None, expected: str) -> SqlError:
+    """Return the error for an unexpected token; None is the end of the query."""
+    if token is None:
+        return error_at(query, len(query.rstrip()), f"syntax error at end of input: expected {expected}", _EXAMPLE)
+    near = shown(query, token.start, token.end + 1)
+    return _wrong(query, token, f'syntax error at or near "{near}": expected {expected}', _EXAMPLE)
 
 
 def _wrong(query: str, token: Token, what: str, hint: str) -> SqlError:

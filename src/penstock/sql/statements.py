@@ -16,6 +16,7 @@ from pydantic import BaseModel, SecretStr
 
 from penstock.sources.name_syntax import written_name
 from penstock.sources.option_syntax import written_clauses, written_settings
+from penstock.sql.errors import Position
 
 __all__ = [
     "AcceptInterference",
@@ -70,6 +71,8 @@ class AlterSet:
     """Values by field. The executor checks that the source's kind has these options."""
     secrets: Mapping[str, SecretStr] = field(default_factory=dict)
     """As in `CreateSource`."""
+    positions: Mapping[str, Position] = field(default_factory=dict, compare=False, repr=False)
+    """The position of each value, for errors of the executor."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ class Verify:
 
 @dataclass(frozen=True)
 class RepairRows:
-    """``REPAIR source.table [WHERE KEY IN (key, …) | WHERE condition]``: read rows again upstream and correct them."""
+    """``REPAIR source.table [WHERE { KEY IN (key, …) | condition }]``: read rows again upstream and correct them."""
 
     source: str
     table: str

@@ -59,7 +59,7 @@ def test_documented_example_round_trips() -> None:
 
 def test_other_notations() -> None:
     text = "CREATE SOURCES c FROM KAFKA BROKER 'k' TOPIC 't' KEY FORMAT TEXT VALUE FORMAT JSON ENVELOPE DEBEZIUM UPSERT"
-    what, how = read(f"{text} WITH (start offset = latest, on error = quarantine, ignore source keys = false)")
+    what, how = read(f"{text} WITH (start offset = latest, on error = quarantine)")
     assert what.envelope.kind is EnvelopeKind.DEBEZIUM_UPSERT
     assert how.start_offset is StartPoint.LATEST
     assert read(written(what, how)) == (what, how)
@@ -76,7 +76,7 @@ def test_plaintext_secret_is_sealed_until_it_is_stored() -> None:
     assert "hunter2" not in repr(statement)
     options = statement.with_options
     assert isinstance(options, KafkaWithOptions)
-    with pytest.raises(UsageError, match="requires sasl_password"):
+    with pytest.raises(UsageError, match='requires option "sasl_password"'):
         options.require_secrets()
     KafkaWithOptions.model_validate({**options.model_dump(), "sasl_password": "file:/kept"}).require_secrets()
 

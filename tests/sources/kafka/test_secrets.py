@@ -45,7 +45,7 @@ def test_all_secrets_are_tested() -> None:
 @pytest.mark.parametrize("name", SECRETS)
 def test_plaintext_secret_is_rejected_and_not_printed(name: str) -> None:
     references = dict.fromkeys(SECRETS, "env:X")
-    with pytest.raises(UsageError, match=f"{name} contains a literal secret") as caught:
+    with pytest.raises(UsageError, match=f'"{name}" contains a literal secret') as caught:
         KafkaWithOptions.given(**NEEDED, **references | {name: CANARY})
     assert CANARY not in str(caught.value)
     assert "env:NAME" in caught.value.hint
@@ -103,7 +103,7 @@ def test_invalid_secrets_are_rejected(given: str) -> None:
 
 
 def test_secret_must_be_a_string() -> None:
-    with pytest.raises(UsageError, match=r"sasl_password: .* not a string"):
+    with pytest.raises(UsageError, match=r"sasl_password.: .* not a string"):
         KafkaWithOptions.given(sasl_password=123)
 
 

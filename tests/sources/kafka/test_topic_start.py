@@ -34,6 +34,7 @@ def test_offsets(options: dict[str, Any], spark: dict[str, str], offsets: list[i
     ("options", "moment"),
     [
         ({"start_timestamp": "1970-01-01T00:00:30.5Z"}, 30_500),
+        ({"start_timestamp": "1969-12-31T23:59:59.999Z"}, 0),
         ({"kafka_time_offset": 12}, 12),
         ({"kafka_time_offset": -1000}, 59_000),
         ({"kafka_time_offset": -100_000}, 0),

@@ -128,7 +128,6 @@ TRANSLATIONS: dict[str, Names] = {
     ),
     "timestamp_frequency_ms": Names(reason=_SOURCE),
     "timestamp_type": Names(reason=_SOURCE),
-    "ignore_source_keys": Names(reason=_SOURCE),
     "on_error": Names(reason=_SOURCE),
     "quarantine_limit": Names(reason=_SOURCE),
     "allow_literal_secrets": Names(reason="Used to validate options."),

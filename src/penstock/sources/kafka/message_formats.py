@@ -37,6 +37,7 @@ from penstock.formats.json.schemas import inferred_columns
 from penstock.nearest import nearest
 from penstock.sources.kafka.option_syntax import Columns, ColumnsOrCount, GivenColumn, column_of, ddl
 from penstock.sources.option_syntax import Keyword
+from penstock.sources.syntax import alternatives
 
 __all__ = [
     "AvroOptions",
@@ -228,8 +229,8 @@ def format_named(given: Any) -> Any:
         return given
     found = _FORMATS.get(given.upper())
     if found is None:
-        message = f"unknown format {given}"
-        raise UsageError(message, nearest(given.upper(), _FORMATS) or f"Supported formats: {', '.join(_FORMATS)}.")
+        message = f'unrecognized format "{given}"'
+        raise UsageError(message, nearest(given.upper(), _FORMATS) or f"Use {alternatives(_FORMATS)}.")
     return {"name": found.NAME}
 
 
@@ -243,11 +244,11 @@ def _checked(columns: tuple[GivenColumn, ...]) -> tuple[GivenColumn, ...]:
     """Raise `UsageError` for columns with an invalid type or a duplicate name."""
     names = [column.name.lower() for column in columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        message = f"duplicate column {twice[0]}"
+        message = f'column "{twice[0]}" specified more than once'
         raise UsageError(message, "Give each column a unique name; names are not case-sensitive.")
     for column in columns:
         if not _is_one_column(column):
-            message = f"invalid type of column {column.name!r}"
+            message = f'invalid type for column "{column.name}": "{column.type}"'
             raise UsageError(message, "Use a Spark SQL type, such as bigint, decimal(10, 2) or array<string>.")
     return columns
 
@@ -262,6 +263,10 @@ def _is_one_column(column: GivenColumn) -> bool:
         found = ddl_columns(ddl([column]))
     except SqlglotError:
         return False
+    except UsageError as error:
+        if isinstance(error.__cause__, SqlglotError):
+            return False
+        raise
     return bool(found.num_fields == 1 and found.field(0).name == column.name)
 
 

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from penstock.errors import UsageError
+from penstock.nearest import nearest
+from penstock.sources.option_parser import unsupported_option
 
-__all__ = ["UNSUPPORTED", "given_of", "read_options"]
+__all__ = ["UNSUPPORTED", "given_of", "read_options", "reject_unsupported"]
 
 UNSUPPORTED: dict[str, tuple[str, str]] = {
-    "cache": (
-        "unsupported option cache of a Kafka source: messages are always stored in its tables",
-        "Remove the option.",
-    ),
+    "cache": ("messages are always stored in the tables of the source", "Remove the option."),
     "enable_auto_commit": (
-        "unsupported option enable_auto_commit of a Kafka source: it resumes from the position stored with its "
-        "output, and Spark's Kafka reader commits no offsets",
+        "a source resumes from the position stored with its output, and Spark's Kafka reader commits no offsets",
         "Remove the option. Run penstock status to see the progress of a source.",
     ),
+    "ignore_source_keys": (
+        "whether a table has a key depends on ENVELOPE alone",
+        "Remove the option. Use ENVELOPE NONE for a table without a key.",
+    ),
 }
-"""Options of other systems that a Kafka source does not have: the message and the hint."""
+"""Options of other systems that a Kafka source does not have: the reason and the hint."""
 
 
 def given_of(options: BaseModel, group: type[BaseModel], but: Iterable[type[BaseModel]] = ()) -> list[str]:
@@ -38,22 +39,24 @@ _Options = TypeVar("_Options", bound=BaseModel)
 def read_options(
     model: type[_Options], owner: str, given: Mapping[str, Any], unsupported: Mapping[str, tuple[str, str]]
 ) -> _Options:
-    """Return the options; `unsupported` are options of other systems, each with message and hint."""
+    """Return the options; `unsupported` are options of other systems, each with reason and hint."""
+    reject_unsupported(given, unsupported)
     for name in given:
-        if name in unsupported:
-            raise UsageError(*unsupported[name])
         if name not in model.model_fields:
-            message = f"unknown option {name} of {owner}"
-            raise UsageError(message, _nearest(name, model) or "See the reference of Kafka options.")
+            message = f'unrecognized option "{name}" for {owner}'
+            raise UsageError(message, nearest(name, model.model_fields, '"') or "See the reference of Kafka options.")
     try:
         return model.model_validate(dict(given))
     except ValidationError as invalid:
         first = invalid.errors(include_input=False, include_url=False, include_context=False)[0]
-        option = str(first["loc"][0]) if first["loc"] else owner
-        message = f"invalid option {option}: {first['msg']}"
+        what = f'value for option "{first["loc"][0]}"' if first["loc"] else f"options for {owner}"
+        message = f"invalid {what}: {first['msg'][:1].lower()}{first['msg'][1:]}"
         raise UsageError(message, "See the reference of Kafka options.") from None
 
 
-def _nearest(wanted: str, model: type[BaseModel]) -> str:
-    found = difflib.get_close_matches(wanted, list(model.model_fields), 1)
-    return f"Did you mean {found[0]}?" if found else ""
+def reject_unsupported(given: Iterable[str], unsupported: Mapping[str, tuple[str, str]]) -> None:
+    """Raise `UsageError` for an option of another system, with the reason why there is no such option here."""
+    for name in given:
+        if name in unsupported:
+            why, hint = unsupported[name]
+            raise UsageError(unsupported_option(name, why), hint)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, TypeVar
 
+from penstock.nearest import nearest
 from penstock.sources import syntax
 from penstock.sources.cursor import Cursor
 from penstock.sources.name_syntax import written_name
@@ -49,7 +50,7 @@ class SecretText(syntax.Secret):
 class Offsets(syntax.Syntax):
     """``'earliest'``, ``'latest'`` or ``(0, 17)``."""
 
-    form = f"{_BEGINNINGS.form} or {_LIST.form}"
+    form = syntax.alternatives((*map(syntax.written_text, _BEGINNINGS.values), _LIST.form))
 
     def read(self, cursor: Cursor) -> Any:
         """Parse the word or the list."""
@@ -64,13 +65,15 @@ class Offsets(syntax.Syntax):
 class EnvelopeText(syntax.Syntax):
     """``DEBEZIUM TRANSACTION METADATA (TOPIC 'name')``, or another envelope."""
 
-    form = "NONE | UPSERT | DEBEZIUM UPSERT | DEBEZIUM [TRANSACTION METADATA (TOPIC 'string')]"
+    form = "{ NONE | UPSERT | DEBEZIUM UPSERT | DEBEZIUM [TRANSACTION METADATA (TOPIC 'string')] }"
 
     def read(self, cursor: Cursor) -> dict[str, str | None]:
         """Parse the envelope into the fields of its model."""
         kind = next((words for words in _ENVELOPES if cursor.accept(*words.split())), None)
         if kind is None:
-            raise cursor.expected(self.form)
+            names = tuple(reversed(_ENVELOPES))
+            near = nearest(" ".join(cursor.words()[:1]), names)
+            raise cursor.expected(hint=near or f"Expected {syntax.alternatives(names)}.")
         return {"kind": kind.lower(), "transaction_metadata_topic": _transactions(cursor)}
 
     def write(self, value: Any) -> str:
@@ -138,7 +141,7 @@ class Columns(Listed):
 class ColumnsOrCount(Syntax):
     """``(id bigint, name string)``, or the number of columns."""
 
-    form = f"{Columns().form} or {Number(whole=True).form}"
+    form = syntax.alternatives((Columns().form, Number(whole=True).form))
 
     def read(self, cursor: Cursor) -> Any:
         """Parse the list if there is a bracket, otherwise the number."""
@@ -194,8 +197,8 @@ def _word(cursor: Cursor, depth: int) -> str:
         raise cursor.error(message, "Use string for the nested value.", place)
     word = cursor.name("type").lower()
     if not _WORD.fullmatch(word):
-        message = "invalid type name"
-        raise cursor.error(message, "Use a Spark SQL type, such as bigint, string or array<string>.", place)
+        what = "a type name"
+        raise cursor.expected(what, "Use a Spark SQL type, such as bigint, string or array<string>.", place)
     return word
 
 

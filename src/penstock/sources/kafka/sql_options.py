@@ -16,6 +16,7 @@ from penstock.sources.kafka.option_syntax import EnvelopeText, Word
 from penstock.sources.kafka.with_options import KafkaWithOptions, RegistryOptions
 from penstock.sources.name_syntax import Inclusion, Inclusions
 from penstock.sources.option_syntax import Keyword
+from penstock.sources.syntax import alternatives
 
 __all__ = [
     "Envelope",
@@ -107,8 +108,8 @@ class KafkaSqlOptions(BaseModel):
     @classmethod
     def _hosts_and_ports(cls, text: str) -> str:
         brokers = [broker.strip() for broker in text.split(",")]
-        if not all(_BROKER.fullmatch(broker) for broker in brokers):
-            message = "invalid broker list"
+        if wrong := [broker for broker in brokers if not _BROKER.fullmatch(broker)]:
+            message = f'invalid broker "{wrong[0]}"' if "@" not in wrong[0] else "a broker contains a user or password"
             raise UsageError(message, "Use host:port, separated by commas, such as k1:9092,k2:9092.")
         return ",".join(brokers)
 
@@ -154,25 +155,16 @@ class KafkaSqlOptions(BaseModel):
 def validate_together(what: KafkaSqlOptions, how: KafkaWithOptions) -> None:
     """Raise `UsageError` if the options before WITH and those after it are incompatible."""
     if what.schema_registry is None and (given := given_of(how, RegistryOptions)):
-        message = f"{given[0]} requires a schema registry"
+        message = f'option "{given[0]}" requires a schema registry'
         raise UsageError(message, "Add USING SCHEMA REGISTRY 'https://…', or remove the option.")
     https = what.schema_registry is not None and urlsplit(what.schema_registry).scheme == "https"
     if tls := [name for name in given_of(how, RegistryOptions) if "_ssl_" in name and not https]:
-        message = f"{tls[0]} requires an https URL of the schema registry"
+        message = f'option "{tls[0]}" requires an https URL of the schema registry'
         raise UsageError(message, "Use a URL with https://, or remove the option.")
-    if how.ignore_source_keys:
-        kind, hint = what.envelope.kind, "Remove the option."
-        why = "the table has no key"
-        if kind is not EnvelopeKind.NONE:
-            why, hint = (
-                "rows are identified by their keys",
-                "Remove the option, or use ENVELOPE NONE for a keyless table.",
-            )
-        message = f"ignore_source_keys is invalid with ENVELOPE {kind.value.upper()}: {why}"
-        raise UsageError(message, hint)
     if isinstance(how.start_offset, tuple) and len(what.names()) > 1:
-        message = "start_offset with offsets per partition is invalid for several topics"
-        raise UsageError(message, "Use earliest, latest or start_timestamp; or create a source for each topic.")
+        message = f'offsets in option "start_offset" require a single topic, not {len(what.names())}'
+        hint = 'Use { earliest | latest }, or option "start_timestamp"; or create a source for each topic.'
+        raise UsageError(message, hint)
 
 
 _DEBEZIUM = (EnvelopeKind.DEBEZIUM, EnvelopeKind.DEBEZIUM_UPSERT)
@@ -180,7 +172,7 @@ _DEBEZIUM = (EnvelopeKind.DEBEZIUM, EnvelopeKind.DEBEZIUM_UPSERT)
 
 def _checked_topic(name: str) -> str:
     if not _TOPIC.fullmatch(name) or name in (".", ".."):
-        message = f"invalid topic name {name!r}"
+        message = f'invalid topic name "{name}"'
         raise UsageError(message, "Use at most 249 letters, digits, dots, dashes and underscores.")
     return name
 
@@ -189,7 +181,7 @@ def _checked_topics(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         _checked_topic(name)
         if names.count(name) > 1:
-            message = f"duplicate topic {name}"
+            message = f'topic "{name}" specified more than once'
             raise UsageError(message, "List each topic once.")
     return names
 
@@ -224,17 +216,17 @@ def _checked_url(url: str) -> str:
         raise UsageError(message, "Use a URL with http:// or https://, such as https://registry:8081.")
     if "@" in parts.netloc:
         message = "the URL of the schema registry contains a user or password"
-        raise UsageError(message, "Use schema_registry_username and schema_registry_password instead.")
+        raise UsageError(message, 'Use options "schema_registry_username" and "schema_registry_password" instead.')
     return url
 
 
 def _one_name_each(columns: tuple[Inclusion, ...]) -> None:
     if strangers := [column.what for column in columns if column.what not in tuple(Metadata)]:
-        message = f"unknown INCLUDE column {strangers[0]!r}"
-        raise UsageError(message, f"Use one of {', '.join(Metadata)}.")
+        message = f'unrecognized INCLUDE column "{strangers[0]}"'
+        raise UsageError(message, f"Use {alternatives(Metadata)}.")
     names = [(column.name or column.what).lower() for column in columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        message = f"duplicate INCLUDE column {twice[0]}"
+        message = f'INCLUDE column "{twice[0]}" specified more than once'
         raise UsageError(message, "Rename one of them with AS.")
 
 
@@ -274,7 +266,7 @@ def _envelope_fits(options: KafkaSqlOptions) -> None:
         message = "TRANSACTION METADATA requires a DEBEZIUM envelope"
         raise UsageError(message, "Use ENVELOPE DEBEZIUM, or remove TRANSACTION METADATA.")
     if topic is not None and _checked_topic(topic) in options.names():
-        message = f"topic {topic} is both a data topic and the topic of transaction metadata"
+        message = f'topic "{topic}" is both a data topic and the topic of transaction metadata'
         raise UsageError(message, "Use the topic to which Debezium writes transaction metadata.")
     if kind is not EnvelopeKind.NONE and options.key_format is None:
         message = f"ENVELOPE {kind.value.upper()} requires a KEY FORMAT"

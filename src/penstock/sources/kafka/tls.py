@@ -20,8 +20,10 @@ from pydantic import AfterValidator, BaseModel, Field
 from penstock.errors import DefiniteError
 from penstock.sources.kafka.option_syntax import Word
 from penstock.sources.kafka.secrets import SecretOption
+from penstock.sources.syntax import Choice
 
 __all__ = [
+    "OAUTHBEARER",
     "KerberosOptions",
     "Mechanism",
     "PathText",
@@ -75,10 +77,14 @@ class Mechanism(Word):
         return self is not Mechanism.GSSAPI
 
 
+OAUTHBEARER = "OAUTHBEARER"
+"""A mechanism that is rejected, with a reason."""
+
+
 def _absolute(path: str | None) -> str | None:
     """Return an absolute path, independent of the working directory."""
     if path == "":
-        message = "path is empty"
+        message = "the path is empty"
         raise ValueError(message)
     return None if path is None else str(Path(path).expanduser().absolute())
 
@@ -121,7 +127,9 @@ class KerberosOptions(BaseModel):
 class SaslOptions(KerberosOptions):
     """The login."""
 
-    sasl_mechanisms: Mechanism | None = Field(default=None, description="SASL mechanism")
+    sasl_mechanisms: Annotated[Mechanism | None, Choice(tuple(map(str, Mechanism)), rejected=(OAUTHBEARER,))] = Field(
+        default=None, description="SASL mechanism"
+    )
     sasl_username: str | None = Field(default=None, min_length=1, description="user name")
     sasl_password: SecretOption = Field(default=None, description="password: env:NAME or file:PATH")
 

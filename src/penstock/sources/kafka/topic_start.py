@@ -50,7 +50,8 @@ class Start(BaseModel):
 def start_of(options: KafkaWithOptions, now: datetime) -> Start:
     """Resolve the start; a negative time offset is relative to `now`."""
     if options.start_timestamp is not None:
-        return Start(moment_ms=_milliseconds(datetime.fromisoformat(options.start_timestamp)))
+        moment = _milliseconds(datetime.fromisoformat(options.start_timestamp))
+        return Start(moment_ms=max(0, moment))  # Kafka has other meanings for negative timestamps
     if options.kafka_time_offset is not None:
         before = options.kafka_time_offset < 0
         return Start(moment_ms=max(0, options.kafka_time_offset + (_milliseconds(now) if before else 0)))

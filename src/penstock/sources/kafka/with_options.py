@@ -15,13 +15,24 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from penstock.errors import UsageError
 from penstock.fields import with_fields
-from penstock.positions import parse_as_of
 from penstock.sources.kafka.option_reader import UNSUPPORTED, given_of, read_options
 from penstock.sources.kafka.option_syntax import Offsets, Word
 from penstock.sources.kafka.secrets import Keep, Secret, SecretOption
-from penstock.sources.kafka.tls import KerberosOptions, Mechanism, PathText, SaslOptions, SecurityProtocol, SslOptions
+from penstock.sources.kafka.tls import (
+    OAUTHBEARER,
+    KerberosOptions,
+    Mechanism,
+    PathText,
+    SaslOptions,
+    SecurityProtocol,
+    SslOptions,
+)
+from penstock.sources.syntax import alternatives
 
 __all__ = ["IsolationLevel", "KafkaWithOptions", "OnError", "RegistryOptions", "StartPoint", "TimestampType"]
+
+_REMOVED = "ignore_source_keys"
+_LAST_OFFSET = (1 << 63) - 1
 
 
 class StartPoint(Word):
@@ -130,9 +141,6 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
         default=1000, ge=10, le=3_600_000, description="interval of polls for new messages in milliseconds"
     )
     timestamp_type: TimestampType = Field(default=TimestampType.RECORD, description="clock of message timestamps")
-    ignore_source_keys: bool = Field(
-        default=False, description="whether the table is keyless although messages have keys"
-    )
     on_error: OnError = Field(default=OnError.STOP, description="handling of a message that cannot be decoded")
     quarantine_limit: int | None = Field(
         default=None,
@@ -147,12 +155,22 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
         read.require_secrets()
         return read
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_earlier_home(cls, given: Any) -> Any:
+        """Drop an option that no longer exists; the catalogs of earlier homes contain it, always as false."""
+        if isinstance(given, dict) and given.get(_REMOVED) is False:
+            return {option: value for option, value in given.items() if option != _REMOVED}
+        return given
+
     @field_validator("sasl_mechanisms", mode="before")
     @classmethod
     def _refused_mechanism(cls, mechanism: object) -> object:
-        if isinstance(mechanism, str) and mechanism.upper() == "OAUTHBEARER":
-            message = "mechanism OAUTHBEARER is not supported: its tokens expire, and require a callback"
-            raise UsageError(message, f"Use {', '.join(Mechanism)}, or a client certificate (security_protocol SSL).")
+        if isinstance(mechanism, str) and mechanism.upper() == OAUTHBEARER:
+            why = "its tokens expire, and require a callback"
+            message = f'value "OAUTHBEARER" is not supported for option "sasl_mechanisms": {why}'
+            instead = 'or a client certificate (option "security_protocol" SSL)'
+            raise UsageError(message, f"Use {alternatives(Mechanism)}, {instead}.")
         return mechanism
 
     @field_validator("start_offset", mode="before")
@@ -163,9 +181,8 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
     @field_validator("start_offset")
     @classmethod
     def _not_negative(cls, start: StartPoint | tuple[int, ...] | None) -> StartPoint | tuple[int, ...] | None:
-        if isinstance(start, tuple) and (not start or min(start) < 0 or max(start) >= 1 << 63):
-            message = "start_offset is empty, or an offset is negative or too large"
-            raise UsageError(message, "Use an offset of at least 0 for each partition, earliest, or latest.")
+        if isinstance(start, tuple):
+            _check_offsets(start)
         return start
 
     @field_validator("start_timestamp")
@@ -204,12 +221,29 @@ class KafkaWithOptions(RegistryOptions, SaslOptions, SslOptions):
         return self.sasl_kerberos_service_name or "kafka"
 
 
+def _check_offsets(offsets: tuple[int, ...]) -> None:
+    hint = f"Use {{ earliest | latest }}, or an offset for each partition, between 0 and {_LAST_OFFSET}."
+    if not offsets:
+        message = 'option "start_offset" has no offsets'
+        raise UsageError(message, hint)
+    if wrong := [offset for offset in offsets if not 0 <= offset <= _LAST_OFFSET]:
+        message = f'value {wrong[0]} is out of bounds for option "start_offset"'
+        raise UsageError(message, hint)
+
+
 def _moment(text: str) -> str:
-    read = parse_as_of(text)
-    if not isinstance(read, datetime):
-        message = f"invalid timestamp {text!r}"
-        raise UsageError(message, "Use a timestamp such as 2026-11-16T03:00:00Z.")
-    return read.astimezone(UTC).isoformat()
+    """Return a timestamp in UTC; reject one without a time zone, whose meaning would depend on the machine."""
+    try:
+        read = datetime.fromisoformat(text.strip())
+        moment = read.astimezone(UTC).isoformat()
+    except (ValueError, OverflowError):
+        message = f'invalid value for option "start_timestamp": "{text}"'
+        raise UsageError(message, "Use a timestamp with a time zone, such as 2026-11-16T03:00:00Z.") from None
+    if read.utcoffset() is None:
+        message = f'invalid value for option "start_timestamp": "{text}" has no time zone'
+        zoned = read.isoformat()
+        raise UsageError(message, f"Add the time zone: {zoned}Z for UTC, or {zoned}+02:00.")
+    return moment
 
 
 def _validate(options: KafkaWithOptions) -> None:
@@ -220,36 +254,42 @@ def _validate(options: KafkaWithOptions) -> None:
 
 def _apply_rules(options: KafkaWithOptions, rules: Iterable[_Rule]) -> None:
     for broken, what, hint in rules:
-        if broken(options):
-            raise UsageError(what, hint)
+        if found := broken(options):
+            raise UsageError(what.format(option=found, how=options), hint)
 
 
 def _reject_literals(options: KafkaWithOptions) -> None:
     clear = [name for name, secret in options.secrets().items() if secret.is_sealed]
     if clear and not options.allow_literal_secrets:
-        message = f"option {clear[0]} contains a literal secret"
+        message = f'option "{clear[0]}" contains a literal secret'
         hint = (
-            "Use a reference: env:NAME (an environment variable) or file:PATH. Or set allow_literal_secrets to store it"
-            " in a file that only this user can read."
+            'Use a reference: env:NAME (an environment variable) or file:PATH. Or set option "allow_literal_secrets"'
+            " to store it in a file that only this user can read."
         )
         raise UsageError(message, hint)
 
 
-def _has_login(options: KafkaWithOptions) -> bool:
-    return options.sasl_username is not None or options.sasl_password is not None
+def _login_option(options: KafkaWithOptions) -> str:
+    """Return the first option of a login with a password that is set."""
+    return next((name for name in ("sasl_username", "sasl_password") if getattr(options, name) is not None), "")
 
 
 def _with_password(options: KafkaWithOptions) -> bool:
     return options.sasl_mechanisms is not None and options.sasl_mechanisms.has_password
 
 
-def _login_without_sasl(options: KafkaWithOptions) -> bool:
-    given = given_of(options, SaslOptions)
-    return bool(given) and options.security_protocol is not None and not options.security_protocol.has_login
+def _login_without_sasl(options: KafkaWithOptions) -> str:
+    has_login = options.security_protocol is None or options.security_protocol.has_login
+    return "" if has_login else _first_of(options, SaslOptions)
 
 
-def _tls_without_tls(options: KafkaWithOptions) -> bool:
-    return bool(given_of(options, SslOptions)) and not options.protocol().has_tls
+def _tls_without_tls(options: KafkaWithOptions) -> str:
+    return "" if options.protocol().has_tls else _first_of(options, SslOptions)
+
+
+def _first_of(options: KafkaWithOptions, group: type[BaseModel]) -> str:
+    """Return the first option of a group that is set, or an empty string."""
+    return next(iter(given_of(options, group)), "")
 
 
 def _no_mechanism(options: KafkaWithOptions) -> bool:
@@ -257,93 +297,72 @@ def _no_mechanism(options: KafkaWithOptions) -> bool:
     return wanted and options.sasl_mechanisms is None
 
 
-def _half_a_certificate(options: KafkaWithOptions) -> bool:
-    return (options.ssl_certificate_location is None) != (options.ssl_key_location is None)
-
-
-def _half_a_registry_certificate(options: KafkaWithOptions) -> bool:
-    both = options.schema_registry_ssl_certificate_location, options.schema_registry_ssl_key_location
-    return (both[0] is None) != (both[1] is None)
-
-
 def _several_starts(options: KafkaWithOptions) -> bool:
     starts = options.start_offset, options.start_timestamp, options.kafka_time_offset
     return sum(start is not None for start in starts) > 1
 
 
-_Rule = tuple[Callable[[KafkaWithOptions], bool], str, str]
+_Rule = tuple[Callable[[KafkaWithOptions], bool | str], str, str]
+"""A condition, the message and the hint. The condition may return the option at fault, for the message."""
+
+
+def _requires(option: str, other: str) -> _Rule:
+    """Return the rule that an option requires another one."""
+    return (
+        lambda o: getattr(o, option) is not None and getattr(o, other) is None,
+        f'option "{option}" requires option "{other}"',
+        f'Set option "{other}" as well, or remove option "{option}".',
+    )
 
 
 _RULES: tuple[_Rule, ...] = (
     (
         _login_without_sasl,
-        "sasl options require a security_protocol with a login",
-        "Set security_protocol to SASL_SSL (or SASL_PLAINTEXT), or remove the sasl options.",
+        'option "{option}" requires a security protocol with a login, not "{how.security_protocol}"',
+        'Set option "security_protocol" to { SASL_SSL | SASL_PLAINTEXT }, or remove the sasl options.',
     ),
     (
         _tls_without_tls,
-        "ssl options require a security_protocol with TLS",
-        "Set security_protocol to SSL or SASL_SSL, or remove the ssl options.",
+        'option "{option}" requires a security protocol with TLS, not "{how.security_protocol}"',
+        'Set option "security_protocol" to { SSL | SASL_SSL }, or remove the ssl options.',
     ),
     (
         _no_mechanism,
-        "a login requires sasl_mechanisms",
-        f"Set sasl_mechanisms to one of {', '.join(Mechanism)}.",
+        'a login requires option "sasl_mechanisms"',
+        f'Set option "sasl_mechanisms" to {alternatives(Mechanism)}.',
     ),
     (
         lambda o: _with_password(o) and o.sasl_username is None,
-        "this mechanism requires sasl_username",
-        "Set both sasl_username and sasl_password.",
+        'mechanism "{how.sasl_mechanisms}" requires option "sasl_username"',
+        'Set options "sasl_username" and "sasl_password".',
     ),
     (
-        lambda o: o.sasl_mechanisms is Mechanism.GSSAPI and _has_login(o),
-        "sasl_username and sasl_password are invalid with Kerberos (GSSAPI)",
-        "Use sasl_kerberos_principal and sasl_kerberos_keytab instead, or another mechanism.",
+        lambda o: o.sasl_mechanisms is Mechanism.GSSAPI and _login_option(o),
+        'option "{option}" is invalid with mechanism "GSSAPI"',
+        'Use options "sasl_kerberos_principal" and "sasl_kerberos_keytab" instead, or another mechanism.',
     ),
     (
-        lambda o: o.sasl_mechanisms is not Mechanism.GSSAPI and bool(given_of(o, KerberosOptions)),
-        "sasl_kerberos options require the mechanism GSSAPI",
-        "Set sasl_mechanisms to GSSAPI, or remove the sasl_kerberos options.",
+        lambda o: o.sasl_mechanisms is not Mechanism.GSSAPI and _first_of(o, KerberosOptions),
+        'option "{option}" requires mechanism "GSSAPI"',
+        'Set option "sasl_mechanisms" to GSSAPI, or remove the sasl kerberos options.',
     ),
-    (
-        lambda o: o.sasl_kerberos_keytab is not None and o.sasl_kerberos_principal is None,
-        "sasl_kerberos_keytab requires sasl_kerberos_principal",
-        "Set sasl_kerberos_principal.",
-    ),
-    (
-        _half_a_certificate,
-        "ssl_certificate_location and ssl_key_location require each other",
-        "Set both ssl_certificate_location and ssl_key_location.",
-    ),
-    (
-        lambda o: o.ssl_key_password is not None and o.ssl_key_location is None,
-        "ssl_key_password requires ssl_key_location",
-        "Set ssl_key_location and ssl_certificate_location, or remove ssl_key_password.",
-    ),
-    (
-        lambda o: o.schema_registry_password is not None and o.schema_registry_username is None,
-        "schema_registry_password requires schema_registry_username",
-        "Set both schema_registry_username and schema_registry_password.",
-    ),
-    (
-        _half_a_registry_certificate,
-        "schema_registry_ssl_certificate_location and schema_registry_ssl_key_location require each other",
-        "Set both schema_registry_ssl_certificate_location and schema_registry_ssl_key_location.",
-    ),
-    (
-        lambda o: o.schema_registry_ssl_key_password is not None and o.schema_registry_ssl_key_location is None,
-        "schema_registry_ssl_key_password requires schema_registry_ssl_key_location",
-        "Set schema_registry_ssl_key_location, or remove schema_registry_ssl_key_password.",
-    ),
+    _requires("sasl_kerberos_keytab", "sasl_kerberos_principal"),
+    _requires("ssl_certificate_location", "ssl_key_location"),
+    _requires("ssl_key_location", "ssl_certificate_location"),
+    _requires("ssl_key_password", "ssl_key_location"),
+    _requires("schema_registry_password", "schema_registry_username"),
+    _requires("schema_registry_ssl_certificate_location", "schema_registry_ssl_key_location"),
+    _requires("schema_registry_ssl_key_location", "schema_registry_ssl_certificate_location"),
+    _requires("schema_registry_ssl_key_password", "schema_registry_ssl_key_location"),
     (
         _several_starts,
-        "start_offset, start_timestamp and kafka_time_offset are mutually exclusive",
+        'options "start_offset", "start_timestamp" and "kafka_time_offset" are mutually exclusive',
         "Use only one of them.",
     ),
     (
-        lambda o: o.quarantine_limit is not None and o.on_error != "quarantine",
-        "quarantine_limit requires on_error quarantine",
-        "Set on_error to quarantine, or remove quarantine_limit.",
+        lambda o: o.quarantine_limit is not None and o.on_error is not OnError.QUARANTINE,
+        'option "quarantine_limit" requires option "on_error" to be "quarantine"',
+        'Set option "on_error" to quarantine, or remove option "quarantine_limit".',
     ),
 )
 
@@ -351,12 +370,8 @@ _RULES: tuple[_Rule, ...] = (
 _SECRETS: tuple[_Rule, ...] = (
     (
         lambda o: _with_password(o) and o.sasl_password is None,
-        "this mechanism requires sasl_password",
-        "Set both sasl_username and sasl_password.",
+        'mechanism "{how.sasl_mechanisms}" requires option "sasl_password"',
+        'Set options "sasl_username" and "sasl_password".',
     ),
-    (
-        lambda o: o.schema_registry_username is not None and o.schema_registry_password is None,
-        "schema_registry_username requires schema_registry_password",
-        "Set both schema_registry_username and schema_registry_password.",
-    ),
+    _requires("schema_registry_username", "schema_registry_password"),
 )
