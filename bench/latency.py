@@ -39,7 +39,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.rounds import print_environment, print_table
 from penstock.embedded.postgres import start_postgres
-from penstock.engine.supervisor import CaptureSupervisor
+from penstock.engine.source_runner import CaptureSupervisor
 from penstock.home import Home
 from penstock.spark.session import session
 

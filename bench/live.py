@@ -33,7 +33,7 @@ from penstock.changelog.chunk_codec import stored_schema
 from penstock.changelog.interface import Chunk, transaction_schema
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.embedded.postgres import start_postgres
-from penstock.engine.supervisor import CaptureSupervisor
+from penstock.engine.source_runner import CaptureSupervisor
 from penstock.home import Home
 from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn

@@ -21,8 +21,7 @@ from contextlib import closing
 from pathlib import Path
 
 from bench.rounds import print_environment, print_table, size
-from penstock.changelog.sqlite.log import SqliteLog
-from penstock.changelog.sqlite.reader import SqliteLogReader
+from penstock.changelog.sqlite.log import SqliteLog, SqliteLogReader
 from penstock.embedded.postgres import EmbeddedPostgres, start_postgres
 from penstock.errors import DefiniteError
 from penstock.model import TableName

@@ -41,7 +41,7 @@ from penstock.engine.table import RunningTable
 from penstock.formats import JsonFormat, resolve
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.kafka.apply.merge import TopicApply
+from penstock.sources.kafka.apply.tables import TopicApply
 from penstock.sources.kafka.client_settings import spark_options
 from penstock.sources.kafka.config import KafkaConfig
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions

@@ -26,6 +26,8 @@ from tests.seeds import EXPLORE
 from tests.servers import PLUGIN, ServerClient, ServerOwner, SharedBroker, SharedRegistry, servers_of
 from tests.time_budget import TimeBudget, skip_after_deadline
 
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
 LANES = "penstock-lanes"
 
 os.environ.setdefault("PENSTOCK_APPLY_REST", "0.5")  # with the default, tests would mostly wait for it
@@ -133,7 +135,11 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One Spark session for the whole run, with extra memory for what the tests leave in it."""
-    running = session("penstock-tests", config={"spark.driver.memory": "4g"})
+    with pytest.MonkeyPatch.context() as patch:
+        # Spark's workers import the example kinds, as if they were installed.
+        paths = [str(path.parent) for path in EXAMPLES.glob("*/pyproject.toml")]
+        patch.setenv("PYTHONPATH", os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]))
+        running = session("penstock-tests", config={"spark.driver.memory": "4g"})
     yield running
     running.stop()
 

@@ -32,10 +32,8 @@ from typing import Any, Protocol
 import pytest
 
 from penstock.testing.java_server import JavaServer
-from penstock.testing.kafka import start_kafka
-from penstock.testing.kafka_security import SecureListeners
+from penstock.testing.kafka import SecureListeners, has_openssl, start_kafka
 from penstock.testing.registry import register_schema, start_registry
-from penstock.testing.tls import has_openssl
 
 PLUGIN = "penstock-servers"
 """The name under which `ServerOwner` or `ServerClient` is registered with pytest."""

@@ -6,7 +6,7 @@ import json
 
 from docs.generate.json_shapes import shape
 
-from penstock.engine.verify_report import VerifyKey, VerifyRepair, VerifyReport, VerifyTable
+from penstock.engine.verify import VerifyKey, VerifyRepair, VerifyReport, VerifyTable
 
 __all__ = ["page"]
 

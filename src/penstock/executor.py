@@ -236,7 +236,7 @@ def _repair(home: HomeOperations, statement: RepairRows, spark: Callable[[], Spa
 
 
 def _verify(home: HomeOperations, source: str, tables: Sequence[str], spark: SparkSession) -> Answer:
-    from penstock.engine.verify_report import verify_report
+    from penstock.engine.verify import verify_report
 
     with home.run_if_idle(spark):
         verdicts = home.verify(spark, source, tables)

@@ -20,10 +20,9 @@ from tests.changelog.test_retention import FOREVER, later, moment, publish
 from tests.servers import SharedBroker
 
 from penstock.changelog.interface import Chunk, Frontiers, Prepared, StagedCommit
-from penstock.changelog.kafka import index_tail, payloads, topics
+from penstock.changelog.kafka import index_tail, records, topics
 from penstock.changelog.kafka import writer as writing
-from penstock.changelog.kafka.log import KafkaLog
-from penstock.changelog.kafka.reader import KafkaLogReader
+from penstock.changelog.kafka.log import KafkaLog, KafkaLogReader
 from penstock.changelog.kafka.writer import KafkaLogWriter
 from penstock.errors import DefiniteError, HistoryExpiredError, LogCorruptError, TableError, TransientError
 from penstock.positions import Lsn
@@ -266,7 +265,7 @@ def test_reason_for_unreachable_brokers_is_reported(log: KafkaLog, monkeypatch: 
 def test_corruption_is_detected(
     log: KafkaLog, writer: KafkaLogWriter, reader: KafkaLogReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(payloads, "_TIMEOUT", 2.0)
+    monkeypatch.setattr(records, "_TIMEOUT", 2.0)
     for lsn in (20, 30):
         writer.publish([chunk(ORDERS, [inserted(lsn)])], Lsn(lsn))
     extent = reader.extent(ORDERS.table, START, Lsn(30))
@@ -411,9 +410,9 @@ def test_missing_data_is_corruption_when_resolving_times(
     publish(writer, (20, later(20)), (21, later(21)))
 
     def gone(*_: object) -> None:
-        raise payloads.DataExpiredError
+        raise records.DataExpiredError
 
-    monkeypatch.setattr(payloads.Payloads, "chunk", gone)
+    monkeypatch.setattr(records.Payloads, "chunk", gone)
     for use in (reader.position_at, writer.retain):
         with pytest.raises(LogCorruptError) as caught:
             use(moment(later(20)))

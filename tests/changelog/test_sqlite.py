@@ -16,8 +16,7 @@ import pytest
 from tests.changelog.chunks import ITEMS, ORDERS, chunk, inserted, read
 
 from penstock.changelog.interface import StagedCommit
-from penstock.changelog.sqlite.log import SqliteLog
-from penstock.changelog.sqlite.reader import SqliteLogReader
+from penstock.changelog.sqlite.log import SqliteLog, SqliteLogReader
 from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.errors import DefiniteError, LogCorruptError, TableError
 from penstock.positions import Lsn

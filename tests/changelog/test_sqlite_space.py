@@ -13,8 +13,7 @@ from tests.changelog.chunks import ORDERS, Row, chunk
 from tests.changelog.writer_crashes import AT, ROOT, moment
 
 from penstock.changelog.sqlite import writer as writer_module
-from penstock.changelog.sqlite.log import SqliteLog
-from penstock.changelog.sqlite.reader import SqliteLogReader
+from penstock.changelog.sqlite.log import SqliteLog, SqliteLogReader
 from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.model import Image
 from penstock.positions import Lsn
@@ -27,7 +26,7 @@ from contextlib import closing
 from pathlib import Path
 from tests.changelog.chunks import ITEMS, ORDERS
 from tests.changelog.writer_crashes import KEPT, AT, check_log, moment, publish
-from penstock.changelog.sqlite.reader import SqliteLogReader
+from penstock.changelog.sqlite.log import SqliteLogReader
 from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.errors import DefiniteError
 from penstock.positions import Lsn

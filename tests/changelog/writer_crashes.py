@@ -21,8 +21,7 @@ from tests.changelog.chunks import COLUMNS, ITEMS, ORDERS, Row, chunk, inserted
 from tests.changelog.test_interface import part
 
 from penstock.changelog.interface import Chunk, Discarded, Prepared, StagedCommit
-from penstock.changelog.sqlite.log import SqliteLog
-from penstock.changelog.sqlite.reader import SqliteLogReader
+from penstock.changelog.sqlite.log import SqliteLog, SqliteLogReader
 from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn

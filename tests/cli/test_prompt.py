@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.prompt import Prompt, expanded
+from penstock.cli.sql import Prompt, expanded
 from penstock.errors import UsageError
 
 Typing = Callable[..., list[str]]

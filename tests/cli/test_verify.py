@@ -21,8 +21,7 @@ from typer.testing import CliRunner, Result
 
 from penstock.cli import spark_session
 from penstock.cli.main import app
-from penstock.cli.rows import OutputFormat
-from penstock.cli.sql import answer
+from penstock.cli.sql import OutputFormat, answer
 from penstock.home import Home, open_home
 from penstock.testing.memory_tables import MemoryTables
 from penstock.testing.waiting import until

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from penstock.demo.bank import create_bank
-from penstock.demo.invariants import bank_checks, shop_checks
 from penstock.demo.load import Load
+from penstock.demo.scenario import bank_checks, create_bank, shop_checks
 from penstock.demo.shop import create_shop
 from penstock.errors import UsageError
 from penstock.testing.waiting import until

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.demo.bank import create_bank
+from penstock.demo.scenario import create_bank
 from penstock.demo.shop import create_shop
 from penstock.testing.cluster import BRIEF
 from penstock.testing.waiting import PATIENCE, until

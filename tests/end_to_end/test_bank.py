@@ -17,9 +17,8 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.demo.bank import create_bank
-from penstock.demo.invariants import bank_look
 from penstock.demo.load import Load
+from penstock.demo.scenario import bank_look, create_bank
 from penstock.demo.shop import create_shop
 from penstock.home import Home
 from penstock.live import Live

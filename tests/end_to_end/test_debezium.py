@@ -21,8 +21,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.demo.bank import create_bank
-from penstock.demo.invariants import bank_look
+from penstock.demo.scenario import bank_look, create_bank
 from penstock.home import Home
 from penstock.testing.debezium import Converter, Debezium
 from penstock.testing.kafka import KafkaBroker, start_kafka

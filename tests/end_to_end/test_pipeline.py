@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.demo.invariants import bank_look
 from penstock.demo.load import Load
+from penstock.demo.scenario import bank_look
 from penstock.engine.runner import HomeRunner
 from penstock.home import Home
 from penstock.positions import Lsn

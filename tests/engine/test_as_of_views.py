@@ -16,8 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.conftest import Database, created_database
 from tests.engine.shop import Shop
 
-from penstock.cli.rows import OutputFormat
-from penstock.cli.sql import answer
+from penstock.cli.sql import OutputFormat, answer
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError, HistoryExpiredError, TransientError, UsageError
 from penstock.home import Home

@@ -15,9 +15,9 @@ import pytest
 
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog, SourceRecord
-from penstock.changelog.sqlite.reader import SqliteLogReader
+from penstock.changelog.sqlite.log import SqliteLogReader
 from penstock.engine.lifecycle import create_source, drop_source
-from penstock.engine.supervisor import CaptureSupervisor
+from penstock.engine.source_runner import CaptureSupervisor
 from penstock.layout import catalog_path, log_path, run_path
 from penstock.model import TableName
 from penstock.sources.postgres.spec import PostgresSource
@@ -185,7 +185,7 @@ def test_supervisor_does_not_restart_the_process_after_a_permanent_error(home: H
 PARENT = """
 import sys, time
 from pathlib import Path
-from penstock.engine.supervisor import CaptureSupervisor
+from penstock.engine.source_runner import CaptureSupervisor
 print(CaptureSupervisor(Path(sys.argv[1]), sys.argv[2]).pid, flush=True)
 time.sleep(600)
 """

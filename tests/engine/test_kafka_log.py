@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from tests.servers import HasBootstrap, SharedBroker, unique
 
-from penstock.engine.supervisor import CaptureSupervisor
+from penstock.engine.source_runner import CaptureSupervisor
 from penstock.errors import DefiniteError, UsageError
 from penstock.home import Home
 from penstock.testing.kafka import start_kafka

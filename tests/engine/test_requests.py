@@ -21,6 +21,7 @@ from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.home import Home
 from penstock.layout import base_path, catalog_path
 from penstock.model import TableName
+from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sql.answer import Answer
 
 TABLES = """
@@ -195,8 +196,9 @@ class Killed(BaseException):
 
 
 STEPS = [
-    "_altered",
-    "PostgresInstanceConfig.repair",
+    "_end_incomplete",
+    "PostgresInstanceConfig.republish",
+    "PostgresInstanceConfig.alter_tables",
     "Catalog.set_source",
     "_end",
     "shutil.rmtree",
@@ -219,7 +221,8 @@ def test_next_start_completes_a_request_killed_at_any_step(
         start = writer.frontiers().durable
         writer.define(users.table_schema(), start)
     *where, name = step.split(".")
-    owner = getattr(reconcile, where[0]) if where else reconcile
+    kinds = {"PostgresInstanceConfig": PostgresInstanceConfig}
+    owner = (kinds.get(where[0]) or getattr(reconcile, where[0])) if where else reconcile
     work, calls = getattr(owner, name), []
 
     def killed(*arguments: Any, **named: Any) -> Any:

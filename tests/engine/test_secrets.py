@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.servers import SharedBroker, unique
 
 from penstock.embedded.postgres import EmbeddedPostgres
-from penstock.engine.supervisor import CaptureSupervisor
+from penstock.engine.source_runner import CaptureSupervisor
 from penstock.errors import PenstockError
 from penstock.home import Home
 from penstock.testing.postgres import start_postgres

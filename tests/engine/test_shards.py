@@ -21,7 +21,7 @@ from penstock.cli.status import render
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.engine.lifecycle import recover
 from penstock.engine.runner import HomeRunner
-from penstock.engine.verify_report import verify_report
+from penstock.engine.verify import verify_report
 from penstock.errors import DefiniteError, TableError, TransientError, UsageError
 from penstock.home import Home
 from penstock.layout import catalog_path, lake_path, log_path

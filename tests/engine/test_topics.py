@@ -28,7 +28,7 @@ from penstock.layout import base_path
 from penstock.live import Live
 from penstock.positions import Lsn
 from penstock.sources.kafka.apply import messages
-from penstock.sources.kafka.apply.merge import TopicApply
+from penstock.sources.kafka.apply.tables import TopicApply
 from penstock.sources.kafka.topic_log import TopicLog
 from penstock.sources.kafka.with_options import KafkaWithOptions
 from penstock.tables.base_state import State

@@ -15,9 +15,9 @@ from tests.engine.shop import Shop
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.engine import runner as running_module
-from penstock.engine import supervisor
+from penstock.engine import source_runner
+from penstock.engine.source_runner import CaptureSupervisor
 from penstock.engine.status import SourceStatus, TableStatus
-from penstock.engine.supervisor import CaptureSupervisor
 from penstock.engine.table_loops import TableLoops
 from penstock.errors import LogCorruptError, TransientError
 from penstock.home import Home
@@ -234,7 +234,7 @@ def failing_capture(folder: Path, code: int) -> Iterator[Path]:
     program.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", str(program))
-        patch.setattr(supervisor, "_FIRST_PAUSE", 0.01)
+        patch.setattr(source_runner, "_FIRST_PAUSE", 0.01)
         yield program
 
 
@@ -290,4 +290,4 @@ def test_capture_process_that_exits_unasked_is_restarted(database: Any, tmp_path
     ],
 )
 def test_description_of_an_exit(code: int, printed: str, expected: str) -> None:
-    assert supervisor.how_it_ended(code, printed) == expected
+    assert source_runner.how_it_ended(code, printed) == expected

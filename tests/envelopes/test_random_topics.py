@@ -28,7 +28,7 @@ from penstock.model import TableName
 from penstock.sources.kafka.apply.changes import materialize
 from penstock.tables.contents import Contents, survey
 from penstock.tables.fold import fold
-from penstock.tables.small_fold import fold_small
+from penstock.tables.log_tail import fold_small
 
 TOPICS = 110
 BATCHES = 3

@@ -23,7 +23,7 @@ from penstock.formats import (
     resolve,
 )
 from penstock.formats.batch import decoder_for
-from penstock.formats.writer_schemas import WriterSchemas
+from penstock.formats.schema_registry import WriterSchemas
 
 SNAPSHOT = Path(__file__).with_name("corpus.json")
 UNREACHABLE = {"url": "http://none:1"}

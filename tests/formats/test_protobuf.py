@@ -14,11 +14,9 @@ from tests.servers import SharedRegistry, unique
 
 from penstock.errors import DefiniteError, UsageError
 from penstock.formats import Nanoseconds, ProtobufFormat, Registry, RegistryAddress, resolve
-from penstock.formats.protobuf.descriptor import Pool
-from penstock.formats.protobuf.descriptor_set import parse_descriptor_set
+from penstock.formats.protobuf.descriptor import Pool, parse_descriptor_set
 from penstock.formats.protobuf.proto_parser import parse_proto
-from penstock.formats.protobuf.types import protobuf_columns
-from penstock.formats.protobuf.well_known_types import well_known_types
+from penstock.formats.protobuf.types import protobuf_columns, well_known_types
 
 NAME = "shop.v1.Order"
 GIVEN = resolve(ProtobufFormat(descriptor_set=in_base64(ORDER), message=NAME))

@@ -15,7 +15,7 @@ from penstock.spark.images import spark_schema
 from penstock.tables.compare import changed_keys
 from penstock.tables.contents import Contents, survey
 from penstock.tables.fold import fold
-from penstock.tables.log_tail import Tail
+from penstock.tables.log_tail import Tail, fold_small
 from penstock.tables.overlay import overlay
 from penstock.tables.repair import (
     overlay_tail,
@@ -25,7 +25,6 @@ from penstock.tables.repair import (
     tail_without_keys,
     unresolved_moves,
 )
-from penstock.tables.small_fold import fold_small
 
 
 def tail_of(spark: SparkSession, history: History, low: int, high: int) -> Tail:

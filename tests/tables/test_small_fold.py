@@ -17,7 +17,7 @@ from tests.tables.model import COLUMNS, KEYED, KEYLESS, NOON, History, Row, key_
 from penstock.errors import UsageError
 from penstock.model import RESERVED, Image, TableName, TableSchema, image_schema
 from penstock.tables.contents import Contents
-from penstock.tables.small_fold import fold_small
+from penstock.tables.log_tail import fold_small
 
 Images = list[dict[str, Any]]
 

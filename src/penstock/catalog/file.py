@@ -2,6 +2,8 @@
 
 Each operation opens a connection of its own: the catalog is used rarely, and from threads and processes that come and
 go. Errors of SQLite become errors of Penstock.
+
+The schema of the catalog, version by version: opening a home of an older Penstock migrates it.
 """
 
 from __future__ import annotations
@@ -12,10 +14,88 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.catalog.migrations import migrate
+from penstock.catalog.progress import PROGRESS_TABLE
 from penstock.errors import DefiniteError
 
-__all__ = ["CatalogFile"]
+__all__ = ["VERSION", "CatalogFile", "migrate"]
+
+
+_SCHEMA = """
+CREATE TABLE source (
+    name TEXT PRIMARY KEY, kind TEXT NOT NULL, spec TEXT NOT NULL, instance TEXT NOT NULL, state TEXT NOT NULL,
+    error TEXT, remedy TEXT, created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP);
+CREATE TABLE source_table (
+    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, schema_name TEXT NOT NULL, table_name TEXT NOT NULL,
+    local TEXT NOT NULL, state TEXT NOT NULL, error TEXT, remedy TEXT,
+    PRIMARY KEY (source, schema_name, table_name), UNIQUE (source, local));
+CREATE TABLE base_version (
+    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, local TEXT NOT NULL, version INTEGER NOT NULL,
+    position INTEGER NOT NULL, columns BLOB NOT NULL, PRIMARY KEY (source, local, version))
+"""
+_DEBT = """
+CREATE TABLE debt (
+    id INTEGER PRIMARY KEY, source TEXT NOT NULL, instance TEXT NOT NULL, durable INTEGER NOT NULL, error TEXT,
+    since TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP)
+"""
+_LOGS = """
+ALTER TABLE source ADD COLUMN log TEXT;
+ALTER TABLE base_version RENAME TO base_version_2;
+CREATE TABLE base_version (
+    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, local TEXT NOT NULL, version INTEGER NOT NULL,
+    position INTEGER NOT NULL, columns BLOB NOT NULL, PRIMARY KEY (source, local, position, version));
+INSERT INTO base_version SELECT * FROM base_version_2;
+DROP TABLE base_version_2
+"""
+_REPAIRS = """
+CREATE TABLE repair (
+    id INTEGER PRIMARY KEY, source TEXT NOT NULL, schema_name TEXT NOT NULL, table_name TEXT NOT NULL,
+    chosen TEXT NOT NULL, asked_by TEXT NOT NULL, asked_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    state TEXT NOT NULL DEFAULT 'asked', low INTEGER, high INTEGER, rows_read INTEGER, rows_changed INTEGER,
+    error TEXT, remedy TEXT, ended_at TEXT)
+"""
+_KINDS = """
+ALTER TABLE debt ADD COLUMN kind TEXT NOT NULL DEFAULT 'POSTGRES'
+"""
+_SHARDS = """
+ALTER TABLE source ADD COLUMN part_of TEXT;
+ALTER TABLE source ADD COLUMN shard TEXT
+"""
+_KEEPING = """
+ALTER TABLE source ADD COLUMN keep_tables INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE source ADD COLUMN durable INTEGER NOT NULL DEFAULT 0
+"""
+_MEMORIES = """
+ALTER TABLE base_version ADD COLUMN memory TEXT
+"""
+_ERRORS_AHEAD = """
+CREATE TABLE error_ahead (
+    source TEXT NOT NULL REFERENCES source ON DELETE CASCADE, local TEXT NOT NULL, lsn INTEGER NOT NULL,
+    error TEXT NOT NULL, hint TEXT NOT NULL, PRIMARY KEY (source, local))
+"""
+_HINTS = """
+ALTER TABLE source RENAME COLUMN remedy TO hint;
+ALTER TABLE source_table RENAME COLUMN remedy TO hint;
+ALTER TABLE repair RENAME COLUMN remedy TO hint
+"""
+_STEPS = (_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _KINDS, _SHARDS, _KEEPING, _MEMORIES, _ERRORS_AHEAD, _HINTS)
+"""The statements that migrate a catalog from one version, the index in this list, to the next."""
+VERSION = len(_STEPS)
+
+
+def migrate(db: sqlite3.Connection, home: Path) -> None:
+    """Migrate the catalog of a home to this version, in one transaction; raise `DefiniteError` if it is newer."""
+    found = db.execute("PRAGMA user_version").fetchone()[0]
+    if found > VERSION:
+        message = f"the home {home} requires a newer Penstock (catalog version {found}; this one supports {VERSION})"
+        raise DefiniteError(message, "Upgrade Penstock, or use another home (--home).")
+    if found < VERSION:
+        db.execute("BEGIN IMMEDIATE")
+        for step in _STEPS[db.execute("PRAGMA user_version").fetchone()[0] :]:
+            for statement in step.split(";"):
+                db.execute(statement)
+        db.execute(f"PRAGMA user_version = {VERSION}")
+        db.execute("COMMIT")
+
 
 _WAL_SECONDS = 10.0
 

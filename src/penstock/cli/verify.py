@@ -17,7 +17,7 @@ from rich.text import Text
 
 from penstock.cli.options import DebugOption, HomeOption, JsonOption
 from penstock.cli.spark_session import spark_when_needed, waiting
-from penstock.engine.verify_report import VerifyRepair, VerifyReport, VerifyTable, verify_report
+from penstock.engine.verify import VerifyRepair, VerifyReport, VerifyTable, verify_report
 from penstock.errors import DefiniteError, with_hint
 from penstock.home import Home, open_existing
 

@@ -1,6 +1,6 @@
 """The demo's shop: customers, orders with their lines, and payments, with a column of every common type.
 
-Between any two transactions, the total of an order is the sum of its lines (see `penstock.demo.invariants`). The tables
+Between any two transactions, the total of an order is the sum of its lines (see `penstock.demo.scenario`). The tables
 have different kinds of keys: a number, a pair (`order_lines`), a uuid (`payments`).
 
 Every 20th customer has a profile and notes of several kB, which Postgres stores out of line (TOAST). Most updates of a

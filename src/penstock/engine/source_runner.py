@@ -2,26 +2,158 @@
 
 This process holds the lock of the source, and so does the capture process, which may outlive a parent that was killed:
 no process removes, changes or captures a source while another one may still do so.
+
+The supervisor of one capture process: restarts it when it dies, unless it ended with a permanent error.
+
+If the process dies repeatedly without progress (its durable frontier did not advance, and it did not run for a minute),
+that is recorded with its source from the second time on: how it ended, and the type and place of the exception that it
+printed. After five times, the source is `failed`; in the end it is restarted once a minute. Capture treats exceptions
+that it can catch the same way, without dying (see `capture_process`).
 """
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog, TableRecord
-from penstock.engine.error_policy import explained
+from penstock.engine.as_of import durable_now
+from penstock.engine.error_policy import LONGEST_PAUSE, TRIES, explained
 from penstock.engine.locks import SourceLock
 from penstock.engine.reconcile import alter, describe, give_up, is_set, set_options
-from penstock.engine.supervisor import CaptureSupervisor
 from penstock.engine.table import Progress
 from penstock.engine.table_loops import TableLoops
 from penstock.engine.table_names import named_source
-from penstock.errors import DefiniteError, TransientError
+from penstock.errors import DefiniteError, PenstockError, TransientError
+from penstock.layout import capture_log_path, catalog_path, run_path
+from penstock.positions import Lsn
 from penstock.tables.interface import TableStore
+from penstock.unexpected import exception_in_output
 
-__all__ = ["SourceRunner"]
+__all__ = ["CaptureSupervisor", "SourceRunner", "how_it_ended"]
+
+
+_PERMANENT_EXITS = (DefiniteError.exit_code, TransientError.exit_code)
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+_WORKING_SECONDS = 60.0
+"""A process that ran for this long counts as working."""
+_STOP_SECONDS = 20
+_LAST_BYTES = 20_000
+
+
+class CaptureSupervisor:
+    """Runs the capture process of a source."""
+
+    def __init__(self, home: Path, source: str, inherited: Sequence[int] = ()) -> None:
+        self._home = home
+        self._source = source
+        self._inherited = inherited
+        """File descriptors that capture inherits: the lock of its source, which is held until capture has ended."""
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._died = 0
+        """The number of consecutive deaths without progress."""
+        self._process = self._start()
+        self._thread = threading.Thread(target=self._watch, name=f"penstock-supervise-{source}", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        """The pid of the current capture process."""
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Whether capture has stopped permanently; the catalog contains the error."""
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Stop capture after its current work, and wait for it."""
+        self._stopping.set()
+        with self._lock:
+            self._process.stdin.close() if self._process.stdin else None
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._thread.join()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """Start capture in a new session; it ends with its standard input, so also when this process is killed."""
+        home = str(self._home.absolute())
+        command = [sys.executable, "-m", "penstock.engine.capture_process", home, self._source, str(self._died)]
+        run_path(self._home).mkdir(parents=True, exist_ok=True)
+        path = capture_log_path(self._home, self._source)
+        with path.open("ab") as log:
+            self._begins = log.tell()
+            self._started, self._durable = time.monotonic(), self._reached()
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=self._inherited,
+            )
+
+    def _watch(self) -> None:
+        while (code := self._process.wait()) not in _PERMANENT_EXITS and not self._stopping.is_set():
+            pause = self._note_death(code)
+            if self._stopping.wait(pause):
+                return
+            with self._lock:
+                if self._stopping.is_set():
+                    return
+                self._process.stdin.close() if self._process.stdin else None
+                self._process = self._start()
+
+    def _note_death(self, code: int) -> float:
+        """Count a death, record it with the source from the second on; return the pause before the restart."""
+        made_progress = time.monotonic() - self._started > _WORKING_SECONDS or self._reached() != self._durable
+        self._died = 1 if made_progress else self._died + 1
+        failed = self._died >= TRIES
+        if self._died > 1:
+            message = f"capture of {self._source} ended {self._died} times without progress: {self._how(code)}"
+            path = capture_log_path(self._home, self._source)
+            again = "It is restarted automatically, at least once a minute."
+            hint = f"Fix the error in {path}, or report it as a defect in Penstock. {again}"
+            self._record_error(message, hint, SourceState.FAILED if failed else SourceState.READY)
+        longest = LONGEST_PAUSE if self._died > 2 * TRIES else _LONGEST_PAUSE
+        return min(_FIRST_PAUSE * float(1 << min(self._died - 1, 20)), longest)
+
+    def _record_error(self, error: str, hint: str, state: SourceState) -> None:
+        with suppress(PenstockError):  # other writers of the catalog report that it cannot be written
+            Catalog(catalog_path(self._home)).note_source_error(self._source, error, hint, state)
+
+    def _how(self, code: int) -> str:
+        with capture_log_path(self._home, self._source).open("rb") as log:
+            log.seek(max(self._begins, log.seek(0, 2) - _LAST_BYTES))
+            return how_it_ended(code, log.read().decode(errors="replace"))
+
+    def _reached(self) -> Lsn | None:
+        """Return the durable frontier of the log."""
+        with suppress(PenstockError):
+            return durable_now(Catalog(catalog_path(self._home)).log(self._source))
+        return None
+
+
+def how_it_ended(code: int, printed: str) -> str:
+    """Describe how a process ended, with type and place of the last exception in its output, but not its text."""
+    if code >= 0:
+        ended = f"exit code {code}"
+    else:
+        known = {number.value: number.name for number in signal.Signals}
+        ended = f"killed by {known.get(-code, f'signal {-code}')}"
+    message = exception_in_output(printed)
+    return f"{ended}, {message}" if message else ended
 
 
 class SourceRunner:

@@ -8,16 +8,22 @@
 All tables are compared at the same S, so a transaction over several tables is on both sides of each, or on none. A
 table that cannot be compared (it failed, or its snapshot is not complete) gets a verdict with the reason; the other
 tables are still compared.
+
+The report of ``penstock verify``. Its JSON format is documented and versioned.
+
+It contains the keys of differing rows, which the user requested, but no other row values. For a keyless table it
+contains only the number of differing rows.
 """
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -37,7 +43,18 @@ from penstock.spark.worker_errors import brief, unpack_errors
 from penstock.tables.compare import Differences
 from penstock.tables.interface import Rows, TableStore
 
-__all__ = ["LiveTables", "Verdict", "verify_source", "wait_for"]
+__all__ = [
+    "LiveTables",
+    "Verdict",
+    "VerifyKey",
+    "VerifyRepair",
+    "VerifyReport",
+    "VerifyTable",
+    "verify_report",
+    "verify_source",
+    "wait_for",
+]
+
 
 _TIMEOUT_SECONDS = 120.0
 _ATTEMPTS = 5
@@ -219,3 +236,86 @@ def wait_for(log: ChangeLog, source: str, position: Lsn, seconds: float = _TIMEO
         if reader.wait(Lsn(position - 1), seconds).durable < position:
             message = f"the log of {source} did not reach {position} in {seconds:.0f} s"
             raise TransientError(message, "Check with `penstock status` that capture is running.")
+
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class VerifyKey:
+    """The key of a differing row, and how the row differs."""
+
+    key: dict[str, Any]
+    how: str
+
+
+@dataclass(frozen=True)
+class VerifyTable:
+    """The result for one table."""
+
+    name: str
+    upstream: str
+    result: str
+    rows: int | None
+    differing: int | None
+    missing: int | None
+    unexpected: int | None
+    changed: int | None
+    keys: list[VerifyKey]
+    error: str | None
+    hint: str | None
+    shard: str | None = None
+    position: str | None = None
+
+
+@dataclass(frozen=True)
+class VerifyRepair:
+    """The repair of one table."""
+
+    name: str
+    rows_changed: int
+    low: str
+    high: str
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """The comparison of tables at one position; after a repair, `before` is the report of the first comparison."""
+
+    version: int
+    source: str
+    position: str | None
+    equal: bool
+    tables: list[VerifyTable]
+    repairs: list[VerifyRepair] = field(default_factory=list)
+    before: VerifyReport | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether a table was compared and differs."""
+        return any(table.result == "different" for table in self.tables)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON document of ``penstock verify --json``."""
+        return asdict(self)
+
+
+def verify_report(source: str, verdicts: Sequence[Verdict], limit: int = 20) -> VerifyReport:
+    """Return the report of verdicts, with up to `limit` keys per table; shards have no common position."""
+    tables = [_table(verdict, limit) for verdict in verdicts]
+    sharded = any(verdict.shard is not None for verdict in verdicts)
+    position = None if sharded or not verdicts else tables[0].position
+    return VerifyReport(_VERSION, source, position, all(verdict.equal for verdict in verdicts), tables)
+
+
+def _table(verdict: Verdict, limit: int) -> VerifyTable:
+    name, found = f"{verdict.source}.{verdict.local}", verdict.differences
+    of = (verdict.shard, None if verdict.position is None else str(verdict.position))
+    if found is None:
+        none = (None, None, None, None, None)
+        return VerifyTable(name, verdict.table, "not compared", *none, [], verdict.error, verdict.hint, *of)
+    reported = found.first[:limit] if verdict.key else []
+    keys = [VerifyKey(json.loads(each.json, parse_float=str), each.how.value) for each in reported]
+    result = "equal" if verdict.equal else "different"
+    counts = (found.rows_compared, found.count, found.missing, found.unexpected, found.changed)
+    return VerifyTable(name, verdict.table, result, *counts, keys, None, None, *of)

@@ -29,7 +29,7 @@ from penstock.formats.format import (
     ResolvedFormat,
     TextFormat,
 )
-from penstock.formats.registry import RegisteredSchema, Registry, RegistryAddress
+from penstock.formats.schema_registry import RegisteredSchema, Registry, RegistryAddress
 
 if TYPE_CHECKING:
     from penstock.formats.batch import decode_batch

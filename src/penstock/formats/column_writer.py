@@ -12,19 +12,33 @@ capacity; beyond it, entries are counted but not stored. At the end of a message
 
 So the output never contains any part of a corrupt message, and each message is decoded once, except the one for which
 columns have to grow.
+
+The memory that a `ColumnWriter` writes to: the entries of each column, which grow while a batch is decoded.
+
+A column outside of lists has one entry per message, so it never grows. A column within a list starts with the same
+capacity. When a message needs more, its kernel stops before that message, the column grows to twice the size needed,
+and the kernel resumes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.formats.jit import NIL, constant, inner
-from penstock.formats.memory import WORD, set_byte, set_word, word
+import numpy as np
+import numpy.typing as npt
+
+from penstock.formats.columns import Column, Columns
+from penstock.formats.jit import NIL, Ints, constant, inner
+from penstock.formats.memory import WORD, address, set_byte, set_word, word
 
 __all__ = [
     "ROW",
+    "ColumnBuffer",
     "ColumnWriter",
     "commit",
+    "fill_columns",
     "put",
     "put_null",
     "put_pair",
@@ -34,11 +48,19 @@ __all__ = [
     "set_count",
 ]
 
+
 ROW = 64
 """Size in bytes of a column's row in the table: the numbers below, in this order."""
-_COUNT, _CAPACITY, _VALID, _VALUE, _SIZE, _COMMITTED, _NULLS, _NULL_COUNT = (
-    constant(place) for place in range(0, ROW, WORD)
-)
+(
+    _COUNT,
+    _CAPACITY,
+    _VALID,
+    _VALUE,
+    _SIZE,
+    _COMMITTED,
+    _NULLS,
+    _NULL_COUNT,
+) = (constant(place) for place in range(0, ROW, WORD))
 
 
 class ColumnWriter(NamedTuple):
@@ -135,3 +157,74 @@ def commit(out: ColumnWriter) -> bool:
     for row in range(out.columns, out.columns + ROW * out.width, ROW):
         set_word(row + _COMMITTED, word(row + _COUNT))
     return True
+
+
+(
+    _COUNT_INDEX,
+    _CAPACITY_INDEX,
+    _VALID_INDEX,
+    _VALUE_INDEX,
+    _SIZE_INDEX,
+    _COMMITTED_INDEX,
+    _NULLS_INDEX,
+    _NULL_COUNT_INDEX,
+) = range(ROW // WORD)
+
+
+@dataclass
+class ColumnBuffer:
+    """The entries of one column: validity and numbers; `size` is empty where entries have no second number."""
+
+    valid: npt.NDArray[np.uint8]
+    value: Ints
+    size: Ints
+
+    @classmethod
+    def of(cls, column: Column, capacity: int) -> ColumnBuffer:
+        """Allocate a buffer for `capacity` entries."""
+        return cls(
+            np.empty(capacity, np.uint8),
+            np.empty(capacity, np.int64),
+            np.empty(capacity * column.store.has_second, np.int64),
+        )
+
+    def with_capacity(self, capacity: int) -> ColumnBuffer:
+        """Return the same entries in a buffer of larger capacity."""
+        more = capacity - len(self.valid)
+        valid = np.append(self.valid, np.empty(more, np.uint8))
+        value, size = (np.append(old, np.empty(more if old.size else 0, np.int64)) for old in (self.value, self.size))
+        return ColumnBuffer(valid, value, size)
+
+    def truncated(self, count: int) -> ColumnBuffer:
+        """Return the first `count` entries."""
+        return ColumnBuffer(self.valid[:count], self.value[:count], self.size[:count])
+
+    def addresses(self) -> tuple[int, int, int]:
+        """Return the addresses of the three arrays; 0 for a missing one."""
+        return address(self.valid), address(self.value), address(self.size) if self.size.size else 0
+
+
+def fill_columns(columns: Columns, messages: int, walk: Callable[[int, ColumnWriter], int]) -> list[ColumnBuffer]:
+    """Decode all messages with `walk` and return the filled buffers.
+
+    `walk` starts at the message index that it is given, and returns the index at which capacity ran out.
+    """
+    entries = [ColumnBuffer.of(column, max(messages, 1)) for column in columns]
+    table = np.zeros((len(columns), ROW // WORD), np.int64)
+    table[:, _NULLS_INDEX], table[:, _NULL_COUNT_INDEX] = columns.null_parts.T
+    for row, one in zip(table, entries, strict=True):
+        _set_addresses(row, one)
+    out = ColumnWriter(address(table), len(columns), address(columns.nulls))
+    done = walk(0, out)
+    while done < messages:
+        for index in np.flatnonzero(table[:, _COUNT_INDEX] > table[:, _CAPACITY_INDEX]):
+            entries[index] = entries[index].with_capacity(2 * int(table[index, _COUNT_INDEX]))
+            _set_addresses(table[index], entries[index])
+        table[:, _COUNT_INDEX] = table[:, _COMMITTED_INDEX]
+        done = walk(done, out)
+    return [one.truncated(int(row[_COUNT_INDEX])) for row, one in zip(table, entries, strict=True)]
+
+
+def _set_addresses(row: Ints, entries: ColumnBuffer) -> None:
+    row[_CAPACITY_INDEX] = len(entries.valid)
+    row[_VALID_INDEX], row[_VALUE_INDEX], row[_SIZE_INDEX] = entries.addresses()

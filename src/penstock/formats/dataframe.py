@@ -21,8 +21,7 @@ from penstock.errors import UsageError
 from penstock.formats.batch import decoder_for, registry_client
 from penstock.formats.format import ResolvedFormat
 from penstock.formats.logical_types import spark_type
-from penstock.formats.registry import Registry
-from penstock.formats.writer_schemas import WriterSchemas
+from penstock.formats.schema_registry import Registry, WriterSchemas
 
 __all__ = ["decode"]
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from penstock.errors import UsageError
-from penstock.formats.registry import RegistryAddress
+from penstock.formats.schema_registry import RegistryAddress
 
 if TYPE_CHECKING:
     import pyarrow as pa

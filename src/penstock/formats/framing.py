@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.formats.binary_values import signed, varint
-from penstock.formats.decode_errors import ErrorCode
-from penstock.formats.error_records import error_record, is_ok, set_error
+from penstock.formats.decode_errors import ErrorCode, error_record, is_ok, set_error
 from penstock.formats.jit import NIL, Ints, compiled, constant, inner
 from penstock.formats.memory import byte
 

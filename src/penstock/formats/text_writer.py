@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from penstock.errors import UsageError
 from penstock.formats.column_writer import ColumnWriter, put, put_pair
-from penstock.formats.decode_errors import ErrorCode
-from penstock.formats.error_records import set_error
+from penstock.formats.decode_errors import ErrorCode, set_error
 from penstock.formats.jit import NIL, constant, inner
 from penstock.formats.text_values import date_days, decimal_value, float_problem, integer_value, timestamp_micros
 

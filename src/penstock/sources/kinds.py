@@ -26,7 +26,7 @@ _BUILT_IN = (
     EntryPoint("postgres", "penstock.sources.postgres.kind:KIND", _GROUP),
     EntryPoint("kafka", "penstock.sources.kafka.kind:KIND", _GROUP),
     EntryPoint("file", "penstock.sources.files.kind:KIND", _GROUP),
-    EntryPoint("load", "penstock.sources.load.kind:KIND", _GROUP),
+    EntryPoint("load", "penstock.sources.load.source:KIND", _GROUP),
 )
 
 

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from penstock.changelog.interface import ChangeLog, Extent
 from penstock.model import TableSchema, image_schema
-from penstock.spark.broken_pipes import silence_broken_pipes
+from penstock.spark.worker_errors import silence_broken_pipes
 
 __all__ = ["TASK_BYTES", "ImagesSource", "images", "spark_schema"]
 

@@ -2,14 +2,23 @@
 
 Spark converts an exception in a worker to text. `pack_errors` puts the type and arguments of a `PenstockError` into
 that text in a worker, and `unpack_errors` raises it again on the driver.
+
+Suppresses spurious BrokenPipeError tracebacks of Spark's planning processes.
+
+Spark plans a Python data source in a small Python process, reads the plan and closes the connection. The process then
+flushes once more, and PySpark's daemon prints a meaningless traceback of BrokenPipeError to the user's terminal. That
+process imports every module with a Penstock data source, and each of them calls `silence_broken_pipes`.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
@@ -17,7 +26,23 @@ from pyspark.errors import PySparkException
 from penstock import errors
 from penstock.errors import PenstockError
 
-__all__ = ["brief", "pack_errors", "unpack_errors"]
+__all__ = ["brief", "pack_errors", "silence_broken_pipes", "unpack_errors"]
+
+
+_print_exc = traceback.print_exc
+
+
+def silence_broken_pipes() -> None:
+    """Stop printing BrokenPipeErrors if this process is a PySpark daemon; otherwise do nothing."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None and spec.name == "pyspark.daemon":
+        traceback.print_exc = _print_unless_broken_pipe
+
+
+def _print_unless_broken_pipe(*arguments: Any, **options: Any) -> None:
+    if not isinstance(sys.exc_info()[1], BrokenPipeError):
+        _print_exc(*arguments, **options)
+
 
 _MARK = re.compile(r"penstock-error:(\{.*?\}):end", re.DOTALL)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.catalog.repairs import Repair
 from penstock.engine.status import HomeStatus
-from penstock.engine.verify_report import VerifyReport, VerifyTable
+from penstock.engine.verify import VerifyReport, VerifyTable
 
 __all__ = ["Answer", "repair_summary", "show_errors", "show_repairs", "show_sources", "show_tables", "verify_answer"]
 

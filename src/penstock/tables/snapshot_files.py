@@ -29,9 +29,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.sources.database import TableCopy, Tally
-from penstock.spark.broken_pipes import silence_broken_pipes
 from penstock.spark.images import spark_schema
-from penstock.spark.worker_errors import pack_errors
+from penstock.spark.worker_errors import pack_errors, silence_broken_pipes
 from penstock.tables.parquet_files import indexed_columns, write_file
 
 __all__ = ["CopySource", "files_of_ranges", "finished_ranges", "note_range", "rows_of_ranges"]

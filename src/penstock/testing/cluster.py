@@ -17,7 +17,7 @@ from typing import Self
 
 from penstock.errors import TransientError
 from penstock.spark.java import java_home
-from penstock.testing.ports import free_ports
+from penstock.testing.java_server import free_ports
 
 __all__ = ["BRIEF", "SparkCluster", "start_cluster"]
 

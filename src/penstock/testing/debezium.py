@@ -36,8 +36,7 @@ from confluent_kafka.cimpl import TopicPartition
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.errors import TransientError
-from penstock.testing.java_server import JavaServer, of_jars
-from penstock.testing.ports import free_ports
+from penstock.testing.java_server import JavaServer, free_ports, of_jars
 
 __all__ = ["Converter", "Debezium", "start_debezium"]
 

@@ -7,12 +7,20 @@
 
 Subclasses define the command and the readiness check. All data is in the folder, which is not removed: a server that is
 started there again continues with it. It runs as the user of this process, root included.
+
+Free local ports for test servers.
+
+A watch process that kills a test server when this process ends, however it ends.
+
+The kernel then closes the pipe that the watch reads from. A process id can be reused, so the watch checks that the
+process still has a given word on its command line.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
@@ -23,9 +31,46 @@ from typing import ClassVar, Self
 from penstock.errors import DefiniteError, TransientError
 from penstock.spark.jars import fetch_jars, read_lock
 from penstock.spark.java import find_java
-from penstock.testing.watch import end, watched
 
-__all__ = ["JavaServer", "java", "of_jars"]
+__all__ = ["JavaServer", "end", "free_ports", "java", "of_jars", "watched"]
+
+
+def free_ports() -> tuple[int, int]:
+    """Return two different free ports; the caller binds them later, and again after a restart."""
+    with socket.socket() as one, socket.socket() as other:
+        for taken in (one, other):
+            taken.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+_STOP_SECONDS = 20.0
+
+_WATCH = """
+trap '' INT TERM HUP QUIT
+read -r line
+if grep -qaF -- "$2" "/proc/$1/cmdline"; then kill -9 "$1"; fi
+"""
+
+
+def watched(pid: int, word: str) -> subprocess.Popen[bytes]:
+    """Start a watch for `pid`, which has `word` on its command line; close the watch's standard input to end it."""
+    command = ["sh", "-c", _WATCH, "watch", str(pid), word]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+def end(process: subprocess.Popen[bytes], watch: subprocess.Popen[bytes] | None, how: signal.Signals) -> None:
+    """Stop a server, with SIGKILL after a timeout, and then its watch."""
+    process.send_signal(how)
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if watch is not None:
+        assert watch.stdin is not None
+        watch.stdin.close()
+        watch.wait()
+
 
 _SMALL = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"

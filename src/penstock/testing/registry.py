@@ -23,8 +23,7 @@ from typing import Any
 
 from penstock.cache import cache_dir
 from penstock.spark.jars import fetch_jars, read_lock
-from penstock.testing.java_server import JavaServer, java
-from penstock.testing.ports import free_ports
+from penstock.testing.java_server import JavaServer, free_ports, java
 
 __all__ = ["SchemaRegistry", "register_schema", "start_registry"]
 

@@ -1,8 +1,9 @@
 """Capture in a thread of this process instead of a capture process, for fast tests of homes.
 
 A capture process takes two seconds to start, and the control plane starts one for every change of a source. A thread
-runs the same code behind the same interface (`penstock.engine.supervisor.CaptureSupervisor`). It is not restarted after
-an unexpected exception, which pytest reports. Tests that kill capture, or that need its isolation, use the process.
+runs the same code behind the same interface (`CaptureSupervisor` of `penstock.engine.source_runner`). It is not
+restarted after an unexpected exception, which pytest reports. Tests that kill capture, or that need its isolation, use
+the process.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ from tests.sources.kafka.topic_capture import Topics
 
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.with_options import KafkaWithOptions
-from penstock.testing.kafka_security import PLAIN_USER
-from penstock.testing.tls import lock_key, make_authority
+from penstock.testing.kafka import PLAIN_USER, lock_key, make_authority
 from penstock.testing.waiting import PATIENCE
 
 PARTITIONS, MESSAGES = 2, 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.sources.kafka.broker_errors import spark_error
+from penstock.sources.kafka.topic_admin import spark_error
 
 KAFKA = "org.apache.kafka.common"
 

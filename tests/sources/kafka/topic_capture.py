@@ -20,7 +20,7 @@ from penstock.changelog.sqlite.log import SqliteLog
 from penstock.errors import TableError
 from penstock.positions import Lsn
 from penstock.sources.interface import Instance
-from penstock.sources.kafka.resolved_start import resolve_start
+from penstock.sources.kafka.creation import resolve_start
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.tick_instance import TickConfig, TickInstance
 from penstock.sources.kafka.ticks import OffsetRange, ranges_within, tick_table

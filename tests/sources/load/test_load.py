@@ -15,9 +15,7 @@ from tests.sources.source_capture import SourceCapture
 from penstock.changelog.user_rows import updates
 from penstock.errors import UsageError
 from penstock.model import Image, TableName
-from penstock.sources.load.auction import BIDS, Auction
-from penstock.sources.load.bank import OPENING, Bank
-from penstock.sources.load.scenario import Scenario
+from penstock.sources.load.scenarios import BIDS, OPENING, Auction, Bank, Scenario
 from penstock.sources.load.source import LoadSource
 from penstock.sources.polling_steps import Changes
 

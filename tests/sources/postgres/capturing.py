@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.changelog.sqlite.log import SqliteLog
-from penstock.changelog.sqlite.reader import SqliteLogReader
+from penstock.changelog.sqlite.log import SqliteLog, SqliteLogReader
 from penstock.changelog.user_rows import changes
 from penstock.errors import TableError, TransientError
 from penstock.model import TableName

@@ -13,8 +13,7 @@ import psycopg
 import pytest
 from tests.sources.postgres.capturing import Capture, check_publication_often, merged
 
-from penstock.changelog.sqlite.log import SqliteLog
-from penstock.changelog.sqlite.reader import SqliteLogReader
+from penstock.changelog.sqlite.log import SqliteLog, SqliteLogReader
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.config import PostgresInstanceConfig

@@ -11,7 +11,7 @@ import pytest
 from tests.sources.postgres.capturing import Capture
 from tests.sources.postgres.test_streaming import SMALL_MEMORY, staged
 
-from penstock.changelog.sqlite.reader import SqliteLogReader
+from penstock.changelog.sqlite.log import SqliteLogReader
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres import publication_watch

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.sources.postgres.capturing import Capture, check_publication_often
 
-from penstock.changelog.sqlite.reader import SqliteLogReader
+from penstock.changelog.sqlite.log import SqliteLogReader
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.testing.waiting import until

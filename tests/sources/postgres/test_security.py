@@ -16,8 +16,8 @@ from penstock.errors import DefiniteError, PenstockError, TransientError, UsageE
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url
 from penstock.sources.postgres.slot import export_snapshot
 from penstock.sources.postgres.spec import PostgresSource
+from penstock.testing.kafka import lock_key, make_authority, make_certificate
 from penstock.testing.postgres import start_postgres
-from penstock.testing.tls import lock_key, make_authority, make_certificate
 
 SECRET = "p4ss word'\\"
 Opener = Callable[[str], psycopg.Connection[Any]]

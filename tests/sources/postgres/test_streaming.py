@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from tests.sources.postgres.capturing import Capture
 
-from penstock.changelog.sqlite.reader import SqliteLogReader
+from penstock.changelog.sqlite.log import SqliteLogReader
 from penstock.positions import Lsn
 from penstock.testing.waiting import until
 

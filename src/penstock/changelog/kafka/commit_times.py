@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.changelog.interface import transaction_schema
 from penstock.changelog.kafka.index import Index
-from penstock.changelog.kafka.payloads import Payloads
+from penstock.changelog.kafka.records import Payloads
 from penstock.positions import Lsn
 
 __all__ = ["peak_at", "position_at"]

@@ -37,8 +37,7 @@ from penstock.changelog.kafka.clients import (
 )
 from penstock.changelog.kafka.commit_times import position_at
 from penstock.changelog.kafka.index import Index
-from penstock.changelog.kafka.payloads import Payloads
-from penstock.changelog.kafka.records import Created, messages
+from penstock.changelog.kafka.records import Created, Payloads, messages
 from penstock.errors import DefiniteError, TransientError
 from penstock.kafka_offsets import require_watermarks
 from penstock.positions import Lsn

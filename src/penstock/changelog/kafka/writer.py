@@ -32,17 +32,19 @@ from penstock.changelog.interface import ChangeLogWriter, Chunk, Commit, Discard
 from penstock.changelog.kafka.clients import DEFINITE, LogLocation, cause_of, is_fenced, translated_error
 from penstock.changelog.kafka.commit_times import peak_at
 from penstock.changelog.kafka.index_tail import IndexTail
-from penstock.changelog.kafka.payloads import DataExpiredError, Payloads, data_lost
 from penstock.changelog.kafka.records import (
+    DataExpiredError,
     Defined,
     IndexedChunk,
     Opened,
+    Payloads,
     Published,
     Record,
     Settled,
     Staged,
     StagedPart,
     TableFailure,
+    data_lost,
     messages,
     to_text,
 )

@@ -1,20 +1,193 @@
-"""The location of an embedded log: a file in the home."""
+"""The location of an embedded log: a file in the home.
+
+A reader of an embedded log, in any process.
+
+The leases of readers: readers write them, and retention keeps the history that they need.
+"""
 
 from __future__ import annotations
 
+import sqlite3
 import time
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
-from penstock.changelog.interface import ChangeLog
-from penstock.changelog.sqlite.file import FILES, SCHEMA, connect, transaction, translate_errors
-from penstock.changelog.sqlite.frontier import create_frontier
-from penstock.changelog.sqlite.reader import SqliteLogReader
+import pyarrow as pa
+
+from penstock.changelog.as_of import history_expired, microseconds, optional_from_microseconds
+from penstock.changelog.chunk_codec import StoredChunk, runs, unpack_run, widened
+from penstock.changelog.interface import ChangeLog, ChangeLogReader, ChunkRef, Extent, Frontiers, Lease, LoggedTable
+from penstock.changelog.sqlite.chunks import chunks_within, load_payloads
+from penstock.changelog.sqlite.file import (
+    FILES,
+    SCHEMA,
+    SOURCE,
+    check_row,
+    connect,
+    damaged,
+    seal,
+    tally,
+    transaction,
+    translate_errors,
+)
+from penstock.changelog.sqlite.frontier import Frontier, create_frontier, load_frontier, position_at, tallied
+from penstock.changelog.sqlite.tables import UNREAD, Roster, load_roster
 from penstock.changelog.sqlite.writer import SqliteLogWriter
+from penstock.model import TableName
 from penstock.positions import Lsn
 
-__all__ = ["SqliteLog"]
+__all__ = ["SqliteLog", "SqliteLogReader", "load_leases", "remove_expired_leases", "store_lease"]
+
+
+def load_leases(db: sqlite3.Connection, path: Path, frontier: Frontier) -> list[Lease]:
+    """Return the leases that have not expired, ordered by reader."""
+    rows = db.execute("SELECT reader, at, expires, seal FROM pin").fetchall()
+    found = [check_row(row, "a lease", path) for row in rows]
+    if tally(row[-1] for row in rows) != frontier.pins:
+        raise damaged(path, "the row of a lease is missing")
+    now = time.time_ns() // 1000
+    active = [(reader, at, expires) for reader, at, expires in found if expires is None or expires > now]
+    return [Lease(reader, Lsn(at), optional_from_microseconds(expires)) for reader, at, expires in sorted(active)]
+
+
+def store_lease(db: sqlite3.Connection, path: Path, reader: str, at: Lsn | None, seconds: float | None) -> None:
+    """Replace the lease of a reader; None removes it."""
+    expires = None if seconds is None else time.time_ns() // 1000 + round(seconds * 1e6)
+    with tallied(db, path, "pins"):
+        db.execute("DELETE FROM pin WHERE reader = ?", (reader,))
+        if at is not None:
+            db.execute("INSERT INTO pin VALUES (?, ?, ?, ?)", (reader, at, expires, seal(reader, at, expires)))
+
+
+def remove_expired_leases(db: sqlite3.Connection, path: Path) -> None:
+    """Remove leases that were not renewed in time."""
+    now = time.time_ns() // 1000
+    if db.execute("SELECT count(*) FROM pin WHERE expires <= ?", (now,)).fetchone()[0]:
+        with tallied(db, path, "pins"):
+            db.execute("DELETE FROM pin WHERE expires <= ?", (now,))
+
+
+_POLL_SECONDS = 0.002
+
+
+class SqliteLogReader(ChangeLogReader):
+    """A reader of the log at `path`; create one per thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._roster = UNREAD
+        self._tables: tuple[tuple[int, int], dict[TableName, LoggedTable]] | None = None
+        """The last result of `tables`, with the edition and `valid` that it is for."""
+        self._db = connect(path)  # not mode=ro, because a WAL reader writes the shared-memory index
+        self._db.execute("PRAGMA query_only = ON")
+
+    def frontiers(self) -> Frontiers:
+        """Return the range that can be read now."""
+        return self._frontier().to_frontiers()
+
+    def wait(self, beyond: Lsn, timeout: float) -> Frontiers:
+        """Poll for a later frontier: each poll takes about ten microseconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            frontier = self._frontier()
+            if frontier.durable > beyond or time.monotonic() >= deadline:
+                return frontier.to_frontiers()
+            time.sleep(_POLL_SECONDS)
+
+    def position_at(self, moment: datetime) -> Lsn:
+        """Find the first publication with a later commit time, and the transaction in it."""
+        with self._read_transaction() as frontier:
+            found = position_at(self._db, self._path, frontier, microseconds(moment))
+            if found is None:
+                raise history_expired(SOURCE, moment, Lsn(frontier.valid))
+            return found
+
+    def tables(self) -> dict[TableName, LoggedTable]:
+        """Return the tables with their schemas and errors."""
+        with self._read_transaction() as frontier:
+            key = (frontier.edition, frontier.valid)
+            if self._tables is None or self._tables[0] != key:
+                self._tables = (key, self._current_roster(frontier).tables(frontier.valid))
+            return dict(self._tables[1])
+
+    def extent(self, table: TableName, after: Lsn, upto: Lsn) -> Extent:
+        """Describe the chunks that overlap (after, upto]."""
+        with self._read_transaction() as frontier:
+            roster = self._current_roster(frontier)
+            start = roster.history_start(table, frontier.valid)
+            if after < start:
+                raise history_expired(table, after, start)
+            table_id = roster.table_id(table)
+            if table_id is None:
+                return Extent(table, after, upto)
+            chunks = tuple(chunks_within(self._db, self._path, table_id, after, upto))
+            return Extent(table, after, upto, chunks, roster.schemas(table) if chunks else {})
+
+    def read(self, extent: Extent, columns: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield images, decoding small chunks together; verify the checksum of each chunk."""
+        for run in runs(extent.chunks):
+            batch = unpack_run(run, self._stored(run, extent), extent)
+            if batch.num_rows:
+                yield batch if columns is None else widened(batch, columns, extent.table)
+
+    def set_lease(self, reader: str, at: Lsn | None, seconds: float | None = None) -> None:
+        """Store the lease, unless the history that it needs was removed."""
+        with closing(connect(self._path)) as db, transaction(db, self._path):
+            valid = Lsn(load_frontier(db, self._path).valid)
+            if at is not None and at < valid:
+                raise history_expired(SOURCE, at, valid)
+            store_lease(db, self._path, reader, at, seconds)
+
+    def leases(self) -> list[Lease]:
+        """Return the leases that have not expired."""
+        with self._read_transaction() as frontier:
+            return load_leases(self._db, self._path, frontier)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def _frontier(self) -> Frontier:
+        with translate_errors(self._path):
+            return load_frontier(self._db, self._path)
+
+    def _current_roster(self, frontier: Frontier) -> Roster:
+        if frontier.edition != self._roster.edition:
+            self._roster = load_roster(self._db, self._path, frontier)
+        return self._roster
+
+    def _stored(self, run: Sequence[ChunkRef], extent: Extent) -> list[StoredChunk]:
+        """Fetch the bytes of some chunks; no read transaction is open after this returns."""
+        with translate_errors(self._path):
+            found = load_payloads(self._db, self._path, [chunk.location[0] for chunk in run])
+        for chunk in run:
+            (id_,) = chunk.location
+            if id_ not in found:
+                raise self._missing_data_error(id_, extent)
+            found[id_].verify(chunk.checksum, f"chunk {id_} of {extent.table}")
+        return [found[chunk.location[0]] for chunk in run]
+
+    def _missing_data_error(self, id_: int, extent: Extent) -> Exception:
+        """Return the error for missing bytes of a chunk: retention removed them, or the file is damaged."""
+        with self._read_transaction() as frontier:
+            valid = self._current_roster(frontier).history_start(extent.table, frontier.valid)
+        if extent.after < valid:
+            return history_expired(extent.table, extent.after, valid)
+        return damaged(self._path, f"the data of chunk {id_} is missing")
+
+    @contextmanager
+    def _read_transaction(self) -> Iterator[Frontier]:
+        """Run the body in one read transaction, so that all its queries see the same state of the file."""
+        with translate_errors(self._path):
+            self._db.execute("BEGIN")
+            try:
+                yield load_frontier(self._db, self._path)
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("COMMIT")
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from penstock.changelog.sqlite.frontier import (
     store_moment,
     tallied,
 )
-from penstock.changelog.sqlite.leases import load_leases, remove_expired_leases
+from penstock.changelog.sqlite.log import load_leases, remove_expired_leases
 from penstock.changelog.sqlite.tables import (
     UNREAD,
     Relation,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock.formats.column_writer import ColumnWriter, put, put_null, put_pair, put_present, reserve, set_count
-from penstock.formats.decode_errors import ErrorCode
-from penstock.formats.error_records import error_record, finish_message, is_ok, set_error
+from penstock.formats.decode_errors import ErrorCode, error_record, finish_message, is_ok, set_error
 from penstock.formats.jit import NIL, Ints, compiled, constant, inner
 from penstock.formats.json.strings import same_text
 from penstock.formats.json.tape import (

@@ -8,11 +8,9 @@ never below it, so the lowest bit is always correct.
 from __future__ import annotations
 
 from penstock.formats.binary_values import invalid_utf8
-from penstock.formats.bits import low_zeros
-from penstock.formats.decode_errors import ErrorCode
-from penstock.formats.error_records import FAILED, set_error
+from penstock.formats.decode_errors import FAILED, ErrorCode, set_error
 from penstock.formats.jit import NIL, compiled, constant, inner
-from penstock.formats.memory import byte, set_byte, word
+from penstock.formats.memory import byte, low_zeros, set_byte, word
 
 __all__ = ["same_text", "string_end", "text_hash", "unescape"]
 

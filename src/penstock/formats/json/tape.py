@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.formats.decode_errors import ErrorCode
-from penstock.formats.error_records import FAILED, set_error
+from penstock.formats.decode_errors import FAILED, ErrorCode, set_error
 from penstock.formats.jit import NIL, constant, inner
 from penstock.formats.json.strings import same_text, string_end, text_hash, unescape
 from penstock.formats.memory import WORD, byte, half, set_word, word

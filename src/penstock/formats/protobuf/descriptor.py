@@ -1,15 +1,39 @@
-"""Protobuf messages and enums, parsed from a descriptor set or from the text of a .proto file."""
+"""Protobuf messages and enums, parsed from a descriptor set or from the text of a .proto file.
+
+Parse descriptor sets (``protoc --include_imports --descriptor_set_out``) without a Protobuf library.
+
+A descriptor set is itself a Protobuf message. Only the fields that define the structure of messages are used.
+
+Protobuf files from a registry, and the message that a message index denotes.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter
 
 from penstock.errors import DefiniteError
+from penstock.formats.framing import INDEX_BITS
+from penstock.formats.protobuf import ops
+from penstock.formats.protobuf.proto_parser import parse_proto
+from penstock.formats.protobuf.types import well_known_types
+from penstock.formats.schema_registry import RegisteredSchema
 
-__all__ = ["Pool", "ProtoEnum", "ProtoField", "ProtoFile", "ProtoMessage", "dump_files", "load_files"]
+__all__ = [
+    "Pool",
+    "ProtoEnum",
+    "ProtoField",
+    "ProtoFile",
+    "ProtoMessage",
+    "dump_files",
+    "load_files",
+    "message_at",
+    "parse_descriptor_set",
+    "registered_files",
+]
 
 
 @dataclass
@@ -107,3 +131,126 @@ def dump_files(files: list[ProtoFile]) -> str:
 def load_files(text: str) -> list[ProtoFile]:
     """Deserialize the output of `dump_files`."""
     return _FILES.validate_json(text)
+
+
+_REPEATED, _REQUIRED = 3, 2
+_Fields = dict[int, list[bytes | int]]
+
+
+def parse_descriptor_set(data: bytes) -> list[ProtoFile]:
+    """Parse a descriptor set; the files are in its order."""
+    try:
+        return [_file(_fields(file)) for file in _many(_fields(data), 1)]
+    except (IndexError, UnicodeDecodeError, ValueError) as error:
+        message = "invalid Protobuf descriptor set"
+        raise DefiniteError(message, "Create it with: protoc --include_imports --descriptor_set_out=FILE …") from error
+
+
+def _file(found: _Fields) -> ProtoFile:
+    package, syntax = _text(found, 2), _text(found, 12)
+    if syntax == "editions":
+        message = "Protobuf editions are not supported"
+        raise DefiniteError(message, 'Use syntax = "proto3" or "proto2".')
+    proto3 = syntax == "proto3"
+    return ProtoFile(
+        package,
+        [_message(_fields(one), package, proto3) for one in _many(found, 4)],
+        [_enum(_fields(one), package) for one in _many(found, 5)],
+    )
+
+
+def _message(found: _Fields, scope: str, proto3: bool) -> ProtoMessage:
+    name = _within(scope, _text(found, 1))
+    options = _fields(next(iter(_many(found, 7)), b""))
+    return ProtoMessage(
+        name,
+        [_field(_fields(one), proto3) for one in _many(found, 2)],
+        [_message(_fields(one), name, proto3) for one in _many(found, 3)],
+        [_enum(_fields(one), name) for one in _many(found, 4)],
+        bool(_number(options, 7)),
+    )
+
+
+def _field(found: _Fields, proto3: bool) -> ProtoField:
+    label, kind = _number(found, 4), _number(found, 5)
+    explicit = not proto3 or 9 in found or kind in (ops.MESSAGE, ops.GROUP)
+    presence = ops.REQUIRED if label == _REQUIRED else ops.EXPLICIT if explicit else ops.IMPLICIT
+    return ProtoField(_text(found, 1), _number(found, 3), kind, _text(found, 6), label == _REPEATED, presence)
+
+
+def _enum(found: _Fields, scope: str) -> ProtoEnum:
+    enum = ProtoEnum(_within(scope, _text(found, 1)))
+    for one in map(_fields, _many(found, 2)):
+        number = _number(one, 2)
+        enum.names.setdefault(number - (1 << 64) if number >> 63 else number, _text(one, 1))
+    return enum
+
+
+def _within(scope: str, name: str) -> str:
+    return f"{scope}.{name}" if scope else name
+
+
+def _fields(data: bytes) -> _Fields:
+    """Return the values of all fields, by number."""
+    found: _Fields = defaultdict(list)
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        match tag & 7:
+            case 0:
+                value, at = _varint(data, at)
+                found[tag >> 3].append(value)
+            case 2:
+                size, at = _varint(data, at)
+                if size > len(data) - at:
+                    raise IndexError
+                found[tag >> 3].append(data[at : at + size])
+                at += size
+            case 1 | 5:
+                at += 8 if tag & 7 == 1 else 4
+            case _:
+                raise ValueError
+    return found
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    result = shift = 0
+    while data[at] > 127:
+        result |= (data[at] & 127) << shift
+        shift += 7
+        at += 1
+    return result | data[at] << shift, at + 1
+
+
+def _many(found: _Fields, number: int) -> Iterator[bytes]:
+    return (value for value in found.get(number, ()) if isinstance(value, bytes))
+
+
+def _text(found: _Fields, number: int) -> str:
+    return next(iter(_many(found, number)), b"").decode()
+
+
+def _number(found: _Fields, number: int) -> int:
+    return next((value for value in found.get(number, ()) if isinstance(value, int)), 0)
+
+
+def registered_files(schema: RegisteredSchema) -> list[ProtoFile]:
+    """Return the files of a registered schema; its own file is the last."""
+    needed = [parse_proto(text) for _, text in schema.references]
+    return [well_known_types(), *needed, parse_proto(schema.text)]
+
+
+def message_at(file: ProtoFile, packed: int) -> ProtoMessage | None:
+    """Return the message of a packed message index (see `penstock.formats.framing`); None if there is none."""
+    steps = []
+    while packed:
+        steps.append((packed & ((1 << INDEX_BITS) - 1)) - 1)
+        packed >>= INDEX_BITS
+    inside, found = file.messages, None
+    for step in reversed(steps):
+        inside = [one for one in inside if not one.map_entry]
+        if step >= len(inside):
+            return None
+        found = inside[step]
+        inside = found.messages
+    return found

@@ -13,12 +13,11 @@ from penstock.errors import PenstockError
 from penstock.formats import AvroFormat, JsonFormat, ProtobufFormat, Registry, ResolvedFormat, evolve
 from penstock.sources.findings import Finding, error, errors_among, info, warning
 from penstock.sources.interface import Checked
+from penstock.sources.kafka.client_settings import registry_address
 from penstock.sources.kafka.config import KafkaConfig
 from penstock.sources.kafka.creation import Creation
-from penstock.sources.kafka.registry_address import registry_address
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
-from penstock.sources.kafka.topic_admin import TopicAdmin, TopicState
-from penstock.sources.kafka.topic_settings import needs_settings, setting_findings
+from penstock.sources.kafka.topic_admin import TopicAdmin, TopicState, needs_settings, setting_findings
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.sources.kafka.with_options import KafkaWithOptions
 

@@ -14,6 +14,8 @@ The plan of a stream prints all options. Spark redacts those whose name or value
 (``spark.redaction.regex``: secret, password, token, access key). A private key does not match, and neither does a
 password in a session with another expression. On a cluster the folder must be shared, at the same path on all nodes,
 like the home. The file is readable by this user only, and is replaced atomically.
+
+The address of a Kafka source's schema registry, with its credentials.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from penstock.errors import DefiniteError, UsageError
+from penstock.formats import RegistryAddress
 from penstock.sources.kafka.option_syntax import Word
 from penstock.sources.kafka.sql_options import KafkaSqlOptions, Metadata
 from penstock.sources.kafka.tls import Mechanism, read_certificates, read_private_key
@@ -42,11 +45,29 @@ __all__ = [
     "librdkafka_settings",
     "password_login",
     "quoted",
+    "registry_address",
     "spark_options",
     "verbatim_settings",
     "write_private",
     "write_private_settings",
 ]
+
+
+def registry_address(what: KafkaSqlOptions, how: KafkaWithOptions) -> RegistryAddress | None:
+    """Return the registry address from the options; None if there is no registry."""
+    if what.schema_registry is None:
+        return None
+    password, key_password = how.schema_registry_password, how.schema_registry_ssl_key_password
+    return RegistryAddress(
+        url=what.schema_registry,
+        username=how.schema_registry_username,
+        password=None if password is None else password.reference,
+        ca_location=how.schema_registry_ssl_ca_location,
+        certificate_location=how.schema_registry_ssl_certificate_location,
+        key_location=how.schema_registry_ssl_key_location,
+        key_password=None if key_password is None else key_password.reference,
+    )
+
 
 _LOCATIONS = ("ssl_ca_location", "ssl_certificate_location", "ssl_key_location")
 _KERBEROS = ("sasl_kerberos_principal", "sasl_kerberos_keytab", "sasl_kerberos_kinit_cmd")

@@ -15,7 +15,7 @@ from penstock.changelog.interface import ChangeLog
 from penstock.errors import UsageError
 from penstock.fields import with_fields
 from penstock.sources.interface import Source
-from penstock.sources.kafka.registry_address import registry_address
+from penstock.sources.kafka.client_settings import registry_address
 from penstock.sources.kafka.restart import can_restart_table
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.tick_instance import TickConfig

@@ -4,32 +4,115 @@
 
     options ─▶ for each topic: its settings ─▶ start offsets ─▶ formats of keys and values ─▶ its table
                              (`topic_settings`) (`resolved_start`)  (`resolved_formats`)       └─▶ KafkaConfig
+
+The names of topic tables that users see.
+
+The table of a source with one topic has the name of the source. With several topics, each table is named after the last
+part of the topic name (Debezium writes ``prefix.schema.table``) if that is unique; otherwise after the whole topic
+name, with underscores for dots, and with a number if that is taken, too.
+
+The topic with Debezium's transaction metadata: its start offset and its format.
+
+Its messages have the format of the values of the other topics, with their own schema. JSON needs no schema, because the
+fields that Debezium writes are known (`penstock.sources.kafka.transactions.metadata`).
+
+The start offsets of a topic: resolved once, when its source is created, and stored with the topic id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
-from penstock.errors import DefiniteError
+from penstock.errors import DefiniteError, TransientError, UsageError
+from penstock.formats import AvroFormat, JsonFormat, RegistryAddress, ResolvedFormat, resolve
 from penstock.model import IncludedColumn, TableName
 from penstock.sources.findings import errors_among
+from penstock.sources.kafka.client_settings import registry_address
 from penstock.sources.kafka.config import KafkaConfig
-from penstock.sources.kafka.registry_address import registry_address
+from penstock.sources.kafka.message_formats import AvroOptions, FormatOptions, JsonOptions, RegisteredOptions
 from penstock.sources.kafka.resolved_formats import Message, TopicFormats
-from penstock.sources.kafka.resolved_start import resolve_start
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
-from penstock.sources.kafka.topic_admin import TopicAdmin
+from penstock.sources.kafka.topic_admin import TopicAdmin, TopicState, needs_settings, setting_findings
 from penstock.sources.kafka.topic_consumer import TopicConsumer
-from penstock.sources.kafka.topic_names import local_names
-from penstock.sources.kafka.topic_settings import needs_settings, setting_findings
 from penstock.sources.kafka.topic_start import Start, start_of
 from penstock.sources.kafka.topic_table import SourceTopic, TopicTable
-from penstock.sources.kafka.transaction_topic import transaction_metadata
 from penstock.sources.kafka.transactions.metadata import TransactionMetadata
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
-__all__ = ["Creation"]
+__all__ = ["Creation", "local_names", "resolve_start", "transaction_metadata"]
+
+
+def local_names(source: str, topics: Sequence[str]) -> dict[str, str]:
+    """Return the name of each topic's table; names are unique regardless of case."""
+    if len(topics) == 1:
+        return {topics[0]: source}
+    short = {topic: topic.rpartition(".")[2] for topic in topics}
+    lowered = [name.lower() for name in short.values()]
+    names: dict[str, str] = {}
+    for topic, name in short.items():
+        alone = bool(name) and lowered.count(name.lower()) == 1
+        names[topic] = _free(name if alone else topic.replace(".", "_"), names.values())
+    return names
+
+
+def _free(name: str, taken: Iterable[str]) -> str:
+    """Return a name, with the first number after it that makes it unique if it is taken."""
+    used = {each.lower() for each in taken}
+    numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+    return next(each for each in numbered if each.lower() not in used)
+
+
+_KNOWN = "status STRING, id STRING"
+
+
+def transaction_metadata(
+    source: str, what: KafkaSqlOptions, how: KafkaWithOptions, topic: str, start: Start
+) -> TransactionMetadata:
+    """Inspect the topic before the data topics, so that it covers all transactions from their start on.
+
+    Explicit start offsets belong to the data topics: the metadata topic then starts with its first message.
+    """
+    begun = resolve_start(what, how, source, topic, Start() if start.offsets else start)
+    if len(begun.offsets) > 1:
+        message = f"topic {topic} with transaction metadata has {len(begun.offsets)} partitions, expected one"
+        raise DefiniteError(message, "Recreate it with one partition: its messages define the order of transactions.")
+    address = registry_address(what, how)
+    return TransactionMetadata(topic=begun, format=_resolved(what.values(), address, topic))
+
+
+def _resolved(given: FormatOptions, address: RegistryAddress | None, topic: str) -> ResolvedFormat:
+    registered = isinstance(given, RegisteredOptions) and not given.without_registry
+    address = address if registered else None
+    if isinstance(given, JsonOptions):
+        return resolve(JsonFormat(registry=address, columns=_KNOWN))
+    if isinstance(given, AvroOptions) and address is not None:
+        return resolve(AvroFormat(registry=address), subject=f"{topic}-value")
+    message = f"transaction metadata requires JSON, or AVRO with a schema registry, but values are {given.NAME}"
+    raise UsageError(message, "Configure a supported format in Debezium, or remove TRANSACTION METADATA.")
+
+
+def resolve_start(what: KafkaSqlOptions, how: KafkaWithOptions, source: str, topic: str, start: Start) -> SourceTopic:
+    """Resolve a start to offsets; raise if their messages were removed or do not exist yet."""
+    with TopicConsumer(what, how, source, topic) as settling, TopicAdmin(what, how, source) as looking:
+        before = looking.describe([topic])[topic]
+        offsets = settling.resolve_offsets(start)
+        found = looking.describe([topic])[topic]
+    if before is None or found is None or before.id != found.id:
+        message = f"topic {topic} at {what.broker} is being deleted or recreated"
+        raise TransientError(message, "Retry when this is done.")
+    _check_within(topic, offsets, found)
+    return SourceTopic(name=topic, id=found.id, offsets=tuple(offsets))
+
+
+def _check_within(topic: str, offsets: list[int], found: TopicState) -> None:
+    for partition, offset in enumerate(offsets):
+        start, end = found.starts[partition], found.ends[partition]
+        if not start <= offset <= end:
+            message = f"start offset {offset} is out of range for partition {partition} of topic {topic}"
+            raise DefiniteError(message, f"Choose a start_offset from {start} to {end}.")
+
 
 _SCHEMA = "topic"
 

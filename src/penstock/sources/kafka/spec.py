@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from penstock.fields import with_fields
 from penstock.positions import Lsn
 from penstock.sources.interface import Checked, InstanceConfig, Source, SourceOptions
-from penstock.sources.kafka import option_reader
 from penstock.sources.kafka.config import KafkaConfig
+from penstock.sources.kafka.option_syntax import UNSUPPORTED, reject_unsupported
 from penstock.sources.kafka.sql_options import KafkaSqlOptions, validate_together
 from penstock.sources.kafka.tls import SaslOptions, SslOptions
 from penstock.sources.kafka.with_options import KafkaWithOptions, RegistryOptions
@@ -37,7 +37,7 @@ class KafkaSource(Source, KafkaSqlOptions, KafkaSourceOptions):
     NAME: ClassVar[str] = "KAFKA"
     SqlOptions: ClassVar[type[KafkaSqlOptions]] = KafkaSqlOptions
     WithOptions: ClassVar[type[KafkaSourceOptions]] = KafkaSourceOptions
-    UNSUPPORTED: ClassVar[Mapping[str, tuple[str, str]]] = option_reader.UNSUPPORTED
+    UNSUPPORTED: ClassVar[Mapping[str, tuple[str, str]]] = UNSUPPORTED
 
     ALTERABLE: ClassVar[frozenset[str]] = frozenset(
         {
@@ -56,7 +56,7 @@ class KafkaSource(Source, KafkaSqlOptions, KafkaSourceOptions):
     @classmethod
     def of(cls, name: str, **options: Any) -> Self:
         """Create a source from its name and options; reject options of other systems with the reason."""
-        option_reader.reject_unsupported(options, cls.UNSUPPORTED)
+        reject_unsupported(options, cls.UNSUPPORTED)
         return super().of(name, **options)
 
     @classmethod

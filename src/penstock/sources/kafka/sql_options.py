@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from penstock.errors import UsageError
 from penstock.formats.format import Extra
 from penstock.sources.kafka.message_formats import FormatOptions, JsonOptions, RegisteredOptions, format_named
-from penstock.sources.kafka.option_reader import given_of, read_options
-from penstock.sources.kafka.option_syntax import EnvelopeText, Word
+from penstock.sources.kafka.option_syntax import EnvelopeText, Word, given_of, read_options
 from penstock.sources.kafka.with_options import KafkaWithOptions, RegistryOptions
 from penstock.sources.name_syntax import Inclusion, Inclusions
 from penstock.sources.option_syntax import Keyword

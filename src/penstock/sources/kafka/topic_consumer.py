@@ -17,9 +17,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from penstock.errors import PenstockError
 from penstock.kafka_offsets import require_offset, require_watermarks
-from penstock.sources.kafka.broker_errors import broker_error, permanent_hint
 from penstock.sources.kafka.client_settings import librdkafka_settings
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
+from penstock.sources.kafka.topic_admin import broker_error, permanent_hint
 from penstock.sources.kafka.topic_start import EARLIEST, LATEST, Start
 from penstock.sources.kafka.with_options import KafkaWithOptions
 

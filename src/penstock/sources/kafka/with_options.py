@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from penstock.errors import UsageError
 from penstock.fields import with_fields
-from penstock.sources.kafka.option_reader import UNSUPPORTED, given_of, read_options
-from penstock.sources.kafka.option_syntax import Offsets, Word
+from penstock.sources.kafka.option_syntax import UNSUPPORTED, Offsets, Word, given_of, read_options
 from penstock.sources.kafka.secrets import Keep, Secret, SecretOption
 from penstock.sources.kafka.tls import (
     OAUTHBEARER,

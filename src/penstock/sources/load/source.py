@@ -1,26 +1,61 @@
-"""A load generator as a source. Its state depends only on its position in the log, so it stores no notes."""
+"""A load generator as a source. Its state depends only on its position in the log, so it stores no notes.
+
+The options of a load generator.
+
+The kind ``LOAD GENERATOR``: a source that generates a load.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from penstock.changelog.interface import ChangeLog
 from penstock.errors import UsageError
 from penstock.positions import Lsn
-from penstock.sources.interface import Source
-from penstock.sources.load.auction import Auction
-from penstock.sources.load.bank import Bank
-from penstock.sources.load.options import LoadSqlOptions, LoadWithOptions
-from penstock.sources.load.scenario import Scenario
-from penstock.sources.polling import PollingConfig, PollingInstance
+from penstock.sources.interface import Kind, Source, SourceOptions
+from penstock.sources.load.scenarios import Auction, Bank, Scenario
+from penstock.sources.option_syntax import Keyword
+from penstock.sources.polling import PollingConfig, PollingFactory, PollingInstance
 from penstock.sources.polling_steps import Step
 
-__all__ = ["LoadConfig", "LoadInstance", "LoadSource"]
+__all__ = ["KIND", "LoadConfig", "LoadInstance", "LoadSource", "LoadSqlOptions", "LoadWithOptions"]
+
+
+class LoadSqlOptions(BaseModel):
+    """The scenario: exactly one of these."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    bank: Annotated[bool, Keyword("BANK", one_of="load")] = Field(
+        default=False,
+        description="a bank with accounts and transfers between them; the sum of all balances is constant",
+    )
+    auction: Annotated[bool, Keyword("AUCTION", one_of="load")] = Field(
+        default=False, description="an auction house with organizations, users, auctions and bids"
+    )
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if self.bank == self.auction:
+            message = "a LOAD GENERATOR source requires exactly one of BANK and AUCTION"
+            raise UsageError(message, "Write FROM LOAD GENERATOR BANK; or FROM LOAD GENERATOR AUCTION;")
+        return self
+
+
+class LoadWithOptions(SourceOptions):
+    """Rate and size of the load."""
+
+    rate: float = Field(default=10, gt=0, le=1e6, description="maximum number of transactions per second")
+    seed: int = Field(default=1, ge=0, lt=2**63, description="the same seed gives the same transactions")
+    transactions: int | None = Field(default=None, ge=1, description="total number of transactions; default: no limit")
+    accounts: int = Field(default=1000, ge=2, le=1_000_000, description="number of accounts (BANK only)")
+    users: int = Field(default=1000, ge=1, le=1_000_000, description="number of users (AUCTION only)")
+
 
 _TICK_SECONDS = 0.02
 _AT_ONCE = 20_000
@@ -111,3 +146,6 @@ class LoadInstance(PollingInstance[LoadConfig]):
     def pause(self) -> float:
         """Return a short interval, after which transactions may be due."""
         return _TICK_SECONDS
+
+
+KIND = Kind(LoadSource, LoadConfig, lambda: PollingFactory(LoadInstance))

@@ -33,6 +33,8 @@ server does not answer, there is no SQLSTATE.
 
     SQLSTATE, if the server sent one                      ─▶ see `connection_failure`
     none: libpq's own message, which is always English    ─▶ missing password, TLS, else server unreachable
+
+Translate errors of Postgres, while a source is created, altered or removed, into Penstock's errors.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ import functools
 import re
 import select
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -50,7 +54,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
+from penstock.errors import AlreadyExistsError, DefiniteError, PenstockError, TransientError, UsageError
 from penstock.secret import check_reference, is_reference, resolve
 from penstock.sources.findings import Finding, error, warning
 
@@ -66,7 +70,10 @@ __all__ = [
     "login_sqlstate",
     "parse_url",
     "place",
+    "translate_errors",
+    "translate_prepare_errors",
 ]
+
 
 ANSWER_SECONDS = 30.0
 """How long capture waits for an answer of the server before it reconnects."""
@@ -346,3 +353,26 @@ def _guess(text: str, needs_password: bool) -> str | None:
     if "FATAL" in text:
         return "28000"
     return "TLS" if any(word in text for word in _TLS_WORDS) else None
+
+
+@contextmanager
+def translate_errors(conninfo: str) -> Iterator[None]:
+    """Translate errors of queries."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise connection_error(error, conninfo) from error
+
+
+@contextmanager
+def translate_prepare_errors(source: str, conninfo: str) -> Iterator[None]:
+    """Translate errors of statements that create or alter objects for a source."""
+    try:
+        yield
+    except psycopg.Error as error:
+        text = " ".join(str(error).split())
+        if error.sqlstate is None or error.sqlstate.startswith(("08", "57")):
+            raise connection_error(error, conninfo) from error
+        message = f"cannot prepare source {source} in Postgres: {text}"
+        error_class = AlreadyExistsError if isinstance(error, psycopg.errors.DuplicateObject) else DefiniteError
+        raise error_class(message, "Fix the error on the server, then retry.") from error

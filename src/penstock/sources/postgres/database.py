@@ -1,12 +1,21 @@
-"""The tables of a Postgres database: exported snapshots, copied by COPY sessions, and watermark windows."""
+"""The tables of a Postgres database: exported snapshots, copied by COPY sessions, and watermark windows.
+
+The files that hold a table upstream: a different file means that the table was truncated or rewritten.
+
+Postgres hides changes from older snapshots, with two exceptions: a table that was truncated since, or rewritten by an
+ALTER TABLE, looks *empty* to them. So a copy under an exported snapshot is complete only if the files are still those
+that the snapshot shows. (VACUUM FULL and CLUSTER create new files too, and keep what older snapshots need.)
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import psycopg
 import pyarrow as pa
 
 from penstock.errors import TableError
@@ -16,19 +25,39 @@ from penstock.positions import Lsn
 from penstock.sources.database import CopyOptions, Database, Report, Snapshot, TableCopy, Tally
 from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sources.postgres.connection import connect
+from penstock.sources.postgres.connection import connect, translate_errors
 from penstock.sources.postgres.copy import PageRange, copy_progress, copy_range, copy_ranges, table_bytes
 from penstock.sources.postgres.options import SnapshotMode
 from penstock.sources.postgres.publication_watch import PublicationWatch
-from penstock.sources.postgres.query_errors import translate_errors
 from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot, import_snapshot
-from penstock.sources.postgres.table_files import TableFiles, table_files
 from penstock.sources.postgres.wal import wal_insert_position
 from penstock.sources.postgres.watermark_windows import WindowReader
 from penstock.sources.produced_table import ProducedTable
 from penstock.units import parse_duration
 
-__all__ = ["PostgresCopy", "PostgresDatabase", "PostgresSnapshot"]
+__all__ = ["PostgresCopy", "PostgresDatabase", "PostgresSnapshot", "TableFiles", "table_files"]
+
+
+TableFiles = frozenset[tuple[int, int]]
+"""The table and its partitions: (OID, filenode) of each."""
+
+_FILES = """
+WITH RECURSIVE part(root, oid) AS (
+  SELECT oid, oid FROM pg_class WHERE oid = ANY(%s)
+  UNION ALL
+  SELECT root, inhrelid FROM part JOIN pg_inherits ON inhparent = part.oid JOIN pg_class c ON c.oid = inhrelid
+   WHERE c.relispartition)
+SELECT root::bigint, oid::bigint, relfilenode::bigint FROM part JOIN pg_class USING (oid)
+"""
+
+
+def table_files(connection: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, TableFiles]:
+    """Return the files of tables, as this connection's transaction sees them; none for a table that is gone."""
+    found: dict[int, set[tuple[int, int]]] = {oid: set() for oid in oids}
+    for root, oid, file in connection.execute(_FILES, (list(found),)):
+        found[root].add((oid, file))
+    return {oid: frozenset(files) for oid, files in found.items()}
+
 
 _TablesAt = Callable[[str], Mapping[TableName, CapturedTable]]
 """Returns the selected tables with the columns that they have in an exported snapshot."""

@@ -1,4 +1,7 @@
-"""The definition of a Postgres source: databases, selection of tables and options."""
+"""The definition of a Postgres source: databases, selection of tables and options.
+
+`check` for a Postgres source: preflight, and for an existing source also slot, publication and catalogs.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any, ClassVar, Self
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from penstock.errors import DefiniteError, UsageError
+from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.fields import with_fields
 from penstock.model import TableName, TableSchema
 from penstock.positions import Lsn
@@ -19,9 +22,16 @@ from penstock.sources.findings import Finding, error, errors_among
 from penstock.sources.interface import Checked, InstanceConfig, Source, check_name, is_name
 from penstock.sources.option_names import TableChoice, choice_text, parse_table
 from penstock.sources.postgres.captured_table import CapturedTable
-from penstock.sources.postgres.check import check_position, check_report, unreachable_report
 from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sources.postgres.connection import connect, connect_replication, parse_url, place
+from penstock.sources.postgres.connection import (
+    connect,
+    connect_replication,
+    parse_url,
+    place,
+    translate_errors,
+    translate_prepare_errors,
+)
+from penstock.sources.postgres.continuity import check_end
 from penstock.sources.postgres.options import (
     Ownership,
     PostgresOptions,
@@ -32,11 +42,44 @@ from penstock.sources.postgres.options import (
 from penstock.sources.postgres.preflight import Preflight, check_named_tables, chosen_tables, run_preflight
 from penstock.sources.postgres.preflight.role import find_role
 from penstock.sources.postgres.preflight.tables import check_table
-from penstock.sources.postgres.query_errors import translate_errors, translate_prepare_errors
+from penstock.sources.postgres.publication_watch import PublicationWatch
 from penstock.sources.postgres.shard_labels import check_connections, shard_labels, shard_suffixes
-from penstock.sources.postgres.slot import SlotFlags, identify, import_snapshot
+from penstock.sources.postgres.slot import SlotFlags, check_slot, find_slot, identify, import_snapshot
 
-__all__ = ["PostgresSource", "source_name"]
+__all__ = ["PostgresSource", "check_position", "check_report", "source_name", "unreachable_report"]
+
+
+def check_report(found: Preflight, more: Sequence[Finding] = ()) -> Checked:
+    """Return the report of `check`: the findings of preflight, and `more`."""
+    capturable = {table.name for table in found.capturable()}
+    findings = list(dict.fromkeys([*more, *found.findings()]))
+    if not found.tables and not found.blocking():
+        findings.append(error("database", "has no table to capture", "Create one, or name another database."))
+    ready = not more and not found.blocking() and bool(found.tables)
+    return Checked(tuple((table.name, table.name in capturable) for table, _ in found.tables), tuple(findings), ready)
+
+
+def check_position(instance: PostgresInstanceConfig, durable: Lsn | None) -> list[Finding]:
+    """Compare server, slot and catalogs with the recorded state; a slot in use by the running capture is no error."""
+    reached = Lsn(max(instance.start(), durable or Lsn.ZERO))
+    with connect(instance.connection) as connection:
+        try:
+            check_end(connection, instance, reached)
+            check_slot(find_slot(connection, instance.slot), instance.slot, instance.source, reached)
+            ended = PublicationWatch(instance, reached).check(connection, reached)
+        except (
+            TransientError
+        ):  # the running capture reads the slot and does these checks; or a standby has just started
+            return []
+        except DefiniteError as lost:
+            return [error("source", lost.message, lost.hint)]
+    return [error(each.table, each.message, each.hint) for each in ended]
+
+
+def unreachable_report(refused: DefiniteError) -> Checked:
+    """Return the report for a database that cannot be reached."""
+    return Checked((), (error("connection", refused.message, refused.hint),), ready=False)
+
 
 _LONGEST_NAME = 41
 

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.errors import DefiniteError
 from penstock.formats import Decoded, JsonFormat, decode_batch, resolve
+from penstock.sources.kafka.transactions.instance import narrowed_metadata, narrowed_values
 from penstock.sources.kafka.transactions.message_columns import (
     UNKNOWN,
     Ends,
@@ -21,7 +22,6 @@ from penstock.sources.kafka.transactions.message_columns import (
     read_ids,
     read_messages,
 )
-from penstock.sources.kafka.transactions.narrow_formats import narrowed_metadata, narrowed_values
 from penstock.sources.kafka.transactions.routes import Routes
 
 JSON = resolve(JsonFormat(columns="op STRING"))

@@ -21,7 +21,7 @@ from tests.sources.kafka.topic_capture import TopicCapture, Topics, options_of
 
 from penstock.formats import JsonFormat, ResolvedFormat, resolve
 from penstock.sources.interface import Instance
-from penstock.sources.kafka.resolved_start import resolve_start
+from penstock.sources.kafka.creation import resolve_start
 from penstock.sources.kafka.topic_start import start_of
 from penstock.sources.kafka.transactions.instance import TransactionsInstance
 from penstock.sources.kafka.transactions.metadata import TransactionMetadata

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.sources.postgres.types import PostgresType, TypeKind, builtin, codec_for, find_types
-from penstock.sources.postgres.types.type_lookup import _TYPES, _described, _Row
+from penstock.sources.postgres.types.postgres_type import _TYPES, _described, _Row
 
 
 def test_built_in_arrays_and_ranges() -> None:

@@ -15,11 +15,13 @@ Few messages, the usual case in a live view, are fetched once, when the DataFram
 using the DataFrame again reads nothing again. Many messages are read each time the DataFrame is used. The size of
 messages is unknown before they are read: the fetch leaves out messages that could exceed the memory limit, and if there
 are any, the range is handled like many messages.
+
+Detection of messages that Kafka has removed by retention before a query reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -43,18 +45,37 @@ from pyspark.sql.types import (
 )
 
 from penstock.envelopes.include_columns import HEADERS
-from penstock.errors import TransientError
+from penstock.errors import HistoryExpiredError, TransientError
 from penstock.formats import Registry, RegistryAddress, ResolvedFormat, decode, decode_batch
 from penstock.formats.logical_types import spark_type
 from penstock.positions import Lsn
-from penstock.sources.kafka.apply.expired_messages import check_not_expired
 from penstock.sources.kafka.client_settings import spark_options
 from penstock.sources.kafka.ticks import OffsetRange, assignment_options, tick_of
+from penstock.sources.kafka.topic_consumer import TopicConsumer
 from penstock.sources.kafka.topic_log import TopicLog
+from penstock.sources.kafka.topic_start import Start
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.spark.worker_errors import brief
 
-__all__ = ["messages_of", "raw_messages"]
+__all__ = ["check_not_expired", "messages_of", "raw_messages"]
+
+
+_HINT = "Query a later time. To query further back in the future, increase the retention of the topic."
+
+
+def check_not_expired(log: TopicLog, read: Sequence[OffsetRange]) -> None:
+    """Raise `HistoryExpiredError` if messages of these ranges, all of one topic, were removed by retention."""
+    topic = read[0].topic
+    with TopicConsumer(log.what, log.how, log.source, topic) as client:
+        starts = client.resolve_offsets(Start())
+    for part in read:
+        if part.first < starts[part.partition]:
+            message = (
+                f"partition {part.partition} of topic {topic} now starts at offset {starts[part.partition]}: the "
+                f"messages from offset {part.first} on, which source {log.source} needs for this time, have expired"
+            )
+            raise HistoryExpiredError(message, _HINT)
+
 
 _TASK_MESSAGES = 500_000
 _FEW_MESSAGES = 50_000

@@ -3,7 +3,7 @@
 The counterpart of `penstock.tables.live_table` for a log of messages instead of changes; Spark reads the messages from
 Kafka. A rejected message is left out if the source quarantines messages. Otherwise it is an error for readers at a
 position after it: immediately for few messages, during execution for many. The same applies to ENVELOPE DEBEZIUM
-changes that contradict the existing rows (`penstock.sources.kafka.apply.debezium_checks`).
+changes that contradict the existing rows (`penstock.sources.kafka.apply.changes`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from pyspark.sql import functions as F
 
 from penstock.model import Image, TableSchema
 from penstock.positions import Lsn
-from penstock.sources.kafka.apply.changes import Changes, changes_of
-from penstock.sources.kafka.apply.debezium_checks import first_contradiction, missing_changes_hint
+from penstock.sources.kafka.apply.changes import Changes, changes_of, first_contradiction, missing_changes_hint
 from penstock.sources.kafka.apply.messages import messages_of, raw_messages
 from penstock.sources.kafka.apply.quarantine import (
     Quarantine,
@@ -33,9 +32,8 @@ from penstock.tables.base_state import State
 from penstock.tables.contents import Contents
 from penstock.tables.fold import fold
 from penstock.tables.interface import BaseTable
-from penstock.tables.log_tail import Tail
+from penstock.tables.log_tail import Tail, fold_small
 from penstock.tables.overlay import overlay
-from penstock.tables.small_fold import fold_small
 
 __all__ = ["check_quarantine_limit", "live_quarantine", "live_topic", "rows_in", "topic_tail"]
 

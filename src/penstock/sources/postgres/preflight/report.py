@@ -16,9 +16,8 @@ from penstock.sources.postgres.introspect import find_tables
 from penstock.sources.postgres.meta_tables import find_meta_table, meta_tables
 from penstock.sources.postgres.options import Ownership, PostgresOptions
 from penstock.sources.postgres.preflight.meta import check_meta
-from penstock.sources.postgres.preflight.replication import check_publication_of, check_slot_of
 from penstock.sources.postgres.preflight.role import find_role
-from penstock.sources.postgres.preflight.server import check_server, check_version
+from penstock.sources.postgres.preflight.server import check_publication_of, check_server, check_slot_of, check_version
 from penstock.sources.postgres.preflight.tables import check_table
 from penstock.sources.postgres.publication import read_publication
 from penstock.sources.postgres.selection import ChosenTable, Selection, choose

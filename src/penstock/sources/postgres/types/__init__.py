@@ -23,14 +23,11 @@ option `text columns` stores such a column as text.
 
 from __future__ import annotations
 
-from penstock.sources.postgres.types.builtin import builtin
 from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, ColumnCodec, UnsupportedTypeError
-from penstock.sources.postgres.types.codec_lookup import codec_for
+from penstock.sources.postgres.types.codec_lookup import builtin, codec_for
 from penstock.sources.postgres.types.kernel import compile_all
-from penstock.sources.postgres.types.postgres_type import PostgresType, TypeKind
-from penstock.sources.postgres.types.text import TEXT
-from penstock.sources.postgres.types.text_only import TEXT_ONLY
-from penstock.sources.postgres.types.type_lookup import find_types
+from penstock.sources.postgres.types.postgres_type import PostgresType, TypeKind, find_types
+from penstock.sources.postgres.types.text import TEXT, TEXT_ONLY
 
 __all__ = [
     "KEEP_TEXT",

@@ -20,7 +20,7 @@ from numba import types as nb
 
 from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import fixed_width, gather_bytes
-from penstock.sources.postgres.types.double_parse import nearest_double
+from penstock.sources.postgres.types.double_text import nearest_double
 from penstock.sources.postgres.types.integer import network_order
 from penstock.sources.postgres.types.kernel import F32, F64, FINE, I32, IN8, IN32, blame, inlined, kernel, start
 

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from penstock.sources.postgres.types.bytea import DIGIT
 from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import gather_bytes, variable_width
-from penstock.sources.postgres.types.hexadecimal import DIGIT
 from penstock.sources.postgres.types.kernel import Kernel, inlined
 
 __all__ = [

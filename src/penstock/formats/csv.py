@@ -1,7 +1,11 @@
-"""Kernel of CSV: parse one line of delimited fields into columns.
+"""CSV: one line of delimited fields per message.
+
+Kernel of CSV: parse one line of delimited fields into columns.
 
 A field may be quoted; a quote within it is doubled. An empty field without quotes is null; an empty quoted field is the
 empty string, or null in a column of another type. One line end may terminate the message; nothing may follow it.
+
+Decoder of CSV messages.
 """
 
 from __future__ import annotations
@@ -9,17 +13,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
+from penstock.formats.batch import Messages
 from penstock.formats.binary_values import invalid_utf8
 from penstock.formats.column_writer import ColumnWriter, put, put_null, put_pair, put_present
-from penstock.formats.decode_errors import ErrorCode
-from penstock.formats.error_records import FAILED, error_record, finish_message, is_ok, set_error
+from penstock.formats.decode_errors import FAILED, ErrorCode, error_record, finish_message, is_ok, set_error
+from penstock.formats.decoder import Decoder
+from penstock.formats.format import CsvFormat, ResolvedFormat
 from penstock.formats.jit import NIL, Ints, compiled, constant, inner
-from penstock.formats.memory import WORD, byte, set_byte, word
+from penstock.formats.memory import WORD, address, byte, set_byte, word
+from penstock.formats.schema_registry import WriterSchemas
 from penstock.formats.text_values import is_number
-from penstock.formats.text_writer import BOOLEAN, DECIMAL, FLOATING, INTEGER, STRING, put_number, put_time
+from penstock.formats.text_writer import BOOLEAN, DECIMAL, FLOATING, INTEGER, STRING, put_number, put_time, scalar_rule
 
-__all__ = ["Plan", "walk_all"]
+__all__ = ["CsvDecoder", "Plan", "walk_all"]
+
 
 _COLUMN = 24
 """Size of a column in the plan, in bytes."""
@@ -147,3 +156,24 @@ def _boolean(start: int, stop: int) -> int:
     if size == 5 and first == 102 and byte(start + 1) | 32 == 97 and byte(start + 2) | 32 == 108:
         return 0 if byte(start + 3) | 32 == 115 and byte(start + 4) | 32 == 101 else FAILED
     return FAILED
+
+
+class CsvDecoder(Decoder):
+    """Decodes one line of fields per message."""
+
+    def __init__(self, resolved: ResolvedFormat, writers: WriterSchemas) -> None:
+        super().__init__(resolved, writers)
+        assert isinstance(resolved.format, CsvFormat)
+        rules = [scalar_rule(column.type, column.path) for column in list(self._columns)[1:]]
+        self._rules = np.array(rules, np.int64)
+        delimiter, quote = ord(resolved.format.delimiter), ord(resolved.format.quote)
+        self._plan = Plan(address(self._rules), len(rules), delimiter, quote, shift=0)
+
+    def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
+        unquoted = np.empty(messages.extent, np.uint8)
+        plan = self._plan._replace(shift=address(unquoted) - messages.first)
+
+        def walk(first: int, out: ColumnWriter) -> int:
+            return walk_all(first, messages.start, messages.end, plan, out, address(messages.errors))
+
+        return self._fill(messages, walk)

@@ -1,4 +1,6 @@
-"""Client of a schema registry with Confluent's REST API: look up schemas by id, and the latest schema of a subject.
+"""The writer schemas of a batch of messages, each looked up once.
+
+Client of a schema registry with Confluent's REST API: look up schemas by id, and the latest schema of a subject.
 
 The schema of an id never changes, so schemas are cached for ever: in memory, and in a folder if one is given. A missing
 id is not cached, because it may be registered later. A schema is returned together with all schemas that it references.
@@ -18,16 +20,24 @@ import threading
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from penstock.errors import DefiniteError, TransientError, UsageError
+from penstock.formats.batch import Messages, messages_of
+from penstock.formats.decode_errors import CODE, A, ErrorCode
+from penstock.formats.framing import read_ids
+from penstock.formats.jit import Ints
+from penstock.formats.memory import address
 from penstock.secret import check_reference, resolve
 
-__all__ = ["RegisteredSchema", "Registry", "RegistryAddress"]
+__all__ = ["RegisteredSchema", "Registry", "RegistryAddress", "WriterSchemas", "reject", "schema_ids"]
+
 
 _TIMEOUT_SECONDS = 10.0
 _MAX_BYTES = 16 << 20
@@ -246,3 +256,20 @@ class Registry:
 
     def _invalid_response(self) -> TransientError:
         return self._unreachable("the response is not that of a schema registry")
+
+
+WriterSchemas = Mapping[int, RegisteredSchema | None]
+"""Schemas by id; None for an id that the registry does not have."""
+
+
+def schema_ids(array: pa.Array | pa.ChunkedArray) -> list[int]:
+    """Return the distinct schema ids of a batch of framed messages."""
+    messages = messages_of(array)
+    ids = read_ids(messages.start, messages.end, address(messages.errors))
+    return [int(one) for one in np.unique(ids) if one >= 0]
+
+
+def reject(messages: Messages, which: Ints, problem: ErrorCode, reason: int = 0) -> None:
+    """Set the same error for several messages."""
+    messages.errors[which, CODE] = int(problem)
+    messages.errors[which, A] = reason

@@ -1,14 +1,24 @@
-"""Kernel of TEXT and BYTES: a message is one value."""
+"""TEXT and BYTES: a message is one value.
+
+Kernel of TEXT and BYTES: a message is one value.
+
+Decoder of TEXT and BYTES messages.
+"""
 
 from __future__ import annotations
 
+import pyarrow as pa
+
+from penstock.formats.batch import Messages
 from penstock.formats.binary_values import invalid_utf8
 from penstock.formats.column_writer import ColumnWriter, put_pair, put_present
-from penstock.formats.decode_errors import ErrorCode
-from penstock.formats.error_records import error_record, finish_message, is_ok, set_error
+from penstock.formats.decode_errors import ErrorCode, error_record, finish_message, is_ok, set_error
+from penstock.formats.decoder import Decoder
 from penstock.formats.jit import NIL, Ints, compiled, constant
+from penstock.formats.memory import address
 
-__all__ = ["walk_all"]
+__all__ = ["PlainDecoder", "walk_all"]
+
 
 _UTF8 = constant(ErrorCode.UTF8)
 _ROW, _VALUE = constant(0), constant(1)
@@ -30,3 +40,15 @@ def walk_all(first: int, start: Ints, end: Ints, is_text: bool, out: ColumnWrite
         if not finish_message(ok, error, start[index], out):
             return index
     return len(start)
+
+
+class PlainDecoder(Decoder):
+    """Decodes each message as one value."""
+
+    def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
+        is_text = self._resolved.format.kind == "TEXT"
+
+        def walk(first: int, out: ColumnWriter) -> int:
+            return walk_all(first, messages.start, messages.end, is_text, out, address(messages.errors))
+
+        return self._fill(messages, walk)

@@ -1,1 +1,0 @@
-"""CSV: one line of delimited fields per message."""

@@ -1,1 +1,0 @@
-"""TEXT and BYTES: a message is one value."""
