@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from penstock import kernel_cache
 from penstock.kernel_cache import fingerprint, kernel_sources
@@ -24,6 +28,13 @@ import numba
 @numba.njit
 def twice(number):
     return {factor} * number
+"""
+INNER_WITH_CONSTANT = """
+import numba
+from penstock.passing import FACTOR
+@numba.njit
+def twice(number):
+    return FACTOR * number
 """
 
 
@@ -57,6 +68,41 @@ def test_a_changed_inner_function_is_compiled_again(tmp_path: Path) -> None:
     assert run(made, cache) == ["63", "0"]
 
 
+def test_a_changed_constant_that_another_module_passes_on_is_compiled_again(tmp_path: Path) -> None:
+    made, cache = package(tmp_path / "installed"), tmp_path / "cache"
+    (made / "inner_part.py").write_text(INNER_WITH_CONSTANT)
+    (made / "passing.py").write_text("from penstock.origin import FACTOR\n")
+    (made / "origin.py").write_text("FACTOR = 2\n")
+    assert run(made, cache) == ["42", "0"]
+    assert run(made, cache) == ["42", "1"]
+    (made / "origin.py").write_text("FACTOR = 3\n")
+    assert run(made, cache) == ["63", "0"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from penstock.part.origin import FACTOR",
+        "from penstock.part.origin import (\n    FACTOR as F,\n    OTHER,\n)",
+        "from penstock.part import other, origin",
+        "from penstock.part import (\n    other,\n    origin as constants,\n)",
+        "import penstock.part.origin",
+        "import penstock.part.origin as constants",
+    ],
+)
+def test_any_form_of_an_import_is_followed(tmp_path: Path, statement: str) -> None:
+    made = package(tmp_path)
+    (made / "part").mkdir()
+    (made / "part" / "__init__.py").touch()
+    (made / "part" / "origin.py").write_text("from penstock import passing\n")
+    (made / "passing.py").write_text(f"{statement}\n")
+    (made / "unrelated.py").write_text("from penstock.caller import kernel\n")
+    (made / "inner_part.py").write_text(INNER_WITH_CONSTANT)
+    names = {str(path.relative_to(made)) for path in kernel_sources(made)}
+    assert {"inner_part.py", "passing.py", "part/origin.py"} <= names
+    assert "unrelated.py" not in names
+
+
 def test_a_read_only_installation_and_an_unusable_cache(tmp_path: Path) -> None:
     made, cache = package(tmp_path / "installed"), tmp_path / "cache"
     assert run(made, cache) == ["42", "0"]
@@ -73,6 +119,25 @@ def test_every_kernel_and_what_it_imports_is_in_the_fingerprint() -> None:
     assert {str(path.relative_to(SRC)) for path in defining} <= names
     assert "sources/postgres/types/codec.py" in names, "kernels use its constants"
     assert "engine/runner.py" not in names
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Yield the modules that a module imports at its top level, and the names in them, as the parser sees them."""
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_no_import_of_a_source_in_the_fingerprint_is_missed() -> None:
+    sources = set(kernel_sources())
+    for file in sources:
+        for name in imports(file):
+            path = SRC.parent.joinpath(*name.split("."))
+            existing = {found for found in (path.with_suffix(".py"), path / "__init__.py") if found.exists()}
+            assert {found for found in existing if found.is_relative_to(SRC)} <= sources, f"{file} imports {name}"
 
 
 def test_the_fingerprint_is_of_names_and_contents(tmp_path: Path) -> None:

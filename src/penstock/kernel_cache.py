@@ -2,8 +2,12 @@
 
 numba keys the machine code of a function on the file of that function alone. A function that it calls, or a constant
 that it uses, may be in another file: after a change there, numba would run the old code. The folder is therefore named
-after a hash of every source file that defines kernels and of the modules that those import. A change in any of them
-compiles all kernels again.
+after a hash of every source file that defines kernels and of all modules of the package that those import, directly or
+through other modules: a constant may come from a module that only passes it on. A change in any of them compiles all
+kernels again.
+
+Imports are found with a regular expression over the text. Parsing the same files takes 15 times as long, and every
+process that loads kernels would wait for it. Only imports at the top level of a module count: kernels see its globals.
 
 The folder is in the cache of the user (`penstock.cache.cache_dir`), not beside the sources: an installation may be
 read-only, and belong to another user. If it cannot be written, kernels are compiled into a temporary folder.
@@ -15,7 +19,7 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,8 +31,8 @@ from penstock.cache import cache_dir
 __all__ = ["cached_njit", "fingerprint", "kernel_sources"]
 
 _PACKAGE = Path(__file__).parent
-_COMPILES = re.compile(rb"^(?:from|import) (?:numba|penstock\.kernel_cache|penstock\.formats\.jit|\S+\.kernel)\b", re.M)
-_IMPORTS = re.compile(rb"^from (penstock[\w.]*) import ", re.M)
+_COMPILES = re.compile(r"^(?:from|import) (?:numba|penstock\.kernel_cache|penstock\.formats\.jit|\S+\.kernel)\b", re.M)
+_IMPORTS = re.compile(r"^(?:from (penstock[\w.]*) import (\([^)]*\)|.*)|import (penstock[\w.]*))", re.M)
 
 
 def cached_njit(*signature: Any, **options: Any) -> Callable[..., Any]:
@@ -41,13 +45,29 @@ def cached_njit(*signature: Any, **options: Any) -> Callable[..., Any]:
 
 
 def kernel_sources(package: Path = _PACKAGE) -> list[Path]:
-    """Return the source files that define kernels, or functions that kernels call, and the modules that they import."""
-    texts = {file: file.read_bytes() for file in package.rglob("*.py")}
-    compiling = {file: text for file, text in texts.items() if _COMPILES.search(text)}
-    names = {name.decode() for text in compiling.values() for name in _IMPORTS.findall(text)}
-    modules = [package.parent.joinpath(*name.split(".")) for name in names]
-    imported = {file for module in modules for file in (module.with_suffix(".py"), module / "__init__.py")}
-    return sorted(compiling.keys() | (imported & texts.keys()))
+    """Return the source files that define kernels, or functions that kernels call, and all modules that they import."""
+    modules = {_module_name(file, package): file for file in package.rglob("*.py")}
+    texts = {file: file.read_text(encoding="utf-8") for file in modules.values()}
+    found = {file for file, text in texts.items() if _COMPILES.search(text)}
+    pending = list(found)
+    while pending:
+        names = _imported_names(texts[pending.pop()])
+        imported = {modules[name] for name in names if name in modules} - found
+        found |= imported
+        pending += imported
+    return sorted(found)
+
+
+def _module_name(file: Path, package: Path) -> str:
+    return ".".join(file.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _imported_names(text: str) -> Iterator[str]:
+    """Yield the modules that the text of a module imports, and the names in them, which may be modules too."""
+    for module, names, alone in _IMPORTS.findall(text):
+        yield module or alone
+        for name in re.findall(r"\w+", names):
+            yield f"{module}.{name}"
 
 
 def fingerprint(sources: Iterable[Path], package: Path = _PACKAGE) -> str:

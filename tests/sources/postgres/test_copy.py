@@ -293,6 +293,12 @@ def test_malformed_rows_are_rejected() -> None:
         assert split(copy_message(ROW) + copy_message(case)) == (-1, 4 + len(ROW)), case
 
 
+def test_buffers_that_end_inside_a_message_are_rejected() -> None:
+    whole = copy_message(ROW) + copy_message(ROW)
+    for end in range(len(whole) // 2 + 1, len(whole)):
+        assert split(whole[:end]) == (-1, 4 + len(ROW)), end
+
+
 def test_batches_do_not_share_memory_with_the_reused_buffer(database: Any) -> None:
     """The buffer is filled again while earlier batches are still in use."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, body text)")

@@ -314,9 +314,13 @@ def split_rows(buf, at, end, off, length):  # type: ignore[no-untyped-def]
     r = 0
     while at < end and r < most:
         p = at + _HEADER
+        if p > end:
+            return np.int64(-1), at
         e = p + (
             np.int64(buf[at]) | np.int64(buf[at + 1]) << 8 | np.int64(buf[at + 2]) << 16 | np.int64(buf[at + 3]) << 24
         )
+        if e > end:
+            return np.int64(-1), at
         if e - p >= 19 and buf[p] == 80 and buf[p + 1] == 71:  # the header before the first row; a row begins with 0
             for i in range(11):
                 if buf[p + i] != _SIGNATURE[i]:
