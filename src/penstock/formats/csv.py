@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from penstock.formats.batch import Messages
 from penstock.formats.binary_values import invalid_utf8
 from penstock.formats.column_writer import ColumnWriter, put, put_null, put_pair, put_present
 from penstock.formats.decode_errors import FAILED, ErrorCode, error_record, finish_message, is_ok, set_error
@@ -23,6 +22,7 @@ from penstock.formats.decoder import Decoder
 from penstock.formats.format import CsvFormat, ResolvedFormat
 from penstock.formats.jit import NIL, Ints, compiled, constant, inner
 from penstock.formats.memory import WORD, address, byte, set_byte, word
+from penstock.formats.messages import Messages
 from penstock.formats.schema_registry import WriterSchemas
 from penstock.formats.text_values import is_number
 from penstock.formats.text_writer import BOOLEAN, DECIMAL, FLOATING, INTEGER, STRING, put_number, put_time, scalar_rule

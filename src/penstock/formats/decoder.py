@@ -22,16 +22,16 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import DefiniteError
-from penstock.formats.batch import Messages, messages_of
 from penstock.formats.column_writer import ColumnBuffer, ColumnWriter, fill_columns
 from penstock.formats.columns import Columns, Store
 from penstock.formats.decode_errors import ErrorCode, Names, error_messages
 from penstock.formats.format import CsvFormat, JsonFormat, ResolvedFormat
 from penstock.formats.framing import read_ids
 from penstock.formats.jit import Ints
-from penstock.formats.json.decoder import KINDS
+from penstock.formats.json.plan import KINDS
 from penstock.formats.logical_types import convert_rows
 from penstock.formats.memory import address
+from penstock.formats.messages import Messages, messages_of
 from penstock.formats.schema_registry import WriterSchemas, reject
 from penstock.formats.spans import copy_spans, total_size
 

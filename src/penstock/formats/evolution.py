@@ -14,12 +14,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.errors import UsageError
-from penstock.formats.avro.schema import avro_text, merge_avro_schema, parse_avro
+from penstock.formats.avro.evolution import merge_avro_schema
+from penstock.formats.avro.schema import avro_text, parse_avro
 from penstock.formats.avro.types import avro_columns, avro_logical_types, is_wrapped
 from penstock.formats.format import AvroFormat, JsonFormat, ProtobufFormat, ResolvedFormat
 from penstock.formats.json.schemas import json_schema_columns
-from penstock.formats.protobuf.descriptor import Pool, dump_files, load_files, registered_files
+from penstock.formats.protobuf.descriptor import Pool, dump_files, load_files
 from penstock.formats.protobuf.evolution import merge_proto_files
+from penstock.formats.protobuf.registry_files import registered_files
 from penstock.formats.protobuf.types import protobuf_columns
 from penstock.formats.resolution import build_resolved_format
 from penstock.formats.schema_registry import RegisteredSchema

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.formats.batch import Messages
 from penstock.formats.binary_values import invalid_utf8
 from penstock.formats.column_writer import ColumnWriter, put_pair, put_present
 from penstock.formats.decode_errors import ErrorCode, error_record, finish_message, is_ok, set_error
 from penstock.formats.decoder import Decoder
 from penstock.formats.jit import NIL, Ints, compiled, constant
 from penstock.formats.memory import address
+from penstock.formats.messages import Messages
 
 __all__ = ["PlainDecoder", "walk_all"]
 

@@ -29,11 +29,11 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from penstock.errors import DefiniteError, TransientError, UsageError
-from penstock.formats.batch import Messages, messages_of
 from penstock.formats.decode_errors import CODE, A, ErrorCode
 from penstock.formats.framing import read_ids
 from penstock.formats.jit import Ints
 from penstock.formats.memory import address
+from penstock.formats.messages import Messages, messages_of
 from penstock.secret import check_reference, resolve
 
 __all__ = ["RegisteredSchema", "Registry", "RegistryAddress", "WriterSchemas", "reject", "schema_ids"]

@@ -11,10 +11,11 @@ import base64
 
 import pyarrow as pa
 
-from penstock.formats.batch import decode_batch, messages_of
+from penstock.formats.batch import decode_batch
 from penstock.formats.format import AvroFormat, BytesFormat, CsvFormat, Format, JsonFormat, ProtobufFormat
 from penstock.formats.framing import read_ids, read_indexes
 from penstock.formats.memory import address
+from penstock.formats.messages import messages_of
 from penstock.formats.resolution import resolve
 
 __all__ = ["warm"]

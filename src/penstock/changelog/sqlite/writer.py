@@ -31,15 +31,16 @@ from penstock.changelog.sqlite.frontier import (
     Commits,
     commits_of,
     load_frontier,
+    load_leases,
     newest_upto,
     position_at,
+    remove_expired_leases,
     remove_moments,
     store_clock,
     store_frontier,
     store_moment,
     tallied,
 )
-from penstock.changelog.sqlite.log import load_leases, remove_expired_leases
 from penstock.changelog.sqlite.tables import (
     UNREAD,
     Relation,

@@ -11,13 +11,13 @@ from penstock.errors import PenstockError
 from penstock.formats.avro.kernel import walk_all
 from penstock.formats.avro.plan import PlanBuilder
 from penstock.formats.avro.schema import parse_avro
-from penstock.formats.batch import Messages
 from penstock.formats.column_writer import ColumnWriter
 from penstock.formats.decode_errors import ErrorCode
 from penstock.formats.decoder import Decoder
 from penstock.formats.format import AvroFormat, ResolvedFormat
 from penstock.formats.jit import Ints
 from penstock.formats.memory import address
+from penstock.formats.messages import Messages
 from penstock.formats.schema_registry import RegisteredSchema, WriterSchemas, reject
 
 __all__ = ["AvroDecoder"]

@@ -19,7 +19,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import PenstockError
-from penstock.formats.batch import Messages
 from penstock.formats.column_writer import ColumnWriter
 from penstock.formats.columns import Columns
 from penstock.formats.decode_errors import CODE, ErrorCode
@@ -28,16 +27,11 @@ from penstock.formats.format import Nanoseconds, ProtobufFormat, ResolvedFormat
 from penstock.formats.framing import read_indexes
 from penstock.formats.jit import Ints
 from penstock.formats.memory import address
+from penstock.formats.messages import Messages
 from penstock.formats.protobuf import ops
-from penstock.formats.protobuf.descriptor import (
-    Pool,
-    ProtoField,
-    ProtoMessage,
-    load_files,
-    message_at,
-    registered_files,
-)
+from penstock.formats.protobuf.descriptor import Pool, ProtoField, ProtoMessage, load_files
 from penstock.formats.protobuf.kernel import walk_all
+from penstock.formats.protobuf.registry_files import message_at, registered_files
 from penstock.formats.protobuf.tags import ScratchMemory
 from penstock.formats.protobuf.types import field_kind, is_map, type_of
 from penstock.formats.schema_registry import RegisteredSchema, WriterSchemas, reject

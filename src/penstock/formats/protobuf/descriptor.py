@@ -3,8 +3,6 @@
 Parse descriptor sets (``protoc --include_imports --descriptor_set_out``) without a Protobuf library.
 
 A descriptor set is itself a Protobuf message. Only the fields that define the structure of messages are used.
-
-Protobuf files from a registry, and the message that a message index denotes.
 """
 
 from __future__ import annotations
@@ -16,11 +14,7 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter
 
 from penstock.errors import DefiniteError
-from penstock.formats.framing import INDEX_BITS
 from penstock.formats.protobuf import ops
-from penstock.formats.protobuf.proto_parser import parse_proto
-from penstock.formats.protobuf.types import well_known_types
-from penstock.formats.schema_registry import RegisteredSchema
 
 __all__ = [
     "Pool",
@@ -30,9 +24,7 @@ __all__ = [
     "ProtoMessage",
     "dump_files",
     "load_files",
-    "message_at",
     "parse_descriptor_set",
-    "registered_files",
 ]
 
 
@@ -232,25 +224,3 @@ def _text(found: _Fields, number: int) -> str:
 
 def _number(found: _Fields, number: int) -> int:
     return next((value for value in found.get(number, ()) if isinstance(value, int)), 0)
-
-
-def registered_files(schema: RegisteredSchema) -> list[ProtoFile]:
-    """Return the files of a registered schema; its own file is the last."""
-    needed = [parse_proto(text) for _, text in schema.references]
-    return [well_known_types(), *needed, parse_proto(schema.text)]
-
-
-def message_at(file: ProtoFile, packed: int) -> ProtoMessage | None:
-    """Return the message of a packed message index (see `penstock.formats.framing`); None if there is none."""
-    steps = []
-    while packed:
-        steps.append((packed & ((1 << INDEX_BITS) - 1)) - 1)
-        packed >>= INDEX_BITS
-    inside, found = file.messages, None
-    for step in reversed(steps):
-        inside = [one for one in inside if not one.map_entry]
-        if step >= len(inside):
-            return None
-        found = inside[step]
-        inside = found.messages
-    return found

@@ -25,13 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.envelopes import Enveloped
 from penstock.model import TableSchema
 from penstock.positions import Lsn
-from penstock.sources.kafka.apply.changes import (
-    Changes,
-    changes_of,
-    first_contradiction,
-    memory_after,
-    missing_changes_hint,
-)
+from penstock.sources.kafka.apply.changes import Changes, changes_of, memory_after
+from penstock.sources.kafka.apply.debezium_checks import first_contradiction, missing_changes_hint
 from penstock.sources.kafka.apply.messages import messages_of, raw_messages
 from penstock.sources.kafka.apply.quarantine import (
     Fault,

@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 
 from penstock.model import Image, TableSchema
 from penstock.positions import Lsn
-from penstock.sources.kafka.apply.changes import Changes, changes_of, first_contradiction, missing_changes_hint
+from penstock.sources.kafka.apply.changes import Changes, changes_of
+from penstock.sources.kafka.apply.debezium_checks import first_contradiction, missing_changes_hint
 from penstock.sources.kafka.apply.messages import messages_of, raw_messages
 from penstock.sources.kafka.apply.quarantine import (
     Quarantine,

@@ -24,9 +24,9 @@ option `text columns` stores such a column as text.
 from __future__ import annotations
 
 from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, ColumnCodec, UnsupportedTypeError
-from penstock.sources.postgres.types.codec_lookup import builtin, codec_for
+from penstock.sources.postgres.types.codec_lookup import codec_for
 from penstock.sources.postgres.types.kernel import compile_all
-from penstock.sources.postgres.types.postgres_type import PostgresType, TypeKind, find_types
+from penstock.sources.postgres.types.postgres_type import PostgresType, TypeKind, builtin, find_types
 from penstock.sources.postgres.types.text import TEXT, TEXT_ONLY
 
 __all__ = [

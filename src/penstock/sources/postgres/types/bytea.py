@@ -3,8 +3,6 @@ r"""bytea → binary.
 Binary is the bytes themselves. Text is `\x` and two hex digits per byte; a value in the old escape format is rejected,
 because sessions set `bytea_output = hex`.
 
-Lookup tables between bytes and hex digits, for kernels.
-
 bit, bit varying → string of 0 and 1.
 
 Binary is the number of bits (32 bits), then the bits from the left; the last byte is padded with zeros.
@@ -21,18 +19,9 @@ from numba import types as nb
 from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import check_size, gather_bytes, variable_width
 from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, kernel, start, uint
-from penstock.sources.postgres.types.text_output import text_output_codec
+from penstock.sources.postgres.types.text_output import NIBBLE, text_output_codec
 
-__all__ = ["BIT_STRING", "BYTEA", "DIGIT", "NIBBLE"]
-
-
-NIBBLE = np.full(256, 0xFF, np.uint8)
-"""The value of a hex digit of either case; 0xFF for any other byte."""
-NIBBLE[list(b"0123456789abcdef")] = range(16)
-NIBBLE[list(b"ABCDEF")] = range(10, 16)
-
-DIGIT = np.frombuffer(b"0123456789abcdef", np.uint8).copy()
-"""The lowercase digit of a value below 16."""
+__all__ = ["BIT_STRING", "BYTEA"]
 
 
 _BIT_STRING_REASONS = ("malformed bit string",)

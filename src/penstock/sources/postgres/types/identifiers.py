@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 from numba import types as nb
 
-from penstock.sources.postgres.types.bytea import DIGIT, NIBBLE
 from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import check_size, variable_width
 from penstock.sources.postgres.types.kernel import (
@@ -37,7 +36,7 @@ from penstock.sources.postgres.types.kernel import (
     start,
     uint,
 )
-from penstock.sources.postgres.types.text_output import fixed_room, put_number, text_output_codec
+from penstock.sources.postgres.types.text_output import DIGIT, NIBBLE, fixed_room, put_number, text_output_codec
 
 __all__ = ["PG_LSN", "SNAPSHOT", "TID", "UUID"]
 

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numba import types as nb
 
-from penstock.sources.postgres.types.bytea import DIGIT
 from penstock.sources.postgres.types.codec import Bytes, Ints
 from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, inlined, kernel, read16, start
-from penstock.sources.postgres.types.text_output import fixed_room, put_hex, put_number, text_output_codec
+from penstock.sources.postgres.types.text_output import DIGIT, fixed_room, put_hex, put_number, text_output_codec
 
 __all__ = ["INET", "MACADDR", "MACADDR8"]
 

@@ -11,12 +11,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from penstock.sources.postgres.types.bytea import DIGIT
 from penstock.sources.postgres.types.codec import KEEP_TEXT, BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import gather_bytes, variable_width
 from penstock.sources.postgres.types.kernel import Kernel, inlined
 
 __all__ = [
+    "DIGIT",
+    "NIBBLE",
     "TOO_LONG",
     "Room",
     "check_text_size",
@@ -26,6 +27,14 @@ __all__ = [
     "put_two_digits",
     "text_output_codec",
 ]
+
+NIBBLE = np.full(256, 0xFF, np.uint8)
+"""The value of a hex digit of either case; 0xFF for any other byte."""
+NIBBLE[list(b"0123456789abcdef")] = range(16)
+NIBBLE[list(b"ABCDEF")] = range(10, 16)
+
+DIGIT = np.frombuffer(b"0123456789abcdef", np.uint8).copy()
+"""The lowercase digit of a value below 16."""
 
 TOO_LONG = f"values whose text takes more than 2 GB{KEEP_TEXT}"
 _MOST = 2**31 - 1
