@@ -26,12 +26,12 @@ BASE = {
     "model",
     "options",
     "layout",
-    "nearest",
+    "name_suggestions",
     "units",
     "secret",
     "fields",
     "kafka_offsets",
-    "unexpected",
+    "unexpected_errors",
     "cache",
     "kernel_cache",
 }
@@ -44,22 +44,28 @@ MAY_IMPORT: dict[str, set[str]] = {
     "formats": BASE,
     "envelopes": BASE,
     "embedded": BASE,
-    "sources": BASE | {"changelog", "formats", "envelopes"},
-    "spark": LOWER | {"sources", "catalog"},
-    "tables": DATA,
+    "sql/syntax": BASE,
+    "tables/arrow": BASE | {"changelog"},
+    "sources": LOWER | {"sql/syntax"},
+    "spark": LOWER | {"sources", "catalog", "tables/arrow"},
+    "tables": DATA | {"tables/arrow"},
     "sinks": DATA,
     "sources/apply": DATA | {"tables"},
     "catalog": BASE | {"changelog", "sources"},
     "engine": DATA | {"tables", "sinks", "catalog"},
-    "sql": BASE | {"sources", "sinks", "catalog", "engine"},
-    "home": DATA | {"tables", "sinks", "catalog", "engine", "sql"},
+    "sql": BASE | {"sql/syntax", "sources", "sinks", "catalog", "engine"},
+    "home": DATA | {"tables", "sinks", "catalog", "engine", "sql", "sql/syntax"},
     "demo": BASE | {"embedded", "home"},
     "cli": BASE | {"home", "engine", "sql", "demo"},
     "web": BASE | {"home", "engine"},
 }
 API = {"home", "home_operations", "live", "views", "executor"}
 """The Python API: modules right in `penstock` that are one layer, `home`."""
-ANYTHING = DATA | {"embedded", "tables", "sinks", "catalog", "engine", "sql", "home", "demo", "testing"} | FACES
+ANYTHING = (
+    DATA
+    | {"embedded", "tables/arrow", "tables", "sinks", "catalog", "engine", "sql", "home", "demo", "testing"}
+    | FACES
+)
 MAY_IMPORT["testing"] = ANYTHING
 MAY_IMPORT["__init__"] = BASE | {"changelog", "home", "spark"}  # penstock itself: the public names
 MAY_IMPORT["pyspark_penstock"] = {"spark"}  # where Spark looks for the data source
@@ -69,6 +75,8 @@ MODULES = sorted(SRC.rglob("*.py"))
 
 IN_SPARK = {"apply"}
 """Folders of a kind that need Spark and base tables. Only the log of the kind names them, as an entry point."""
+LOWER_FOLDERS = {("sql", "syntax"), ("tables", "arrow")}
+"""Folders that are a layer of their own, below the package that they are in: others use them without that package."""
 
 
 def layer_of(path: Path) -> str:
@@ -81,6 +89,8 @@ def named_layer(parts: tuple[str, ...]) -> str:
     """Name the layer of a module, by its path below ``penstock``: the folder, or the module right in it."""
     if parts[0] == "sources" and len(parts) > 2 and parts[2] in IN_SPARK:
         return f"sources/{parts[2]}"
+    if parts[:2] in LOWER_FOLDERS:
+        return "/".join(parts[:2])
     return "home" if parts[0] in API else parts[0]
 
 

@@ -15,7 +15,7 @@ from penstock.errors import (
     TableError,
     TransientError,
 )
-from penstock.unexpected import exception_in_output, origin, trace, unexpected
+from penstock.unexpected_errors import exception_in_output, origin, trace, unexpected
 from penstock.units import parse_size
 
 WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.

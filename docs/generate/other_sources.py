@@ -7,7 +7,7 @@ from docs.generate.markdown import code, table
 from docs.generate.option_tables import option_table
 
 from penstock.sources.files.options import FileFormat, FileSqlOptions, FileWithOptions, UnknownFields
-from penstock.sources.load.source import LoadSqlOptions, LoadWithOptions
+from penstock.sources.load_generator.source import LoadSqlOptions, LoadWithOptions
 
 __all__ = ["page"]
 

@@ -6,13 +6,13 @@ import inspect
 
 from docs.generate.markdown import code, table
 
-from penstock.sources.option_parser import Option
-from penstock.sources.option_syntax import options_of
 from penstock.sources.postgres.spec import PostgresSource
-from penstock.sources.syntax import Flag
 from penstock.sql import statements
 from penstock.sql.errors import SqlError
 from penstock.sql.grammar import parse
+from penstock.sql.syntax.option_parser import Option
+from penstock.sql.syntax.options import options_of
+from penstock.sql.syntax.values import Flag
 
 __all__ = ["page"]
 

@@ -23,7 +23,6 @@ from penstock.layout import base_path
 from penstock.sources.findings import Level
 from penstock.sources.interface import InstanceConfig, Source
 from penstock.sources.kinds import kind, kinds
-from penstock.sources.option_parser import in_sql
 from penstock.sql.answer import (
     Answer,
     repair_summary,
@@ -57,6 +56,7 @@ from penstock.sql.statements import (
     Verify,
     written_source,
 )
+from penstock.sql.syntax.option_parser import in_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -69,7 +69,7 @@ MUTATIONS = (
     Mutation(
         name="unchanged-ignored",
         breaks="The fold treats an unsent TOAST value as null, and overwrites the value.",
-        file="src/penstock/spark/net_changes.py",
+        file="src/penstock/tables/arrow/fold.py",
         old="    unknown = _unknown(images)\n",
         new="    unknown: dict[int, Flags] = {}\n",
         tests=("tests/tables/test_small_fold.py::test_random_histories",),
@@ -183,15 +183,15 @@ MUTATIONS = (
     Mutation(
         name="truncate-ignored",
         breaks="The fold ignores a TRUNCATE: removed rows stay.",
-        file="src/penstock/spark/net_changes.py",
+        file="src/penstock/tables/arrow/fold.py",
         old="return fold(batch, schema, lsn, len(truncates) > 0)",
         new="return fold(batch, schema, lsn, False)",
-        tests=("tests/spark/test_overlay_arrow.py::test_random_histories",),
+        tests=("tests/tables/test_arrow_overlay.py::test_random_histories",),
     ),
     Mutation(
         name="delete-ignored",
         breaks="The fold treats the last image of a key as a row even if it is a delete: deleted rows reappear.",
-        file="src/penstock/spark/net_changes.py",
+        file="src/penstock/tables/arrow/fold.py",
         old="present = np.flatnonzero(kinds[of_key] >= Image.UPDATED)",
         new="present = np.flatnonzero(kinds[of_key] >= Image.DELETED)",
         tests=("tests/tables/test_small_fold.py::test_random_histories",),

@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import DefiniteError, UsageError
 from penstock.sources import kinds as module
 from penstock.sources.kinds import kind, kinds
-from penstock.sources.load.source import LoadSource
+from penstock.sources.load_generator.source import LoadSource
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_kind_of_a_package(packages: Path) -> None:
     install(
         packages,
         "penstock_twice",
-        "from dataclasses import replace\nfrom penstock.sources.load.source import KIND as ours\n"
+        "from dataclasses import replace\nfrom penstock.sources.load_generator.source import KIND as ours\n"
         "KIND = replace(ours, source=type('Twice', (ours.source,), {'NAME': 'TWICE'}))\n",
     )
     assert kind("TWICE").config is kind("LOAD GENERATOR").config
@@ -75,7 +75,7 @@ def test_package_cannot_replace_a_built_in_kind(packages: Path) -> None:
     install(
         packages,
         "penstock_taker",
-        "from dataclasses import replace\nfrom penstock.sources.load.source import KIND as ours\n"
+        "from dataclasses import replace\nfrom penstock.sources.load_generator.source import KIND as ours\n"
         "KIND = replace(ours, source=type('Taker', (ours.source,), {}))\n",
     )
     assert kind("LOAD GENERATOR").source is LoadSource

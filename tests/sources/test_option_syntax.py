@@ -9,10 +9,10 @@ import pytest
 from pydantic import BaseModel, model_validator
 
 from penstock.errors import UsageError
-from penstock.sources.option_syntax import Keyword, options_of
-from penstock.sources.syntax import Secret, Size
 from penstock.sql.errors import SqlError
 from penstock.sql.grammar import parse
+from penstock.sql.syntax.options import Keyword, options_of
+from penstock.sql.syntax.values import Secret, Size
 
 
 class Login(BaseModel):

@@ -26,8 +26,8 @@ from penstock.model import TableName, TableSchema, image_schema, with_missing
 from penstock.positions import Lsn
 from penstock.spark.base_files import BaseFile, BaseFiles, read_base_file
 from penstock.spark.images import spark_schema
-from penstock.spark.net_changes import fold_net
-from penstock.spark.overlay_arrow import kept_rows, new_rows
+from penstock.tables.arrow.fold import fold_net
+from penstock.tables.arrow.overlay import kept_rows, new_rows
 from penstock.tables.base import DeltaBaseTable
 from penstock.tables.fold import fold
 

@@ -10,7 +10,6 @@ from psycopg.conninfo import make_conninfo
 
 from penstock.errors import UsageError
 from penstock.model import TableName
-from penstock.sources.name_syntax import Inclusion, dotted_text
 from penstock.sources.option_names import TableChoice, choice_text
 from penstock.sources.postgres.options import (
     Heartbeat,
@@ -23,6 +22,7 @@ from penstock.sources.postgres.options import (
     Watermarks,
 )
 from penstock.sql.statements import CreateSource
+from penstock.sql.syntax.names import Inclusion, dotted_text
 from tests.sql.kinds import (
     WHATS,
     Avro,

@@ -10,10 +10,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from penstock.errors import UsageError
-from penstock.sources.name_syntax import Inclusion, Inclusions
-from penstock.sources.option_syntax import Keyword, Written
 from penstock.sources.postgres.spec import PostgresSource
-from penstock.sources.syntax import Secret, Size
+from penstock.sql.syntax.names import Inclusion, Inclusions
+from penstock.sql.syntax.options import Keyword, Written
+from penstock.sql.syntax.values import Secret, Size
 
 WHATS = ("key", "partition", "offset", "timestamp", "headers")
 

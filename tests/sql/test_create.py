@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.sources.load.source import LoadSource
-from penstock.sources.name_syntax import Inclusion
+from penstock.sources.load_generator.source import LoadSource
 from penstock.sources.postgres.options import PostgresSqlOptions, PostgresWithOptions, SnapshotMode
 from penstock.sql.errors import SqlError
 from penstock.sql.grammar import parse
 from penstock.sql.statements import AlterSet, CreateSource, Explain
+from penstock.sql.syntax.names import Inclusion
 from tests.sql.kinds import (
     KINDS,
     Avro,

@@ -30,10 +30,10 @@ from penstock.changelog.interface import ChangeLog
 from penstock.changelog.sqlite.log import SqliteLog
 from penstock.model import TableSchema, image_schema, missing_value
 from penstock.positions import Lsn
-from penstock.spark import overlay_arrow
 from penstock.spark.images import spark_schema
-from penstock.spark.net_changes import fold_net
 from penstock.tables import log_tail
+from penstock.tables.arrow import overlay as overlay_arrow
+from penstock.tables.arrow.fold import fold_net
 from penstock.tables.base import DeltaBaseTable
 from penstock.tables.base_state import State
 from penstock.tables.columns import column

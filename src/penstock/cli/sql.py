@@ -36,7 +36,7 @@ from penstock.cli.script import read_script
 from penstock.cli.spark_session import spark_when_needed
 from penstock.errors import DefiniteError, PenstockError, UsageError
 from penstock.home import Home, open_to_run
-from penstock.nearest import nearest
+from penstock.name_suggestions import nearest
 from penstock.positions import Lsn, parse_as_of
 from penstock.sql.answer import Answer
 

@@ -27,7 +27,7 @@ from penstock.layout import catalog_path, state_path
 from penstock.positions import Lsn
 from penstock.sources.interface import Instance
 from penstock.sources.kinds import kind
-from penstock.unexpected import trace, unexpected
+from penstock.unexpected_errors import trace, unexpected
 
 __all__ = ["capture", "main"]
 

@@ -38,7 +38,7 @@ from penstock.errors import (
 )
 from penstock.spark.jvm_loss import is_spark_lost, spark_lost_error
 from penstock.spark.worker_errors import brief
-from penstock.unexpected import DEFECT_HINT, exception_in_output, unexpected
+from penstock.unexpected_errors import DEFECT_HINT, exception_in_output, unexpected
 
 __all__ = [
     "LONGEST_PAUSE",

@@ -49,7 +49,7 @@ from penstock.errors import PenstockError, TableError, UsageError
 from penstock.fields import with_fields
 from penstock.layout import base_path
 from penstock.model import TableName
-from penstock.nearest import nearest
+from penstock.name_suggestions import nearest
 from penstock.positions import Lsn
 from penstock.sources.findings import Finding, error
 from penstock.sources.interface import Source

@@ -35,7 +35,7 @@ from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.layout import capture_log_path, catalog_path, run_path
 from penstock.positions import Lsn
 from penstock.tables.interface import TableStore
-from penstock.unexpected import exception_in_output
+from penstock.unexpected_errors import exception_in_output
 
 __all__ = ["CaptureSupervisor", "SourceRunner", "how_it_ended"]
 

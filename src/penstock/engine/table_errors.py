@@ -31,7 +31,7 @@ from penstock.sources.database import Database
 from penstock.spark.jvm_loss import is_spark_lost, spark_lost_error
 from penstock.spark.worker_errors import brief, unpack_errors
 from penstock.tables.interface import Jobs
-from penstock.unexpected import trace
+from penstock.unexpected_errors import trace
 
 __all__ = ["TableErrors", "translated_errors", "translated_spark_errors"]
 

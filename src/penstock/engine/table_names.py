@@ -13,7 +13,7 @@ from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.errors import UsageError
 from penstock.model import TableName
-from penstock.nearest import nearest
+from penstock.name_suggestions import nearest
 from penstock.sources.interface import InstanceConfig
 
 __all__ = [

@@ -37,13 +37,13 @@ from penstock.changelog.log_url import check_log_url
 from penstock.errors import DefiniteError, PenstockError, UsageError
 from penstock.fields import with_fields
 from penstock.model import TableName, TableSchema
-from penstock.nearest import nearest
+from penstock.name_suggestions import nearest
 from penstock.positions import Lsn
 from penstock.sources.database import Database
 from penstock.sources.findings import Finding, error
 from penstock.sources.option_names import TableChoice
 from penstock.sources.produced_table import ProducedTable
-from penstock.sources.syntax import Span
+from penstock.sql.syntax.values import Span
 from penstock.units import parse_duration
 
 __all__ = [

@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from penstock.errors import DefiniteError, UsageError
-from penstock.nearest import nearest
+from penstock.name_suggestions import nearest
 from penstock.sources.interface import Kind, Source
 
 __all__ = ["kind", "kinds", "source_of_urls"]
@@ -26,7 +26,7 @@ _BUILT_IN = (
     EntryPoint("postgres", "penstock.sources.postgres.kind:KIND", _GROUP),
     EntryPoint("kafka", "penstock.sources.kafka.kind:KIND", _GROUP),
     EntryPoint("file", "penstock.sources.files.kind:KIND", _GROUP),
-    EntryPoint("load", "penstock.sources.load.source:KIND", _GROUP),
+    EntryPoint("load", "penstock.sources.load_generator.source:KIND", _GROUP),
 )
 
 

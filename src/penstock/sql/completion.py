@@ -13,11 +13,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from penstock.errors import UsageError
-from penstock.sources.name_syntax import written_name
-from penstock.sources.option_syntax import Written
 from penstock.sql.cursor import StatementCursor
 from penstock.sql.grammar import is_penstock_statement, read_statement
 from penstock.sql.script import split_statements
+from penstock.sql.syntax.names import written_name
+from penstock.sql.syntax.options import Written
 
 __all__ = ["KnownNames", "candidates"]
 

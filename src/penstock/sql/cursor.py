@@ -20,8 +20,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 from sqlglot.tokens import Tokenizer
 
 from penstock.errors import UsageError
-from penstock.sources.name_syntax import RESERVED
 from penstock.sql.errors import MASK, Position, StartPosition, error_at, position_at, secret_spans
+from penstock.sql.syntax.names import RESERVED
 
 __all__ = ["StatementCursor", "after_blanks", "leading_words", "shown", "tokenize", "tokenize_error"]
 
@@ -48,7 +48,7 @@ class StatementCursor:
         self._offered: list[str] = []
         self._named: list[str] = []
 
-    # -- the methods of `penstock.sources.cursor.Cursor` -----------------------------------------------------------
+    # -- the methods of `penstock.sql.syntax.values.Cursor` -----------------------------------------------------------
 
     def place(self) -> int:
         """Return the offset of the next token; at the end, the offset after the last token."""

@@ -31,22 +31,8 @@ from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from penstock.errors import UsageError
-from penstock.nearest import nearest
+from penstock.name_suggestions import nearest
 from penstock.sources.interface import is_name
-from penstock.sources.name_syntax import dotted_text, written_name
-from penstock.sources.option_parser import (
-    Given,
-    Option,
-    Settings,
-    located,
-    longer,
-    read_clauses,
-    read_settings,
-    unknown_clause,
-    validated,
-)
-from penstock.sources.option_syntax import Written, options_of
-from penstock.sources.syntax import Flag, Secret, alternatives
 from penstock.sql.cursor import StatementCursor, after_blanks, leading_words
 from penstock.sql.errors import StartPosition
 from penstock.sql.statements import (
@@ -68,6 +54,20 @@ from penstock.sql.statements import (
     Statement,
     Verify,
 )
+from penstock.sql.syntax.names import dotted_text, written_name
+from penstock.sql.syntax.option_parser import (
+    Given,
+    Option,
+    Settings,
+    located,
+    longer,
+    read_clauses,
+    read_settings,
+    unknown_clause,
+    validated,
+)
+from penstock.sql.syntax.options import Written, options_of
+from penstock.sql.syntax.values import Flag, Secret, alternatives
 
 __all__ = ["is_penstock_statement", "parse", "read_alter_set", "read_create", "read_repair", "read_statement"]
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-from penstock.sources.name_syntax import written_name
-from penstock.sources.option_syntax import written_clauses, written_settings
 from penstock.sql.errors import Position
+from penstock.sql.syntax.names import written_name
+from penstock.sql.syntax.options import written_clauses, written_settings
 
 __all__ = [
     "AcceptInterference",

@@ -3,7 +3,7 @@
 Folds a small range in Arrow, so that a live view needs only milliseconds for it.
 
 The tail of a live table is short, and `fold` in Spark runs jobs for it each time the table occurs in a query.
-`penstock.spark.net_changes` folds any range without Spark; this module converts its result to the form that `fold`
+`penstock.tables.arrow.fold` folds any range without Spark; this module converts its result to the form that `fold`
 returns. Spark gets it as a local relation, whose rows are known at planning time.
 
 After the fold, more is known: whether any value is still missing, and whether any row with a missing value changed its
@@ -23,7 +23,7 @@ from penstock.changelog.interface import ChangeLog, ChangeLogReader, Extent
 from penstock.model import Image, TableSchema, image_schema
 from penstock.positions import Lsn
 from penstock.spark.images import images, spark_schema
-from penstock.spark.net_changes import KeyedNet, KeylessNet, fold_net
+from penstock.tables.arrow.fold import KeyedNet, KeylessNet, fold_net
 from penstock.tables.contents import Contents
 from penstock.tables.fold import check_reserved_names, fold
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from penstock.model import TableSchema
 from penstock.positions import Lsn
-from penstock.spark.net_changes import missing_base_row
+from penstock.tables.arrow.fold import missing_base_row
 
 __all__ = ["missing_row_errors", "raise_missing_row"]
 

@@ -30,8 +30,8 @@ from penstock.errors import DefiniteError, UsageError
 from penstock.model import SHARD, TableSchema, image_schema, missing_value
 from penstock.positions import Lsn
 from penstock.sources.database import TableCopy, Tally
-from penstock.spark.net_changes import KeyedNet, KeylessNet, fold_net
-from penstock.spark.overlay_arrow import live_rows
+from penstock.tables.arrow.fold import KeyedNet, KeylessNet, fold_net
+from penstock.tables.arrow.overlay import live_rows
 from penstock.tables.base_state import ChunkProgress, State
 from penstock.tables.compare import Difference, Differences, How
 from penstock.tables.contents import Contents

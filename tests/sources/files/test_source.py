@@ -13,7 +13,7 @@ import pytest
 from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.sources.files.options import given_columns
 from penstock.sources.files.source import FileConfig, FileSource
-from penstock.sources.load.source import LoadSource
+from penstock.sources.load_generator.source import LoadSource
 from penstock.sql.grammar import parse
 from penstock.sql.statements import CreateSource, written_source
 

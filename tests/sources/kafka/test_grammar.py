@@ -9,9 +9,9 @@ import pytest
 from penstock.errors import UsageError
 from penstock.sources.kafka.sql_options import EnvelopeKind, KafkaSqlOptions
 from penstock.sources.kafka.with_options import KafkaWithOptions, StartPoint
-from penstock.sources.option_syntax import Written, options_of, written_clauses, written_settings
 from penstock.sql.grammar import parse
 from penstock.sql.statements import CreateSource
+from penstock.sql.syntax.options import Written, options_of, written_clauses, written_settings
 
 STATEMENT = """
 CREATE SOURCE clicks FROM KAFKA BROKER 'k1:9092,k2:9092' TOPIC 'clicks'

@@ -36,8 +36,8 @@ from penstock.sources.kafka.topic_table import SourceTopic, TopicTable
 from penstock.sources.kafka.transactions.metadata import TransactionMetadata
 from penstock.sources.kafka.with_options import IsolationLevel, OnError, TimestampType
 from penstock.sources.kinds import kind
-from penstock.sources.name_syntax import Inclusion
 from penstock.sql.statements import CreateSource
+from penstock.sql.syntax.names import Inclusion
 
 TYPES = st.recursive(
     st.sampled_from(["bigint", "int", "string", "double", "boolean", "date", "timestamp", "decimal(10, 2)", "binary"]),

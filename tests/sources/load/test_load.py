@@ -15,8 +15,8 @@ from tests.sources.source_capture import SourceCapture
 from penstock.changelog.user_rows import updates
 from penstock.errors import UsageError
 from penstock.model import Image, TableName
-from penstock.sources.load.scenarios import BIDS, OPENING, Auction, Bank, Scenario
-from penstock.sources.load.source import LoadSource
+from penstock.sources.load_generator.scenarios import BIDS, OPENING, Auction, Bank, Scenario
+from penstock.sources.load_generator.source import LoadSource
 from penstock.sources.polling_steps import Changes
 
 

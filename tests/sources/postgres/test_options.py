@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import DefiniteError, UsageError
 from penstock.model import TableName
-from penstock.nearest import nearest
+from penstock.name_suggestions import nearest
 from penstock.sources.findings import errors_among
 from penstock.sources.option_names import ColumnName, TableChoice, choice_text, parse_column, parse_table
 from penstock.sources.postgres.spec import PostgresSource

@@ -12,10 +12,9 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from penstock.errors import UsageError
-from penstock.sources.cursor import Cursor
 from penstock.sources.interface import SourceOptions
-from penstock.sources.name_syntax import Name, written_name
-from penstock.sources.syntax import Listed, Span, Syntax
+from penstock.sql.syntax.names import Name, written_name
+from penstock.sql.syntax.values import Cursor, Listed, Span, Syntax
 from penstock.units import parse_duration
 
 __all__ = ["FileFormat", "FileSqlOptions", "FileWithOptions", "UnknownFields", "given_columns"]

@@ -34,10 +34,10 @@ from pydantic import (
 from penstock.errors import DefiniteError, UsageError
 from penstock.formats.format import CsvFormat, Extra, Nanoseconds
 from penstock.formats.json.schemas import inferred_columns
-from penstock.nearest import nearest
+from penstock.name_suggestions import nearest
 from penstock.sources.kafka.option_syntax import Columns, ColumnsOrCount, GivenColumn, column_of, ddl
-from penstock.sources.option_syntax import Keyword
-from penstock.sources.syntax import alternatives
+from penstock.sql.syntax.options import Keyword
+from penstock.sql.syntax.values import alternatives
 
 __all__ = [
     "AvroOptions",

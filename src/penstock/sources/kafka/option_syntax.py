@@ -19,12 +19,11 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from penstock.errors import UsageError
-from penstock.nearest import nearest
-from penstock.sources import syntax
-from penstock.sources.cursor import Cursor
-from penstock.sources.name_syntax import written_name
-from penstock.sources.option_parser import unsupported_option
-from penstock.sources.syntax import Listed, Number, Syntax
+from penstock.name_suggestions import nearest
+from penstock.sql.syntax import values as syntax
+from penstock.sql.syntax.names import written_name
+from penstock.sql.syntax.option_parser import unsupported_option
+from penstock.sql.syntax.values import Cursor, Listed, Number, Syntax
 
 __all__ = [
     "UNSUPPORTED",

@@ -13,9 +13,9 @@ from penstock.formats.format import Extra
 from penstock.sources.kafka.message_formats import FormatOptions, JsonOptions, RegisteredOptions, format_named
 from penstock.sources.kafka.option_syntax import EnvelopeText, Word, given_of, read_options
 from penstock.sources.kafka.with_options import KafkaWithOptions, RegistryOptions
-from penstock.sources.name_syntax import Inclusion, Inclusions
-from penstock.sources.option_syntax import Keyword
-from penstock.sources.syntax import alternatives
+from penstock.sql.syntax.names import Inclusion, Inclusions
+from penstock.sql.syntax.options import Keyword
+from penstock.sql.syntax.values import alternatives
 
 __all__ = [
     "Envelope",

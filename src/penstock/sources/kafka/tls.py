@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from penstock.errors import DefiniteError
 from penstock.sources.kafka.option_syntax import Word
 from penstock.sources.kafka.secrets import SecretOption
-from penstock.sources.syntax import Choice
+from penstock.sql.syntax.values import Choice
 
 __all__ = [
     "OAUTHBEARER",

@@ -26,7 +26,7 @@ from penstock.sources.kafka.tls import (
     SecurityProtocol,
     SslOptions,
 )
-from penstock.sources.syntax import alternatives
+from penstock.sql.syntax.values import alternatives
 
 __all__ = ["IsolationLevel", "KafkaWithOptions", "OnError", "RegistryOptions", "StartPoint", "TimestampType"]
 

@@ -54,7 +54,7 @@ from penstock.sources.postgres.relations import (
     UnknownColumnsError,
     parse_relation,
 )
-from penstock.unexpected import DEFECT_HINT, origin
+from penstock.unexpected_errors import DEFECT_HINT, origin
 
 __all__ = ["Decoder"]
 

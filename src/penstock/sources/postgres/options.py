@@ -21,12 +21,12 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from penstock.errors import UsageError
 from penstock.secret import check_reference
 from penstock.sources.interface import SourceOptions
-from penstock.sources.name_syntax import DottedName, Name, dotted_text
 from penstock.sources.option_names import ColumnName, TableChoice, choice_text, parse_column, parse_table
-from penstock.sources.option_syntax import Keyword
 from penstock.sources.postgres.connection import parse_url
 from penstock.sources.postgres.shard_labels import check_connections
-from penstock.sources.syntax import Listed, Secret, Span
+from penstock.sql.syntax.names import DottedName, Name, dotted_text
+from penstock.sql.syntax.options import Keyword
+from penstock.sql.syntax.values import Listed, Secret, Span
 from penstock.units import parse_duration
 
 __all__ = [

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.model import TableName
-from penstock.nearest import nearest
+from penstock.name_suggestions import nearest
 from penstock.sources.findings import Finding, error, info
 from penstock.sources.option_names import ColumnName
 from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable

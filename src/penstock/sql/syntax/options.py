@@ -24,11 +24,11 @@ from typing import Any, Literal, Protocol, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from penstock.nearest import nearest
-from penstock.sources.cursor import Cursor
-from penstock.sources.option_parser import Option, read_clauses, unknown_clause, validated
-from penstock.sources.syntax import (
+from penstock.name_suggestions import nearest
+from penstock.sql.syntax.option_parser import Option, read_clauses, unknown_clause, validated
+from penstock.sql.syntax.values import (
     Choice,
+    Cursor,
     Duration,
     Flag,
     Listed,

@@ -28,8 +28,8 @@ from tests.tables.model import (
 
 from penstock.errors import DefiniteError, TableError
 from penstock.model import Image, TableName, TableSchema, image_schema
-from penstock.spark.net_changes import KeyedNet, KeylessNet, fold_net
-from penstock.spark.overlay_arrow import base_columns, can_split, kept_rows, live_rows, new_rows
+from penstock.tables.arrow.fold import KeyedNet, KeylessNet, fold_net
+from penstock.tables.arrow.overlay import base_columns, can_split, kept_rows, live_rows, new_rows
 
 
 def net_of(history: History, schema: TableSchema, low: int, high: int) -> KeyedNet | KeylessNet:

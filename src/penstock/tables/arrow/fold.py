@@ -33,7 +33,7 @@ from penstock.changelog.user_rows import whole_rows
 from penstock.errors import TableError
 from penstock.model import Image, TableName, TableSchema
 from penstock.positions import Lsn
-from penstock.spark.distinct_rows import Distinct, Numbers
+from penstock.tables.arrow.distinct_rows import Distinct, Numbers
 
 __all__ = ["Flags", "KeyedNet", "KeylessNet", "fold_net", "missing_base_row"]
 

@@ -10,8 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.sources.cursor import Cursor
-from penstock.sources.syntax import Syntax, alternatives
+from penstock.sql.syntax.values import Cursor, Syntax, alternatives
 
 __all__ = ["RESERVED", "DottedName", "Inclusion", "Inclusions", "Name", "dotted_text", "written_name"]
 

@@ -17,9 +17,8 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from penstock.errors import UsageError
-from penstock.nearest import nearest
-from penstock.sources.cursor import Cursor
-from penstock.sources.syntax import Flag, Syntax, alternatives
+from penstock.name_suggestions import nearest
+from penstock.sql.syntax.values import Cursor, Flag, Syntax, alternatives
 
 __all__ = [
     "Given",

@@ -18,10 +18,10 @@ from penstock.changelog.interface import ChangeLog
 from penstock.errors import UsageError
 from penstock.positions import Lsn
 from penstock.sources.interface import Kind, Source, SourceOptions
-from penstock.sources.load.scenarios import Auction, Bank, Scenario
-from penstock.sources.option_syntax import Keyword
+from penstock.sources.load_generator.scenarios import Auction, Bank, Scenario
 from penstock.sources.polling import PollingConfig, PollingFactory, PollingInstance
 from penstock.sources.polling_steps import Step
+from penstock.sql.syntax.options import Keyword
 
 __all__ = ["KIND", "LoadConfig", "LoadInstance", "LoadSource", "LoadSqlOptions", "LoadWithOptions"]
 

@@ -26,8 +26,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.spark.distinct_rows import Numbers
-from penstock.spark.net_changes import KeyedNet, KeylessNet, missing_base_row
+from penstock.tables.arrow.distinct_rows import Numbers
+from penstock.tables.arrow.fold import KeyedNet, KeylessNet, missing_base_row
 
 __all__ = ["base_columns", "can_split", "kept_rows", "live_rows", "new_rows"]
 
