@@ -42,9 +42,9 @@ from penstock.errors import DefiniteError
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.connection import connect
-from penstock.sources.postgres.copy import PageRange, copy_range, copy_ranges
-from penstock.sources.postgres.database import PostgresCopy
-from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot
+from penstock.sources.postgres.replication.slot import ExportedSnapshot, export_snapshot
+from penstock.sources.postgres.snapshot.copy import PageRange, copy_range, copy_ranges
+from penstock.sources.postgres.snapshot.database import PostgresCopy
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.sources.postgres.types import warm
 from penstock.spark.session import session

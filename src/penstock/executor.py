@@ -23,7 +23,11 @@ from penstock.layout import base_path
 from penstock.sources.findings import Level
 from penstock.sources.interface import InstanceConfig, Source
 from penstock.sources.kinds import kind, kinds
-from penstock.sql.answer import (
+from penstock.sql.completion import KnownNames, candidates
+from penstock.sql.errors import StartPosition, error_at
+from penstock.sql.grammar import parse
+from penstock.sql.script import Piece, split_statements
+from penstock.sql.show_statements import (
     Answer,
     repair_summary,
     show_errors,
@@ -32,10 +36,6 @@ from penstock.sql.answer import (
     show_tables,
     verify_answer,
 )
-from penstock.sql.completion import KnownNames, candidates
-from penstock.sql.errors import StartPosition, error_at
-from penstock.sql.grammar import parse
-from penstock.sql.script import Piece, split_statements
 from penstock.sql.statements import (
     AcceptInterference,
     AddTable,

@@ -12,7 +12,7 @@ from penstock.errors import UsageError
 from penstock.home_operations import HomeOperations, start_session
 from penstock.layout import catalog_path
 from penstock.sources.interface import Source
-from penstock.sql.answer import Answer
+from penstock.sql.show_statements import Answer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

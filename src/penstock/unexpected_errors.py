@@ -26,7 +26,7 @@ def unexpected(doing: str, error: BaseException, hint: str = "") -> InternalErro
 
 
 def origin(error: BaseException) -> str:
-    """Return type and place, as in ``ValueError at penstock.sources.postgres.chunk_builder:65``."""
+    """Return type and place, as in ``ValueError at penstock.sources.postgres.pgoutput.chunk_builder:65``."""
     frames = [*_frames(error)]
     ours = [frame for frame in frames if _module(frame[0]).partition(".")[0] == "penstock"]
     places = dict.fromkeys(f"{_module(frame)}:{line}" for frame, line in [*ours[-1:], *frames[-1:]])

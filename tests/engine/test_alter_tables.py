@@ -19,7 +19,7 @@ from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.layout import base_path
 from penstock.positions import Lsn
 from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sql.answer import Answer
+from penstock.sql.show_statements import Answer
 from penstock.testing.waiting import until
 
 SETUP = """

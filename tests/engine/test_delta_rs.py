@@ -17,7 +17,7 @@ from tests.engine.shop import Shop
 
 from penstock.layout import base_path
 from penstock.positions import Lsn
-from penstock.sources.postgres.wal import wal_insert_position
+from penstock.sources.postgres.replication.wal import wal_insert_position
 from penstock.testing.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "read-the-lake-with-other-tools.md"

@@ -9,7 +9,7 @@ from tests.engine.shop import Shop
 
 from penstock.catalog.store import SourceRecord, TableRecord
 from penstock.engine.reconcile import Described, describe
-from penstock.sources.postgres import publication_watch
+from penstock.sources.postgres.replication import publication_watch
 from penstock.testing.waiting import until
 
 SETUP = """

@@ -13,7 +13,7 @@ from penstock.engine.status import SourceStatus, TableStatus
 from penstock.engine.table_loops import TableLoops
 from penstock.errors import TableError
 from penstock.model import TableName
-from penstock.sources.postgres import publication_watch
+from penstock.sources.postgres.replication import publication_watch
 from penstock.testing.waiting import until
 
 TABLES = """

@@ -15,7 +15,7 @@ from penstock.errors import DefiniteError
 from penstock.home import Home, open_home
 from penstock.layout import catalog_path
 from penstock.model import TableName
-from penstock.sql.answer import Answer
+from penstock.sql.show_statements import Answer
 from penstock.testing.waiting import PATIENCE, until
 
 

@@ -22,7 +22,7 @@ from penstock.layout import catalog_path, lake_path, log_path
 from penstock.model import TableName
 from penstock.sources.postgres import config
 from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sources.postgres.slot import create_slot
+from penstock.sources.postgres.replication.slot import create_slot
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.testing.postgres import start_postgres
 

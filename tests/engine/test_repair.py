@@ -16,7 +16,7 @@ from penstock.catalog.store import Catalog
 from penstock.errors import DefiniteError, UsageError
 from penstock.home import Home
 from penstock.layout import catalog_path
-from penstock.sql.answer import Answer
+from penstock.sql.show_statements import Answer
 from penstock.testing.waiting import PATIENCE, until
 
 ROWS = 100

@@ -22,7 +22,7 @@ from penstock.home import Home
 from penstock.layout import base_path, catalog_path
 from penstock.model import TableName
 from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sql.answer import Answer
+from penstock.sql.show_statements import Answer
 
 TABLES = """
 CREATE TABLE orders (id int PRIMARY KEY); CREATE TABLE users (id int PRIMARY KEY);

@@ -19,8 +19,8 @@ from penstock.engine.runner import HomeRunner
 from penstock.home import Home
 from penstock.layout import catalog_path
 from penstock.positions import Lsn
-from penstock.sources.postgres import copy as postgres_copy
-from penstock.sources.postgres.wal import wal_insert_position
+from penstock.sources.postgres.replication.wal import wal_insert_position
+from penstock.sources.postgres.snapshot import copy as postgres_copy
 from penstock.tables import snapshot_files
 from penstock.tables.interface import TableStore
 from penstock.tables.spark_tables import SparkTables
@@ -384,8 +384,8 @@ def test_failed_snapshot_leaves_no_files(
 
 def test_finished_ranges_report_exact_row_and_byte_counts(database: Any, spark: SparkSession, tmp_path: Path) -> None:
     from penstock.sources.postgres.connection import connect
-    from penstock.sources.postgres.database import PostgresCopy
-    from penstock.sources.postgres.slot import export_snapshot
+    from penstock.sources.postgres.replication.slot import export_snapshot
+    from penstock.sources.postgres.snapshot.database import PostgresCopy
     from penstock.sources.postgres.spec import PostgresSource
 
     database.execute(TABLE.format("t"))

@@ -21,7 +21,7 @@ from penstock.errors import DefiniteError, TransientError, UsageError
 from penstock.home import Home
 from penstock.live import Live
 from penstock.positions import Lsn
-from penstock.sql.answer import Answer
+from penstock.sql.show_statements import Answer
 from penstock.tables.interface import TableStore
 from penstock.tables.spark_tables import SparkTables
 from penstock.testing.memory_tables import MemoryTables

@@ -13,7 +13,7 @@ from penstock.errors import DefiniteError, UsageError
 from penstock.home import Home, open_to_run
 from penstock.layout import catalog_path, secrets_path
 from penstock.sources.postgres.spec import PostgresSource
-from penstock.sql.answer import Answer
+from penstock.sql.show_statements import Answer
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from penstock.engine.table_loops import TableLoops
 from penstock.errors import LogCorruptError, TransientError
 from penstock.home import Home
 from penstock.layout import capture_log_path, catalog_path, defects_path
-from penstock.sources.postgres import chunk_builder, decoder
-from penstock.sources.postgres.decoder import Decoder
-from penstock.sql.answer import Answer
+from penstock.sources.postgres.pgoutput import chunk_builder, decoder
+from penstock.sources.postgres.pgoutput.decoder import Decoder
+from penstock.sql.show_statements import Answer
 from penstock.testing.faults import Faults, FaultyTables
 from penstock.testing.memory_tables import MemoryTables
 from penstock.testing.waiting import PATIENCE, until
@@ -218,7 +218,7 @@ echo started >> "$0.starts"
 test -e "$0.fixed" && exec {sys.executable} "$@"
 cat >&2 <<'END'
 Traceback (most recent call last):
-  File "/some/where/site-packages/penstock/sources/postgres/chunk_builder.py", line 65, in build_chunk
+  File "/some/where/site-packages/penstock/sources/postgres/pgoutput/chunk_builder.py", line 65, in build_chunk
     row = f(x)
 pyarrow.lib.ArrowInvalid: {SECRET}
 END
@@ -247,7 +247,9 @@ def test_capture_process_that_fails_repeatedly(database: Any, tmp_path: Path) ->
         try:
             until(lambda: source_of(home).state == "failed", "the source to fail")
             shown = source_of(home)
-            assert is_shown(shown.error, "exit code 7, ArrowInvalid at penstock.sources.postgres.chunk_builder:65")
+            assert is_shown(
+                shown.error, "exit code 7, ArrowInvalid at penstock.sources.postgres.pgoutput.chunk_builder:65"
+            )
             assert str(capture_log_path(home.path, "shop")) in (shown.hint or "")
             assert not capture.ended
             Path(f"{program}.fixed").touch()

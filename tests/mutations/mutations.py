@@ -36,7 +36,7 @@ MUTATIONS = (
         name="history-not-compared",
         breaks="Transactions that the server sends again are not compared with the log: a restored older data "
         "directory is mistaken for the same one, and new transactions are dropped by their LSN.",
-        file="src/penstock/sources/postgres/overlap.py",
+        file="src/penstock/sources/postgres/pgoutput/overlap.py",
         old="        self._verified = confirmed >= durable",
         new="        self._verified = True",
         tests=("tests/sources/postgres/test_restored_data_directory.py::test_restored_wal_has_grown_past_the_log",),
@@ -44,7 +44,7 @@ MUTATIONS = (
     Mutation(
         name="membership-not-compared",
         breaks="A table that was removed from the publication and added again resumes: changes in between are lost.",
-        file="src/penstock/sources/postgres/publication_watch.py",
+        file="src/penstock/sources/postgres/replication/publication_watch.py",
         old="    if set(before.members) - set(now.members):",
         new="    if not now.members:",
         tests=("tests/sources/postgres/test_publication_watch.py::test_change_stops_that_table_only",),
@@ -52,7 +52,7 @@ MUTATIONS = (
     Mutation(
         name="rewrite-not-noticed",
         breaks="A table whose values were rewritten by ALTER TABLE keeps the old values.",
-        file="src/penstock/sources/postgres/publication_watch.py",
+        file="src/penstock/sources/postgres/replication/publication_watch.py",
         old="        changed = [oid for oid, file in now.files.items() if file and "
         "before.files.get(oid, file) != file]",
         new="        changed = list[int]()",
@@ -87,7 +87,7 @@ MUTATIONS = (
         name="columns-swapped",
         breaks="The last two columns of a streamed row, if of the same type, are swapped: values have the name of "
         "another column.",
-        file="src/penstock/sources/postgres/chunk_builder.py",
+        file="src/penstock/sources/postgres/pgoutput/chunk_builder.py",
         old="    unchanged = _unchanged(length)\n",
         new="    if len(arrays) > 1 and arrays[-1].type == arrays[-2].type:\n"
         "        arrays[-2:] = arrays[:-3:-1]\n"
@@ -156,7 +156,7 @@ MUTATIONS = (
         name="rolled-back-changes-published",
         breaks="Changes that a savepoint rolled back in a streamed transaction become visible at its commit: rows that "
         "never existed.",
-        file="src/penstock/sources/postgres/decoder.py",
+        file="src/penstock/sources/postgres/pgoutput/decoder.py",
         old="commit.committed_at, frozenset(opened.aborted))",
         new="commit.committed_at, frozenset())",
         tests=(
@@ -166,7 +166,7 @@ MUTATIONS = (
     Mutation(
         name="resent-transaction-doubled",
         breaks="A transaction that the server sends again after a reconnect is treated as new, and applied twice.",
-        file="src/penstock/sources/postgres/decoder.py",
+        file="src/penstock/sources/postgres/pgoutput/decoder.py",
         old="if lsns[0] <= self._start:  # sent again",
         new="if lsns[0] < 0:  # sent again",
         tests=("tests/sources/postgres/test_decoder.py::test_transactions_at_or_below_the_start_are_dropped",),
@@ -175,7 +175,7 @@ MUTATIONS = (
         name="error-recorded-late",
         breaks="The error of a table has a position after the transaction that caused it: a view at that transaction "
         "shows the table without it.",
-        file="src/penstock/sources/postgres/decoder.py",
+        file="src/penstock/sources/postgres/pgoutput/decoder.py",
         old="TableError(str(failure.table), lsn,",
         new="TableError(str(failure.table), lsn + 1,",
         tests=("tests/sources/postgres/test_decoder.py::test_bad_value_stops_its_table_at_that_transaction",),
@@ -225,7 +225,7 @@ MUTATIONS = (
         name="repair-skips-last-row",
         breaks="The last key of each batch of a repair is not read upstream: its row is treated as deleted, and "
         "removed.",
-        file="src/penstock/sources/postgres/watermark_windows.py",
+        file="src/penstock/sources/postgres/snapshot/watermark_windows.py",
         old="self._key.among(keys[i : i + _KEYS_AT_ONCE])",
         new="self._key.among(keys[i : i + _KEYS_AT_ONCE - 1])",
         tests=("tests/sources/postgres/test_watermark_windows.py::test_many_keys_are_read_in_batches",),
@@ -234,7 +234,7 @@ MUTATIONS = (
         name="copied-range-too-short",
         breaks="The last range of a copy ends at the page count at which the table was split: rows on later pages "
         "are missing.",
-        file="src/penstock/sources/postgres/copy.py",
+        file="src/penstock/sources/postgres/snapshot/copy.py",
         old="[*starts[1:], _LAST_PAGE]",
         new="[*starts[1:], max(pages, 1)]",
         tests=("tests/sources/postgres/test_copy.py::test_rows_added_after_the_last_range_are_copied",),
@@ -242,7 +242,7 @@ MUTATIONS = (
     Mutation(
         name="copied-columns-swapped",
         breaks="The last two columns of a copied row, if of the same type, are swapped.",
-        file="src/penstock/sources/postgres/copy.py",
+        file="src/penstock/sources/postgres/snapshot/copy.py",
         old="            yield pa.RecordBatch.from_arrays(arrays, schema=schema)",
         new="            if len(arrays) > 1 and arrays[-1].type == arrays[-2].type:\n"
         "                arrays[-2:] = arrays[:-3:-1]\n"

@@ -12,7 +12,7 @@ from penstock.cli.options import DebugOption, HomeOption
 from penstock.cli.spark_session import spark_when_needed, waiting
 from penstock.errors import UsageError
 from penstock.home import open_existing
-from penstock.sql.answer import repair_summary
+from penstock.sql.show_statements import repair_summary
 
 __all__ = ["repair"]
 

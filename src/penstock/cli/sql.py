@@ -38,7 +38,7 @@ from penstock.errors import DefiniteError, PenstockError, UsageError
 from penstock.home import Home, open_to_run
 from penstock.name_suggestions import nearest
 from penstock.positions import Lsn, parse_as_of
-from penstock.sql.answer import Answer
+from penstock.sql.show_statements import Answer
 
 __all__ = ["OutputFormat", "Prompt", "answer", "expanded", "print_answer", "print_frame", "sql"]
 

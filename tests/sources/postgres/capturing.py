@@ -16,9 +16,9 @@ from penstock.changelog.user_rows import changes
 from penstock.errors import TableError, TransientError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres import publication_watch
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.instance import PostgresInstance
+from penstock.sources.postgres.replication import publication_watch
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.testing.waiting import PATIENCE, until
 

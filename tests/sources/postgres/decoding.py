@@ -14,10 +14,10 @@ from penstock.errors import DefiniteError, TableError
 from penstock.model import Image, TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured_table import CapturedColumn
-from penstock.sources.postgres.decode_result import DecodeResult
-from penstock.sources.postgres.decoder import Decoder
-from penstock.sources.postgres.interference import InterferenceGuard
-from penstock.sources.postgres.relations import RejectedShape, RelationColumn, Shape, UnknownColumnsError
+from penstock.sources.postgres.pgoutput.decode_result import DecodeResult
+from penstock.sources.postgres.pgoutput.decoder import Decoder
+from penstock.sources.postgres.pgoutput.relations import RejectedShape, RelationColumn, Shape, UnknownColumnsError
+from penstock.sources.postgres.replication.interference import InterferenceGuard
 from penstock.sources.postgres.types import PostgresType
 
 ORDERS, ITEMS = 16384, 16385

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.model import TableName
 from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
-from penstock.sources.postgres.relations import RelationColumn, Shape
+from penstock.sources.postgres.pgoutput.relations import RelationColumn, Shape
 from penstock.sources.postgres.types import PostgresType
 
 INT8, TEXT = 20, 25

@@ -12,8 +12,8 @@ import pytest
 from penstock.errors import DefiniteError, ProtocolError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sources.postgres.continuity import Fork, parse_history, verify_continuity
-from penstock.sources.postgres.slot import SlotInUseError
+from penstock.sources.postgres.replication.continuity import Fork, parse_history, verify_continuity
+from penstock.sources.postgres.replication.slot import SlotInUseError
 
 SLOT = ("logical", "pgoutput", "shop", None, "reserved", "0/50", "0/40", True, False, False, True, None, None, None)
 CONFIG = PostgresInstanceConfig(

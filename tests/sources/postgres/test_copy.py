@@ -20,11 +20,11 @@ from tests.sources.postgres.capturing import Capture, merged
 
 from penstock.errors import TableError, TransientError
 from penstock.positions import Lsn
-from penstock.sources.postgres import copy
 from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.connection import connect
-from penstock.sources.postgres.copy import PageRange, copy_range, copy_ranges, page_ranges, split_rows
-from penstock.sources.postgres.slot import export_snapshot
+from penstock.sources.postgres.replication.slot import export_snapshot
+from penstock.sources.postgres.snapshot import copy
+from penstock.sources.postgres.snapshot.copy import PageRange, copy_range, copy_ranges, page_ranges, split_rows
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.testing.waiting import PATIENCE
 
@@ -193,7 +193,7 @@ import json, sys
 from pathlib import Path
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured_table import CapturedTable
-from penstock.sources.postgres.copy import PageRange, copy_range
+from penstock.sources.postgres.snapshot.copy import PageRange, copy_range
 url, snapshot, table = json.loads(sys.stdin.read())
 pages = PageRange(0, 2**32 - 1)
 rows = sum(b.num_rows for b in copy_range(url, snapshot, CapturedTable.model_validate_json(table), pages, Lsn(1)))

@@ -34,10 +34,10 @@ from tests.sources.postgres.messages import (
 from penstock.errors import ProtocolError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres import decoder as decoder_module
 from penstock.sources.postgres.captured_table import CapturedTable
-from penstock.sources.postgres.decoder import Decoder
-from penstock.sources.postgres.relations import RelationColumn, Shape
+from penstock.sources.postgres.pgoutput import decoder as decoder_module
+from penstock.sources.postgres.pgoutput.decoder import Decoder
+from penstock.sources.postgres.pgoutput.relations import RelationColumn, Shape
 
 STREAM = b"".join(
     [

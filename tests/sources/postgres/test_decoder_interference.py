@@ -35,11 +35,11 @@ from tests.sources.postgres.test_interference import OTHERS, US, high, low
 
 from penstock.errors import ProtocolError
 from penstock.positions import Lsn
-from penstock.sources.postgres.decoder import Decoder
-from penstock.sources.postgres.heartbeat import Beat
-from penstock.sources.postgres.interference import InterferenceGuard, MarkerKind
-from penstock.sources.postgres.relations import RelationColumn
-from penstock.sources.postgres.watermark import Watermark
+from penstock.sources.postgres.pgoutput.decoder import Decoder
+from penstock.sources.postgres.pgoutput.relations import RelationColumn
+from penstock.sources.postgres.replication.heartbeat import Beat
+from penstock.sources.postgres.replication.interference import InterferenceGuard, MarkerKind
+from penstock.sources.postgres.replication.watermark import Watermark
 
 WATERMARKS, HEARTBEATS = 17000, 17001
 META_COLUMNS = (RelationColumn("id", 23, -1, True), RelationColumn("token", 25, -1))

@@ -33,8 +33,8 @@ from tests.sources.postgres.messages import (
 from penstock.errors import ProtocolError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres.decoder import Decoder
-from penstock.sources.postgres.relations import RejectedShape, UnknownColumnsError
+from penstock.sources.postgres.pgoutput.decoder import Decoder
+from penstock.sources.postgres.pgoutput.relations import RejectedShape, UnknownColumnsError
 
 FIRST = begin(1) + DESCRIBED + insert(ORDERS, 1, "a") + commit(10)
 

@@ -12,10 +12,10 @@ import pytest
 
 from penstock.errors import TransientError
 from penstock.positions import Lsn
-from penstock.sources.postgres import old_transactions
 from penstock.sources.postgres.connection import connect, connect_replication
-from penstock.sources.postgres.copy import PageRange, copy_range
-from penstock.sources.postgres.slot import export_snapshot, import_snapshot
+from penstock.sources.postgres.replication import old_transactions
+from penstock.sources.postgres.replication.slot import export_snapshot, import_snapshot
+from penstock.sources.postgres.snapshot.copy import PageRange, copy_range
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.testing.waiting import PATIENCE, until
 

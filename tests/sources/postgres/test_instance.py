@@ -17,10 +17,10 @@ from penstock.changelog.sqlite.log import SqliteLog, SqliteLogReader
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sources.postgres.decode_result import DecodeResult
 from penstock.sources.postgres.instance import PostgresInstance
 from penstock.sources.postgres.options import Heartbeat
-from penstock.sources.postgres.slot import SlotInUseError
+from penstock.sources.postgres.pgoutput.decode_result import DecodeResult
+from penstock.sources.postgres.replication.slot import SlotInUseError
 from penstock.testing.postgres import start_postgres
 from penstock.testing.waiting import until
 

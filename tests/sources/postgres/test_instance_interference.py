@@ -14,12 +14,12 @@ from tests.sources.postgres.test_streaming import SMALL_MEMORY, staged
 from penstock.changelog.sqlite.log import SqliteLogReader
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
-from penstock.sources.postgres import publication_watch
 from penstock.sources.postgres.connection import connect
-from penstock.sources.postgres.heartbeat import Beat
-from penstock.sources.postgres.interference import MarkerKind
 from penstock.sources.postgres.options import Watermarks
-from penstock.sources.postgres.watermark import Mark, Watermark, write_watermark
+from penstock.sources.postgres.replication import publication_watch
+from penstock.sources.postgres.replication.heartbeat import Beat
+from penstock.sources.postgres.replication.interference import MarkerKind
+from penstock.sources.postgres.replication.watermark import Mark, Watermark, write_watermark
 from penstock.testing.waiting import until
 
 Start = Callable[..., Capture]

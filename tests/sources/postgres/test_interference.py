@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.sources.postgres.test_watermark import tokens
 
 from penstock.positions import Lsn
-from penstock.sources.postgres.heartbeat import Beat
-from penstock.sources.postgres.interference import InterferenceGuard, Marker, MarkerKind
-from penstock.sources.postgres.watermark import MalformedTokenError, Mark, Watermark
+from penstock.sources.postgres.replication.heartbeat import Beat
+from penstock.sources.postgres.replication.interference import InterferenceGuard, Marker, MarkerKind
+from penstock.sources.postgres.replication.watermark import MalformedTokenError, Mark, Watermark
 
 US, OTHERS = "a1" * 16, "c3" * 16
 COPY, REPAIR = "b2" * 16, "d4" * 16

@@ -15,9 +15,9 @@ from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect
-from penstock.sources.postgres.copy import copy_range, page_ranges
-from penstock.sources.postgres.slot import export_snapshot
-from penstock.sources.postgres.watermark import Mark, Watermark, write_watermark
+from penstock.sources.postgres.replication.slot import export_snapshot
+from penstock.sources.postgres.replication.watermark import Mark, Watermark, write_watermark
+from penstock.sources.postgres.snapshot.copy import copy_range, page_ranges
 from penstock.testing.postgres import start_postgres
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "prepare-postgres.md"

@@ -12,9 +12,9 @@ import pytest
 
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import TransientError
-from penstock.sources.postgres import old_transactions
 from penstock.sources.postgres.connection import connect
-from penstock.sources.postgres.old_transactions import (
+from penstock.sources.postgres.replication import old_transactions
+from penstock.sources.postgres.replication.old_transactions import (
     OldTransaction,
     next_transaction,
     oldest_transaction,

@@ -16,7 +16,7 @@ from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.preflight import Finding, Preflight, run_preflight
 from penstock.sources.postgres.preflight.server import check_version
-from penstock.sources.postgres.slot import export_snapshot
+from penstock.sources.postgres.replication.slot import export_snapshot
 from penstock.sources.postgres.spec import PostgresSource, source_name
 from penstock.testing.postgres import start_postgres
 from penstock.testing.waiting import until

@@ -14,16 +14,16 @@ from penstock.positions import Lsn
 from penstock.sources.findings import Finding, Level, errors_among
 from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.connection import connect
-from penstock.sources.postgres.copy import copy_range, page_ranges
 from penstock.sources.postgres.options import Ownership, Rules
-from penstock.sources.postgres.publication import (
+from penstock.sources.postgres.replication.publication import (
     Publication,
     alter_publication,
     check_publication,
     create_publication,
     read_publication,
 )
-from penstock.sources.postgres.slot import export_snapshot
+from penstock.sources.postgres.replication.slot import export_snapshot
+from penstock.sources.postgres.snapshot.copy import copy_range, page_ranges
 from penstock.sources.postgres.spec import PostgresSource
 
 A, B, C = (TableName("public", name) for name in "abc")

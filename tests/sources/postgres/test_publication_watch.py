@@ -15,8 +15,8 @@ from penstock.changelog.sqlite.log import SqliteLog
 from penstock.errors import DefiniteError, TableError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres import publication_watch
-from penstock.sources.postgres.wal import wal_insert_position
+from penstock.sources.postgres.replication import publication_watch
+from penstock.sources.postgres.replication.wal import wal_insert_position
 from penstock.testing.waiting import stays, until
 
 TABLES = """

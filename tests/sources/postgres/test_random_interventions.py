@@ -22,8 +22,8 @@ from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError, TableError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres import publication_watch
-from penstock.sources.postgres.wal import wal_flush_position
+from penstock.sources.postgres.replication import publication_watch
+from penstock.sources.postgres.replication.wal import wal_flush_position
 from penstock.testing.waiting import until
 
 HISTORIES = int(os.environ.get("PENSTOCK_TEST_INTERVENTIONS", "10"))

@@ -14,7 +14,7 @@ from tests.sources.postgres.tls_front import TlsFront, tls_front
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import DefiniteError, PenstockError, TransientError, UsageError
 from penstock.sources.postgres.connection import connect, connect_replication, parse_url
-from penstock.sources.postgres.slot import export_snapshot
+from penstock.sources.postgres.replication.slot import export_snapshot
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.testing.kafka import lock_key, make_authority, make_certificate
 from penstock.testing.postgres import start_postgres

@@ -14,8 +14,8 @@ from tests.sources.postgres.capturing import Capture
 from penstock.changelog.as_of import from_microseconds
 from penstock.changelog.interface import Frontiers
 from penstock.positions import Lsn
-from penstock.sources.postgres import heartbeat as clock_module
-from penstock.sources.postgres.heartbeat import ServerClock
+from penstock.sources.postgres.replication import heartbeat as clock_module
+from penstock.sources.postgres.replication.heartbeat import ServerClock
 from penstock.testing.waiting import until
 
 ACCOUNTS = "CREATE TABLE accounts (id bigint PRIMARY KEY)"

@@ -17,9 +17,10 @@ from tests.conftest import Database
 from tests.sources.postgres.capturing import Capture
 
 from penstock.errors import TransientError
-from penstock.sources.postgres import heartbeat, instance, stream
+from penstock.sources.postgres import instance
 from penstock.sources.postgres.connection import connect
-from penstock.sources.postgres.heartbeat import silent_since
+from penstock.sources.postgres.replication import heartbeat, stream
+from penstock.sources.postgres.replication.heartbeat import silent_since
 from penstock.testing.waiting import until
 
 

@@ -12,7 +12,7 @@ from tests.sources.postgres.versions import needs, version_of
 from penstock.errors import DefiniteError
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect, connect_replication
-from penstock.sources.postgres.slot import (
+from penstock.sources.postgres.replication.slot import (
     SlotFlags,
     SlotInUseError,
     SlotState,

@@ -14,7 +14,7 @@ from tests.sources.postgres.versions import needs, version_of
 from penstock.embedded.postgres import EmbeddedPostgres, binaries
 from penstock.errors import DefiniteError
 from penstock.sources.postgres.connection import connect, connect_replication
-from penstock.sources.postgres.slot import find_slot
+from penstock.sources.postgres.replication.slot import find_slot
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.testing.postgres import start_postgres
 

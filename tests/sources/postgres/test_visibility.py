@@ -13,9 +13,9 @@ from tests.sources.postgres.capturing import Capture
 
 from penstock.embedded.postgres import EmbeddedPostgres
 from penstock.errors import TransientError
-from penstock.sources.postgres import visibility
 from penstock.sources.postgres.connection import connect
-from penstock.sources.postgres.visibility import wait_until_visible
+from penstock.sources.postgres.replication import old_transactions as visibility
+from penstock.sources.postgres.replication.old_transactions import wait_until_visible
 from penstock.testing.postgres import start_postgres
 from penstock.testing.waiting import PATIENCE, until
 

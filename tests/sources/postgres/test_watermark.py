@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
-from penstock.sources.postgres import watermark as module
-from penstock.sources.postgres.heartbeat import Beat
-from penstock.sources.postgres.interference import MarkerKind
-from penstock.sources.postgres.meta_tables import create_meta_tables
 from penstock.sources.postgres.options import Watermarks
-from penstock.sources.postgres.watermark import MalformedTokenError, Mark, Watermark, write_watermark
+from penstock.sources.postgres.replication import watermark as module
+from penstock.sources.postgres.replication.heartbeat import Beat
+from penstock.sources.postgres.replication.interference import MarkerKind
+from penstock.sources.postgres.replication.meta_tables import create_meta_tables
+from penstock.sources.postgres.replication.watermark import MalformedTokenError, Mark, Watermark, write_watermark
 
 US = "a1" * 16
 LOW = Watermark(US, "b2" * 16, 3, Mark.LOW)

@@ -15,8 +15,8 @@ from psycopg.conninfo import make_conninfo
 from penstock.errors import TableError, TransientError, UsageError
 from penstock.model import TableName
 from penstock.positions import Lsn
+from penstock.sources.postgres.snapshot.watermark_windows import WindowReader
 from penstock.sources.postgres.spec import PostgresSource
-from penstock.sources.postgres.watermark_windows import WindowReader
 from penstock.testing.waiting import until
 
 NEVER_STOP = threading.Event()
@@ -115,7 +115,7 @@ def test_lists_of_keys_with_missing_rows(windows: Callable[..., WindowReader]) -
 def test_many_keys_are_read_in_batches(
     windows: Callable[..., WindowReader], monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr("penstock.sources.postgres.watermark_windows._KEYS_AT_ONCE", 2)
+    monkeypatch.setattr("penstock.sources.postgres.snapshot.watermark_windows._KEYS_AT_ONCE", 2)
     made = windows("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 6)")
     keys, ids = [(str(n),) for n in range(1, count + 1)], [{"id": n} for n in range(1, count + 1)]
     assert sorted(made.read_keys(keys).rows.to_pylist(), key=lambda row: row["id"]) == ids

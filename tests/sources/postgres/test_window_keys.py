@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.sources.database import key_of, printed
-from penstock.sources.postgres.watermark_windows import KeyColumns
+from penstock.sources.postgres.snapshot.watermark_windows import KeyColumns
 
 
 def test_key_is_a_value_a_list_or_an_object() -> None:

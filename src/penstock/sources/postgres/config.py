@@ -17,7 +17,6 @@ from penstock.positions import Lsn
 from penstock.sources.findings import Finding
 from penstock.sources.interface import AlteredTables, InstanceConfig
 from penstock.sources.postgres.captured_table import CapturedTable
-from penstock.sources.postgres.catalog_facts import Facts, read_facts
 from penstock.sources.postgres.connection import (
     connect,
     connect_replication,
@@ -25,18 +24,31 @@ from penstock.sources.postgres.connection import (
     translate_errors,
     translate_prepare_errors,
 )
-from penstock.sources.postgres.heartbeat import silent_since
-from penstock.sources.postgres.meta_tables import create_meta_tables, drop_meta_tables, meta_tables, restore_meta_tables
 from penstock.sources.postgres.options import Heartbeat, Ownership, Rules, SnapshotMode, Watermarks
-from penstock.sources.postgres.publication import (
+from penstock.sources.postgres.quoting import quoted
+from penstock.sources.postgres.replication.catalog_facts import Facts, read_facts
+from penstock.sources.postgres.replication.heartbeat import silent_since
+from penstock.sources.postgres.replication.meta_tables import (
+    create_meta_tables,
+    drop_meta_tables,
+    meta_tables,
+    restore_meta_tables,
+)
+from penstock.sources.postgres.replication.publication import (
     alter_publication,
     create_publication,
     drop_publication,
     publication_comment,
 )
-from penstock.sources.postgres.quoting import quoted
-from penstock.sources.postgres.slot import SlotFlags, create_slot, drop_slot, find_slot, identify, slot_problem
-from penstock.sources.postgres.wal import wal_flush_position, wal_insert_position
+from penstock.sources.postgres.replication.slot import (
+    SlotFlags,
+    create_slot,
+    drop_slot,
+    find_slot,
+    identify,
+    slot_problem,
+)
+from penstock.sources.postgres.replication.wal import wal_flush_position, wal_insert_position
 from penstock.sources.produced_table import ProducedTable
 
 __all__ = ["PostgresInstanceConfig"]

@@ -32,21 +32,21 @@ from penstock.fields import with_fields
 from penstock.model import Image, TableName
 from penstock.positions import Lsn
 from penstock.sources.interface import Instance, InstanceConfig, InstanceFactory
-from penstock.sources.postgres.added_columns import current_filenodes, describe_added_columns
-from penstock.sources.postgres.catalog_facts import Facts
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import ANSWER_SECONDS, connect, connect_replication, connection_error
-from penstock.sources.postgres.continuity import require_same_server, verify_continuity
-from penstock.sources.postgres.decode_result import DecodeResult
-from penstock.sources.postgres.decoder import Decoder
-from penstock.sources.postgres.heartbeat import HeartbeatWriter, LastContact, ServerClock
-from penstock.sources.postgres.interference import InterferenceGuard
 from penstock.sources.postgres.options import Heartbeat, Rules, Watermarks
-from penstock.sources.postgres.overlap import Overlap
-from penstock.sources.postgres.publication_watch import PublicationWatch
-from penstock.sources.postgres.relations import RejectedShape, Shape, UnknownColumnsError
-from penstock.sources.postgres.stream import Page, ReplicationStream, StreamEndedError, StreamOptions
-from penstock.sources.postgres.visibility import wait_until_visible
+from penstock.sources.postgres.pgoutput.added_columns import current_filenodes, describe_added_columns
+from penstock.sources.postgres.pgoutput.decode_result import DecodeResult
+from penstock.sources.postgres.pgoutput.decoder import Decoder
+from penstock.sources.postgres.pgoutput.overlap import Overlap
+from penstock.sources.postgres.pgoutput.relations import RejectedShape, Shape, UnknownColumnsError
+from penstock.sources.postgres.replication.catalog_facts import Facts
+from penstock.sources.postgres.replication.continuity import require_same_server, verify_continuity
+from penstock.sources.postgres.replication.heartbeat import HeartbeatWriter, LastContact, ServerClock
+from penstock.sources.postgres.replication.interference import InterferenceGuard
+from penstock.sources.postgres.replication.old_transactions import wait_until_visible
+from penstock.sources.postgres.replication.publication_watch import PublicationWatch
+from penstock.sources.postgres.replication.stream import Page, ReplicationStream, StreamEndedError, StreamOptions
 
 __all__ = ["PostgresInstance", "PostgresInstanceFactory"]
 

@@ -31,7 +31,6 @@ from penstock.sources.postgres.connection import (
     translate_errors,
     translate_prepare_errors,
 )
-from penstock.sources.postgres.continuity import check_end
 from penstock.sources.postgres.options import (
     Ownership,
     PostgresOptions,
@@ -42,9 +41,10 @@ from penstock.sources.postgres.options import (
 from penstock.sources.postgres.preflight import Preflight, check_named_tables, chosen_tables, run_preflight
 from penstock.sources.postgres.preflight.role import find_role
 from penstock.sources.postgres.preflight.tables import check_table
-from penstock.sources.postgres.publication_watch import PublicationWatch
+from penstock.sources.postgres.replication.continuity import check_end
+from penstock.sources.postgres.replication.publication_watch import PublicationWatch
+from penstock.sources.postgres.replication.slot import SlotFlags, check_slot, find_slot, identify, import_snapshot
 from penstock.sources.postgres.shard_labels import check_connections, shard_labels, shard_suffixes
-from penstock.sources.postgres.slot import SlotFlags, check_slot, find_slot, identify, import_snapshot
 
 __all__ = ["PostgresSource", "check_position", "check_report", "source_name", "unreachable_report"]
 
@@ -280,7 +280,7 @@ class PostgresSource(Source, PostgresOptions):
 
     def database(self, instance: InstanceConfig) -> Database:
         """Return the tables of an instance: a slot sends only changes after its creation."""
-        from penstock.sources.postgres.database import PostgresDatabase  # loads the compiled kernels
+        from penstock.sources.postgres.snapshot.database import PostgresDatabase  # loads the compiled kernels
 
         assert isinstance(instance, PostgresInstanceConfig)
         return PostgresDatabase(instance, self.tables_at)

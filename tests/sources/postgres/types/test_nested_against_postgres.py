@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from tests.sources.postgres.types.rendering import render
 
 from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
-from penstock.sources.postgres.introspect import find_tables
-from penstock.sources.postgres.selection import ChosenTable
+from penstock.sources.postgres.preflight.introspect import find_tables
+from penstock.sources.postgres.preflight.selection import ChosenTable
 from penstock.sources.postgres.types import BadValueError, PostgresType, TypeKind, codec_for, find_types
 
 Connection = psycopg.Connection[Any]

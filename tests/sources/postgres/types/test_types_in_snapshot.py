@@ -11,10 +11,10 @@ from penstock.errors import TableError
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
 from penstock.sources.postgres.connection import connect
-from penstock.sources.postgres.copy import PageRange, copy_range
-from penstock.sources.postgres.introspect import find_tables
-from penstock.sources.postgres.selection import ChosenTable
-from penstock.sources.postgres.slot import export_snapshot
+from penstock.sources.postgres.preflight.introspect import find_tables
+from penstock.sources.postgres.preflight.selection import ChosenTable
+from penstock.sources.postgres.replication.slot import export_snapshot
+from penstock.sources.postgres.snapshot.copy import PageRange, copy_range
 
 SETUP = """
 CREATE EXTENSION hstore;

@@ -8,11 +8,16 @@ import psycopg
 
 from penstock.model import TableName
 from penstock.sources.findings import Finding, error
-from penstock.sources.postgres.meta_tables import MetaTable, find_meta_table, meta_table_statements, meta_tables
 from penstock.sources.postgres.options import Ownership, PostgresOptions, SnapshotMode
 from penstock.sources.postgres.preflight.role import Role
-from penstock.sources.postgres.publication import Publication
 from penstock.sources.postgres.quoting import quoted
+from penstock.sources.postgres.replication.meta_tables import (
+    MetaTable,
+    find_meta_table,
+    meta_table_statements,
+    meta_tables,
+)
+from penstock.sources.postgres.replication.publication import Publication
 
 __all__ = ["check_meta"]
 

@@ -12,15 +12,15 @@ from penstock.errors import DefiniteError
 from penstock.model import TableName
 from penstock.sources.findings import Finding, error, errors_among, info
 from penstock.sources.postgres.connection import find_pooler
-from penstock.sources.postgres.introspect import find_tables
-from penstock.sources.postgres.meta_tables import find_meta_table, meta_tables
 from penstock.sources.postgres.options import Ownership, PostgresOptions
+from penstock.sources.postgres.preflight.introspect import find_tables
 from penstock.sources.postgres.preflight.meta import check_meta
 from penstock.sources.postgres.preflight.role import find_role
+from penstock.sources.postgres.preflight.selection import ChosenTable, Selection, choose
 from penstock.sources.postgres.preflight.server import check_publication_of, check_server, check_slot_of, check_version
 from penstock.sources.postgres.preflight.tables import check_table
-from penstock.sources.postgres.publication import read_publication
-from penstock.sources.postgres.selection import ChosenTable, Selection, choose
+from penstock.sources.postgres.replication.meta_tables import find_meta_table, meta_tables
+from penstock.sources.postgres.replication.publication import read_publication
 
 __all__ = ["Preflight", "check_named_tables", "chosen_tables", "run_preflight"]
 

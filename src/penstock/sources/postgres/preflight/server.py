@@ -13,9 +13,9 @@ import psycopg
 from penstock.model import TableName
 from penstock.sources.findings import Finding, error, info, warning
 from penstock.sources.postgres.options import Ownership, Partitions, PostgresOptions
-from penstock.sources.postgres.publication import Publication, check_publication
 from penstock.sources.postgres.quoting import quoted, quoted_table
-from penstock.sources.postgres.slot import SlotFlags, SlotState, find_slot, slot_problem
+from penstock.sources.postgres.replication.publication import Publication, check_publication
+from penstock.sources.postgres.replication.slot import SlotFlags, SlotState, find_slot, slot_problem
 
 __all__ = ["check_publication_of", "check_server", "check_slot_of", "check_version"]
 

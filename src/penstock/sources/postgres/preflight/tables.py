@@ -6,11 +6,11 @@ import pyarrow as pa
 
 from penstock.model import RESERVED
 from penstock.sources.findings import Finding, error, info
-from penstock.sources.postgres.introspect import UpstreamColumn, UpstreamTable
 from penstock.sources.postgres.options import Ownership, PostgresOptions
+from penstock.sources.postgres.preflight.introspect import UpstreamColumn, UpstreamTable
 from penstock.sources.postgres.preflight.role import Role
+from penstock.sources.postgres.preflight.selection import ChosenTable
 from penstock.sources.postgres.quoting import quoted, quoted_table
-from penstock.sources.postgres.selection import ChosenTable
 
 __all__ = ["check_table"]
 

@@ -9,7 +9,7 @@
 Both are total: every read is checked against the end of its message, and a message that violates the protocol stops the
 scan with a status. Nothing is guessed. A length of -1 is NULL, and -2 is an unchanged TOAST value that was not sent.
 
-Penstock's own markers in the stream (see `penstock.sources.postgres.interference`) are rare, so the scan does not read
+Penstock's own markers in the stream (see `interference` in `replication`) are rare, so the scan does not read
 them. It stops at such a message with MARKER, and skips it when it is called again with ``state[MARKER_READ]`` at its
 position.
 """

@@ -20,10 +20,10 @@ from penstock.name_suggestions import nearest
 from penstock.sources.findings import Finding, error, info
 from penstock.sources.option_names import ColumnName
 from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
-from penstock.sources.postgres.introspect import UpstreamColumn, UpstreamTable
-from penstock.sources.postgres.meta_tables import META_TABLES
 from penstock.sources.postgres.options import Ownership, Partitions, PostgresOptions, Rules
-from penstock.sources.postgres.publication import Publication, PublishedTable
+from penstock.sources.postgres.preflight.introspect import UpstreamColumn, UpstreamTable
+from penstock.sources.postgres.replication.meta_tables import META_TABLES
+from penstock.sources.postgres.replication.publication import Publication, PublishedTable
 from penstock.sources.postgres.types import UnsupportedTypeError
 
 __all__ = ["ChosenTable", "Selection", "choose"]

@@ -29,11 +29,11 @@ from penstock.kernel_cache import cached_njit
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.database import Tally
-from penstock.sources.postgres.bad_values import BadColumn, bad_values_hint, describe_bad_values
 from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
 from penstock.sources.postgres.connection import connect
-from penstock.sources.postgres.pump import Drained, Pump
-from penstock.sources.postgres.slot import import_snapshot
+from penstock.sources.postgres.pgoutput.bad_values import BadColumn, bad_values_hint, describe_bad_values
+from penstock.sources.postgres.replication.pump import Drained, Pump
+from penstock.sources.postgres.replication.slot import import_snapshot
 from penstock.sources.postgres.types import BadValueError
 
 __all__ = [

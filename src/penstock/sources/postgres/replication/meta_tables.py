@@ -23,10 +23,10 @@ from psycopg import sql
 from penstock.errors import DefiniteError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres.interference import MarkerKind
 from penstock.sources.postgres.options import Heartbeat, Watermarks
-from penstock.sources.postgres.wal import wal_insert_position
-from penstock.sources.postgres.watermark import MalformedTokenError, read_token, write_token
+from penstock.sources.postgres.replication.interference import MarkerKind
+from penstock.sources.postgres.replication.wal import wal_insert_position
+from penstock.sources.postgres.replication.watermark import MalformedTokenError, read_token, write_token
 
 __all__ = [
     "META_TABLES",

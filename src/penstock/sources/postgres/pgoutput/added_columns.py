@@ -24,7 +24,7 @@ import psycopg
 
 from penstock.model import TableName
 from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
-from penstock.sources.postgres.relations import Relation, RelationColumn
+from penstock.sources.postgres.pgoutput.relations import Relation, RelationColumn
 from penstock.sources.postgres.types import UnsupportedTypeError, find_types
 
 __all__ = ["current_filenodes", "describe_added_columns"]

@@ -30,11 +30,11 @@ from penstock.errors import DefiniteError, TableError
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.postgres.captured_table import CapturedTable
-from penstock.sources.postgres.catalog_facts import Facts, TableFacts, read_facts
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.options import Ownership, Rules
-from penstock.sources.postgres.publication import OPERATIONS, Publication, read_publication
-from penstock.sources.postgres.wal import wal_insert_position
+from penstock.sources.postgres.replication.catalog_facts import Facts, TableFacts, read_facts
+from penstock.sources.postgres.replication.publication import OPERATIONS, Publication, read_publication
+from penstock.sources.postgres.replication.wal import wal_insert_position
 
 __all__ = ["PublicationWatch"]
 

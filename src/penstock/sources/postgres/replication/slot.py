@@ -24,7 +24,7 @@ from psycopg.errors import error_from_result
 from penstock.errors import DefiniteError, InUseError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import connect, connect_replication, disable_timeouts
-from penstock.sources.postgres.old_transactions import TransactionWait
+from penstock.sources.postgres.replication.old_transactions import TransactionWait
 
 __all__ = [
     "ExportedSnapshot",

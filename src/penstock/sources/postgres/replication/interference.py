@@ -64,11 +64,11 @@ import numpy.typing as npt
 from penstock.errors import DefiniteError, ProtocolError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres.control_messages import PROTOCOL_HINT
-from penstock.sources.postgres.heartbeat import Beat
-from penstock.sources.postgres.relations import Relation
-from penstock.sources.postgres.scan import MARKER_TABLE
-from penstock.sources.postgres.watermark import MalformedTokenError, Mark, Watermark
+from penstock.sources.postgres.pgoutput.control_messages import PROTOCOL_HINT
+from penstock.sources.postgres.pgoutput.relations import Relation
+from penstock.sources.postgres.pgoutput.scan import MARKER_TABLE
+from penstock.sources.postgres.replication.heartbeat import Beat
+from penstock.sources.postgres.replication.watermark import MalformedTokenError, Mark, Watermark
 
 __all__ = ["InterferenceGuard", "LocatedMarker", "Marker", "MarkerKind", "MarkerMonitor", "read_change", "read_message"]
 

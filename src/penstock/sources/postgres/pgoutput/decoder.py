@@ -17,12 +17,12 @@ A change that cannot be stored (the table changed its columns, or a value does n
 table with a permanent error at that transaction; all other tables continue. If the change is rolled back, no table
 fails.
 
-Watermarks and heartbeats are read on the way and are not part of the log (see
-`penstock.sources.postgres.interference`). If another session interferes with them, the decoder emits all transactions
-that committed before the interference, and none after it.
+Watermarks and heartbeats are read on the way and are not part of the log (see `interference` in `replication`). If
+another session interferes with them, the decoder emits all transactions that committed before the interference, and
+none after it.
 
 Transactions that the server resends, up to the end of the log, produce no output. They are still compared with the log
-(see `penstock.sources.postgres.overlap`).
+(see `penstock.sources.postgres.pgoutput.overlap`).
 """
 
 from __future__ import annotations
@@ -38,14 +38,13 @@ from penstock.changelog.interface import Chunk, Commit, StagedCommit
 from penstock.errors import PenstockError, ProtocolError, TableError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.sources.postgres import control_messages, scan
-from penstock.sources.postgres.chunk_builder import Changes, RejectedChangeError, build_chunk
-from penstock.sources.postgres.control_messages import PROTOCOL_HINT, parse_control
-from penstock.sources.postgres.decode_result import DecodeResult
-from penstock.sources.postgres.interference import InterferenceGuard, MarkerMonitor
-from penstock.sources.postgres.open_transaction import Failure, OpenTransaction
-from penstock.sources.postgres.overlap import Overlap
-from penstock.sources.postgres.relations import (
+from penstock.sources.postgres.pgoutput import control_messages, scan
+from penstock.sources.postgres.pgoutput.chunk_builder import Changes, RejectedChangeError, build_chunk
+from penstock.sources.postgres.pgoutput.control_messages import PROTOCOL_HINT, parse_control
+from penstock.sources.postgres.pgoutput.decode_result import DecodeResult
+from penstock.sources.postgres.pgoutput.open_transaction import Failure, OpenTransaction
+from penstock.sources.postgres.pgoutput.overlap import Overlap
+from penstock.sources.postgres.pgoutput.relations import (
     RejectedShape,
     Relation,
     RelationSlots,
@@ -54,6 +53,7 @@ from penstock.sources.postgres.relations import (
     UnknownColumnsError,
     parse_relation,
 )
+from penstock.sources.postgres.replication.interference import InterferenceGuard, MarkerMonitor
 from penstock.unexpected_errors import DEFECT_HINT, origin
 
 __all__ = ["Decoder"]

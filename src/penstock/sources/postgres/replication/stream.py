@@ -36,8 +36,8 @@ from psycopg import pq, sql
 from penstock.errors import DefiniteError, PenstockError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.connection import ANSWER_SECONDS
-from penstock.sources.postgres.pump import Drained, Pump
-from penstock.sources.postgres.slot import SlotInUseError
+from penstock.sources.postgres.replication.pump import Drained, Pump
+from penstock.sources.postgres.replication.slot import SlotInUseError
 
 __all__ = ["Page", "ReplicationStream", "StreamEndedError", "StreamOptions"]
 

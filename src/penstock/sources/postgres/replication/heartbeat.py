@@ -35,8 +35,8 @@ from penstock.changelog.as_of import microseconds
 from penstock.errors import DefiniteError
 from penstock.positions import Lsn
 from penstock.sources.postgres.options import Heartbeat
-from penstock.sources.postgres.wal import wal_insert_position
-from penstock.sources.postgres.watermark import MalformedTokenError, check_fields, read_token, write_token
+from penstock.sources.postgres.replication.wal import wal_insert_position
+from penstock.sources.postgres.replication.watermark import MalformedTokenError, check_fields, read_token, write_token
 
 __all__ = ["Beat", "HeartbeatWriter", "LastContact", "ServerClock", "silent_since"]
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.model import TableName
-from penstock.sources.postgres.interference import LocatedMarker
+from penstock.sources.postgres.replication.interference import LocatedMarker
 
 __all__ = ["Failure", "OpenTransaction", "Use"]
 

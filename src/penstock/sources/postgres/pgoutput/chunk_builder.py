@@ -11,10 +11,10 @@ import pyarrow as pa
 from penstock.changelog.chunk_codec import stored_schema
 from penstock.changelog.interface import Chunk, transaction_schema
 from penstock.errors import ProtocolError
-from penstock.sources.postgres import scan
-from penstock.sources.postgres.bad_values import bad_values_hint, describe_bad_values
-from penstock.sources.postgres.control_messages import PROTOCOL_HINT
-from penstock.sources.postgres.relations import Shape
+from penstock.sources.postgres.pgoutput import scan
+from penstock.sources.postgres.pgoutput.bad_values import bad_values_hint, describe_bad_values
+from penstock.sources.postgres.pgoutput.control_messages import PROTOCOL_HINT
+from penstock.sources.postgres.pgoutput.relations import Shape
 from penstock.sources.postgres.types import BadValueError
 
 __all__ = ["Changes", "RejectedChangeError", "build_chunk"]

@@ -33,7 +33,7 @@ from penstock.errors import ProtocolError
 from penstock.fields import with_fields
 from penstock.model import TableName, TableSchema
 from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
-from penstock.sources.postgres.control_messages import PROTOCOL_HINT
+from penstock.sources.postgres.pgoutput.control_messages import PROTOCOL_HINT
 from penstock.sources.postgres.types import ColumnCodec
 
 __all__ = [

@@ -26,12 +26,12 @@ from penstock.sources.database import CopyOptions, Database, Report, Snapshot, T
 from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect, translate_errors
-from penstock.sources.postgres.copy import PageRange, copy_progress, copy_range, copy_ranges, table_bytes
 from penstock.sources.postgres.options import SnapshotMode
-from penstock.sources.postgres.publication_watch import PublicationWatch
-from penstock.sources.postgres.slot import ExportedSnapshot, export_snapshot, import_snapshot
-from penstock.sources.postgres.wal import wal_insert_position
-from penstock.sources.postgres.watermark_windows import WindowReader
+from penstock.sources.postgres.replication.publication_watch import PublicationWatch
+from penstock.sources.postgres.replication.slot import ExportedSnapshot, export_snapshot, import_snapshot
+from penstock.sources.postgres.replication.wal import wal_insert_position
+from penstock.sources.postgres.snapshot.copy import PageRange, copy_progress, copy_range, copy_ranges, table_bytes
+from penstock.sources.postgres.snapshot.watermark_windows import WindowReader
 from penstock.sources.produced_table import ProducedTable
 from penstock.units import parse_duration
 

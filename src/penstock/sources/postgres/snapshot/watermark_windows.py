@@ -34,10 +34,10 @@ from penstock.sources.database import Key, Window, Windows
 from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.connection import connect
-from penstock.sources.postgres.copy import copy_rows, from_table, select_expression, table_bytes
-from penstock.sources.postgres.old_transactions import next_transaction, wait_for_transactions_before
-from penstock.sources.postgres.wal import wal_insert_position
-from penstock.sources.postgres.watermark import Mark, Watermark, write_watermark
+from penstock.sources.postgres.replication.old_transactions import next_transaction, wait_for_transactions_before
+from penstock.sources.postgres.replication.wal import wal_insert_position
+from penstock.sources.postgres.replication.watermark import Mark, Watermark, write_watermark
+from penstock.sources.postgres.snapshot.copy import copy_rows, from_table, select_expression, table_bytes
 from penstock.units import parse_duration
 
 __all__ = ["KeyColumns", "WindowReader", "key_columns"]

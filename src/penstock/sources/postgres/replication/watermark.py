@@ -24,7 +24,7 @@ import psycopg
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
 from penstock.sources.postgres.options import Watermarks
-from penstock.sources.postgres.wal import wal_insert_position
+from penstock.sources.postgres.replication.wal import wal_insert_position
 
 __all__ = ["MalformedTokenError", "Mark", "Watermark", "check_fields", "read_token", "write_token", "write_watermark"]
 

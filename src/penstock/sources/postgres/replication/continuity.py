@@ -49,9 +49,9 @@ from penstock.errors import DefiniteError, ProtocolError, TransientError
 from penstock.fields import with_fields
 from penstock.positions import Lsn
 from penstock.sources.postgres.config import PostgresInstanceConfig
-from penstock.sources.postgres.overlap import different_history_error
-from penstock.sources.postgres.slot import check_slot, find_slot, identify
-from penstock.sources.postgres.wal import wal_flush_position
+from penstock.sources.postgres.pgoutput.overlap import different_history_error
+from penstock.sources.postgres.replication.slot import check_slot, find_slot, identify
+from penstock.sources.postgres.replication.wal import wal_flush_position
 
 __all__ = ["Continuity", "Fork", "check_end", "parse_history", "require_same_server", "verify_continuity"]
 

@@ -1,0 +1,1 @@
+"""Decoding of pgoutput: replication messages become chunks of the change log."""
