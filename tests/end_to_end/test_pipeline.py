@@ -80,6 +80,7 @@ def test_no_read_sees_half_a_transfer(
     assert all(verdict.equal for verdict in home.verify(spark, "demo"))
 
 
+@pytest.mark.slow("the whole pipeline once, in processes with a Spark of their own")
 def test_every_kind_of_change_arrives(
     running_home: tuple[Home, HomeRunner], shop_and_bank: Database, spark: SparkSession
 ) -> None:

@@ -134,7 +134,7 @@ class FailingOnce:
         return result
 
 
-STEPS = [(owner, name) for owner, name in ((PostgresInstanceConfig, "repair"), (Catalog, "complete_request"))]
+STEPS = [(owner, name) for owner, name in ((PostgresInstanceConfig, "republish"), (Catalog, "complete_request"))]
 
 
 def test_interrupted_request_is_executed_again(

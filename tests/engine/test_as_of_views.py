@@ -61,6 +61,7 @@ def applied(shop: Shop, upto: Lsn, table: str = "items") -> Callable[[], bool]:
     return has_reached
 
 
+@pytest.mark.slow("reads every position twice, in Spark")
 def test_past_reads_return_what_was_read_then(
     start_spark_shop: Callable[..., Shop], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -206,6 +206,7 @@ def check_drop(upstream: Upstream, home: Home) -> None:
 KINDS = pytest.mark.parametrize("upstream", ["postgres", "sqlite"], indirect=True)
 
 
+@pytest.mark.slow("starts and kills capture processes four times")
 @KINDS
 def test_capture_verify_and_drop(upstream: Upstream, tmp_path: Path) -> None:
     home, store = Home(tmp_path / "home"), MemoryTables()

@@ -247,6 +247,7 @@ def rows(live: Live, table: str) -> Rows:
     return sorted(tuple(row) for row in live.table(table).collect())
 
 
+@pytest.mark.slow("the only test of shards in Spark: two sources, queried, altered and verified")
 def test_two_databases_are_one_table(shards: Shards, spark: SparkSession) -> None:
     one, two = shards.one.name, shards.two.name
     shards.one.execute(f"{ORDERS}; INSERT INTO orders VALUES (1, 'a'), (2, 'b')")

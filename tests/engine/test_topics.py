@@ -80,6 +80,7 @@ def wait_until_applied(home: Home, table: str) -> None:
     until(is_applied, f"apply of {table}")
 
 
+@pytest.mark.slow("the only test of an upsert topic in Spark over a restart")
 def test_upsert_topic_live_as_of_the_past_and_after_a_restart(
     broker: SharedBroker, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -271,6 +272,7 @@ def test_invalid_message_stops_its_source_alone_and_quarantine_resumes_it(
         assert rows(home.live(spark), "SELECT count(*) FROM bad.bad_quarantine") == [(4,)]
 
 
+@pytest.mark.slow("waits for an apply that is paused on purpose")
 def test_status_and_quarantine_show_errors_before_apply(
     broker: SharedBroker, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
