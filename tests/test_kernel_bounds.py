@@ -279,7 +279,7 @@ def pump() -> None:
         bind(name, ctypes.cast(functions[name], ctypes.c_void_p).value if name in functions else address)
 
     with mock.patch.object(llvmlite.binding, "add_symbol", bind_own):
-        from penstock.sources.postgres.pump import Drained, Pump
+        from penstock.sources.postgres.replication.pump import Drained, Pump
     for size in range(1, 40):
         for room in range(size + 4):
             announce(f"message of {size} bytes into", bytes(room))
@@ -337,8 +337,8 @@ def wire(rng: random.Random) -> None:
 def stream(rng: random.Random) -> None:
     """Decode replication streams; a scan has room for few changes, and stops when it is used up."""
     from penstock.positions import Lsn
-    from penstock.sources.postgres import decoder
-    from penstock.sources.postgres.relations import UnknownColumnsError
+    from penstock.sources.postgres.pgoutput import decoder
+    from penstock.sources.postgres.pgoutput.relations import UnknownColumnsError
     from tests.sources.postgres.decoding import TABLES
 
     def decode(data: bytes) -> int:
@@ -362,7 +362,7 @@ def stream(rng: random.Random) -> None:
 
 def copy(rng: random.Random) -> None:
     """Split the rows of COPY; the values that it finds are inside the buffer."""
-    from penstock.sources.postgres.copy import split_rows
+    from penstock.sources.postgres.snapshot.copy_format import split_rows
 
     def split(data: bytes, most: int) -> int:
         buf, at, rows = guarded_copy(data), 0, 0
@@ -512,7 +512,12 @@ def read_before_the_start(_: random.Random) -> None:
 
 GROUPS: tuple[Callable[[random.Random], None], ...] = (types, wire, formats)
 OVERRUNS: tuple[Callable[[random.Random], None], ...] = (read_past_the_end, write_past_the_end, read_before_the_start)
-FILES = {"sources/postgres/types/", "sources/postgres/scan.py", "sources/postgres/copy.py", "sources/postgres/pump.py"}
+FILES = {
+    "sources/postgres/types/",
+    "sources/postgres/pgoutput/scan.py",
+    "sources/postgres/snapshot/copy_format.py",
+    "sources/postgres/replication/pump.py",
+}
 """Where the kernels of the groups are, apart from formats."""
 
 
@@ -545,7 +550,7 @@ def test_one_access_outside_of_a_buffer_is_a_crash(overrun: Callable[[random.Ran
 
 def test_every_kernel_belongs_to_a_group() -> None:
     found = kernels()
-    assert ("sources/postgres/scan.py", "scan") in found
+    assert ("sources/postgres/pgoutput/scan.py", "scan") in found
     others = [pair for pair in found if not pair[0].startswith(("formats/", *FILES))]
     assert not others, "add a group for these kernels"
 
