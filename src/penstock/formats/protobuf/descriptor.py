@@ -1,8 +1,8 @@
-"""Protobuf messages and enums, parsed from a descriptor set or from the text of a .proto file.
+"""Protobuf descriptors: messages and enums by file, and the parser of descriptor sets.
 
-Parse descriptor sets (``protoc --include_imports --descriptor_set_out``) without a Protobuf library.
-
-A descriptor set is itself a Protobuf message. Only the fields that define the structure of messages are used.
+They are parsed from a descriptor set (``protoc --include_imports --descriptor_set_out``), or from the text of a .proto
+file (`penstock.formats.protobuf.proto_parser`). A descriptor set is itself a Protobuf message: it is parsed without a
+Protobuf library, and only the fields that define the structure of messages are used.
 """
 
 from __future__ import annotations
@@ -112,6 +112,8 @@ def _candidates(name: str, scope: str) -> Iterator[str]:
         yield ".".join([*parts[:size], name])
 
 
+# -- storage -----------------------------------------------------------------------------------------------------------
+
 _FILES = TypeAdapter(list[ProtoFile])
 
 
@@ -124,6 +126,8 @@ def load_files(text: str) -> list[ProtoFile]:
     """Deserialize the output of `dump_files`."""
     return _FILES.validate_json(text)
 
+
+# -- descriptor sets ---------------------------------------------------------------------------------------------------
 
 _REPEATED, _REQUIRED = 3, 2
 _Fields = dict[int, list[bytes | int]]

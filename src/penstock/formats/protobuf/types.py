@@ -1,4 +1,4 @@
-"""Column types of Protobuf fields.
+"""Column types of Protobuf fields, and the well-known types.
 
 | Protobuf | column |
 |---|---|
@@ -15,7 +15,7 @@
 A field without presence (proto3, neither optional nor in a oneof) is never null: a missing field is zero or empty. All
 other fields are null if missing; of a oneof at most one is not null. Recursive messages and groups are not supported.
 
-Protobuf's well-known types, which every schema may import and no registry stores.
+The well-known types are defined here: every schema may import them, and no registry stores them.
 """
 
 from __future__ import annotations
@@ -27,48 +27,7 @@ from penstock.formats.protobuf import ops
 from penstock.formats.protobuf.descriptor import Pool, ProtoField, ProtoFile, ProtoMessage
 from penstock.formats.protobuf.proto_parser import parse_proto
 
-__all__ = ["TIMESTAMP_NAME", "WRAPPERS", "field_kind", "is_map", "protobuf_columns", "type_of", "well_known_types"]
-
-
-_WRAPPED = {
-    "DoubleValue": "double",
-    "FloatValue": "float",
-    "Int64Value": "int64",
-    "UInt64Value": "uint64",
-    "Int32Value": "int32",
-    "UInt32Value": "uint32",
-    "BoolValue": "bool",
-    "StringValue": "string",
-    "BytesValue": "bytes",
-}
-_OTHERS = """
-syntax = "proto3";
-package google.protobuf;
-message Timestamp { int64 seconds = 1; int32 nanos = 2; }
-message Duration { int64 seconds = 1; int32 nanos = 2; }
-message Any { string type_url = 1; bytes value = 2; }
-message Empty { }
-message FieldMask { repeated string paths = 1; }
-message Struct { map<string, Value> fields = 1; }
-message Value {
-  oneof kind {
-    NullValue null_value = 1; double number_value = 2; string string_value = 3; bool bool_value = 4;
-    Struct struct_value = 5; ListValue list_value = 6;
-  }
-}
-enum NullValue { NULL_VALUE = 0; }
-message ListValue { repeated Value values = 1; }
-"""
-
-TIMESTAMP_NAME = "google.protobuf.Timestamp"
-WRAPPERS = frozenset(f"google.protobuf.{name}" for name in _WRAPPED)
-
-
-def well_known_types() -> ProtoFile:
-    """Return the well-known types as one file."""
-    wrappers = "\n".join(f"message {name} {{ {kind} value = 1; }}" for name, kind in _WRAPPED.items())
-    return parse_proto(_OTHERS + wrappers)
-
+__all__ = ["field_kind", "is_map", "protobuf_columns", "type_of", "well_known_types"]
 
 _PLAIN = {
     ops.INT32: pa.int32(),
@@ -112,9 +71,9 @@ def field_kind(pool: Pool, field: ProtoField, scope: str) -> int:
     name = type_of(pool, field, scope)
     if name in pool.enums:
         return ops.ENUM
-    if name == TIMESTAMP_NAME:
+    if name == _TIMESTAMP_NAME:
         return ops.TIMESTAMP
-    if name in WRAPPERS:
+    if name in _WRAPPERS:
         return ops.WRAPPED
     return ops.MESSAGE if pool.message(name).fields else ops.EMPTY
 
@@ -160,3 +119,45 @@ def _single(pool: Pool, field: ProtoField, scope: str, above: tuple[str, ...]) -
         [inner] = pool.message(type_of(pool, field, scope)).fields
         return _PLAIN[inner.kind]
     return _PLAIN[kind]
+
+
+# -- well-known types --------------------------------------------------------------------------------------------------
+
+_WRAPPED = {
+    "DoubleValue": "double",
+    "FloatValue": "float",
+    "Int64Value": "int64",
+    "UInt64Value": "uint64",
+    "Int32Value": "int32",
+    "UInt32Value": "uint32",
+    "BoolValue": "bool",
+    "StringValue": "string",
+    "BytesValue": "bytes",
+}
+_OTHERS = """
+syntax = "proto3";
+package google.protobuf;
+message Timestamp { int64 seconds = 1; int32 nanos = 2; }
+message Duration { int64 seconds = 1; int32 nanos = 2; }
+message Any { string type_url = 1; bytes value = 2; }
+message Empty { }
+message FieldMask { repeated string paths = 1; }
+message Struct { map<string, Value> fields = 1; }
+message Value {
+  oneof kind {
+    NullValue null_value = 1; double number_value = 2; string string_value = 3; bool bool_value = 4;
+    Struct struct_value = 5; ListValue list_value = 6;
+  }
+}
+enum NullValue { NULL_VALUE = 0; }
+message ListValue { repeated Value values = 1; }
+"""
+
+_TIMESTAMP_NAME = "google.protobuf.Timestamp"
+_WRAPPERS = frozenset(f"google.protobuf.{name}" for name in _WRAPPED)
+
+
+def well_known_types() -> ProtoFile:
+    """Return the well-known types as one file."""
+    wrappers = "\n".join(f"message {name} {{ {kind} value = 1; }}" for name, kind in _WRAPPED.items())
+    return parse_proto(_OTHERS + wrappers)

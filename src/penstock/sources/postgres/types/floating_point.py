@@ -3,7 +3,7 @@
 Binary is IEEE 754 in network order and is copied bit by bit: NaN payloads, infinities, -0 and subnormals are preserved.
 
 Text is `NaN`, `Infinity`, `-Infinity`, or decimal digits with an optional fraction and exponent, rounded to the nearest
-value, ties to even. `double_parse` resolves almost all of them in the kernel; Arrow's exact parser gets only the
+value, ties to even. `nearest_double` resolves almost all of them in the kernel; Arrow's exact parser gets only the
 remaining rows. For float32 the nearest double is rounded once more. That is correct unless the double lies exactly
 between two floats (rounding never crosses such a point, it can only land on it); these, subnormals and overflow go to
 Arrow too. A number too large for the type, or so small that it would become 0, is a bad value.
