@@ -34,7 +34,7 @@ _REASONS = (
     "malformed date or time; the session requires DateStyle = ISO",
     f"infinity, which no date type of Spark can hold{KEEP_TEXT}",
     f"date outside the years 0001 to 9999{KEEP_TEXT}",
-    "binary value of the is_invalid length",
+    "binary value of the wrong length",
 )
 
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
