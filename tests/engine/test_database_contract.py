@@ -121,6 +121,7 @@ def transfers(upstream: Upstream) -> Iterator[Callable[[], int]]:
 
     def work() -> None:
         with closing(upstream.connect()) as connection:
+            (done[0],) = connection.execute("SELECT coalesce(max(number), 0) + 1 FROM transfers").fetchone()
             while not stop.is_set():
                 number = done[0]
                 one, other, amount = number % QUIET, (number * 7 + 3) % QUIET, number % 50
@@ -219,8 +220,9 @@ def test_capture_verify_and_drop(upstream: Upstream, tmp_path: Path) -> None:
 
 @pytest.mark.deep
 @LANE
-@KINDS
-@pytest.mark.parametrize("chunked", [False, True], ids=["parallel", "chunked"])
+@pytest.mark.parametrize(
+    ("upstream", "chunked"), [("postgres", False), ("sqlite", True)], indirect=["upstream"], ids=["postgres", "sqlite"]
+)
 def test_capture_repair_and_drop_in_spark(
     upstream: Upstream, tmp_path: Path, spark: SparkSession, chunked: bool
 ) -> None:
