@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.engine.as_of import AsOf
-from penstock.engine.check import CheckReport, check_database
+from penstock.engine.check import CheckReport, check_database, is_database_url
 from penstock.errors import UsageError
 from penstock.home_operations import HomeOperations, start_session
 from penstock.layout import catalog_path
@@ -17,9 +17,7 @@ from penstock.sql.show_statements import Answer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["URL_SCHEMES", "Home", "check_target", "open_existing", "open_home", "open_to_run"]
-
-URL_SCHEMES = ("postgresql://", "postgres://")
+__all__ = ["Home", "check_target", "open_existing", "open_home", "open_to_run"]
 
 
 def open_home(path: str | Path = ".penstock") -> Home:
@@ -44,7 +42,7 @@ def open_to_run(path: Path, text: str | None) -> Home:
 
 def check_target(path: Path, target: str, **options: Any) -> CheckReport:
     """Check a database, given by its URL, before it is captured, or a source of the home at `path`, given by name."""
-    if target.startswith(URL_SCHEMES):
+    if is_database_url(target):
         return check_database(target, **options)
     if options:
         message = f"options are not allowed with the name of a source: {target}"

@@ -23,7 +23,7 @@ from tests.lanes import LANE
 
 from penstock.engine.runner import HomeRunner
 from penstock.errors import DefiniteError, UsageError
-from penstock.home import Home
+from penstock.home import Home, check_target
 from penstock.layout import base_path
 from penstock.tables.interface import TableStore
 from penstock.tables.spark_tables import SparkTables
@@ -83,8 +83,10 @@ class SqliteUpstream:
             connection.execute("PRAGMA journal_mode = WAL")
 
     def create(self, home: Home, *, chunked: bool) -> None:
-        assert home.create(f"sqlite://{self.path}", chunked=chunked) == "bank"
-        assert home.captures(f"sqlite://{self.path}") == "bank"
+        url = f"sqlite://{self.path}"
+        assert check_target(home.path, url).ready
+        assert home.create(url, chunked=chunked) == "bank"
+        assert home.captures(url) == "bank"
 
     def connect(self) -> Any:
         return sqlite3.connect(self.path, timeout=PATIENCE)

@@ -36,8 +36,9 @@ from penstock.cli.script import read_script
 from penstock.cli.snapshot_progress import show_copy
 from penstock.cli.spark_session import start_spark, stop_spark, waiting
 from penstock.cli.status import render
+from penstock.engine.check import is_database_url
 from penstock.errors import PenstockError, UsageError
-from penstock.home import URL_SCHEMES, Home, open_home
+from penstock.home import Home, open_home
 
 if TYPE_CHECKING:
     from penstock.engine.runner import HomeRunner
@@ -143,7 +144,7 @@ def _make_missing(console: Console, home: Home, target: list[str], name: str | N
 def _capture(console: Console, home: Home, target: list[str], name: str | None, options: dict[str, Any]) -> None:
     """Create the source, unless the home already captures this database or these shards."""
     for url in target:
-        if not url.startswith(URL_SCHEMES):
+        if not is_database_url(url):
             message = f"invalid database URL{'' if '@' in url else f': {url}'}"  # it may contain a password
             raise UsageError(message, "Use postgresql://user@host:5432/database, or an SQL file like sources.sql.")
     existing = home.captures(target, **options)

@@ -13,9 +13,9 @@ from penstock.engine.records import instance_of, spec_of
 from penstock.errors import TransientError
 from penstock.positions import Lsn
 from penstock.sources.interface import Checked, Source
-from penstock.sources.kinds import source_of_urls
+from penstock.sources.kinds import source_of_urls, url_schemes
 
-__all__ = ["CheckFinding", "CheckReport", "CheckTable", "check_database", "check_sources"]
+__all__ = ["CheckFinding", "CheckReport", "CheckTable", "check_database", "check_sources", "is_database_url"]
 
 _VERSION = 1
 
@@ -53,6 +53,12 @@ class CheckReport:
     def as_json(self) -> dict[str, Any]:
         """Return the JSON document of ``penstock check --json``."""
         return asdict(self)
+
+
+def is_database_url(text: str) -> bool:
+    """Return whether a text is a URL that some kind of source accepts."""
+    scheme, separator, _ = text.partition("://")
+    return bool(separator) and scheme in url_schemes()
 
 
 def check_database(url: str, **options: Any) -> CheckReport:

@@ -19,7 +19,7 @@ from penstock.errors import DefiniteError, UsageError
 from penstock.name_suggestions import nearest
 from penstock.sources.interface import Kind, Source
 
-__all__ = ["kind", "kinds", "source_of_urls"]
+__all__ = ["kind", "kinds", "source_of_urls", "url_schemes"]
 
 _GROUP = "penstock.sources"
 _BUILT_IN = (
@@ -54,12 +54,17 @@ def kind(name: str) -> Kind:
     raise UsageError(message, f"{hint} Check that the package that provides it is installed.")
 
 
+def url_schemes() -> set[str]:
+    """Return the schemes of the URLs from which sources can be created."""
+    return {scheme for found in kinds().values() for scheme in found.source.SCHEMES if scheme}
+
+
 def source_of_urls(urls: Sequence[str], name: str | None = None, **options: Any) -> Source:
     """Return the source for a URL, or a sharded source for several, of the kind that the URL's scheme names."""
     first = urls[0] if urls else ""
     scheme = first.partition("://")[0] if "://" in first else ""
     sources = [found.source for found in kinds().values()]
-    source = next((source for source in sources if scheme.lower() in source.SCHEMES), None)
+    source = next((source for source in sources if scheme in source.SCHEMES), None)
     return (source or next(source for source in sources if "" in source.SCHEMES)).from_urls(urls, name, **options)
 
 
