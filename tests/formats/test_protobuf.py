@@ -109,6 +109,12 @@ def test_parsed_proto_file_matches_protoc(text: str, name: str) -> None:
         assert ours.enums[enum].names == found.names
 
 
+def test_statements_that_do_not_define_columns_are_skipped() -> None:
+    """The brackets of an option may contain braces."""
+    file = parse_proto("message M { extensions 100 to max [declaration = { number: 100 }]; optional int32 a = 1; }")
+    assert [one.name for one in file.messages[0].fields] == ["a"]
+
+
 def test_descriptor_without_field_types() -> None:
     """The type of a field may be left out if its name denotes a message or an enum."""
     file = descriptor_pb2.FileDescriptorProto(name="a.proto", syntax="proto3")
