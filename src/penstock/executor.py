@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.changelog.log_url import log_at
 from penstock.engine.sealed_secrets import references
+from penstock.engine.shards import parts_of
 from penstock.engine.status import leftovers
 from penstock.engine.table_names import local_names
 from penstock.errors import UsageError
@@ -278,19 +279,20 @@ _Row = tuple[str, str, str]
 
 def explain(home: Path, sources: Sequence[Source]) -> Answer:
     """Check the upstream as CREATE SOURCES does, and list the objects that it would create."""
-    shards = [shard for source in sources for shard in source.shards().values()]
-    return Answer(columns=_COLUMNS, rows=[row for shard in shards for row in _source(home, shard)])
+    return Answer(columns=_COLUMNS, rows=[row for source in sources for row in _source(home, source)])
 
 
 def _source(home: Path, source: Source) -> Iterator[_Row]:
-    found = source.check()
-    for finding in found.findings:
-        if finding.level is not Level.INFO:
-            yield source.place(), f"{finding.level}: {finding.object}: {finding.why}", finding.hint
-    if not found.ready:
-        return
-    for instance in source.create_instances(1):
-        yield from _instance(home, source, instance)
+    ready = True
+    for shard in source.shards().values():
+        found = shard.check()
+        ready = ready and found.ready
+        for finding in found.findings:
+            if finding.level is not Level.INFO:
+                yield shard.place(), f"{finding.level}: {finding.object}: {finding.why}", finding.hint
+    if ready:
+        for part in parts_of(source):
+            yield from _instance(home, part.source, part.instance)
 
 
 def _instance(home: Path, source: Source, instance: InstanceConfig) -> Iterator[_Row]:
@@ -299,13 +301,17 @@ def _instance(home: Path, source: Source, instance: InstanceConfig) -> Iterator[
         yield there, made, "created, and removed with the source"
     for kept in instance.kept():
         yield there, kept, "exists: it is read, and never removed"
-    yield "here", f"change log {log_at(home, source.name, source.log)}", f"retains history for {source.retain_history}"
+    yield (
+        "here",
+        f"change log {log_at(home, instance.source, source.log)}",
+        f"retains history for {source.retain_history}",
+    )
     names = local_names(instance)
     for table in instance.produced():
         schema = table.table_schema()
         key = f"key ({', '.join(schema.key)})" if schema.key else "no key"
         local = names[table.name]
-        note = f"{base_path(home, source.name, local)}: {len(schema.columns)} columns, {key}"
-        yield "here", f"table {source.name}.{local} of {table.name}", note
+        note = f"{base_path(home, instance.source, local)}: {len(schema.columns)} columns, {key}"
+        yield "here", f"table {instance.source}.{local} of {table.name}", note
     for name, (why, hint) in instance.left_out().items():
         yield "here", f"without {name}: {why}", hint

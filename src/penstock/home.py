@@ -100,4 +100,4 @@ class Home(HomeOperations):
         """Return the objects that creating a source would create, upstream and in this home, without creating them."""
         from penstock.executor import explain
 
-        return explain(self.path, list(source.shards().values()))
+        return explain(self.path, [source])

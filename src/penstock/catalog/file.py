@@ -1,9 +1,7 @@
-"""The file of the catalog: a SQLite database that several processes read and write.
+"""The file of the catalog: a SQLite database that several processes read and write, and its schema by version.
 
 Each operation opens a connection of its own: the catalog is used rarely, and from threads and processes that come and
-go. Errors of SQLite become errors of Penstock.
-
-The schema of the catalog, version by version: opening a home of an older Penstock migrates it.
+go. Errors of SQLite become errors of Penstock. Opening a home of an older Penstock migrates its catalog.
 """
 
 from __future__ import annotations
@@ -17,8 +15,84 @@ from pathlib import Path
 from penstock.catalog.progress import PROGRESS_TABLE
 from penstock.errors import DefiniteError
 
-__all__ = ["VERSION", "CatalogFile", "migrate"]
+__all__ = ["CatalogFile"]
 
+_WAL_SECONDS = 10.0
+
+
+class CatalogFile:
+    """The database in the file `path`, at the newest version of its tables."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            message = f"the home {path.parent} cannot be used: {error.strerror}"
+            raise DefiniteError(message, "Use another home (--home).") from error
+        with self.connected() as db:
+            _use_wal(db)
+            _migrate(db, path.parent)
+
+    @contextmanager
+    def connected(self) -> Iterator[sqlite3.Connection]:
+        """Open the catalog's file for reading."""
+        try:
+            db = sqlite3.connect(self._path, isolation_level=None, timeout=30)
+        except sqlite3.OperationalError as error:
+            message = f"the catalog {self._path} cannot be opened: {error}"
+            raise DefiniteError(message, "Check that the home exists and is readable and writable.") from error
+        try:
+            db.execute("PRAGMA foreign_keys = ON")
+            db.execute("PRAGMA synchronous = FULL")
+            yield db
+        except sqlite3.DatabaseError as error:
+            raise _translated(error, self._path) from error
+        finally:
+            db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Open the catalog's file for one write transaction."""
+        with self.connected() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+
+
+def _use_wal(db: sqlite3.Connection) -> None:
+    """Switch the file to WAL mode; retry, because SQLite does not wait for a process that does the same."""
+    deadline = time.monotonic() + _WAL_SECONDS
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
+
+
+def _translated(error: sqlite3.DatabaseError, path: Path) -> Exception:
+    if "full" in str(error) or "I/O" in str(error):
+        return DefiniteError(
+            f"the disk under {path.parent} is full or failing: {error}", "Free some space, then restart."
+        )
+    if "not a database" in str(error) or "malformed" in str(error):
+        return DefiniteError(f"{path} is not a Penstock catalog: {error}", "Use another home (--home).")
+    if isinstance(error, sqlite3.OperationalError):
+        return DefiniteError(
+            f"the catalog {path} cannot be used: {error}", "Check that the home is complete and writable."
+        )
+    return error
+
+
+# -- versions of the schema --------------------------------------------------------------------------------------------
 
 _SCHEMA = """
 CREATE TABLE source (
@@ -79,94 +153,19 @@ ALTER TABLE repair RENAME COLUMN remedy TO hint
 """
 _STEPS = (_SCHEMA, _DEBT, _LOGS, _REPAIRS, PROGRESS_TABLE, _KINDS, _SHARDS, _KEEPING, _MEMORIES, _ERRORS_AHEAD, _HINTS)
 """The statements that migrate a catalog from one version, the index in this list, to the next."""
-VERSION = len(_STEPS)
+_VERSION = len(_STEPS)
 
 
-def migrate(db: sqlite3.Connection, home: Path) -> None:
+def _migrate(db: sqlite3.Connection, home: Path) -> None:
     """Migrate the catalog of a home to this version, in one transaction; raise `DefiniteError` if it is newer."""
     found = db.execute("PRAGMA user_version").fetchone()[0]
-    if found > VERSION:
-        message = f"the home {home} requires a newer Penstock (catalog version {found}; this one supports {VERSION})"
+    if found > _VERSION:
+        message = f"the home {home} requires a newer Penstock (catalog version {found}; this one supports {_VERSION})"
         raise DefiniteError(message, "Upgrade Penstock, or use another home (--home).")
-    if found < VERSION:
+    if found < _VERSION:
         db.execute("BEGIN IMMEDIATE")
         for step in _STEPS[db.execute("PRAGMA user_version").fetchone()[0] :]:
             for statement in step.split(";"):
                 db.execute(statement)
-        db.execute(f"PRAGMA user_version = {VERSION}")
+        db.execute(f"PRAGMA user_version = {_VERSION}")
         db.execute("COMMIT")
-
-
-_WAL_SECONDS = 10.0
-
-
-class CatalogFile:
-    """The database in the file `path`, at the newest version of its tables."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            message = f"the home {path.parent} cannot be used: {error.strerror}"
-            raise DefiniteError(message, "Use another home (--home).") from error
-        with self.connected() as db:
-            _use_wal(db)
-            migrate(db, path.parent)
-
-    @contextmanager
-    def connected(self) -> Iterator[sqlite3.Connection]:
-        """Open the catalog's file for reading."""
-        try:
-            db = sqlite3.connect(self._path, isolation_level=None, timeout=30)
-        except sqlite3.OperationalError as error:
-            message = f"the catalog {self._path} cannot be opened: {error}"
-            raise DefiniteError(message, "Check that the home exists and is readable and writable.") from error
-        try:
-            db.execute("PRAGMA foreign_keys = ON")
-            db.execute("PRAGMA synchronous = FULL")
-            yield db
-        except sqlite3.DatabaseError as error:
-            raise _translated(error, self._path) from error
-        finally:
-            db.close()
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Open the catalog's file for one write transaction."""
-        with self.connected() as db:
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                yield db
-                db.execute("COMMIT")
-            except BaseException:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-                raise
-
-
-def _use_wal(db: sqlite3.Connection) -> None:
-    """Switch the file to WAL mode; retry, because SQLite does not wait for a process that does the same."""
-    deadline = time.monotonic() + _WAL_SECONDS
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-        time.sleep(0.01)
-
-
-def _translated(error: sqlite3.DatabaseError, path: Path) -> Exception:
-    if "full" in str(error) or "I/O" in str(error):
-        return DefiniteError(
-            f"the disk under {path.parent} is full or failing: {error}", "Free some space, then restart."
-        )
-    if "not a database" in str(error) or "malformed" in str(error):
-        return DefiniteError(f"{path} is not a Penstock catalog: {error}", "Use another home (--home).")
-    if isinstance(error, sqlite3.OperationalError):
-        return DefiniteError(
-            f"the catalog {path} cannot be used: {error}", "Check that the home is complete and writable."
-        )
-    return error

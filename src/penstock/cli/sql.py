@@ -1,10 +1,7 @@
-"""``penstock sql``.
+"""``penstock sql``: execute statements from an argument, a file or a prompt, and print their results.
 
-Print rows as a table, as JSON lines, or as CSV.
-
-The interactive prompt of ``penstock sql``, with history, completion, and backslash commands.
-
-A statement may span several lines, and ends with a semicolon at the end of a line. A backslash command is one line.
+Rows are printed as a table, as JSON lines, or as CSV. The prompt has history, completion, and backslash commands. A
+statement may span several lines, and ends with a semicolon at the end of a line. A backslash command is one line.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ from penstock.name_suggestions import nearest
 from penstock.positions import Lsn, parse_as_of
 from penstock.sql.show_statements import Answer
 
-__all__ = ["OutputFormat", "Prompt", "answer", "expanded", "print_answer", "print_frame", "sql"]
+__all__ = ["OutputFormat", "Prompt", "answer", "expanded", "sql"]
 
 
 class OutputFormat(StrEnum):
@@ -51,7 +48,7 @@ class OutputFormat(StrEnum):
     CSV = "csv"
 
 
-def print_answer(answer: Answer, output: OutputFormat) -> None:
+def _print_answer(answer: Answer, output: OutputFormat) -> None:
     """Print the result of a Penstock statement."""
     if answer.message:
         typer.echo(answer.message)
@@ -64,7 +61,7 @@ def print_answer(answer: Answer, output: OutputFormat) -> None:
         _print_table(answer.columns, answer.rows)
 
 
-def print_frame(rows: DataFrame, output: OutputFormat) -> None:
+def _print_frame(rows: DataFrame, output: OutputFormat) -> None:
     """Print the rows of a query as they arrive."""
     names = rows.columns
     if output is OutputFormat.TABLE:
@@ -90,6 +87,8 @@ def _print_table(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     Console().print(table)
     typer.echo(f"{count} rows")
 
+
+# -- prompt ------------------------------------------------------------------------------------------------------------
 
 _FIRST, _NEXT = "penstock> ", "      ... "
 _HISTORY_LINES = 2_000
@@ -198,6 +197,8 @@ def _history_file() -> Path:
     return Path(state) / "penstock" / "history"
 
 
+# -- command -----------------------------------------------------------------------------------------------------------
+
 _PLAN = re.compile(r"(SQLSTATE: \w+(?:; line \d+ pos \d+)?);\n.*", re.DOTALL)
 _CAUSE = re.compile(r"^Caused by: [\w.$]+: (.*)$", re.MULTILINE)
 
@@ -251,9 +252,9 @@ def answer(
     try:
         for result in home.script(text, spark, as_of):
             if isinstance(result, Answer):
-                print_answer(result, output)
+                _print_answer(result, output)
             else:
-                print_frame(result, output)
+                _print_frame(result, output)
     except (AnalysisException, ParseException) as error:
         raise UsageError(_message(error), "Tables are named source.table. List them with SHOW TABLES;") from error
     except (PySparkException, Py4JJavaError) as error:  # the latter is raised while rows are fetched

@@ -3,9 +3,7 @@
 A *look* is one live view, with all tables at one position. Each look checks the bank's invariants in Spark, over
 accounts and transfers together; every third look also counts the rows of another table.
 
-The demo's bank: transfers between accounts, with a constant sum of all balances.
-
-::
+The bank consists of transfers between accounts, with a constant sum of all balances::
 
     bank.transfers   one row per transfer: from_account, to_account, amount
     bank.accounts    opening (never changes), balance, transfer_count
@@ -15,13 +13,12 @@ One transaction inserts a transfer and updates both of its accounts. Therefore, 
 - Σ balance = Σ opening, and
 - for every account, balance = opening + Σ amounts in - Σ amounts out, and transfer_count is the number of both.
 
-A reader that sees a violation has seen part of a transaction. `penstock.demo.scenario` has the SQL. An account may be
-overdrawn; therefore a transfer never fails.
+A reader that sees a violation has seen part of a transaction. An account may be overdrawn; therefore a transfer never
+fails.
 
-Invariants of the demo's database that hold between any two transactions, as SQL for both Postgres and Spark.
-
-Each query returns a row for each violation of its invariant. All tables of one query must be read at one position.
-`bank_checks` and `shop_checks` insert the names of the tables in the engine that runs the query.
+The invariants of bank and shop (`penstock.demo.shop`) are SQL for both Postgres and Spark. Each query returns a row for
+each violation of its invariant. All tables of one query must be read at one position. `bank_checks` and `shop_checks`
+insert the names of the tables in the engine that runs the query.
 """
 
 from __future__ import annotations
@@ -57,141 +54,6 @@ __all__ = [
     "shop_checks",
     "start_database",
 ]
-
-
-_TABLES = """
-CREATE SCHEMA bank;
-CREATE TABLE bank.accounts (
-    id             integer PRIMARY KEY,
-    owner          text NOT NULL,
-    opening        numeric(14, 2) NOT NULL,
-    balance        numeric(14, 2) NOT NULL,
-    transfer_count bigint NOT NULL DEFAULT 0,
-    opened_on      date NOT NULL,
-    changed_at     timestamptz NOT NULL DEFAULT now()
-);
-CREATE TABLE bank.transfers (
-    id           bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
-    from_account integer NOT NULL REFERENCES bank.accounts,
-    to_account   integer NOT NULL REFERENCES bank.accounts,
-    amount       numeric(14, 2) NOT NULL CHECK (amount > 0),
-    memo         varchar(40),
-    made_at      timestamptz NOT NULL DEFAULT now(),
-    CHECK (from_account <> to_account)
-);
-COMMENT ON TABLE bank.accounts IS 'Accounts of the demo''s bank; the sum of all balances never changes';
-COMMENT ON TABLE bank.transfers IS 'Transfers between accounts; each one comes with two changed balances';
-"""
-
-_TRANSFER = """
-CREATE FUNCTION bank.transfer(giver integer, taker integer, moved numeric, memo text) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    -- Locks are taken in the order of ids: two transfers never wait for each other.
-    PERFORM FROM bank.accounts WHERE id IN (giver, taker) ORDER BY id FOR UPDATE;
-    INSERT INTO bank.transfers (from_account, to_account, amount, memo) VALUES (giver, taker, moved, memo);
-    UPDATE bank.accounts SET balance = balance - moved, transfer_count = transfer_count + 1, changed_at = now()
-     WHERE id = giver;
-    UPDATE bank.accounts SET balance = balance + moved, transfer_count = transfer_count + 1, changed_at = now()
-     WHERE id = taker;
-END
-$$;
-"""
-
-_ACCOUNTS = """
-INSERT INTO bank.accounts (id, owner, opening, balance, opened_on)
-SELECT i, 'Owner ' || i, money, money, date '2020-01-01' + i % 2000
-  FROM generate_series(1, {accounts}) AS i, LATERAL (SELECT 1000 + i * 37 % 9000 + i % 100 / 100.0) AS m (money)
-"""
-
-
-def create_bank(connection: psycopg.Connection[Any], accounts: int = 1000) -> None:
-    """Create schema ``bank`` with this number of accounts and no transfers, in one transaction."""
-    with connection.transaction():
-        connection.execute(_TABLES)
-        connection.execute(_TRANSFER)
-        connection.execute(sql.SQL(_ACCOUNTS).format(accounts=sql.Literal(accounts)))
-
-
-_BANK = {
-    "money is neither made nor lost": """
-SELECT sum(balance) - sum(opening) AS difference
-  FROM {accounts}
-HAVING sum(balance) <> sum(opening)
-""",
-    "each balance is the sum of its transfers": """
-SELECT a.id, a.balance, a.opening, m.net, a.transfer_count, m.transfers
-  FROM {accounts} AS a
-  LEFT JOIN (
-       SELECT account, sum(change) AS net, count(*) AS transfers
-         FROM (SELECT from_account AS account, -amount AS change FROM {transfers}
-               UNION ALL
-               SELECT to_account AS account, amount AS change FROM {transfers}) AS moves
-        GROUP BY account
-  ) AS m ON m.account = a.id
- WHERE a.balance <> a.opening + coalesce(m.net, 0)
-    OR a.transfer_count <> coalesce(m.transfers, 0)
-""",
-    "each transfer is between two accounts": """
-SELECT t.id
-  FROM {transfers} AS t
-  LEFT JOIN {accounts} AS giver ON giver.id = t.from_account
-  LEFT JOIN {accounts} AS taker ON taker.id = t.to_account
- WHERE giver.id IS NULL OR taker.id IS NULL
-""",
-}
-
-_SHOP = {
-    "each order's total is the sum of its lines": """
-SELECT o.id, o.total, l.total AS total_of_lines
-  FROM {orders} AS o
-  LEFT JOIN (SELECT order_id, sum(quantity * price) AS total FROM {order_lines} GROUP BY order_id) AS l
-    ON l.order_id = o.id
- WHERE l.total IS NULL OR o.total <> l.total
-""",
-    "each line and payment has its order": """
-SELECT dependent.order_id
-  FROM (SELECT order_id FROM {order_lines} UNION ALL SELECT order_id FROM {payments}) AS dependent
-  LEFT JOIN {orders} AS o ON o.id = dependent.order_id
- WHERE o.id IS NULL
-""",
-}
-
-
-_LOOK = """
-SELECT sum(a.balance) AS total, sum(coalesce(m.sides, 0)) / 2 AS transfers,
-       count_if(a.balance <> a.opening + coalesce(m.net, 0) OR a.transfer_count <> coalesce(m.sides, 0)) AS broken
-  FROM {accounts} AS a
-  LEFT JOIN (
-       SELECT side.account, sum(side.change) AS net, count(*) AS sides
-         FROM {transfers} LATERAL VIEW explode(array(
-              named_struct('account', from_account, 'change', -amount),
-              named_struct('account', to_account, 'change', amount))) AS side
-        GROUP BY side.account
-  ) AS m ON m.account = a.id
-"""
-
-
-def bank_look(accounts: str, transfers: str) -> str:
-    """Return one query for Spark with the sum of balances, the number of transfers and the number of violations.
-
-    ``broken`` counts accounts whose balance or number of transfers does not match their transfers.
-    """
-    return _LOOK.format(accounts=accounts, transfers=transfers)
-
-
-def bank_checks(accounts: str = "bank.accounts", transfers: str = "bank.transfers") -> dict[str, str]:
-    """Return the queries of the bank's invariants, by description."""
-    return {name: text.format(accounts=accounts, transfers=transfers) for name, text in _BANK.items()}
-
-
-def shop_checks(
-    orders: str = "shop.orders", order_lines: str = "shop.order_lines", payments: str = "shop.payments"
-) -> dict[str, str]:
-    """Return the queries of the shop's invariants, by description."""
-    names = {"orders": orders, "order_lines": order_lines, "payments": payments}
-    return {name: text.format(**names) for name, text in _SHOP.items()}
-
 
 DATABASE = "demo"
 _COUNT_EVERY = 3
@@ -291,3 +153,142 @@ class LatencySampler:
             if frontiers.committed_at is not None and frontiers.committed_at != last:
                 last = frontiers.committed_at
                 self._samples.append((datetime.now(UTC) - last).total_seconds() * 1000)
+
+
+# -- bank --------------------------------------------------------------------------------------------------------------
+
+_TABLES = """
+CREATE SCHEMA bank;
+CREATE TABLE bank.accounts (
+    id             integer PRIMARY KEY,
+    owner          text NOT NULL,
+    opening        numeric(14, 2) NOT NULL,
+    balance        numeric(14, 2) NOT NULL,
+    transfer_count bigint NOT NULL DEFAULT 0,
+    opened_on      date NOT NULL,
+    changed_at     timestamptz NOT NULL DEFAULT now()
+);
+CREATE TABLE bank.transfers (
+    id           bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    from_account integer NOT NULL REFERENCES bank.accounts,
+    to_account   integer NOT NULL REFERENCES bank.accounts,
+    amount       numeric(14, 2) NOT NULL CHECK (amount > 0),
+    memo         varchar(40),
+    made_at      timestamptz NOT NULL DEFAULT now(),
+    CHECK (from_account <> to_account)
+);
+COMMENT ON TABLE bank.accounts IS 'Accounts of the demo''s bank; the sum of all balances never changes';
+COMMENT ON TABLE bank.transfers IS 'Transfers between accounts; each one comes with two changed balances';
+"""
+
+_TRANSFER = """
+CREATE FUNCTION bank.transfer(giver integer, taker integer, moved numeric, memo text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    -- Locks are taken in the order of ids: two transfers never wait for each other.
+    PERFORM FROM bank.accounts WHERE id IN (giver, taker) ORDER BY id FOR UPDATE;
+    INSERT INTO bank.transfers (from_account, to_account, amount, memo) VALUES (giver, taker, moved, memo);
+    UPDATE bank.accounts SET balance = balance - moved, transfer_count = transfer_count + 1, changed_at = now()
+     WHERE id = giver;
+    UPDATE bank.accounts SET balance = balance + moved, transfer_count = transfer_count + 1, changed_at = now()
+     WHERE id = taker;
+END
+$$;
+"""
+
+_ACCOUNTS = """
+INSERT INTO bank.accounts (id, owner, opening, balance, opened_on)
+SELECT i, 'Owner ' || i, money, money, date '2020-01-01' + i % 2000
+  FROM generate_series(1, {accounts}) AS i, LATERAL (SELECT 1000 + i * 37 % 9000 + i % 100 / 100.0) AS m (money)
+"""
+
+
+def create_bank(connection: psycopg.Connection[Any], accounts: int = 1000) -> None:
+    """Create schema ``bank`` with this number of accounts and no transfers, in one transaction."""
+    with connection.transaction():
+        connection.execute(_TABLES)
+        connection.execute(_TRANSFER)
+        connection.execute(sql.SQL(_ACCOUNTS).format(accounts=sql.Literal(accounts)))
+
+
+# -- invariants --------------------------------------------------------------------------------------------------------
+
+_BANK = {
+    "money is neither made nor lost": """
+SELECT sum(balance) - sum(opening) AS difference
+  FROM {accounts}
+HAVING sum(balance) <> sum(opening)
+""",
+    "each balance is the sum of its transfers": """
+SELECT a.id, a.balance, a.opening, m.net, a.transfer_count, m.transfers
+  FROM {accounts} AS a
+  LEFT JOIN (
+       SELECT account, sum(change) AS net, count(*) AS transfers
+         FROM (SELECT from_account AS account, -amount AS change FROM {transfers}
+               UNION ALL
+               SELECT to_account AS account, amount AS change FROM {transfers}) AS moves
+        GROUP BY account
+  ) AS m ON m.account = a.id
+ WHERE a.balance <> a.opening + coalesce(m.net, 0)
+    OR a.transfer_count <> coalesce(m.transfers, 0)
+""",
+    "each transfer is between two accounts": """
+SELECT t.id
+  FROM {transfers} AS t
+  LEFT JOIN {accounts} AS giver ON giver.id = t.from_account
+  LEFT JOIN {accounts} AS taker ON taker.id = t.to_account
+ WHERE giver.id IS NULL OR taker.id IS NULL
+""",
+}
+
+
+def bank_checks(accounts: str = "bank.accounts", transfers: str = "bank.transfers") -> dict[str, str]:
+    """Return the queries of the bank's invariants, by description."""
+    return {name: text.format(accounts=accounts, transfers=transfers) for name, text in _BANK.items()}
+
+
+_SHOP = {
+    "each order's total is the sum of its lines": """
+SELECT o.id, o.total, l.total AS total_of_lines
+  FROM {orders} AS o
+  LEFT JOIN (SELECT order_id, sum(quantity * price) AS total FROM {order_lines} GROUP BY order_id) AS l
+    ON l.order_id = o.id
+ WHERE l.total IS NULL OR o.total <> l.total
+""",
+    "each line and payment has its order": """
+SELECT dependent.order_id
+  FROM (SELECT order_id FROM {order_lines} UNION ALL SELECT order_id FROM {payments}) AS dependent
+  LEFT JOIN {orders} AS o ON o.id = dependent.order_id
+ WHERE o.id IS NULL
+""",
+}
+
+
+def shop_checks(
+    orders: str = "shop.orders", order_lines: str = "shop.order_lines", payments: str = "shop.payments"
+) -> dict[str, str]:
+    """Return the queries of the shop's invariants, by description."""
+    names = {"orders": orders, "order_lines": order_lines, "payments": payments}
+    return {name: text.format(**names) for name, text in _SHOP.items()}
+
+
+_LOOK = """
+SELECT sum(a.balance) AS total, sum(coalesce(m.sides, 0)) / 2 AS transfers,
+       count_if(a.balance <> a.opening + coalesce(m.net, 0) OR a.transfer_count <> coalesce(m.sides, 0)) AS broken
+  FROM {accounts} AS a
+  LEFT JOIN (
+       SELECT side.account, sum(side.change) AS net, count(*) AS sides
+         FROM {transfers} LATERAL VIEW explode(array(
+              named_struct('account', from_account, 'change', -amount),
+              named_struct('account', to_account, 'change', amount))) AS side
+        GROUP BY side.account
+  ) AS m ON m.account = a.id
+"""
+
+
+def bank_look(accounts: str, transfers: str) -> str:
+    """Return one query for Spark with the sum of balances, the number of transfers and the number of violations.
+
+    ``broken`` counts accounts whose balance or number of transfers does not match their transfers.
+    """
+    return _LOOK.format(accounts=accounts, transfers=transfers)

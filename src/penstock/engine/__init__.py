@@ -2,7 +2,7 @@
 
 ::
 
-    runner ──▶ source_runner ──┬──▶ supervisor ──▶ capture_process     one process per source writes its change log
+    runner ──▶ source_runner ──┬──▶ capture_process                    one process per source writes its change log
                                └──▶ table_loops ──┬──▶ snapshot, incremental_snapshot
                                                   ├──▶ repair, compaction
                                                   └──▶ table_errors ──▶ error_policy

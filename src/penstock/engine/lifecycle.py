@@ -34,7 +34,7 @@ from penstock.changelog.log_url import log_at
 from penstock.engine.locks import source_holder, take_source
 from penstock.engine.records import debt_of, instance_of
 from penstock.engine.sealed_secrets import forget_unused
-from penstock.engine.shards import reject_shard, reject_taken, reject_unlike
+from penstock.engine.shards import Part, parts_of, reject_shard, reject_taken, reject_unlike
 from penstock.engine.table_names import local_names
 from penstock.errors import (
     AlreadyExistsError,
@@ -62,36 +62,34 @@ _RECOVERY_LOCK_SECONDS = 1.0
 
 def create_source(home: Path, catalog: Catalog, source: Source) -> None:
     """Create a source, or all of its shards: all objects that it needs, upstream and here, or none of them."""
-    shards = source.shards()
-    reject_taken(catalog, source, list(shards.values()))
-    for shard in shards.values():
-        _reject_existing_log(home, shard)
-        _reject_kept_tables(home, shard)
-    instances = {word: shard.create_instances(1)[0] for word, shard in shards.items()}
-    reject_unlike(instances)
-    records = [_record(source, shards[word], instances[word], word) for word in shards]
-    catalog.add_sources(list(zip(records, map(_tables, instances.values()), strict=True)))
+    names = [shard.name for shard in source.shards().values()]
+    _reject_leftovers(home, catalog, source, [source.name, *names])
+    parts = parts_of(source)
+    _reject_leftovers(home, catalog, source, [part.instance.source for part in parts])
+    reject_unlike(parts)
+    instances = [part.instance for part in parts]
+    catalog.add_sources([(_record(source, part), _tables(part.instance)) for part in parts])
     prepared: list[InstanceConfig] = []
-    for instance in instances.values():
+    for instance in instances:
         try:
             prepared.append(_prepared(catalog, instance))
         except BaseException as error:
             begun = prepared if isinstance(error, AlreadyExistsError) else [*prepared, instance]
-            _roll_back(home, catalog, list(instances.values()), begun)
+            _roll_back(home, catalog, instances, begun)
             raise
     catalog.mark_created({instance.source: instance.model_dump_json() for instance in prepared})
 
 
-def _record(whole: Source, source: Source, instance: InstanceConfig, shard: str | None) -> SourceRecord:
+def _record(whole: Source, part: Part) -> SourceRecord:
     return SourceRecord(
-        source.name,
-        source.NAME,
-        source.model_dump_json(),
-        instance.model_dump_json(),
+        part.instance.source,
+        part.source.NAME,
+        part.source.model_dump_json(),
+        part.instance.model_dump_json(),
         SourceState.CREATING,
-        log=source.log,
-        part_of=None if shard is None else whole.name,
-        shard=shard,
+        log=part.source.log,
+        part_of=None if part.label is None else whole.name,
+        shard=part.label,
     )
 
 
@@ -101,21 +99,29 @@ def _prepared(catalog: Catalog, instance: InstanceConfig) -> InstanceConfig:
     return prepared
 
 
-def _reject_existing_log(home: Path, source: Source) -> None:
+def _reject_leftovers(home: Path, catalog: Catalog, source: Source, names: Sequence[str]) -> None:
+    """Reject names that sources have, or had: logs or tables of these names exist."""
+    reject_taken(catalog, names)
+    for name in names:
+        _reject_existing_log(home, name, source.log)
+        _reject_kept_tables(home, name)
+
+
+def _reject_existing_log(home: Path, name: str, url: str | None) -> None:
     """Reject an existing log: in Kafka it may belong to another home, whose writer would be fenced."""
-    log = log_at(home, source.name, source.log)
+    log = log_at(home, name, url)
     if log.exists():
-        message = f"a change log of source {source.name} already exists: {log}"
+        message = f"a change log of source {name} already exists: {log}"
         raise DefiniteError(
             message, "Choose another name for the source or another prefix in the URL of its log, or remove the log."
         )
 
 
-def _reject_kept_tables(home: Path, source: Source) -> None:
+def _reject_kept_tables(home: Path, name: str) -> None:
     """Reject existing tables: a dropped source of this name may have kept them, and they belong to the user."""
-    lake = lake_path(home, source.name)
+    lake = lake_path(home, name)
     if lake.exists() and any(lake.iterdir()):
-        message = f"tables of an earlier source {source.name} exist in {lake}"
+        message = f"tables of an earlier source {name} exist in {lake}"
         raise DefiniteError(message, "Move or remove that folder, or choose another name for the source.")
 
 

@@ -9,13 +9,18 @@
 Each shard is a source like any other: one that is down does not affect the others. The catalog records the common name,
 and shards are combined at name resolution, in queries and in commands.
 
+A source of another kind may divide its work, too: `Source.create_instances` returns several configs, and each becomes a
+shard, labelled by its number.
+
 `described` and `captured_as` resolve the URLs that a user gives: to one database or several shards, and to the source
 that captures them already.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.catalog.store import Catalog, SourceRecord
@@ -25,13 +30,44 @@ from penstock.model import SHARD, TableName, TableSchema
 from penstock.sources.interface import InstanceConfig, Source
 from penstock.sources.kinds import source_of_urls
 
-__all__ = ["captured_as", "described", "reject_shard", "reject_taken", "reject_unlike", "reject_unlike_tables"]
+__all__ = [
+    "Part",
+    "captured_as",
+    "described",
+    "parts_of",
+    "reject_shard",
+    "reject_taken",
+    "reject_unlike",
+    "reject_unlike_tables",
+]
 
 
-def reject_taken(catalog: Catalog, source: Source, shards: Sequence[Source]) -> None:
+@dataclass(frozen=True)
+class Part:
+    """A part of a source that is captured on its own: an instance, with its log, process and external objects."""
+
+    source: Source
+    instance: InstanceConfig
+    label: str | None
+    """The value that distinguishes its rows; None if it is the only part."""
+
+
+def parts_of(source: Source) -> list[Part]:
+    """Return the parts of a source; this may query the upstream system, but creates nothing there."""
+    found = []
+    for shard_label, shard in source.shards().items():
+        instances = shard.create_instances(os.cpu_count() or 1)
+        numbers = [str(number) for number in range(1, len(instances) + 1)] if len(instances) > 1 else [None]
+        for number, instance in zip(numbers, instances, strict=True):
+            label = "/".join(filter(None, (shard_label, number))) or None
+            found.append(Part(shard, instance, label))
+    return found
+
+
+def reject_taken(catalog: Catalog, names: Iterable[str]) -> None:
     """Raise `SourceExistsError` if a source or shard already has one of the names."""
     taken = {name: record for record in catalog.sources() for name in (record.name, record.known_as)}
-    for name in (source.name, *(shard.name for shard in shards)):
+    for name in names:
         if name in taken:
             message = f"source {name} already exists: it is {taken[name].state}"
             raise SourceExistsError(message, f"Drop it first: penstock drop {taken[name].known_as}")
@@ -44,12 +80,13 @@ def reject_shard(record: SourceRecord, name: str) -> None:
         raise UsageError(message, f"Name the sharded source: {record.part_of}")
 
 
-def reject_unlike(instances: Mapping[str | None, InstanceConfig]) -> None:
+def reject_unlike(parts: Sequence[Part]) -> None:
     """Raise `DefiniteError` if the shards do not all have the same tables."""
-    if len(instances) < 2:
+    if len(parts) < 2:
         return
-    tables = {str(shard): {t.name: t.table_schema() for t in each.produced()} for shard, each in instances.items()}
-    left_out = {str(shard): instance.left_out() for shard, instance in instances.items()}
+    instances = {str(part.label): part.instance for part in parts}
+    tables = {shard: {t.name: t.table_schema() for t in each.produced()} for shard, each in instances.items()}
+    left_out = {shard: instance.left_out() for shard, instance in instances.items()}
     for name in sorted({name for known in tables.values() for name in known}):
         lacking = next((shard for shard, known in tables.items() if name not in known), None)
         if lacking is not None:

@@ -1,18 +1,16 @@
-"""Verify: live tables against the upstream database, row by row, at one named position.
+"""Verify: compare live tables with the upstream database, row by row, at one named position, and report the result.
 
 ::
 
     snapshot at S ─▶ the log holds S ─┬▶ rows upstream at S ┐
-                                      └▶ live table at S ───┴▶ compared (`tables.compare`) ─▶ Verdict
+                                      └▶ live table at S ───┴▶ compared (`tables.compare`) ─▶ Verdict ─▶ VerifyReport
 
 All tables are compared at the same S, so a transaction over several tables is on both sides of each, or on none. A
 table that cannot be compared (it failed, or its snapshot is not complete) gets a verdict with the reason; the other
 tables are still compared.
 
-The report of ``penstock verify``. Its JSON format is documented and versioned.
-
-It contains the keys of differing rows, which the user requested, but no other row values. For a keyless table it
-contains only the number of differing rows.
+The JSON format of the report is documented and versioned. The report contains the keys of differing rows, which the
+user requested, but no other row values. For a keyless table it contains only the number of differing rows.
 """
 
 from __future__ import annotations
@@ -52,9 +50,7 @@ __all__ = [
     "VerifyTable",
     "verify_report",
     "verify_source",
-    "wait_for",
 ]
-
 
 _TIMEOUT_SECONDS = 120.0
 _ATTEMPTS = 5
@@ -177,7 +173,7 @@ def _compare(comparison: _Comparison, chosen: Sequence[TableRecord]) -> tuple[li
             database.snapshot(lambda _: None, threading.Event()) as snapshot,
             unpack_errors(),
         ):
-            wait_for(catalog.log(source), source, snapshot.position)
+            _wait_for(catalog.log(source), source, snapshot.position)
             sides = _Sides(store, instance, snapshot, comparison.live_at(snapshot.position))
             verdicts, again = [], []
             for table in chosen:
@@ -230,13 +226,15 @@ def _captured(sides: _Sides, table: TableRecord) -> ProducedTable:
     return now
 
 
-def wait_for(log: ChangeLog, source: str, position: Lsn, seconds: float = _TIMEOUT_SECONDS) -> None:
+def _wait_for(log: ChangeLog, source: str, position: Lsn, seconds: float = _TIMEOUT_SECONDS) -> None:
     """Wait until the log has reached a position."""
     with closing(log.reader()) as reader:
         if reader.wait(Lsn(position - 1), seconds).durable < position:
             message = f"the log of {source} did not reach {position} in {seconds:.0f} s"
             raise TransientError(message, "Check with `penstock status` that capture is running.")
 
+
+# -- report ------------------------------------------------------------------------------------------------------------
 
 _VERSION = 1
 

@@ -1,7 +1,7 @@
-"""The column writer: how kernels append values to columns, each with its own counter.
+"""The column writer: how kernels append values to columns, and the buffers that hold the entries.
 
-A kernel reads a message in byte order and appends each value to its column. So the order of fields in the message does
-not matter, only that each column gets one entry per entry of its parent.
+A kernel reads a message in byte order and appends each value to its column, which has its own counter. So the order of
+fields in the message does not matter, only that each column gets one entry per entry of its parent.
 
 An entry is a validity flag and one or two numbers, whose meaning depends on the column's `Store`. A column has a fixed
 capacity; beyond it, entries are counted but not stored. At the end of a message (`commit`, `rollback`) ::
@@ -12,8 +12,6 @@ capacity; beyond it, entries are counted but not stored. At the end of a message
 
 So the output never contains any part of a corrupt message, and each message is decoded once, except the one for which
 columns have to grow.
-
-The memory that a `ColumnWriter` writes to: the entries of each column, which grow while a batch is decoded.
 
 A column outside of lists has one entry per message, so it never grows. A column within a list starts with the same
 capacity. When a message needs more, its kernel stops before that message, the column grows to twice the size needed,
@@ -34,7 +32,6 @@ from penstock.formats.jit import NIL, Ints, constant, inner
 from penstock.formats.memory import WORD, address, set_byte, set_word, word
 
 __all__ = [
-    "ROW",
     "ColumnBuffer",
     "ColumnWriter",
     "commit",
@@ -48,8 +45,7 @@ __all__ = [
     "set_count",
 ]
 
-
-ROW = 64
+_ROW = 64
 """Size in bytes of a column's row in the table: the numbers below, in this order."""
 (
     _COUNT,
@@ -60,7 +56,7 @@ ROW = 64
     _COMMITTED,
     _NULLS,
     _NULL_COUNT,
-) = (constant(place) for place in range(0, ROW, WORD))
+) = (constant(place) for place in range(0, _ROW, WORD))
 
 
 class ColumnWriter(NamedTuple):
@@ -79,7 +75,7 @@ class ColumnWriter(NamedTuple):
 @inner
 def _next(out: ColumnWriter, column: int) -> tuple[int, int, bool]:
     """Count one more entry; return the column's row, the index of the entry, and whether it fits the capacity."""
-    row = out.columns + ROW * column
+    row = out.columns + _ROW * column
     at = word(row + _COUNT)
     set_word(row + _COUNT, at + 1)
     return row, at, at < word(row + _CAPACITY)
@@ -116,13 +112,13 @@ def put_present(out: ColumnWriter, column: int) -> None:
 def reserve(out: ColumnWriter, column: int) -> int:
     """Append an entry whose value, an item count, is set later (`set_count`); return its index."""
     put(out, column, NIL)
-    return word(out.columns + ROW * column + _COUNT) - 1
+    return word(out.columns + _ROW * column + _COUNT) - 1
 
 
 @inner
 def set_count(out: ColumnWriter, column: int, at: int, count: int) -> None:
     """Set the value of a reserved entry."""
-    row = out.columns + ROW * column
+    row = out.columns + _ROW * column
     if at < word(row + _CAPACITY):
         set_word(word(row + _VALUE) + WORD * at, count)
 
@@ -130,7 +126,7 @@ def set_count(out: ColumnWriter, column: int, at: int, count: int) -> None:
 @inner
 def put_null(out: ColumnWriter, column: int) -> None:
     """Append a null; for a struct, also to its fields."""
-    own = out.columns + ROW * column
+    own = out.columns + _ROW * column
     first = out.nulls + WORD * word(own + _NULLS)
     for index in range(word(own + _NULL_COUNT)):
         row, at, has_room = _next(out, word(first + WORD * index))
@@ -144,31 +140,34 @@ def put_null(out: ColumnWriter, column: int) -> None:
 @inner
 def rollback(out: ColumnWriter) -> None:
     """Discard the entries since the last commit."""
-    for row in range(out.columns, out.columns + ROW * out.width, ROW):
+    for row in range(out.columns, out.columns + _ROW * out.width, _ROW):
         set_word(row + _COUNT, word(row + _COMMITTED))
 
 
 @inner
 def commit(out: ColumnWriter) -> bool:
     """Commit the entries of a message and return True; return False if a column lacked capacity."""
-    for row in range(out.columns, out.columns + ROW * out.width, ROW):
+    for row in range(out.columns, out.columns + _ROW * out.width, _ROW):
         if word(row + _COUNT) > word(row + _CAPACITY):
             return False
-    for row in range(out.columns, out.columns + ROW * out.width, ROW):
+    for row in range(out.columns, out.columns + _ROW * out.width, _ROW):
         set_word(row + _COMMITTED, word(row + _COUNT))
     return True
 
 
+# -- buffers -----------------------------------------------------------------------------------------------------------
+
 (
-    _COUNT_INDEX,
-    _CAPACITY_INDEX,
-    _VALID_INDEX,
-    _VALUE_INDEX,
-    _SIZE_INDEX,
-    _COMMITTED_INDEX,
-    _NULLS_INDEX,
-    _NULL_COUNT_INDEX,
-) = range(ROW // WORD)
+    _COUNT_WORD,
+    _CAPACITY_WORD,
+    _VALID_WORD,
+    _VALUE_WORD,
+    _SIZE_WORD,
+    _COMMITTED_WORD,
+    _NULLS_WORD,
+    _NULL_COUNT_WORD,
+) = range(_ROW // WORD)
+"""The same numbers of a row, as indexes for NumPy."""
 
 
 @dataclass
@@ -210,21 +209,21 @@ def fill_columns(columns: Columns, messages: int, walk: Callable[[int, ColumnWri
     `walk` starts at the message index that it is given, and returns the index at which capacity ran out.
     """
     entries = [ColumnBuffer.of(column, max(messages, 1)) for column in columns]
-    table = np.zeros((len(columns), ROW // WORD), np.int64)
-    table[:, _NULLS_INDEX], table[:, _NULL_COUNT_INDEX] = columns.null_parts.T
+    table = np.zeros((len(columns), _ROW // WORD), np.int64)
+    table[:, _NULLS_WORD], table[:, _NULL_COUNT_WORD] = columns.null_parts.T
     for row, one in zip(table, entries, strict=True):
         _set_addresses(row, one)
     out = ColumnWriter(address(table), len(columns), address(columns.nulls))
     done = walk(0, out)
     while done < messages:
-        for index in np.flatnonzero(table[:, _COUNT_INDEX] > table[:, _CAPACITY_INDEX]):
-            entries[index] = entries[index].with_capacity(2 * int(table[index, _COUNT_INDEX]))
+        for index in np.flatnonzero(table[:, _COUNT_WORD] > table[:, _CAPACITY_WORD]):
+            entries[index] = entries[index].with_capacity(2 * int(table[index, _COUNT_WORD]))
             _set_addresses(table[index], entries[index])
-        table[:, _COUNT_INDEX] = table[:, _COMMITTED_INDEX]
+        table[:, _COUNT_WORD] = table[:, _COMMITTED_WORD]
         done = walk(done, out)
-    return [one.truncated(int(row[_COUNT_INDEX])) for row, one in zip(table, entries, strict=True)]
+    return [one.truncated(int(row[_COUNT_WORD])) for row, one in zip(table, entries, strict=True)]
 
 
 def _set_addresses(row: Ints, entries: ColumnBuffer) -> None:
-    row[_CAPACITY_INDEX] = len(entries.valid)
-    row[_VALID_INDEX], row[_VALUE_INDEX], row[_SIZE_INDEX] = entries.addresses()
+    row[_CAPACITY_WORD] = len(entries.valid)
+    row[_VALID_WORD], row[_VALUE_WORD], row[_SIZE_WORD] = entries.addresses()

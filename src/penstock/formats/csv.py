@@ -1,11 +1,7 @@
-"""CSV: one line of delimited fields per message.
-
-Kernel of CSV: parse one line of delimited fields into columns.
+"""CSV: one line of delimited fields per message, parsed into columns.
 
 A field may be quoted; a quote within it is doubled. An empty field without quotes is null; an empty quoted field is the
 empty string, or null in a column of another type. One line end may terminate the message; nothing may follow it.
-
-Decoder of CSV messages.
 """
 
 from __future__ import annotations
@@ -27,8 +23,10 @@ from penstock.formats.schema_registry import WriterSchemas
 from penstock.formats.text_values import is_number
 from penstock.formats.text_writer import BOOLEAN, DECIMAL, FLOATING, INTEGER, STRING, put_number, put_time, scalar_rule
 
-__all__ = ["CsvDecoder", "Plan", "walk_all"]
+__all__ = ["CsvDecoder"]
 
+
+# -- kernel ------------------------------------------------------------------------------------------------------------
 
 _COLUMN = 24
 """Size of a column in the plan, in bytes."""
@@ -40,7 +38,7 @@ _NUMBER_TEXT = constant(ErrorCode.NUMBER_TEXT)
 _BOOLEAN_TEXT = constant(ErrorCode.BOOLEAN_TEXT)
 
 
-class Plan(NamedTuple):
+class _Plan(NamedTuple):
     """How to parse lines."""
 
     rules: int
@@ -55,7 +53,7 @@ class Plan(NamedTuple):
 
 
 @compiled
-def walk_all(first: int, start: Ints, end: Ints, plan: Plan, out: ColumnWriter, errors: int) -> int:
+def _walk_all(first: int, start: Ints, end: Ints, plan: _Plan, out: ColumnWriter, errors: int) -> int:
     """Decode the messages from `first` on; return the index at which capacity ran out, or the number of messages."""
     for index in range(first, len(start)):
         error = error_record(errors, index)
@@ -66,7 +64,7 @@ def walk_all(first: int, start: Ints, end: Ints, plan: Plan, out: ColumnWriter, 
 
 
 @inner
-def _line(at: int, end: int, plan: Plan, out: ColumnWriter, error: int) -> bool:
+def _line(at: int, end: int, plan: _Plan, out: ColumnWriter, error: int) -> bool:
     put_present(out, NIL)
     if end > at and byte(end - 1) == 10:
         end -= 2 if end - at > 1 and byte(end - 2) == 13 else 1
@@ -88,7 +86,7 @@ def _line(at: int, end: int, plan: Plan, out: ColumnWriter, error: int) -> bool:
 
 
 @inner
-def _field(at: int, end: int, plan: Plan, column: int, error: int) -> tuple[int, int, int, bool]:
+def _field(at: int, end: int, plan: _Plan, column: int, error: int) -> tuple[int, int, int, bool]:
     """Return start and end of a field's text, the address after the field, and whether it is quoted."""
     if at >= end or byte(at) != plan.quote:
         stop = at
@@ -114,13 +112,13 @@ def _field(at: int, end: int, plan: Plan, column: int, error: int) -> tuple[int,
 
 
 @inner
-def _ends(character: int, plan: Plan) -> bool:
+def _ends(character: int, plan: _Plan) -> bool:
     """Return whether this character ends a field."""
     return character == plan.delimiter or character == 10 or character == 13
 
 
 @inner
-def _put(start: int, stop: int, quoted: bool, column: int, plan: Plan, out: ColumnWriter, error: int) -> bool:
+def _put(start: int, stop: int, quoted: bool, column: int, plan: _Plan, out: ColumnWriter, error: int) -> bool:
     row = plan.rules + _COLUMN * (column - 1)
     rule = word(row)
     if start == stop and (rule != STRING or not quoted):
@@ -158,6 +156,9 @@ def _boolean(start: int, stop: int) -> int:
     return FAILED
 
 
+# -- decoder -----------------------------------------------------------------------------------------------------------
+
+
 class CsvDecoder(Decoder):
     """Decodes one line of fields per message."""
 
@@ -167,13 +168,13 @@ class CsvDecoder(Decoder):
         rules = [scalar_rule(column.type, column.path) for column in list(self._columns)[1:]]
         self._rules = np.array(rules, np.int64)
         delimiter, quote = ord(resolved.format.delimiter), ord(resolved.format.quote)
-        self._plan = Plan(address(self._rules), len(rules), delimiter, quote, shift=0)
+        self._plan = _Plan(address(self._rules), len(rules), delimiter, quote, shift=0)
 
     def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
         unquoted = np.empty(messages.extent, np.uint8)
         plan = self._plan._replace(shift=address(unquoted) - messages.first)
 
         def walk(first: int, out: ColumnWriter) -> int:
-            return walk_all(first, messages.start, messages.end, plan, out, address(messages.errors))
+            return _walk_all(first, messages.start, messages.end, plan, out, address(messages.errors))
 
         return self._fill(messages, walk)

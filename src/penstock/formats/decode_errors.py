@@ -1,9 +1,8 @@
-"""Decode errors: why a message is rejected. Kernels write a code and up to two numbers; this module formats the text.
+"""Decode errors: why a message is rejected, as kernels record it, and as text.
 
-A text names the kind of error, the field, the byte offset or the counts, the schema id and the size of the message. It
-never contains content of the message. Texts are formatted in Arrow, for all messages with the same code at once.
-
-Error records as kernels write them: four numbers per message, by address; and how a kernel finishes a message.
+Kernels write an error record for each message: four numbers, a code and up to two arguments among them. Texts are
+formatted in Arrow, for all messages with the same code at once. A text names the kind of error, the field, the byte
+offset or the counts, the schema id and the size of the message. It never contains content of the message.
 
 All kernels share one loop. A message that already has an error (it is absent, or its schema is unknown) is skipped; the
 entries of a message in which an error is found are rolled back. ::
@@ -47,7 +46,6 @@ __all__ = [
     "no_errors",
     "set_error",
 ]
-
 
 CODE, NODE, A, B = range(4)
 """The four numbers of an error record: an `ErrorCode`, the node of the plan where it occurred, and two arguments."""
@@ -103,6 +101,13 @@ class ErrorCode(enum.IntEnum):
     BOOLEAN_TEXT = 41
     DIGITS = 42
 
+
+def no_errors(count: int) -> ErrorRecords:
+    """Return empty error records for `count` messages."""
+    return np.zeros((count, 4), np.int64)
+
+
+# -- texts -------------------------------------------------------------------------------------------------------------
 
 _TEXTS = {
     ErrorCode.UNFRAMED: "message too short for a schema id, which takes 5 bytes",
@@ -165,11 +170,6 @@ class Names:
     kinds: Sequence[str] = ()
 
 
-def no_errors(count: int) -> ErrorRecords:
-    """Return empty error records for `count` messages."""
-    return np.zeros((count, 4), np.int64)
-
-
 def error_messages(kind: str, errors: ErrorRecords, sizes: Ints, ids: Ints, names: Names) -> pa.StringArray:
     """Return a text for each rejected message, null for the others; `ids` are schema ids, -1 where there is none."""
     codes = errors[:, CODE]
@@ -221,6 +221,8 @@ def _text(numbers: Ints) -> pa.StringArray:
 def _word(words: Sequence[str], chosen: Ints) -> pa.StringArray:
     return pa.array(words, pa.string()).take(pa.array(chosen))
 
+
+# -- records, as kernels write them ------------------------------------------------------------------------------------
 
 FAILED = constant(-1)
 """Returned instead of an address by functions that found an error."""

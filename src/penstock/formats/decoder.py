@@ -6,10 +6,9 @@
                                        │                                        │
                                        └────────── error records ───────────────┴───▶ problems (text; null = no error)
 
-One plan holds all writer schemas of a batch; each message starts at the root node of its schema. A decoder does no I/O:
-it receives the schemas (`penstock.formats.schema_registry`) as an argument, so that it can be sent to an executor.
-
-Build Arrow arrays from the entries that kernels wrote to columns.
+One plan holds all writer schemas of a batch; each message starts at the root node of its schema. The entries that
+kernels write to columns become Arrow arrays. A decoder does no I/O: it receives the schemas
+(`penstock.formats.schema_registry`) as an argument, so that it can be sent to an executor.
 """
 
 from __future__ import annotations
@@ -35,16 +34,75 @@ from penstock.formats.messages import Messages, messages_of
 from penstock.formats.schema_registry import WriterSchemas, reject
 from penstock.formats.spans import copy_spans, total_size
 
-__all__ = ["Decoded", "Decoder", "arrow_array"]
+__all__ = ["Decoded", "Decoder"]
 
+
+class Decoded(NamedTuple):
+    """Rows of the reader schema, and the problem of each message: one of the two is null; for a tombstone both are."""
+
+    rows: pa.StructArray
+    problems: pa.StringArray
+
+
+class Decoder(abc.ABC):
+    """Decodes batches of one format."""
+
+    def __init__(self, resolved: ResolvedFormat, writers: WriterSchemas) -> None:
+        textual = isinstance(resolved.format, JsonFormat | CsvFormat)
+        self._resolved = resolved
+        self._writers = writers
+        self._columns = Columns(resolved.physical_type, numbers_as_text=textual)
+        self._reasons: list[str] = []
+
+    def decode(self, array: pa.Array | pa.ChunkedArray) -> Decoded:
+        """Decode a binary column."""
+        messages = messages_of(array)
+        ids = np.full(len(messages), -1, np.int64)
+        if self._resolved.is_framed:
+            ids = read_ids(messages.start, messages.end, address(messages.errors))
+            self._reject_unknown(messages, ids)
+        rows = self._rows(messages, ids)
+        names = Names(self._names(), self._reasons, KINDS)
+        kind = self._resolved.format.kind
+        problems = error_messages(kind, messages.errors, messages.sizes, ids, names)
+        checked = self._check_schemas(Decoded(rows, problems))
+        return Decoded(*convert_rows(*checked, self._resolved.logical_types))
+
+    @abc.abstractmethod
+    def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
+        """Return the rows; errors are written to the error records of the messages."""
+
+    def _check_schemas(self, decoded: Decoded) -> Decoded:
+        """Reject messages that decode but do not match the expected schema; runs before logical types are converted."""
+        return decoded
+
+    def _fill(self, messages: Messages, walk: Callable[[int, ColumnWriter], int]) -> pa.StructArray:
+        """Run a kernel over all messages and return the rows."""
+        return _arrow_array(self._columns, fill_columns(self._columns, len(messages), walk))
+
+    def _names(self) -> Sequence[str]:
+        """Return the field name of each node in an error record: here, the column paths."""
+        return [column.path for column in self._columns]
+
+    def _reject_unknown(self, messages: Messages, ids: Ints) -> None:
+        for one in np.unique(ids):
+            if one >= 0 and self._writers[int(one)] is None:
+                reject(messages, np.flatnonzero(ids == one), ErrorCode.UNKNOWN_SCHEMA)
+
+    def _add_reason(self, reason: str) -> int:
+        self._reasons.append(reason)
+        return len(self._reasons) - 1
+
+
+# -- Arrow arrays ------------------------------------------------------------------------------------------------------
 
 _MAX_BYTES = 2**31 - 1
 
 
-def arrow_array(columns: Columns, entries: Sequence[ColumnBuffer], index: int = 0) -> pa.Array:
+def _arrow_array(columns: Columns, entries: Sequence[ColumnBuffer], index: int = 0) -> pa.Array:
     """Build the array of a column and its children; the memory that spans point to must still be valid."""
     column, own = columns[index], entries[index]
-    children = [arrow_array(columns, entries, child) for child in column.children]
+    children = [_arrow_array(columns, entries, child) for child in column.children]
     count = len(own.valid)
     bitmap = None if own.valid.all() else pa.py_buffer(np.packbits(own.valid, bitorder="little"))
     match column.store:
@@ -92,60 +150,3 @@ def _check_size(total: int) -> int:
         message = f"batch of messages decodes to a column of {total} bytes or items, which exceeds the limit of Arrow"
         raise DefiniteError(message, "Read fewer messages per batch.")
     return total
-
-
-class Decoded(NamedTuple):
-    """Rows of the reader schema, and the problem of each message: one of the two is null; for a tombstone both are."""
-
-    rows: pa.StructArray
-    problems: pa.StringArray
-
-
-class Decoder(abc.ABC):
-    """Decodes batches of one format."""
-
-    def __init__(self, resolved: ResolvedFormat, writers: WriterSchemas) -> None:
-        textual = isinstance(resolved.format, JsonFormat | CsvFormat)
-        self._resolved = resolved
-        self._writers = writers
-        self._columns = Columns(resolved.physical_type, numbers_as_text=textual)
-        self._reasons: list[str] = []
-
-    def decode(self, array: pa.Array | pa.ChunkedArray) -> Decoded:
-        """Decode a binary column."""
-        messages = messages_of(array)
-        ids = np.full(len(messages), -1, np.int64)
-        if self._resolved.is_framed:
-            ids = read_ids(messages.start, messages.end, address(messages.errors))
-            self._reject_unknown(messages, ids)
-        rows = self._rows(messages, ids)
-        names = Names(self._names(), self._reasons, KINDS)
-        kind = self._resolved.format.kind
-        problems = error_messages(kind, messages.errors, messages.sizes, ids, names)
-        checked = self._check_schemas(Decoded(rows, problems))
-        return Decoded(*convert_rows(*checked, self._resolved.logical_types))
-
-    @abc.abstractmethod
-    def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
-        """Return the rows; errors are written to the error records of the messages."""
-
-    def _check_schemas(self, decoded: Decoded) -> Decoded:
-        """Reject messages that decode but do not match the expected schema; runs before logical types are converted."""
-        return decoded
-
-    def _fill(self, messages: Messages, walk: Callable[[int, ColumnWriter], int]) -> pa.StructArray:
-        """Run a kernel over all messages and return the rows."""
-        return arrow_array(self._columns, fill_columns(self._columns, len(messages), walk))
-
-    def _names(self) -> Sequence[str]:
-        """Return the field name of each node in an error record: here, the column paths."""
-        return [column.path for column in self._columns]
-
-    def _reject_unknown(self, messages: Messages, ids: Ints) -> None:
-        for one in np.unique(ids):
-            if one >= 0 and self._writers[int(one)] is None:
-                reject(messages, np.flatnonzero(ids == one), ErrorCode.UNKNOWN_SCHEMA)
-
-    def _add_reason(self, reason: str) -> int:
-        self._reasons.append(reason)
-        return len(self._reasons) - 1

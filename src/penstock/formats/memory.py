@@ -1,4 +1,4 @@
-"""Memory access by address: how kernels read messages and plans, and write columns.
+"""Memory access by address, and the bits of numbers: how kernels read messages and plans, and write columns.
 
 Kernels receive memory locations as plain integers. Arrays would be ten times slower: numba counts references to an
 array whenever it is passed to a function, and a kernel would pass a dozen of them, several times per value. Passing an
@@ -8,7 +8,7 @@ There are no bounds checks here. Code that reads a message compares the address 
 table uses valid row numbers. Python determines the addresses (`address`), and keeps the arrays alive until the kernel
 has returned and spans have been copied.
 
-Bit operations: reinterpret floating-point numbers as integers, and count trailing zeros.
+Bit operations reinterpret floating-point numbers as integers, and count trailing zeros.
 """
 
 from __future__ import annotations
@@ -36,43 +36,6 @@ __all__ = [
     "single_value",
     "word",
 ]
-
-
-def _same_bits(source: Any, target: Any, result: Any) -> Callable[[Any], Any]:
-    """Return a function that reinterprets the bits of one type as another."""
-
-    def cast(typing_context: Any, value: Any) -> Any:
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            value = arguments[0]
-            if source == types.int64 and result == types.float32:
-                value = builder.trunc(value, ir.IntType(32))
-            bits = builder.bitcast(value, target)
-            return builder.zext(bits, ir.IntType(64)) if target == ir.IntType(32) else bits
-
-        return result(source), code
-
-    untyped: Any = intrinsic(cast)
-    function: Callable[[Any], Any] = untyped
-    return function
-
-
-double_bits = _same_bits(types.float64, ir.IntType(64), types.int64)
-single_bits = _same_bits(types.float32, ir.IntType(32), types.int64)
-single_value = _same_bits(types.int64, ir.FloatType(), types.float32)
-"""The 32-bit float whose bits are the lower half of an integer."""
-
-
-def _low_zeros(typing_context: Any, number: Any) -> Any:
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.int64), code
-
-
-_untyped: Any = intrinsic(_low_zeros)
-low_zeros: Callable[[int], int] = _untyped
-"""Count trailing zero bits; 64 for zero."""
-
 
 WORD = 8
 """Size of a number in a table, in bytes."""
@@ -127,3 +90,42 @@ set_word = _store_function(64)
 _memcpy: Any = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.uintp))
 copy: Callable[[int, int, int], int] = _memcpy
 """Copy bytes: destination address, source address, size."""
+
+
+# -- bits --------------------------------------------------------------------------------------------------------------
+
+
+def _same_bits(source: Any, target: Any, result: Any) -> Callable[[Any], Any]:
+    """Return a function that reinterprets the bits of one type as another."""
+
+    def cast(typing_context: Any, value: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            value = arguments[0]
+            if source == types.int64 and result == types.float32:
+                value = builder.trunc(value, ir.IntType(32))
+            bits = builder.bitcast(value, target)
+            return builder.zext(bits, ir.IntType(64)) if target == ir.IntType(32) else bits
+
+        return result(source), code
+
+    untyped: Any = intrinsic(cast)
+    function: Callable[[Any], Any] = untyped
+    return function
+
+
+double_bits = _same_bits(types.float64, ir.IntType(64), types.int64)
+single_bits = _same_bits(types.float32, ir.IntType(32), types.int64)
+single_value = _same_bits(types.int64, ir.FloatType(), types.float32)
+"""The 32-bit float whose bits are the lower half of an integer."""
+
+
+def _low_zeros(typing_context: Any, number: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.int64), code
+
+
+_untyped: Any = intrinsic(_low_zeros)
+low_zeros: Callable[[int], int] = _untyped
+"""Count trailing zero bits; 64 for zero."""

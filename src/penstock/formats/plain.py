@@ -1,9 +1,4 @@
-"""TEXT and BYTES: a message is one value.
-
-Kernel of TEXT and BYTES: a message is one value.
-
-Decoder of TEXT and BYTES messages.
-"""
+"""TEXT and BYTES: a message is one value."""
 
 from __future__ import annotations
 
@@ -17,15 +12,14 @@ from penstock.formats.jit import NIL, Ints, compiled, constant
 from penstock.formats.memory import address
 from penstock.formats.messages import Messages
 
-__all__ = ["PlainDecoder", "walk_all"]
-
+__all__ = ["PlainDecoder"]
 
 _UTF8 = constant(ErrorCode.UTF8)
 _ROW, _VALUE = constant(0), constant(1)
 
 
 @compiled
-def walk_all(first: int, start: Ints, end: Ints, is_text: bool, out: ColumnWriter, errors: int) -> int:
+def _walk_all(first: int, start: Ints, end: Ints, is_text: bool, out: ColumnWriter, errors: int) -> int:
     """Write every message unchanged; for text, reject messages that are not valid UTF-8."""
     for index in range(first, len(start)):
         error = error_record(errors, index)
@@ -49,6 +43,6 @@ class PlainDecoder(Decoder):
         is_text = self._resolved.format.kind == "TEXT"
 
         def walk(first: int, out: ColumnWriter) -> int:
-            return walk_all(first, messages.start, messages.end, is_text, out, address(messages.errors))
+            return _walk_all(first, messages.start, messages.end, is_text, out, address(messages.errors))
 
         return self._fill(messages, walk)

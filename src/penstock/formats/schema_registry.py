@@ -1,9 +1,8 @@
-"""The writer schemas of a batch of messages, each looked up once.
+"""Client of a schema registry with Confluent's REST API, and the schema ids of a batch of messages.
 
-Client of a schema registry with Confluent's REST API: look up schemas by id, and the latest schema of a subject.
-
-The schema of an id never changes, so schemas are cached for ever: in memory, and in a folder if one is given. A missing
-id is not cached, because it may be registered later. A schema is returned together with all schemas that it references.
+Schemas are looked up by id, or as the latest schema of a subject. The schema of an id never changes, so schemas are
+cached for ever: in memory, and in a folder if one is given. A missing id is not cached, because it may be registered
+later. A schema is returned together with all schemas that it references.
 
 Passwords are references (`penstock.secret`), which are read for each request and sent to the registry only.
 """
@@ -37,7 +36,6 @@ from penstock.formats.messages import Messages, messages_of
 from penstock.secret import check_reference, resolve
 
 __all__ = ["RegisteredSchema", "Registry", "RegistryAddress", "WriterSchemas", "reject", "schema_ids"]
-
 
 _TIMEOUT_SECONDS = 10.0
 _MAX_BYTES = 16 << 20
@@ -257,6 +255,8 @@ class Registry:
     def _invalid_response(self) -> TransientError:
         return self._unreachable("the response is not that of a schema registry")
 
+
+# -- batches -----------------------------------------------------------------------------------------------------------
 
 WriterSchemas = Mapping[int, RegisteredSchema | None]
 """Schemas by id; None for an id that the registry does not have."""

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -168,12 +169,13 @@ class Windows(ABC):
     between A and the window's end B, so that applying the changes in (A, B] to it yields exactly their state at B.
     """
 
+    KEYLESS_HINT: ClassVar[str] = "Add a primary key upstream."
+
     def __init__(self, schema: TableSchema) -> None:
         self.schema = schema
         if not schema.key:
-            message = f"{schema.table} has no key, so its rows cannot be read in windows"
-            hint = "Add a primary key upstream, or use a snapshot that is not incremental."
-            raise TableError(str(schema.table), Lsn.ZERO, message, hint)
+            message = f"{schema.table} has no key, so its rows cannot be read in watermark windows"
+            raise TableError(str(schema.table), Lsn.ZERO, message, self.KEYLESS_HINT)
 
     @abstractmethod
     def begin(self, report: Report, stop: threading.Event) -> Lsn:

@@ -339,7 +339,11 @@ class Source(SourceOptions, ABC):
 
     @abstractmethod
     def create_instances(self, workers: int) -> Sequence[InstanceConfig]:
-        """Return at most `workers` configs. This may query the upstream system, but creates nothing there."""
+        """Return the configs of at most `workers` instances. This may query the upstream, but creates nothing there.
+
+        Usually there is one, with the name of the source. A source that divides its work returns several, each with a
+        name of its own: they are started, supervised and cleaned up separately, and queried as one.
+        """
 
     def describe(self) -> Sequence[TableSchema]:
         """Return the schemas that this source will produce."""

@@ -56,7 +56,8 @@ def kind(name: str) -> Kind:
 
 def source_of_urls(urls: Sequence[str], name: str | None = None, **options: Any) -> Source:
     """Return the source for a URL, or a sharded source for several, of the kind that the URL's scheme names."""
-    scheme = urls[0].partition("://")[0] if "://" in urls[0] else ""
+    first = urls[0] if urls else ""
+    scheme = first.partition("://")[0] if "://" in first else ""
     sources = [found.source for found in kinds().values()]
     source = next((source for source in sources if scheme.lower() in source.SCHEMES), None)
     return (source or next(source for source in sources if "" in source.SCHEMES)).from_urls(urls, name, **options)

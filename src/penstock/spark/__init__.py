@@ -1,1 +1,1 @@
-"""Integration with Spark: the session, the data source ``penstock``, and folding and overlay in Arrow."""
+"""Integration with Spark: the session, the data source ``penstock``, and ranges of a log as DataFrames."""

@@ -11,9 +11,7 @@
 Planning runs in a Python process beside the driver, which can access the home. Tasks only get their piece, which
 contains the address of the log. Spark shows errors as a traceback that ends in the message and the hint.
 
-Batch queries on the live table of a sharded source: the union of its shards' tables.
-
-::
+A batch query on the live table of a sharded source reads the union of its shards' tables::
 
     shards of the source ─▶ a batch reader each ─▶ pieces ─┬─▶ tasks: rows with `penstock_shard`, and null for columns
       a filter on penstock_shard excludes shards ──────────┘   that a shard does not have yet
@@ -44,10 +42,55 @@ from penstock.spark.source_options import PenstockOptions, Rows, Shape, TableSel
 from penstock.spark.stream_reader import PenstockStreamReader
 from penstock.spark.worker_errors import silence_broken_pipes
 
-__all__ = ["PenstockDataSource", "ShardedReader", "check_sharded", "sharded_schema", "shards_of"]
+__all__ = ["PenstockDataSource"]
+
+silence_broken_pipes()
 
 
-def shards_of(options: PenstockOptions) -> dict[str, PenstockOptions]:
+class PenstockDataSource(DataSource):
+    """The data source of captured tables and their changes."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "penstock"
+
+    def schema(self) -> StructType:
+        """Return the columns of the requested rows."""
+        options = self._parsed()
+        shards = _shards_of(options)
+        _check_sharded(options, shards)
+        return spark_schema(_sharded_schema(shards) if shards else TableSelection(options).schema())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch query."""
+        options = self._parsed()
+        shards = _shards_of(options)
+        if shards:
+            return _ShardedReader(shards, schema.names)
+        return PenstockBatchReader(options, _column_names(schema, options.rows))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a streaming query."""
+        options = self._parsed()
+        return PenstockStreamReader(options, _column_names(schema, options.rows))
+
+    def _parsed(self) -> PenstockOptions:
+        return PenstockOptions.parse(dict(self.options))
+
+
+def _column_names(schema: StructType, rows: Rows) -> list[str]:
+    """Return the table's own columns among those of a query."""
+    if rows is Rows.CHANGES:
+        row = schema["after"].dataType
+        return row.names if isinstance(row, StructType) else []
+    return [name for name in schema.names if rows is Rows.LIVE or name not in OWN_COLUMNS]
+
+
+# -- sharded sources ---------------------------------------------------------------------------------------------------
+
+
+def _shards_of(options: PenstockOptions) -> dict[str, PenstockOptions]:
     """Return the options to read each shard with, by shard; empty if the source is not sharded."""
     records = open_catalog(options.home, options.source).parts(options.source)
     found = {r.shard: r for r in records if r.shard is not None and r.part_of == options.source}
@@ -56,7 +99,7 @@ def shards_of(options: PenstockOptions) -> dict[str, PenstockOptions]:
     return {shard: with_fields(options, source=record.name) for shard, record in found.items()}
 
 
-def check_sharded(options: PenstockOptions, shards: Mapping[str, PenstockOptions]) -> None:
+def _check_sharded(options: PenstockOptions, shards: Mapping[str, PenstockOptions]) -> None:
     """Raise a `UsageError` for a sharded source, unless the query reads live tables."""
     if shards and options.rows is not Rows.LIVE:
         message = (
@@ -74,7 +117,7 @@ def _check_as_of(options: PenstockOptions, first: SourceRecord) -> None:
         raise UsageError(message, f"Set asOf to a time, or the option source to a shard, for example {first.name}.")
 
 
-def sharded_schema(shards: Mapping[str, PenstockOptions]) -> pa.Schema:
+def _sharded_schema(shards: Mapping[str, PenstockOptions]) -> pa.Schema:
     """Return the columns of the table: the shard of a row, and all columns that any shard has."""
     fields = {SHARD: pa.field(SHARD, pa.string(), nullable=False)}
     for shard, options in shards.items():
@@ -93,11 +136,11 @@ def sharded_schema(shards: Mapping[str, PenstockOptions]) -> pa.Schema:
     return pa.schema(list(fields.values()))
 
 
-class ShardedReader(DataSourceReader):
+class _ShardedReader(DataSourceReader):
     """Plans the query of each shard, and reads their pieces."""
 
     def __init__(self, shards: Mapping[str, PenstockOptions], columns: Sequence[str]) -> None:
-        self._schema = sharded_schema(shards)
+        self._schema = _sharded_schema(shards)
         self._names = [name for name in columns if name != SHARD]
         self._pushed = PushedFilters()
         self.pushFilters = self._pushed  # type: ignore[method-assign]
@@ -166,46 +209,3 @@ def _errors_on(shard: str) -> Iterator[None]:
         kind = TransientError if isinstance(error, TransientError) else DefiniteError
         message = f"on shard {shard}, {error.message}"
         raise kind(message, error.hint) from error
-
-
-silence_broken_pipes()
-
-
-class PenstockDataSource(DataSource):
-    """The data source of captured tables and their changes."""
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name of the format."""
-        return "penstock"
-
-    def schema(self) -> StructType:
-        """Return the columns of the requested rows."""
-        options = self._parsed()
-        shards = shards_of(options)
-        check_sharded(options, shards)
-        return spark_schema(sharded_schema(shards) if shards else TableSelection(options).schema())
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch query."""
-        options = self._parsed()
-        shards = shards_of(options)
-        if shards:
-            return ShardedReader(shards, schema.names)
-        return PenstockBatchReader(options, _column_names(schema, options.rows))
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a streaming query."""
-        options = self._parsed()
-        return PenstockStreamReader(options, _column_names(schema, options.rows))
-
-    def _parsed(self) -> PenstockOptions:
-        return PenstockOptions.parse(dict(self.options))
-
-
-def _column_names(schema: StructType, rows: Rows) -> list[str]:
-    """Return the table's own columns among those of a query."""
-    if rows is Rows.CHANGES:
-        row = schema["after"].dataType
-        return row.names if isinstance(row, StructType) else []
-    return [name for name in schema.names if rows is Rows.LIVE or name not in OWN_COLUMNS]

@@ -1,9 +1,7 @@
-"""Transfer of Penstock's errors from Spark's Python workers to the driver.
+"""Errors of Spark's Python processes: their transfer to the driver, and tracebacks that are not printed.
 
 Spark converts an exception in a worker to text. `pack_errors` puts the type and arguments of a `PenstockError` into
 that text in a worker, and `unpack_errors` raises it again on the driver.
-
-Suppresses spurious BrokenPipeError tracebacks of Spark's planning processes.
 
 Spark plans a Python data source in a small Python process, reads the plan and closes the connection. The process then
 flushes once more, and PySpark's daemon prints a meaningless traceback of BrokenPipeError to the user's terminal. That
@@ -27,22 +25,6 @@ from penstock import errors
 from penstock.errors import PenstockError
 
 __all__ = ["brief", "pack_errors", "silence_broken_pipes", "unpack_errors"]
-
-
-_print_exc = traceback.print_exc
-
-
-def silence_broken_pipes() -> None:
-    """Stop printing BrokenPipeErrors if this process is a PySpark daemon; otherwise do nothing."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if spec is not None and spec.name == "pyspark.daemon":
-        traceback.print_exc = _print_unless_broken_pipe
-
-
-def _print_unless_broken_pipe(*arguments: Any, **options: Any) -> None:
-    if not isinstance(sys.exc_info()[1], BrokenPipeError):
-        _print_exc(*arguments, **options)
-
 
 _MARK = re.compile(r"penstock-error:(\{.*?\}):end", re.DOTALL)
 
@@ -84,3 +66,20 @@ def unpack_errors() -> Iterator[None]:
             raise
         packed = json.loads(found.group(1))
         raise getattr(errors, packed["type"])(*packed["args"]) from None
+
+
+# -- broken pipes ------------------------------------------------------------------------------------------------------
+
+_print_exc = traceback.print_exc
+
+
+def silence_broken_pipes() -> None:
+    """Stop printing BrokenPipeErrors if this process is a PySpark daemon; otherwise do nothing."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None and spec.name == "pyspark.daemon":
+        traceback.print_exc = _print_unless_broken_pipe
+
+
+def _print_unless_broken_pipe(*arguments: Any, **options: Any) -> None:
+    if not isinstance(sys.exc_info()[1], BrokenPipeError):
+        _print_exc(*arguments, **options)

@@ -1,13 +1,13 @@
 """The tail of a table: the net change of the log after a position.
 
-Folds a small range in Arrow, so that a live view needs only milliseconds for it.
-
-The tail of a live table is short, and `fold` in Spark runs jobs for it each time the table occurs in a query.
+A large tail is folded by Spark (`fold`), which runs jobs for it each time the table occurs in a query. The tail of a
+live table is usually short: a small one is folded in Arrow, so that a live view needs only milliseconds for it.
 `penstock.tables.arrow.fold` folds any range without Spark; this module converts its result to the form that `fold`
 returns. Spark gets it as a local relation, whose rows are known at planning time.
 
-After the fold, more is known: whether any value is still missing, and whether any row with a missing value changed its
-key. Most tails with omitted values or changed keys turn out to have neither, and cost as little as plain ones.
+After the fold in Arrow, more is known: whether any value is still missing, and whether any row with a missing value
+changed its key. Most tails with omitted values or changed keys turn out to have neither, and cost as little as plain
+ones.
 """
 
 from __future__ import annotations
@@ -29,6 +29,61 @@ from penstock.tables.fold import check_reserved_names, fold
 
 __all__ = ["Tail", "contents_of", "fold_small", "read_tail"]
 
+_SMALL_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The net change of a range on a table, and a description of its contents."""
+
+    net: DataFrame
+    contents: Contents
+
+
+def read_tail(spark: SparkSession, log: ChangeLog, schema: TableSchema, after: Lsn, upto: Lsn) -> Tail | None:
+    """Return the net change of (after, upto], or None if the range is empty."""
+    with closing(log.reader()) as reader:
+        extent = reader.extent(schema.table, after, upto)
+        if not extent.chunks:
+            return None
+        contents = contents_of(reader, extent)
+        if extent.size <= _SMALL_BYTES:
+            return _small_tail(spark, reader, schema, extent, contents)
+    found = images(spark, log, schema, extent)
+    return Tail(fold(found, schema, contents), contents)
+
+
+def _small_tail(
+    spark: SparkSession, reader: ChangeLogReader, schema: TableSchema, extent: Extent, contents: Contents
+) -> Tail:
+    found = pa.Table.from_batches(reader.read(extent, schema.columns), schema=image_schema(schema.columns))
+    net, known = fold_small(found, schema, contents)
+    return Tail(spark.createDataFrame(net, spark_schema(net.schema)), known)
+
+
+def contents_of(reader: ChangeLogReader, extent: Extent) -> Contents:
+    """Describe a range by the counts in the log."""
+    return Contents(
+        rows=extent.rows,
+        inserts_only=extent.kinds == 1 << Image.INSERTED,
+        unchanged=extent.unchanged,
+        moved=extent.has(Image.BEFORE) or extent.has(Image.BEFORE_KEY),
+        truncated=_last_truncate(reader, extent) if extent.has(Image.TRUNCATE) else None,
+    )
+
+
+def _last_truncate(reader: ChangeLogReader, extent: Extent) -> tuple[int, int] | None:
+    """Find the last TRUNCATE of a range by reading it; TRUNCATEs are rare."""
+    last = None
+    for batch in reader.read(extent):
+        at = np.flatnonzero(batch.column("_image").to_numpy() == Image.TRUNCATE)
+        if len(at):
+            row = int(at[-1])
+            last = (batch.column("_lsn")[row].as_py(), batch.column("_ordinal")[row].as_py())
+    return last
+
+
+# -- fold in Arrow -----------------------------------------------------------------------------------------------------
 
 _UNCHANGED = pa.list_(pa.field("item", pa.int32(), nullable=False))
 
@@ -86,57 +141,3 @@ def _from(net: KeyedNet) -> pa.Array:
     taken = _plain(net.keys).take(pa.array(net.sources, mask=~net.moved)).combine_chunks()
     columns = [column.chunk(0) if column.num_chunks else pa.nulls(0, column.type) for column in taken.columns]
     return pa.StructArray.from_arrays(columns, fields=list(taken.schema), mask=pa.array(~net.moved))
-
-
-_SMALL_BYTES = 4 << 20
-
-
-@dataclass(frozen=True)
-class Tail:
-    """The net change of a range on a table, and a description of its contents."""
-
-    net: DataFrame
-    contents: Contents
-
-
-def read_tail(spark: SparkSession, log: ChangeLog, schema: TableSchema, after: Lsn, upto: Lsn) -> Tail | None:
-    """Return the net change of (after, upto], or None if the range is empty."""
-    with closing(log.reader()) as reader:
-        extent = reader.extent(schema.table, after, upto)
-        if not extent.chunks:
-            return None
-        contents = contents_of(reader, extent)
-        if extent.size <= _SMALL_BYTES:
-            return _small_tail(spark, reader, schema, extent, contents)
-    found = images(spark, log, schema, extent)
-    return Tail(fold(found, schema, contents), contents)
-
-
-def _small_tail(
-    spark: SparkSession, reader: ChangeLogReader, schema: TableSchema, extent: Extent, contents: Contents
-) -> Tail:
-    found = pa.Table.from_batches(reader.read(extent, schema.columns), schema=image_schema(schema.columns))
-    net, known = fold_small(found, schema, contents)
-    return Tail(spark.createDataFrame(net, spark_schema(net.schema)), known)
-
-
-def contents_of(reader: ChangeLogReader, extent: Extent) -> Contents:
-    """Describe a range by the counts in the log."""
-    return Contents(
-        rows=extent.rows,
-        inserts_only=extent.kinds == 1 << Image.INSERTED,
-        unchanged=extent.unchanged,
-        moved=extent.has(Image.BEFORE) or extent.has(Image.BEFORE_KEY),
-        truncated=_last_truncate(reader, extent) if extent.has(Image.TRUNCATE) else None,
-    )
-
-
-def _last_truncate(reader: ChangeLogReader, extent: Extent) -> tuple[int, int] | None:
-    """Find the last TRUNCATE of a range by reading it; TRUNCATEs are rare."""
-    last = None
-    for batch in reader.read(extent):
-        at = np.flatnonzero(batch.column("_image").to_numpy() == Image.TRUNCATE)
-        if len(at):
-            row = int(at[-1])
-            last = (batch.column("_lsn")[row].as_py(), batch.column("_ordinal")[row].as_py())
-    return last

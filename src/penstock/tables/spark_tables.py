@@ -1,8 +1,6 @@
 """The store of base tables in Delta, computed by Spark: used by every home outside of tests.
 
-The union of the live tables of several shards, with the shard of each row.
-
-::
+The live tables of several shards are one table, with the shard of each row::
 
     live table of s1 ── penstock_shard = 's1' ─┐
     live table of s2 ── penstock_shard = 's2' ─┴─ union ──▶ the table, with the columns that any shard has
@@ -42,40 +40,7 @@ from penstock.tables.log_tail import read_tail
 from penstock.tables.parquet_files import adopt_files
 from penstock.tables.snapshot_files import files_of_ranges, rows_of_ranges
 
-__all__ = ["SparkTables", "table_store", "union_of_shards"]
-
-
-def union_of_shards(name: str, shards: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the union of the tables of shards, given by shard; `name` is for errors."""
-    types = _types(name, shards)
-    return reduce(DataFrame.union, (_shard_rows(shard, rows, types) for shard, rows in shards.items()))
-
-
-def _shard_rows(shard: str, rows: DataFrame, types: Mapping[str, DataType]) -> DataFrame:
-    known = set(rows.columns)
-    columns = [column(name) if name in known else F.lit(None).cast(kind).alias(name) for name, kind in types.items()]
-    return rows.select(F.lit(shard).alias(SHARD), *columns)
-
-
-def _types(name: str, shards: Mapping[str, DataFrame]) -> dict[str, DataType]:
-    """Return the columns that any shard has, in order of first occurrence."""
-    types: dict[str, DataType] = {}
-    first: dict[str, str] = {SHARD: ""}
-    for shard, rows in shards.items():
-        for field in rows.schema:
-            known = next((other for other in first if other.lower() == field.name.lower()), None)
-            if known is None:
-                types[field.name], first[field.name] = field.dataType, shard
-            elif known != field.name or types[known] != field.dataType:
-                raise _mismatch(name, field.name, first[known], shard)
-    return types
-
-
-def _mismatch(name: str, field: str, one: str, other: str) -> DefiniteError:
-    hint = "Make the column the same on all shards and retry the table, or query each shard by source name."
-    if not one:
-        return DefiniteError(f"column {field} of {name} on shard {other} has a name reserved by Penstock", hint)
-    return DefiniteError(f"column {field} of {name} differs between shards {one} and {other}", hint)
+__all__ = ["SparkTables", "table_store"]
 
 
 def table_store(spark: SparkSession | TableStore) -> TableStore:
@@ -118,7 +83,7 @@ class SparkTables:
 
     def union_of_shards(self, name: str, shards: Mapping[str, DataFrame]) -> DataFrame:
         """Return the union; Spark drops shards that a filter excludes."""
-        return union_of_shards(name, dict(shards))
+        return _union_of_shards(name, dict(shards))
 
     def snapshot(
         self,
@@ -165,3 +130,39 @@ class SparkTables:
         """Return the compaction of a Delta table."""
         assert isinstance(base, DeltaBaseTable)
         return DeltaCompaction(self._spark, base)
+
+
+# -- union of shards ---------------------------------------------------------------------------------------------------
+
+
+def _union_of_shards(name: str, shards: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the union of the tables of shards, given by shard; `name` is for errors."""
+    types = _types(name, shards)
+    return reduce(DataFrame.union, (_shard_rows(shard, rows, types) for shard, rows in shards.items()))
+
+
+def _shard_rows(shard: str, rows: DataFrame, types: Mapping[str, DataType]) -> DataFrame:
+    known = set(rows.columns)
+    columns = [column(name) if name in known else F.lit(None).cast(kind).alias(name) for name, kind in types.items()]
+    return rows.select(F.lit(shard).alias(SHARD), *columns)
+
+
+def _types(name: str, shards: Mapping[str, DataFrame]) -> dict[str, DataType]:
+    """Return the columns that any shard has, in order of first occurrence."""
+    types: dict[str, DataType] = {}
+    first: dict[str, str] = {SHARD: ""}
+    for shard, rows in shards.items():
+        for field in rows.schema:
+            known = next((other for other in first if other.lower() == field.name.lower()), None)
+            if known is None:
+                types[field.name], first[field.name] = field.dataType, shard
+            elif known != field.name or types[known] != field.dataType:
+                raise _mismatch(name, field.name, first[known], shard)
+    return types
+
+
+def _mismatch(name: str, field: str, one: str, other: str) -> DefiniteError:
+    hint = "Make the column the same on all shards and retry the table, or query each shard by source name."
+    if not one:
+        return DefiniteError(f"column {field} of {name} on shard {other} has a name reserved by Penstock", hint)
+    return DefiniteError(f"column {field} of {name} differs between shards {one} and {other}", hint)

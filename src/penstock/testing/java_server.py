@@ -5,15 +5,12 @@
     start ─▶ java … ─▶ ready?       its output ─▶ folder/<log>
                └── watch (sh) ── kill -9 when this process ends
 
-Subclasses define the command and the readiness check. All data is in the folder, which is not removed: a server that is
-started there again continues with it. It runs as the user of this process, root included.
+Subclasses define the command and the readiness check, and find free local ports. All data is in the folder, which is
+not removed: a server that is started there again continues with it. It runs as the user of this process, root included.
 
-Free local ports for test servers.
-
-A watch process that kills a test server when this process ends, however it ends.
-
-The kernel then closes the pipe that the watch reads from. A process id can be reused, so the watch checks that the
-process still has a given word on its command line.
+The watch process kills the server when this process ends, however it ends: the kernel then closes the pipe that the
+watch reads from. A process id can be reused, so the watch checks that the process still has a given word on its command
+line.
 """
 
 from __future__ import annotations
@@ -32,45 +29,7 @@ from penstock.errors import DefiniteError, TransientError
 from penstock.spark.jars import fetch_jars, read_lock
 from penstock.spark.java import find_java
 
-__all__ = ["JavaServer", "end", "free_ports", "java", "of_jars", "watched"]
-
-
-def free_ports() -> tuple[int, int]:
-    """Return two different free ports; the caller binds them later, and again after a restart."""
-    with socket.socket() as one, socket.socket() as other:
-        for taken in (one, other):
-            taken.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
-
-
-_STOP_SECONDS = 20.0
-
-_WATCH = """
-trap '' INT TERM HUP QUIT
-read -r line
-if grep -qaF -- "$2" "/proc/$1/cmdline"; then kill -9 "$1"; fi
-"""
-
-
-def watched(pid: int, word: str) -> subprocess.Popen[bytes]:
-    """Start a watch for `pid`, which has `word` on its command line; close the watch's standard input to end it."""
-    command = ["sh", "-c", _WATCH, "watch", str(pid), word]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
-
-
-def end(process: subprocess.Popen[bytes], watch: subprocess.Popen[bytes] | None, how: signal.Signals) -> None:
-    """Stop a server, with SIGKILL after a timeout, and then its watch."""
-    process.send_signal(how)
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    if watch is not None:
-        assert watch.stdin is not None
-        watch.stdin.close()
-        watch.wait()
-
+__all__ = ["JavaServer", "free_ports", "java", "of_jars"]
 
 _SMALL = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
@@ -114,7 +73,7 @@ class JavaServer(ABC):
             self._process = subprocess.Popen(
                 command, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        self._watch = watched(self._process.pid, str(self._folder))
+        self._watch = _start_watch(self._process.pid, str(self._folder))
         self._await_answer()
 
     def stop(self) -> None:
@@ -163,7 +122,7 @@ class JavaServer(ABC):
     def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is not None:
-            end(process, self._watch, how)
+            _stop_process(process, self._watch, how)
 
 
 def java(megabytes: int) -> list[str]:
@@ -175,3 +134,45 @@ def of_jars(lock: str, megabytes: int) -> list[str]:
     """Return the beginning of a command with the jars of a lock file, which are downloaded on first use."""
     jars = fetch_jars(read_lock("penstock.testing", lock))
     return [*java(megabytes), _QUIET, "-cp", os.pathsep.join(map(str, jars))]
+
+
+# -- watch -------------------------------------------------------------------------------------------------------------
+
+_STOP_SECONDS = 20.0
+
+_WATCH = """
+trap '' INT TERM HUP QUIT
+read -r line
+if grep -qaF -- "$2" "/proc/$1/cmdline"; then kill -9 "$1"; fi
+"""
+
+
+def _start_watch(pid: int, word: str) -> subprocess.Popen[bytes]:
+    """Start a watch for `pid`, which has `word` on its command line; close the watch's standard input to end it."""
+    command = ["sh", "-c", _WATCH, "watch", str(pid), word]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+def _stop_process(process: subprocess.Popen[bytes], watch: subprocess.Popen[bytes] | None, how: signal.Signals) -> None:
+    """Stop a server, with SIGKILL after a timeout, and then its watch."""
+    process.send_signal(how)
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if watch is not None:
+        assert watch.stdin is not None
+        watch.stdin.close()
+        watch.wait()
+
+
+# -- ports -------------------------------------------------------------------------------------------------------------
+
+
+def free_ports() -> tuple[int, int]:
+    """Return two different free ports; the caller binds them later, and again after a restart."""
+    with socket.socket() as one, socket.socket() as other:
+        for taken in (one, other):
+            taken.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]

@@ -10,21 +10,17 @@ Formatting needs no JVM: `kafka.checkpoint` is a copy of what ``StorageTool form
 feature levels of a new cluster. A test compares the two.
 
 The broker listens on the loopback interface only, and keeps its ports as long as its object exists: clients reconnect
-after `restart`. One listener has no authentication; `guarded` adds listeners with SASL and TLS. All data is in
-`folder`, which is not removed: a broker that is started there again has the same topics. It runs as the user of this
-process, root included. Its output is in ``folder/broker.log``.
+after `restart`. All data is in `folder`, which is not removed: a broker that is started there again has the same
+topics. It runs as the user of this process, root included. Its output is in ``folder/broker.log``.
 
-An insecure certificate authority and certificates for tests, created with ``openssl``.
-
-Secure listeners of a test broker: SASL over TLS, and TLS with client certificates.
-
-::
+One listener has no authentication; `guarded` adds two secure listeners, with certificates of an insecure authority that
+``openssl`` creates::
 
     folder/tls/ca.crt ─ signs ─▶ server.crt (127.0.0.1, localhost)     client.crt, client.key
     SASL_SSL://  SCRAM-SHA-256, SCRAM-SHA-512 (users added by tests), PLAIN (one predefined user)
     SSL://       requires a client certificate signed by the authority
 
-The broker's folder contains keys and passwords in plain text: it exists only for a test.
+The broker's folder then contains keys and passwords in plain text: it exists only for a test.
 """
 
 from __future__ import annotations
@@ -60,106 +56,6 @@ __all__ = [
     "make_certificate",
     "start_kafka",
 ]
-
-
-_KEY = ("-newkey", "rsa:2048", "-nodes")
-
-
-def has_openssl() -> bool:
-    """Return whether ``openssl`` is installed."""
-    return shutil.which("openssl") is not None
-
-
-def make_authority(folder: Path, name: str = "ca") -> Path:
-    """Create ``NAME.crt`` and ``NAME.key``; return the certificate."""
-    key, certificate = folder / f"{name}.key", folder / f"{name}.crt"
-    _openssl("req", "-x509", *_KEY, "-days", "2", "-subj", f"/CN=penstock {name}", "-keyout", key, "-out", certificate)
-    return certificate
-
-
-def make_certificate(folder: Path, name: str, subject: str, *, alternative: str = "") -> tuple[Path, Path]:
-    """Create a certificate signed by the authority ``ca`` of the folder; return it and its key."""
-    key, request, certificate = (folder / f"{name}.{kind}" for kind in ("key", "csr", "crt"))
-    _openssl("req", *_KEY, "-subj", f"/CN={subject}", "-keyout", key, "-out", request)
-    extensions = folder / f"{name}.ext"
-    extension = f"subjectAltName={alternative}\n" if alternative else "basicConstraints=CA:FALSE\n"
-    extensions.write_text(extension, encoding="utf-8")
-    _openssl("x509", "-req", "-in", request, "-CA", folder / "ca.crt", "-CAkey", folder / "ca.key", "-days", "2",
-             "-CAcreateserial", "-extfile", extensions, "-out", certificate)  # fmt: skip
-    key.chmod(0o600)
-    return certificate, key
-
-
-def lock_key(key: Path, locked: Path, passphrase: str) -> None:
-    """Write a copy of a key that is encrypted with a passphrase."""
-    _openssl("rsa", "-in", key, "-aes256", "-passout", f"pass:{passphrase}", "-out", locked)
-    locked.chmod(0o600)
-
-
-def _openssl(*arguments: str | Path) -> None:
-    if not has_openssl():
-        message = "openssl is not installed"
-        raise DefiniteError(message, "Install it, on Debian with: apt install openssl")
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
-
-
-PLAIN_USER = ("plain", "plain-password")
-"""The user of the mechanism PLAIN, and the password."""
-
-_MODULES = "org.apache.kafka.common.security"
-_SCRAM = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
-
-
-class SecureListeners:
-    """The secure listeners with their ports and certificates, in addition to the broker's plaintext listener."""
-
-    def __init__(self, folder: Path) -> None:
-        self.tls = folder / "tls"
-        self.sasl_port, self.ssl_port = free_ports()
-
-    def make_certificates(self) -> None:
-        """Create the certificates of authority, server and client, unless they exist."""
-        if (self.tls / "client.crt").exists():
-            return
-        self.tls.mkdir(parents=True, exist_ok=True)
-        make_authority(self.tls)
-        make_certificate(self.tls, "server", "broker", alternative="IP:127.0.0.1,DNS:localhost")
-        make_certificate(self.tls, "client", "client")
-        joined = "".join((self.tls / name).read_text(encoding="utf-8") for name in ("server.key", "server.crt"))
-        (self.tls / "server.pem").write_text(joined, encoding="utf-8")
-
-    def listeners(self) -> list[str]:
-        """Return the entries of the broker's property ``listeners``."""
-        return [f"SASL_SSL://127.0.0.1:{self.sasl_port}", f"SSL://127.0.0.1:{self.ssl_port}"]
-
-    def properties(self) -> dict[str, object]:
-        """Return the broker properties of the listeners."""
-        sasl = "listener.name.sasl_ssl"
-        user, password = PLAIN_USER
-        plain = f'{_MODULES}.plain.PlainLoginModule required user_{user}="{password}";'
-        return {
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL",
-            "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN",
-            f"{sasl}.scram-sha-256.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",
-            f"{sasl}.scram-sha-512.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",
-            f"{sasl}.plain.sasl.jaas.config": plain,
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": self.tls / "server.pem",
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": self.tls / "ca.crt",
-            "listener.name.ssl.ssl.client.auth": "required",
-        }
-
-    @staticmethod
-    def add_user(bootstrap: str, name: str, password: str) -> None:
-        """Add a user for both SCRAM mechanisms, through the plaintext listener."""
-        client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-        for mechanism in _SCRAM:  # one request each: a request may contain a user only once
-            wanted: list[UserScramCredentialAlteration] = [
-                UserScramCredentialUpsertion(name, ScramCredentialInfo(mechanism, 4096), password.encode())
-            ]
-            client.alter_user_scram_credentials(wanted)[name].result(20)
-
 
 _MEGABYTES = 256
 _NODE = 1
@@ -271,3 +167,106 @@ def _meta_properties() -> str:
 
 def _java() -> list[str]:
     return of_jars("kafka.lock", _MEGABYTES)
+
+
+# -- secure listeners --------------------------------------------------------------------------------------------------
+
+PLAIN_USER = ("plain", "plain-password")
+"""The user of the mechanism PLAIN, and the password."""
+
+_MODULES = "org.apache.kafka.common.security"
+_SCRAM = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
+
+
+class SecureListeners:
+    """The secure listeners with their ports and certificates, in addition to the broker's plaintext listener."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tls = folder / "tls"
+        self.sasl_port, self.ssl_port = free_ports()
+
+    def make_certificates(self) -> None:
+        """Create the certificates of authority, server and client, unless they exist."""
+        if (self.tls / "client.crt").exists():
+            return
+        self.tls.mkdir(parents=True, exist_ok=True)
+        make_authority(self.tls)
+        make_certificate(self.tls, "server", "broker", alternative="IP:127.0.0.1,DNS:localhost")
+        make_certificate(self.tls, "client", "client")
+        joined = "".join((self.tls / name).read_text(encoding="utf-8") for name in ("server.key", "server.crt"))
+        (self.tls / "server.pem").write_text(joined, encoding="utf-8")
+
+    def listeners(self) -> list[str]:
+        """Return the entries of the broker's property ``listeners``."""
+        return [f"SASL_SSL://127.0.0.1:{self.sasl_port}", f"SSL://127.0.0.1:{self.ssl_port}"]
+
+    def properties(self) -> dict[str, object]:
+        """Return the broker properties of the listeners."""
+        sasl = "listener.name.sasl_ssl"
+        user, password = PLAIN_USER
+        plain = f'{_MODULES}.plain.PlainLoginModule required user_{user}="{password}";'
+        return {
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL",
+            "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN",
+            f"{sasl}.scram-sha-256.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",
+            f"{sasl}.scram-sha-512.sasl.jaas.config": f"{_MODULES}.scram.ScramLoginModule required;",
+            f"{sasl}.plain.sasl.jaas.config": plain,
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": self.tls / "server.pem",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": self.tls / "ca.crt",
+            "listener.name.ssl.ssl.client.auth": "required",
+        }
+
+    @staticmethod
+    def add_user(bootstrap: str, name: str, password: str) -> None:
+        """Add a user for both SCRAM mechanisms, through the plaintext listener."""
+        client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        for mechanism in _SCRAM:  # one request each: a request may contain a user only once
+            wanted: list[UserScramCredentialAlteration] = [
+                UserScramCredentialUpsertion(name, ScramCredentialInfo(mechanism, 4096), password.encode())
+            ]
+            client.alter_user_scram_credentials(wanted)[name].result(20)
+
+
+# -- certificates ------------------------------------------------------------------------------------------------------
+
+_KEY = ("-newkey", "rsa:2048", "-nodes")
+
+
+def has_openssl() -> bool:
+    """Return whether ``openssl`` is installed."""
+    return shutil.which("openssl") is not None
+
+
+def make_authority(folder: Path, name: str = "ca") -> Path:
+    """Create ``NAME.crt`` and ``NAME.key``; return the certificate."""
+    key, certificate = folder / f"{name}.key", folder / f"{name}.crt"
+    _openssl("req", "-x509", *_KEY, "-days", "2", "-subj", f"/CN=penstock {name}", "-keyout", key, "-out", certificate)
+    return certificate
+
+
+def make_certificate(folder: Path, name: str, subject: str, *, alternative: str = "") -> tuple[Path, Path]:
+    """Create a certificate signed by the authority ``ca`` of the folder; return it and its key."""
+    key, request, certificate = (folder / f"{name}.{kind}" for kind in ("key", "csr", "crt"))
+    _openssl("req", *_KEY, "-subj", f"/CN={subject}", "-keyout", key, "-out", request)
+    extensions = folder / f"{name}.ext"
+    extension = f"subjectAltName={alternative}\n" if alternative else "basicConstraints=CA:FALSE\n"
+    extensions.write_text(extension, encoding="utf-8")
+    _openssl("x509", "-req", "-in", request, "-CA", folder / "ca.crt", "-CAkey", folder / "ca.key", "-days", "2",
+             "-CAcreateserial", "-extfile", extensions, "-out", certificate)  # fmt: skip
+    key.chmod(0o600)
+    return certificate, key
+
+
+def lock_key(key: Path, locked: Path, passphrase: str) -> None:
+    """Write a copy of a key that is encrypted with a passphrase."""
+    _openssl("rsa", "-in", key, "-aes256", "-passout", f"pass:{passphrase}", "-out", locked)
+    locked.chmod(0o600)
+
+
+def _openssl(*arguments: str | Path) -> None:
+    if not has_openssl():
+        message = "openssl is not installed"
+        raise DefiniteError(message, "Install it, on Debian with: apt install openssl")
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)

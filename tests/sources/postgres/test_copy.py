@@ -24,7 +24,8 @@ from penstock.sources.postgres.captured_table import CapturedTable
 from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.replication.slot import export_snapshot
 from penstock.sources.postgres.snapshot import copy
-from penstock.sources.postgres.snapshot.copy import PageRange, copy_range, copy_ranges, page_ranges, split_rows
+from penstock.sources.postgres.snapshot.copy import PageRange, copy_range, copy_ranges, page_ranges
+from penstock.sources.postgres.snapshot.copy_format import split_rows
 from penstock.sources.postgres.spec import PostgresSource
 from penstock.testing.waiting import PATIENCE
 

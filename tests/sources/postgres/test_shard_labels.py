@@ -71,7 +71,7 @@ def test_long_name_is_truncated() -> None:
 @pytest.mark.parametrize(
     ("create", "why"),
     [
-        (lambda: PostgresSource.from_urls([S1], "shop"), "has one"),
+        (lambda: PostgresSource.of("shop", connections=(S1,), publication="p", slot="s"), "has one"),
         (lambda: PostgresSource.from_urls([], "shop"), "has none"),
         (lambda: PostgresSource.from_urls([S1, f"{S1}?user=other"], "shop"), "db1:5432/s1 is listed twice"),
         (lambda: PostgresSource.from_urls([S1, "postgresql://u:secret@db2/s2"], "shop"), "password in clear"),

@@ -1,16 +1,13 @@
-"""The location of a log in Kafka: brokers, a name, and client settings.
+"""A log in Kafka: its location, its reader, and the leases that readers write.
 
-It is written as a URL::
+The location consists of brokers, a name, and client settings. It is written as a URL::
 
     kafka://b1:9092,b2:9092/prefix?security.protocol=SASL_SSL&sasl.username=u&sasl.password=env:KAFKA_PASSWORD
 
 The name of a log is ``<prefix>.<source>``; the default prefix is ``penstock``.
 
-A reader of a log in Kafka, on any machine.
-
-Its clients are created when first needed: an executor that reads an extent never reads the index.
-
-Writes the leases of readers: single records between those of the writer.
+A reader may run on any machine. Its clients are created when first needed: an executor that reads an extent never reads
+the index. A lease is a single record between those of the writer.
 """
 
 from __future__ import annotations
@@ -55,123 +52,7 @@ from penstock.errors import UsageError
 from penstock.model import TableName
 from penstock.positions import Lsn
 
-__all__ = ["KafkaLog", "KafkaLogReader", "LeaseWriter"]
-
-
-_TIMEOUT = 60.0
-_LIMIT = 1_000_000
-
-
-class LeaseWriter:
-    """Writes leases; creates its client for the first one."""
-
-    def __init__(self, location: LogLocation) -> None:
-        self._location = location
-        self._client: Producer | None = None
-
-    def write(self, reader: str, at: Lsn | None, seconds: float | None, index: Index) -> None:
-        """Write a lease and wait until the brokers have it.
-
-        `index` includes the lease immediately, even if an open transaction precedes it in the topic.
-        """
-        expires = None if seconds is None else time.time_ns() // 1000 + round(seconds * 1e6)
-        lease = Leased(reader, None if at is None else int(at), expires)
-        index.apply_lease(lease, self._delivered(lease))
-
-    def _delivered(self, lease: Leased) -> int:
-        delivery = Delivery()
-        [value] = messages(lease, _LIMIT)
-        try:
-            self._client = self._client or plain_producer(self._location)
-            self._client.produce(self._location.index, value, partition=0, on_delivery=delivery)
-            self._client.flush(_TIMEOUT)
-            return delivery.offset()
-        except KafkaException as failed:
-            self._client = None
-            raise translated_error(self._location, "written", cause_of(failed)) from failed
-
-
-_SOURCE = "the source"
-_ATTEMPTS = 3
-
-
-class KafkaLogReader(ChangeLogReader):
-    """A reader of the log at `location`; create one per thread."""
-
-    def __init__(self, location: LogLocation) -> None:
-        self._location = location
-        self._tail = IndexTail(location)
-        self._payloads = Payloads(location)
-        self._lease_writer = LeaseWriter(location)
-
-    def frontiers(self) -> Frontiers:
-        """Return the range that can be read now."""
-        return self._tail.refresh().frontiers()
-
-    def wait(self, beyond: Lsn, timeout: float) -> Frontiers:
-        """Wait for new records; the broker holds the fetch request until there are some."""
-        return self._tail.wait(beyond, timeout).frontiers()
-
-    def position_at(self, moment: datetime) -> Lsn:
-        """Find the first publication with a later commit time, and the transaction in it."""
-        for _ in range(_ATTEMPTS):
-            index = self._tail.refresh()
-            with suppress(DataExpiredError):  # `retain` truncated the log meanwhile; the next refresh shows it
-                found = position_at(index, self._payloads, microseconds(moment))
-                if found is None:
-                    raise history_expired(_SOURCE, moment, Lsn(index.valid))
-                return found
-        raise data_lost(self._location, f"the publication at {moment}")
-
-    def tables(self) -> dict[TableName, LoggedTable]:
-        """Return the tables with their schemas and errors."""
-        return self._tail.refresh().tables()
-
-    def extent(self, table: TableName, after: Lsn, upto: Lsn) -> Extent:
-        """Describe the chunks that overlap (after, upto], from memory."""
-        return self._tail.refresh().extent(table, after, upto)
-
-    def read(self, extent: Extent, columns: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield images chunk by chunk; verify the checksum of each chunk."""
-        try:
-            for chunk in extent.chunks:
-                stored = self._stored(chunk, extent)
-                stored.verify(chunk.checksum, f"the chunk of {extent.table} at offset {chunk.location[0]}")
-                batch = stored.within(chunk, extent)
-                if batch.num_rows:
-                    yield batch if columns is None else widened(batch, columns, extent.table)
-        finally:
-            self._payloads.pause()
-
-    def set_lease(self, reader: str, at: Lsn | None, seconds: float | None = None) -> None:
-        """Write a lease to the index, unless the history that it needs was removed."""
-        index = self._tail.refresh()
-        if at is not None and at < index.valid:
-            raise history_expired(_SOURCE, at, Lsn(index.valid))
-        self._lease_writer.write(reader, at, seconds, index)
-
-    def leases(self) -> list[Lease]:
-        """Return the leases that have not expired."""
-        return self._tail.refresh(strict=True).leases(time.time_ns() // 1000)
-
-    def close(self) -> None:
-        """Close all clients."""
-        self._tail.close()
-        self._payloads.close()
-
-    def _stored(self, chunk: ChunkRef, extent: Extent) -> StoredChunk:
-        try:
-            return self._payloads.chunk(chunk.location)
-        except DataExpiredError:
-            raise self._missing_data_error(chunk, extent) from None
-
-    def _missing_data_error(self, chunk: ChunkRef, extent: Extent) -> Exception:
-        """Return the error for missing data: history was removed, or the log is damaged."""
-        valid = self._tail.refresh().history_start(extent.table)
-        if extent.after < valid:
-            return history_expired(extent.table, extent.after, valid)
-        return data_lost(self._location, f"{extent.table} at offset {chunk.location[0]}")
-
+__all__ = ["KafkaLog", "KafkaLogReader"]
 
 _EXAMPLE = "Use a URL like kafka://broker1:9092,broker2:9092/prefix?security.protocol=SSL."
 _PREFIX = "penstock"
@@ -262,3 +143,122 @@ def _query(text: str) -> Settings:
         message = "the URL of a change log contains the same setting twice"
         raise UsageError(message, "Specify each setting once.")
     return tuple(pairs)
+
+
+# -- reader ------------------------------------------------------------------------------------------------------------
+
+_SOURCE = "the source"
+_ATTEMPTS = 3
+
+
+class KafkaLogReader(ChangeLogReader):
+    """A reader of the log at `location`; create one per thread."""
+
+    def __init__(self, location: LogLocation) -> None:
+        self._location = location
+        self._tail = IndexTail(location)
+        self._payloads = Payloads(location)
+        self._lease_writer = _LeaseWriter(location)
+
+    def frontiers(self) -> Frontiers:
+        """Return the range that can be read now."""
+        return self._tail.refresh().frontiers()
+
+    def wait(self, beyond: Lsn, timeout: float) -> Frontiers:
+        """Wait for new records; the broker holds the fetch request until there are some."""
+        return self._tail.wait(beyond, timeout).frontiers()
+
+    def position_at(self, moment: datetime) -> Lsn:
+        """Find the first publication with a later commit time, and the transaction in it."""
+        for _ in range(_ATTEMPTS):
+            index = self._tail.refresh()
+            with suppress(DataExpiredError):  # `retain` truncated the log meanwhile; the next refresh shows it
+                found = position_at(index, self._payloads, microseconds(moment))
+                if found is None:
+                    raise history_expired(_SOURCE, moment, Lsn(index.valid))
+                return found
+        raise data_lost(self._location, f"the publication at {moment}")
+
+    def tables(self) -> dict[TableName, LoggedTable]:
+        """Return the tables with their schemas and errors."""
+        return self._tail.refresh().tables()
+
+    def extent(self, table: TableName, after: Lsn, upto: Lsn) -> Extent:
+        """Describe the chunks that overlap (after, upto], from memory."""
+        return self._tail.refresh().extent(table, after, upto)
+
+    def read(self, extent: Extent, columns: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield images chunk by chunk; verify the checksum of each chunk."""
+        try:
+            for chunk in extent.chunks:
+                stored = self._stored(chunk, extent)
+                stored.verify(chunk.checksum, f"the chunk of {extent.table} at offset {chunk.location[0]}")
+                batch = stored.within(chunk, extent)
+                if batch.num_rows:
+                    yield batch if columns is None else widened(batch, columns, extent.table)
+        finally:
+            self._payloads.pause()
+
+    def set_lease(self, reader: str, at: Lsn | None, seconds: float | None = None) -> None:
+        """Write a lease to the index, unless the history that it needs was removed."""
+        index = self._tail.refresh()
+        if at is not None and at < index.valid:
+            raise history_expired(_SOURCE, at, Lsn(index.valid))
+        self._lease_writer.write(reader, at, seconds, index)
+
+    def leases(self) -> list[Lease]:
+        """Return the leases that have not expired."""
+        return self._tail.refresh(strict=True).leases(time.time_ns() // 1000)
+
+    def close(self) -> None:
+        """Close all clients."""
+        self._tail.close()
+        self._payloads.close()
+
+    def _stored(self, chunk: ChunkRef, extent: Extent) -> StoredChunk:
+        try:
+            return self._payloads.chunk(chunk.location)
+        except DataExpiredError:
+            raise self._missing_data_error(chunk, extent) from None
+
+    def _missing_data_error(self, chunk: ChunkRef, extent: Extent) -> Exception:
+        """Return the error for missing data: history was removed, or the log is damaged."""
+        valid = self._tail.refresh().history_start(extent.table)
+        if extent.after < valid:
+            return history_expired(extent.table, extent.after, valid)
+        return data_lost(self._location, f"{extent.table} at offset {chunk.location[0]}")
+
+
+# -- leases ------------------------------------------------------------------------------------------------------------
+
+_TIMEOUT = 60.0
+_LIMIT = 1_000_000
+
+
+class _LeaseWriter:
+    """Writes leases; creates its client for the first one."""
+
+    def __init__(self, location: LogLocation) -> None:
+        self._location = location
+        self._client: Producer | None = None
+
+    def write(self, reader: str, at: Lsn | None, seconds: float | None, index: Index) -> None:
+        """Write a lease and wait until the brokers have it.
+
+        `index` includes the lease immediately, even if an open transaction precedes it in the topic.
+        """
+        expires = None if seconds is None else time.time_ns() // 1000 + round(seconds * 1e6)
+        lease = Leased(reader, None if at is None else int(at), expires)
+        index.apply_lease(lease, self._delivered(lease))
+
+    def _delivered(self, lease: Leased) -> int:
+        delivery = Delivery()
+        [value] = messages(lease, _LIMIT)
+        try:
+            self._client = self._client or plain_producer(self._location)
+            self._client.produce(self._location.index, value, partition=0, on_delivery=delivery)
+            self._client.flush(_TIMEOUT)
+            return delivery.offset()
+        except KafkaException as failed:
+            self._client = None
+            raise translated_error(self._location, "written", cause_of(failed)) from failed

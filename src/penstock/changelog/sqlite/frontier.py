@@ -1,15 +1,15 @@
-"""The frontier row of a log (`valid`, `durable`, the last commit), and the lookup from a time to a position.
+"""The frontier row of a log (`valid`, `durable`, the last commit), its commit times, and the leases of its readers.
 
 Commit times are not always ordered like positions: Postgres takes the commit time before it reserves the position in
-the WAL. The lookup finds the longest prefix of history that contains no transaction later than the given time. The
-table ``moment`` has a row for each publication with a commit time newer than all earlier ones: `durable` before the
-publication, the newest time before it, and its transactions. The first row with a newer time than the given one
-contains the first transaction that is too late, if the newest time before that row is not too late.
+the WAL. The lookup from a time to a position finds the longest prefix of history that contains no transaction later
+than the given time. The table ``moment`` has a row for each publication with a commit time newer than all earlier ones:
+`durable` before the publication, the newest time before it, and its transactions. The first row with a newer time than
+the given one contains the first transaction that is too late, if the newest time before that row is not too late.
 
 A clock reading counts like a commit time: later transactions are recorded with at least that time. The clock itself has
 a row only if it is the first time that a writer reports, because tables may have been added while there was no writer.
 
-The leases of readers: readers write them, and retention keeps the history that they need.
+Readers write leases, and retention keeps the history that they need.
 """
 
 from __future__ import annotations
@@ -137,6 +137,8 @@ def _tally(db: sqlite3.Connection, column: str) -> int:
     return int(db.execute(f"SELECT {' + '.join(sums)}").fetchone()[0])
 
 
+# -- commit times ------------------------------------------------------------------------------------------------------
+
 Commits = npt.NDArray[np.int64]
 
 _FIRST_AFTER = """
@@ -224,6 +226,9 @@ def _last_before(commits: np.ndarray, prior_lsn: int, moment: int) -> int:
     """Return the position of the last transaction of a publication before the first one that is too late."""
     late = np.flatnonzero(commits[:, 1] > moment)
     return int(commits[late[0] - 1, 0]) if len(late) and late[0] else prior_lsn
+
+
+# -- leases ------------------------------------------------------------------------------------------------------------
 
 
 def load_leases(db: sqlite3.Connection, path: Path, frontier: Frontier) -> list[Lease]:

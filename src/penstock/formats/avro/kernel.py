@@ -7,8 +7,6 @@ resolved when the plan is built (`penstock.formats.avro.plan`); the kernel only 
 Every length, count, index and number is checked against the remaining bytes, so that no message reads beyond its end or
 allocates more than its size justifies. Trailing bytes after the last value are an error: Avro has no end marker, and
 trailing bytes are a sign that a message was read with the wrong schema.
-
-Decode Avro values that contain no others: read, check against the remaining bytes, and write to the column.
 """
 
 from __future__ import annotations
@@ -54,8 +52,10 @@ from penstock.formats.decode_errors import FAILED, ErrorCode, error_record, fini
 from penstock.formats.jit import NIL, Ints, compiled, constant, inner
 from penstock.formats.memory import WORD, byte, double_bits, half, single_bits, single_value, word
 
-__all__ = ["leaf", "length_at", "number_at", "walk_all"]
+__all__ = ["walk_all"]
 
+
+# -- values that contain no others -------------------------------------------------------------------------------------
 
 _TRUNCATED = constant(ErrorCode.TRUNCATED)
 _OVERLONG = constant(ErrorCode.OVERLONG)
@@ -73,7 +73,7 @@ _MAX_MILLISECONDS = (2**63 - 1) // 1000
 
 
 @inner
-def number_at(at: int, end: int, node: int, error: int) -> tuple[int, int]:
+def _number_at(at: int, end: int, node: int, error: int) -> tuple[int, int]:
     """Read a zigzag varint; return `FAILED` as the address after it if there is none."""
     number, after = varint(at, end)
     if after < 0:
@@ -84,9 +84,9 @@ def number_at(at: int, end: int, node: int, error: int) -> tuple[int, int]:
 
 
 @inner
-def length_at(at: int, end: int, node: int, error: int) -> tuple[int, int]:
+def _length_at(at: int, end: int, node: int, error: int) -> tuple[int, int]:
     """Read a length in bytes that does not exceed the remaining bytes."""
-    length, after = number_at(at, end, node, error)
+    length, after = _number_at(at, end, node, error)
     if after < 0:
         return NIL, FAILED
     if length < 0:
@@ -97,14 +97,14 @@ def length_at(at: int, end: int, node: int, error: int) -> tuple[int, int]:
 
 
 @inner
-def leaf(at: int, end: int, node: int, plan: Plan, out: ColumnWriter, error: int) -> int:
+def _leaf(at: int, end: int, node: int, plan: Plan, out: ColumnWriter, error: int) -> int:
     """Decode a value; return the address after it, or `FAILED` with the error set."""
     row = plan.nodes + NODE * node
     op = word(row + OP)
     if op <= LONG and op != BOOLEAN:
         return _integer(at, end, node, row, out, error)
     if op in (STRING, BYTES, DECIMAL):
-        length, at = length_at(at, end, node, error)
+        length, at = _length_at(at, end, node, error)
         return _bytes(at, length, node, row, out, error) if at >= 0 else FAILED
     if op == ENUM:
         return _symbol(at, end, node, row, plan, out, error)
@@ -113,7 +113,7 @@ def leaf(at: int, end: int, node: int, plan: Plan, out: ColumnWriter, error: int
 
 @inner
 def _integer(at: int, end: int, node: int, row: int, out: ColumnWriter, error: int) -> int:
-    number, after = number_at(at, end, node, error)
+    number, after = _number_at(at, end, node, error)
     if after < 0:
         return FAILED
     if word(row + OP) == INT and (number > 2147483647 or number < -2147483648):
@@ -161,7 +161,7 @@ def _bytes(at: int, length: int, node: int, row: int, out: ColumnWriter, error: 
 
 @inner
 def _symbol(at: int, end: int, node: int, row: int, plan: Plan, out: ColumnWriter, error: int) -> int:
-    number, after = number_at(at, end, node, error)
+    number, after = _number_at(at, end, node, error)
     if after < 0:
         return FAILED
     count = word(row + SECOND)
@@ -195,6 +195,8 @@ def _fixed(at: int, end: int, node: int, row: int, out: ColumnWriter, error: int
     return at + width
 
 
+# -- messages and nested values ----------------------------------------------------------------------------------------
+
 _BRANCH = constant(ErrorCode.BRANCH)
 _ITEMS = constant(ErrorCode.ITEMS)
 _TRAILING = constant(ErrorCode.TRAILING)
@@ -222,7 +224,7 @@ def walk_all(first: int, start: Ints, end: Ints, root: Ints, plan: Plan, out: Co
 def _branch(at: int, end: int, node: int, plan: Plan, error: int) -> tuple[int, int]:
     """Read the branch of a union; return its node and the address of its value."""
     row = plan.nodes + NODE * node
-    branch, after = number_at(at, end, node, error)
+    branch, after = _number_at(at, end, node, error)
     if after < 0:
         return node, FAILED
     count = word(row + SECOND)
@@ -235,11 +237,11 @@ def _branch(at: int, end: int, node: int, plan: Plan, error: int) -> tuple[int, 
 def _block(at: int, end: int, node: int, total: int, plan: Plan, error: int) -> tuple[int, int]:
     """Read the number of items in the next block of an array or a map; 0 ends it."""
     min_size = word(plan.nodes + NODE * node + SECOND)
-    count, at = number_at(at, end, node, error)
+    count, at = _number_at(at, end, node, error)
     if at < 0 or count == 0:
         return NIL, at
     if count < 0:
-        _, at = length_at(at, end, node, error)
+        _, at = _length_at(at, end, node, error)
         if at < 0:
             return NIL, FAILED
         count = -count
@@ -259,7 +261,7 @@ def _walk(at: int, end: int, node: int, depth: int, plan: Plan, out: ColumnWrite
     row = plan.nodes + NODE * node
     op, column, first, second = word(row + OP), word(row + COLUMN), word(row + FIRST), word(row + SECOND)
     if op >= BOOLEAN:
-        return leaf(at, end, node, plan, out, error)
+        return _leaf(at, end, node, plan, out, error)
     if op == NULL:
         if column >= 0:
             put_null(out, column)
@@ -276,7 +278,7 @@ def _walk(at: int, end: int, node: int, depth: int, plan: Plan, out: ColumnWrite
                 if at < 0:
                     return FAILED
             if word(plan.nodes + NODE * child + OP) >= BOOLEAN:
-                at = leaf(at, end, child, plan, out, error)
+                at = _leaf(at, end, child, plan, out, error)
             else:
                 at = _walk(at, end, child, depth + 1, plan, out, error)
             if at < 0:
@@ -306,7 +308,7 @@ def _walk(at: int, end: int, node: int, depth: int, plan: Plan, out: ColumnWrite
             break
         for _ in range(count):
             if op == MAP:
-                at = leaf(at, end, key, plan, out, error)
+                at = _leaf(at, end, key, plan, out, error)
                 if at < 0:
                     return FAILED
             at = _walk(at, end, first, depth + 1, plan, out, error)

@@ -1,6 +1,4 @@
-"""Decoder of Protobuf messages.
-
-Plans: how messages of each writer's descriptor are decoded to the columns of the reader's descriptor.
+"""Decoder of Protobuf messages, and its plans: how messages of each writer are decoded to the columns of the reader.
 
 Fields are matched by number. If both descriptors define a number, their types must be compatible; otherwise every
 message of that writer is rejected, with the name of the field: bytes of one type decoded as another are rarely an
@@ -36,13 +34,86 @@ from penstock.formats.protobuf.tags import ScratchMemory
 from penstock.formats.protobuf.types import field_kind, is_map, type_of
 from penstock.formats.schema_registry import RegisteredSchema, WriterSchemas, reject
 
-__all__ = ["PlanBuilder", "ProtobufDecoder", "Tables", "type_conflicts"]
+__all__ = ["ProtobufDecoder"]
 
 
-_COMPATIBLE = ({ops.INT32, ops.INT64}, {ops.SINT32, ops.SINT64}, {ops.STRING, ops.BYTES}, {ops.UINT32, ops.UINT64})
+class ProtobufDecoder(Decoder):
+    """Decodes messages of every writer; the plan grows with the first message of a new writer."""
+
+    def __init__(self, resolved: ResolvedFormat, writers: WriterSchemas) -> None:
+        super().__init__(resolved, writers)
+        assert isinstance(resolved.format, ProtobufFormat)
+        self._pool = Pool(load_files(resolved.reader))
+        truncate = resolved.format.nanoseconds == Nanoseconds.TRUNCATE
+        reader = self._pool.message(resolved.message)
+        self._builder = _PlanBuilder(self._pool, reader, self._columns, truncate=truncate)
+        self._roots = {-1: self._builder.add(self._pool)}
+        self._roots_by_index: dict[tuple[int, int], int] = {}
+        self._plan_lock = threading.Lock()
+        self._tables = self._builder.tables()
+
+    def _names(self) -> Sequence[str]:
+        return self._builder.names
+
+    def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
+        roots = np.zeros(len(ids), np.int64)
+        if self._resolved.is_framed:
+            message_indexes = read_indexes(messages.start, messages.end, address(messages.errors))
+            pairs = np.column_stack((ids, message_indexes))[messages.errors[:, CODE] == ErrorCode.OK]
+            for one, message_index in np.unique(pairs, axis=0).tolist():
+                chosen = np.flatnonzero(
+                    (ids == one) & (message_indexes == message_index) & (messages.errors[:, CODE] == ErrorCode.OK)
+                )
+                root = self._root(one, message_index)
+                if root < 0:
+                    reject(messages, chosen, ErrorCode.REJECTED, -1 - root)
+                roots[chosen] = root
+        tables, memory = self._tables, ScratchMemory(messages.longest, *self._builder.extent())
+        plan = tables.plan
+
+        def walk(first: int, out: ColumnWriter) -> int:
+            start, end, errors = messages.start, messages.end, address(messages.errors)
+            return walk_all(first, start, end, roots, plan, memory.scratch, out, errors)
+
+        return self._fill(messages, walk)
+
+    def _root(self, schema_id: int, message_index: int) -> int:
+        """Return the root of the plan of a writer, or ``-1 - reason``."""
+        with self._plan_lock:
+            if (schema_id, message_index) not in self._roots_by_index:
+                self._roots_by_index[schema_id, message_index] = self._add_writer(schema_id, message_index)
+            return self._roots_by_index[schema_id, message_index]
+
+    def _add_writer(self, schema_id: int, message_index: int) -> int:
+        writer = self._writers[schema_id]
+        assert writer is not None
+        try:
+            reason = self._reason(writer, message_index)
+        except PenstockError as error:
+            reason = error.message
+        if reason:
+            return -1 - self._add_reason(reason)
+        root = self._builder.add(Pool(registered_files(writer)))
+        self._tables = self._builder.tables()
+        return root
+
+    def _reason(self, writer: RegisteredSchema, message_index: int) -> str:
+        """Return reason messages of a writer cannot be decoded; an empty string if they can."""
+        if writer.kind != "PROTOBUF":
+            return f"schema has format {writer.kind}, expected PROTOBUF"
+        files = registered_files(writer)
+        found = message_at(files[-1], message_index)
+        if found is None:
+            return "message index does not refer to a message of the schema"
+        if found.name != self._resolved.message:
+            return f"message {found.name}, expected {self._resolved.message}"
+        return next(_type_conflicts(self._pool, Pool(files), found.name), "")
 
 
-class Tables(NamedTuple):
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+class _Tables(NamedTuple):
     """A plan, and the memory that holds it."""
 
     messages: Ints
@@ -56,7 +127,7 @@ class Tables(NamedTuple):
         return ops.Plan(address(self.messages), address(self.fields), address(self.names), address(self.constants))
 
 
-class PlanBuilder:
+class _PlanBuilder:
     """Builds one table with the plans of several writers for one reader message."""
 
     def __init__(self, pool: Pool, reader: ProtoMessage, columns: Columns, *, truncate: bool) -> None:
@@ -75,9 +146,9 @@ class PlanBuilder:
         """Add a writer with the files in `pool`; return the number of its message."""
         return self._message(self._reader, pool, self._columns[0].children, "")
 
-    def tables(self) -> Tables:
+    def tables(self) -> _Tables:
         """Return the plan of all writers added."""
-        return Tables(
+        return _Tables(
             np.array(self._messages, np.int64),
             np.array(self._fields, np.int64),
             np.array(self._enums, np.int64),
@@ -139,7 +210,10 @@ class PlanBuilder:
         return first, len(names)
 
 
-def type_conflicts(
+# -- type conflicts ----------------------------------------------------------------------------------------------------
+
+
+def _type_conflicts(
     reader: Pool, writer: Pool, message: str, path: str = "", seen: frozenset[str] = frozenset()
 ) -> Iterator[str]:
     """Yield the fields of a writer's message whose type is incompatible with the reader's."""
@@ -159,81 +233,11 @@ def type_conflicts(
             if name != named:
                 yield f'field "{below}": message {named}, expected {name}'
             else:
-                yield from type_conflicts(reader, writer, name, below, seen | {message})
+                yield from _type_conflicts(reader, writer, name, below, seen | {message})
+
+
+_COMPATIBLE = ({ops.INT32, ops.INT64}, {ops.SINT32, ops.SINT64}, {ops.STRING, ops.BYTES}, {ops.UINT32, ops.UINT64})
 
 
 def _are_compatible(kind: int, found: int) -> bool:
     return kind == found or any({kind, found} <= both for both in _COMPATIBLE)
-
-
-class ProtobufDecoder(Decoder):
-    """Decodes messages of every writer; the plan grows with the first message of a new writer."""
-
-    def __init__(self, resolved: ResolvedFormat, writers: WriterSchemas) -> None:
-        super().__init__(resolved, writers)
-        assert isinstance(resolved.format, ProtobufFormat)
-        self._pool = Pool(load_files(resolved.reader))
-        truncate = resolved.format.nanoseconds == Nanoseconds.TRUNCATE
-        reader = self._pool.message(resolved.message)
-        self._builder = PlanBuilder(self._pool, reader, self._columns, truncate=truncate)
-        self._roots = {-1: self._builder.add(self._pool)}
-        self._roots_by_index: dict[tuple[int, int], int] = {}
-        self._plan_lock = threading.Lock()
-        self._tables = self._builder.tables()
-
-    def _names(self) -> Sequence[str]:
-        return self._builder.names
-
-    def _rows(self, messages: Messages, ids: Ints) -> pa.StructArray:
-        roots = np.zeros(len(ids), np.int64)
-        if self._resolved.is_framed:
-            message_indexes = read_indexes(messages.start, messages.end, address(messages.errors))
-            pairs = np.column_stack((ids, message_indexes))[messages.errors[:, CODE] == ErrorCode.OK]
-            for one, message_index in np.unique(pairs, axis=0).tolist():
-                chosen = np.flatnonzero(
-                    (ids == one) & (message_indexes == message_index) & (messages.errors[:, CODE] == ErrorCode.OK)
-                )
-                root = self._root(one, message_index)
-                if root < 0:
-                    reject(messages, chosen, ErrorCode.REJECTED, -1 - root)
-                roots[chosen] = root
-        tables, memory = self._tables, ScratchMemory(messages.longest, *self._builder.extent())
-        plan = tables.plan
-
-        def walk(first: int, out: ColumnWriter) -> int:
-            start, end, errors = messages.start, messages.end, address(messages.errors)
-            return walk_all(first, start, end, roots, plan, memory.scratch, out, errors)
-
-        return self._fill(messages, walk)
-
-    def _root(self, schema_id: int, message_index: int) -> int:
-        """Return the root of the plan of a writer, or ``-1 - reason``."""
-        with self._plan_lock:
-            if (schema_id, message_index) not in self._roots_by_index:
-                self._roots_by_index[schema_id, message_index] = self._add_writer(schema_id, message_index)
-            return self._roots_by_index[schema_id, message_index]
-
-    def _add_writer(self, schema_id: int, message_index: int) -> int:
-        writer = self._writers[schema_id]
-        assert writer is not None
-        try:
-            reason = self._reason(writer, message_index)
-        except PenstockError as error:
-            reason = error.message
-        if reason:
-            return -1 - self._add_reason(reason)
-        root = self._builder.add(Pool(registered_files(writer)))
-        self._tables = self._builder.tables()
-        return root
-
-    def _reason(self, writer: RegisteredSchema, message_index: int) -> str:
-        """Return reason messages of a writer cannot be decoded; an empty string if they can."""
-        if writer.kind != "PROTOBUF":
-            return f"schema has format {writer.kind}, expected PROTOBUF"
-        files = registered_files(writer)
-        found = message_at(files[-1], message_index)
-        if found is None:
-            return "message index does not refer to a message of the schema"
-        if found.name != self._resolved.message:
-            return f"message {found.name}, expected {self._resolved.message}"
-        return next(type_conflicts(self._pool, Pool(files), found.name), "")

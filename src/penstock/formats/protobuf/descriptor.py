@@ -1,8 +1,9 @@
-"""Protobuf messages and enums, parsed from a descriptor set or from the text of a .proto file.
+"""Protobuf descriptors: messages and enums by file, and the parser of descriptor sets.
 
-A descriptor set (``protoc --include_imports --descriptor_set_out``) is itself a Protobuf message, which Google's
-library parses. The fields that define the structure of messages are converted to the dataclasses below, because the
-catalog stores, compares and merges them.
+They are parsed from a descriptor set (``protoc --include_imports --descriptor_set_out``), or from the text of a .proto
+file (`penstock.formats.protobuf.proto_parser`). A descriptor set is itself a Protobuf message, which Google's library
+parses. The fields that define the structure of messages are converted to the dataclasses below, because the catalog
+stores, compares and merges them.
 """
 
 from __future__ import annotations
@@ -115,6 +116,8 @@ def _candidates(name: str, scope: str) -> Iterator[str]:
         yield ".".join([*parts[:size], name])
 
 
+# -- storage -----------------------------------------------------------------------------------------------------------
+
 _FILES = TypeAdapter(list[ProtoFile])
 
 
@@ -127,6 +130,8 @@ def load_files(text: str) -> list[ProtoFile]:
     """Deserialize the output of `dump_files`."""
     return _FILES.validate_json(text)
 
+
+# -- descriptor sets ---------------------------------------------------------------------------------------------------
 
 _TYPES = descriptor_pb2.FieldDescriptorProto
 

@@ -6,9 +6,7 @@ are written, one after the other. The last value of a singular field wins; the p
 as the encoding requires.
 
 A field that is not in the plan is skipped: that is how Protobuf evolves. A field with a wire type that does not match
-its type is an error.
-
-Validate and write Protobuf values that are not messages, by field type.
+its type is an error, and so is a value that is not valid for its type.
 """
 
 from __future__ import annotations
@@ -72,8 +70,10 @@ from penstock.formats.protobuf.tags import (
 )
 from penstock.formats.spans import digit_count
 
-__all__ = ["node_of", "put_timestamp", "put_value", "walk_all"]
+__all__ = ["walk_all"]
 
+
+# -- values that are not messages --------------------------------------------------------------------------------------
 
 _UTF8 = constant(ErrorCode.UTF8)
 _INTEGER_RANGE = constant(ErrorCode.INTEGER_RANGE)
@@ -85,20 +85,20 @@ _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # the years 1 to
 
 
 @inner
-def node_of(field: int, plan: Plan) -> int:
+def _node_of(field: int, plan: Plan) -> int:
     """Return the node number of a field for error records, given the address of its row; 0 is none."""
     return (field - plan.fields) // FIELD + 1
 
 
 @inner
-def put_value(number: int, place: int, field: int, plan: Plan, groups: int, out: ColumnWriter, error: int) -> bool:
+def _put_value(number: int, place: int, field: int, plan: Plan, groups: int, out: ColumnWriter, error: int) -> bool:
     """Write a number or, for strings and bytes, `number` bytes at `place`; return False if an error was set."""
     kind, column = word(field + KIND), word(field + VALUES)
     if kind in (STRING, BYTES):
         if kind == STRING:
             wrong = invalid_utf8(place, place + number)
             if wrong >= 0:
-                return set_error(error, _UTF8, node_of(field, plan), wrong, NIL) >= 0
+                return set_error(error, _UTF8, _node_of(field, plan), wrong, NIL) >= 0
         put_pair(out, column, place, number)
         return True
     if kind in (UINT64, FIXED64):
@@ -106,7 +106,7 @@ def put_value(number: int, place: int, field: int, plan: Plan, groups: int, out:
         return True
     if kind == EMPTY:
         put(out, column, 1 if place else 0)
-        return is_well_formed(place, place + number, node_of(field, plan), groups, error)
+        return is_well_formed(place, place + number, _node_of(field, plan), groups, error)
     if kind in (SINT32, SINT64):
         number = signed(number)
     elif kind == SFIXED32:
@@ -115,7 +115,7 @@ def put_value(number: int, place: int, field: int, plan: Plan, groups: int, out:
         number = 1 if number else 0
     least, most = (0, 4294967295) if kind == UINT32 else (-2147483648, 2147483647)
     if (kind in (INT32, SINT32, ENUM, UINT32)) and (number < least or number > most):
-        return set_error(error, _INTEGER_RANGE, node_of(field, plan), place, NIL) >= 0
+        return set_error(error, _INTEGER_RANGE, _node_of(field, plan), place, NIL) >= 0
     if kind == ENUM:
         _put_name(number, field, plan, out)
     else:
@@ -140,9 +140,9 @@ def _put_name(number: int, field: int, plan: Plan, out: ColumnWriter) -> None:
 
 
 @inner
-def put_timestamp(part: int, field: int, plan: Plan, groups: int, out: ColumnWriter, error: int) -> bool:
+def _put_timestamp(part: int, field: int, plan: Plan, groups: int, out: ColumnWriter, error: int) -> bool:
     """Write seconds and nanoseconds since 1970 as microseconds; the message may consist of several parts."""
-    seconds, nanos, node = NIL, NIL, node_of(field, plan)
+    seconds, nanos, node = NIL, NIL, _node_of(field, plan)
     while part != 0:
         at, end = word(part + PLACE), word(part + PLACE) + word(part + NUMBER)
         while at < end:
@@ -166,6 +166,8 @@ def put_timestamp(part: int, field: int, plan: Plan, groups: int, out: ColumnWri
     put(out, word(field + VALUES), seconds * 1_000_000 + nanos // 1000)
     return True
 
+
+# -- messages ----------------------------------------------------------------------------------------------------------
 
 _TRUNCATED = constant(ErrorCode.TRUNCATED)
 _DEPTH = constant(ErrorCode.DEPTH)
@@ -215,7 +217,7 @@ def _scan(part: int, message: int, slots: int, free: int, plan: Plan, groups: in
                 return FAILED
             known = _known(tag, field, first, stop)
             field = known if known else field
-            node = node_of(known, plan) if known else _NO_FIELD
+            node = _node_of(known, plan) if known else _NO_FIELD
             number, place, at = value_at(at, end, tag, node, groups, error)
             if at < 0:
                 return FAILED
@@ -270,18 +272,18 @@ def _message(
         found = first_occurrence(slot)
         if cardinality == SINGLE and found == 0 and word(field + PRESENCE) != IMPLICIT:
             if word(field + PRESENCE) == REQUIRED:
-                return set_error(error, _REQUIRED, node_of(field, plan), NIL, NIL) >= 0
+                return set_error(error, _REQUIRED, _node_of(field, plan), NIL, NIL) >= 0
             put_null(out, word(field + COLUMN))
         elif kind != MESSAGE and kind != WRAPPED:
             if cardinality != SINGLE:
                 ok = _items(found, field, free, plan, groups, out, error)
             elif kind in (TIMESTAMP, TIMESTAMP_EXACT):
-                ok = put_timestamp(found, field, plan, groups, out, error)
+                ok = _put_timestamp(found, field, plan, groups, out, error)
             elif found == 0:
-                ok = put_value(NIL, NIL, field, plan, groups, out, error)
+                ok = _put_value(NIL, NIL, field, plan, groups, out, error)
             else:
                 last = last_occurrence(slot)
-                ok = put_value(word(last + NUMBER), word(last + PLACE), field, plan, groups, out, error)
+                ok = _put_value(word(last + NUMBER), word(last + PLACE), field, plan, groups, out, error)
             if not ok:
                 return False
         elif cardinality == SINGLE:
@@ -313,12 +315,12 @@ def _items(part: int, field: int, free: int, plan: Plan, groups: int, out: Colum
         number, place = word(part + NUMBER), word(part + PLACE)
         if kind in (TIMESTAMP, TIMESTAMP_EXACT):
             add_occurrence(place, number, free)
-            ok, added = put_timestamp(free, field, plan, groups, out, error), 1
+            ok, added = _put_timestamp(free, field, plan, groups, out, error), 1
         elif word(part + WIRE) != wire:
             added = _packed(place, place + number, wire, field, plan, groups, out, error)
             ok = added >= 0
         else:
-            ok, added = put_value(number, place, field, plan, groups, out, error), 1
+            ok, added = _put_value(number, place, field, plan, groups, out, error), 1
         if not ok:
             return False
         count += added
@@ -330,7 +332,7 @@ def _items(part: int, field: int, free: int, plan: Plan, groups: int, out: Colum
 @inner
 def _packed(at: int, end: int, wire: int, field: int, plan: Plan, groups: int, out: ColumnWriter, error: int) -> int:
     """Write packed numbers; return how many."""
-    size, count, node = end - at, NIL, node_of(field, plan)
+    size, count, node = end - at, NIL, _node_of(field, plan)
     while at < end:
         number, place, at = value_at(at, end, wire, node, groups, error)
         if at < 0:
@@ -338,7 +340,7 @@ def _packed(at: int, end: int, wire: int, field: int, plan: Plan, groups: int, o
                 set_word(error + WORD * CODE, _PACKED)
                 set_word(error + WORD * A, size)
             return FAILED
-        if not put_value(number, place, field, plan, groups, out, error):
+        if not _put_value(number, place, field, plan, groups, out, error):
             return FAILED
         count += 1
     return count

@@ -1,8 +1,6 @@
-"""Protobuf's wire format: read tags, and values by wire type.
+"""Protobuf's wire format: tags, values by wire type, and the occurrences of each field in a message.
 
-Index of the fields in a message: all occurrences of a field, chained from its slot.
-
-::
+All occurrences of a field are chained from its slot::
 
     slot of a field     first, last ──┐
     occurrences         place, number, next ─▶ place, number, next ─▶ ...
@@ -37,11 +35,107 @@ __all__ = [
     "first_occurrence",
     "is_well_formed",
     "last_occurrence",
-    "number_at",
     "tag_at",
     "value_at",
 ]
 
+_TRUNCATED = constant(ErrorCode.TRUNCATED)
+_OVERLONG = constant(ErrorCode.OVERLONG)
+_LENGTH = constant(ErrorCode.LENGTH)
+_DEPTH = constant(ErrorCode.DEPTH)
+_FIELD_NUMBER = constant(ErrorCode.FIELD_NUMBER)
+_GROUP = constant(ErrorCode.GROUP)
+_MAX_NUMBER = (1 << 29) - 1
+_MAX_DEPTH = constant(MAX_DEPTH)
+
+
+@inner
+def _number_at(at: int, end: int, node: int, error: int) -> tuple[int, int]:
+    """Read a varint; return `FAILED` as the address after it if there is none."""
+    number, after = varint(at, end)
+    if after < 0:
+        code = _TRUNCATED if after == ENDED else _OVERLONG
+        return number, set_error(error, code, node, end if after == ENDED else at, NIL)
+    return number, after
+
+
+@inner
+def tag_at(at: int, end: int, node: int, error: int) -> tuple[int, int]:
+    """Read a tag: a field number and a wire type."""
+    tag, after = _number_at(at, end, node, error)
+    if after >= 0 and (tag < 8 or tag >> 3 > _MAX_NUMBER):
+        after = set_error(error, _FIELD_NUMBER, node, at, NIL)
+    return tag, after
+
+
+@inner
+def value_at(at: int, end: int, tag: int, node: int, groups: int, error: int) -> tuple[int, int, int]:
+    """Read a value by its wire type: the number (for bytes, their size), its address, and the address after it."""
+    wire = tag & 7
+    if wire == VARINT:
+        number, after = _number_at(at, end, node, error)
+        return number, at, after
+    if wire == LEN:
+        length, after = _number_at(at, end, node, error)
+        if after < 0:
+            return length, at, FAILED
+        if length < 0 or length > end - after:
+            return length, at, set_error(error, _LENGTH, node, length, end - after)
+        return length, after, after + length
+    if wire in (I64, I32):
+        width = 8 if wire == I64 else 4
+        if end - at < width:
+            return NIL, at, set_error(error, _TRUNCATED, node, end, NIL)
+        return (word(at) if wire == I64 else half(at)), at, at + width
+    return NIL, at, _group_end(at, end, tag, node, groups, error)
+
+
+@inner
+def _group_end(at: int, end: int, tag: int, node: int, groups: int, error: int) -> int:
+    """Return the address after a group and all fields within it."""
+    depth = 0
+    while True:
+        wire, number = tag & 7, tag >> 3
+        if wire == VARINT:
+            _, at = _number_at(at, end, node, error)
+        elif wire == LEN:
+            length, at = _number_at(at, end, node, error)
+            if at >= 0:
+                if length < 0 or length > end - at:
+                    return set_error(error, _LENGTH, node, length, end - at)
+                at += length
+        elif wire in (I64, I32):
+            width = 8 if wire == I64 else 4
+            at = at + width if end - at >= width else set_error(error, _TRUNCATED, node, end, NIL)
+        elif wire == SGROUP:
+            if depth == MAX_DEPTH:
+                return set_error(error, _DEPTH, node, _MAX_DEPTH, NIL)
+            set_word(groups + WORD * depth, number)
+            depth += 1
+        elif wire == EGROUP:
+            if depth == 0 or word(groups + WORD * (depth - 1)) != number:
+                return set_error(error, _GROUP, node, at, NIL)
+            depth -= 1
+        else:
+            return set_error(error, _FIELD_NUMBER, node, at, NIL)
+        if at < 0 or depth == 0:
+            return at
+        tag, at = _number_at(at, end, node, error)
+        if at < 0:
+            return set_error(error, _GROUP, node, end, NIL)
+
+
+@inner
+def is_well_formed(at: int, end: int, node: int, groups: int, error: int) -> bool:
+    """Return whether a message whose content is not needed is well-formed."""
+    while at >= 0 and at < end:
+        tag, at = tag_at(at, end, node, error)
+        if at >= 0:
+            _, _, at = value_at(at, end, tag, node, groups, error)
+    return at >= 0
+
+
+# -- occurrences -------------------------------------------------------------------------------------------------------
 
 SLOT = 16
 """Size of the slot of a field, in bytes: its first and its last occurrence."""
@@ -101,99 +195,3 @@ def add_occurrence(place: int, size: int, free: int) -> int:
     set_word(free + NUMBER, size)
     set_word(free + NEXT, NIL)
     return free + OCCURRENCE
-
-
-_TRUNCATED = constant(ErrorCode.TRUNCATED)
-_OVERLONG = constant(ErrorCode.OVERLONG)
-_LENGTH = constant(ErrorCode.LENGTH)
-_DEPTH = constant(ErrorCode.DEPTH)
-_FIELD_NUMBER = constant(ErrorCode.FIELD_NUMBER)
-_GROUP = constant(ErrorCode.GROUP)
-_MAX_NUMBER = (1 << 29) - 1
-_MAX_DEPTH = constant(MAX_DEPTH)
-
-
-@inner
-def number_at(at: int, end: int, node: int, error: int) -> tuple[int, int]:
-    """Read a varint; return `FAILED` as the address after it if there is none."""
-    number, after = varint(at, end)
-    if after < 0:
-        code = _TRUNCATED if after == ENDED else _OVERLONG
-        return number, set_error(error, code, node, end if after == ENDED else at, NIL)
-    return number, after
-
-
-@inner
-def tag_at(at: int, end: int, node: int, error: int) -> tuple[int, int]:
-    """Read a tag: a field number and a wire type."""
-    tag, after = number_at(at, end, node, error)
-    if after >= 0 and (tag < 8 or tag >> 3 > _MAX_NUMBER):
-        after = set_error(error, _FIELD_NUMBER, node, at, NIL)
-    return tag, after
-
-
-@inner
-def value_at(at: int, end: int, tag: int, node: int, groups: int, error: int) -> tuple[int, int, int]:
-    """Read a value by its wire type: the number (for bytes, their size), its address, and the address after it."""
-    wire = tag & 7
-    if wire == VARINT:
-        number, after = number_at(at, end, node, error)
-        return number, at, after
-    if wire == LEN:
-        length, after = number_at(at, end, node, error)
-        if after < 0:
-            return length, at, FAILED
-        if length < 0 or length > end - after:
-            return length, at, set_error(error, _LENGTH, node, length, end - after)
-        return length, after, after + length
-    if wire in (I64, I32):
-        width = 8 if wire == I64 else 4
-        if end - at < width:
-            return NIL, at, set_error(error, _TRUNCATED, node, end, NIL)
-        return (word(at) if wire == I64 else half(at)), at, at + width
-    return NIL, at, _group_end(at, end, tag, node, groups, error)
-
-
-@inner
-def _group_end(at: int, end: int, tag: int, node: int, groups: int, error: int) -> int:
-    """Return the address after a group and all fields within it."""
-    depth = 0
-    while True:
-        wire, number = tag & 7, tag >> 3
-        if wire == VARINT:
-            _, at = number_at(at, end, node, error)
-        elif wire == LEN:
-            length, at = number_at(at, end, node, error)
-            if at >= 0:
-                if length < 0 or length > end - at:
-                    return set_error(error, _LENGTH, node, length, end - at)
-                at += length
-        elif wire in (I64, I32):
-            width = 8 if wire == I64 else 4
-            at = at + width if end - at >= width else set_error(error, _TRUNCATED, node, end, NIL)
-        elif wire == SGROUP:
-            if depth == MAX_DEPTH:
-                return set_error(error, _DEPTH, node, _MAX_DEPTH, NIL)
-            set_word(groups + WORD * depth, number)
-            depth += 1
-        elif wire == EGROUP:
-            if depth == 0 or word(groups + WORD * (depth - 1)) != number:
-                return set_error(error, _GROUP, node, at, NIL)
-            depth -= 1
-        else:
-            return set_error(error, _FIELD_NUMBER, node, at, NIL)
-        if at < 0 or depth == 0:
-            return at
-        tag, at = number_at(at, end, node, error)
-        if at < 0:
-            return set_error(error, _GROUP, node, end, NIL)
-
-
-@inner
-def is_well_formed(at: int, end: int, node: int, groups: int, error: int) -> bool:
-    """Return whether a message whose content is not needed is well-formed."""
-    while at >= 0 and at < end:
-        tag, at = tag_at(at, end, node, error)
-        if at >= 0:
-            _, _, at = value_at(at, end, tag, node, groups, error)
-    return at >= 0

@@ -1,4 +1,4 @@
-"""Column types of Protobuf fields.
+"""Column types of Protobuf fields, and the well-known types.
 
 | Protobuf | column |
 |---|---|
@@ -15,7 +15,7 @@
 A field without presence (proto3, neither optional nor in a oneof) is never null: a missing field is zero or empty. All
 other fields are null if missing; of a oneof at most one is not null. Recursive messages and groups are not supported.
 
-Protobuf's well-known types, which every schema may import and no registry stores.
+The well-known types come from Google's library: every schema may import them, and no registry stores them.
 """
 
 from __future__ import annotations
@@ -36,19 +36,7 @@ from penstock.errors import DefiniteError
 from penstock.formats.protobuf import ops
 from penstock.formats.protobuf.descriptor import Pool, ProtoField, ProtoFile, ProtoMessage, convert_file
 
-__all__ = ["TIMESTAMP_NAME", "WRAPPERS", "field_kind", "is_map", "protobuf_columns", "type_of", "well_known_types"]
-
-
-TIMESTAMP_NAME = "google.protobuf.Timestamp"
-WRAPPERS = frozenset(one.full_name for one in wrappers_pb2.DESCRIPTOR.message_types_by_name.values())
-_WELL_KNOWN = (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
-
-
-def well_known_types() -> list[ProtoFile]:
-    """Return the files of the well-known types."""
-    serialized = (one.DESCRIPTOR.serialized_pb for one in _WELL_KNOWN)
-    return [convert_file(descriptor_pb2.FileDescriptorProto.FromString(one)) for one in serialized]
-
+__all__ = ["field_kind", "is_map", "protobuf_columns", "type_of", "well_known_types"]
 
 _PLAIN = {
     ops.INT32: pa.int32(),
@@ -92,9 +80,9 @@ def field_kind(pool: Pool, field: ProtoField, scope: str) -> int:
     name = type_of(pool, field, scope)
     if name in pool.enums:
         return ops.ENUM
-    if name == TIMESTAMP_NAME:
+    if name == _TIMESTAMP_NAME:
         return ops.TIMESTAMP
-    if name in WRAPPERS:
+    if name in _WRAPPERS:
         return ops.WRAPPED
     return ops.MESSAGE if pool.message(name).fields else ops.EMPTY
 
@@ -140,3 +128,16 @@ def _single(pool: Pool, field: ProtoField, scope: str, above: tuple[str, ...]) -
         [inner] = pool.message(type_of(pool, field, scope)).fields
         return _PLAIN[inner.kind]
     return _PLAIN[kind]
+
+
+# -- well-known types --------------------------------------------------------------------------------------------------
+
+_TIMESTAMP_NAME = "google.protobuf.Timestamp"
+_WRAPPERS = frozenset(one.full_name for one in wrappers_pb2.DESCRIPTOR.message_types_by_name.values())
+_WELL_KNOWN = (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
+
+
+def well_known_types() -> list[ProtoFile]:
+    """Return the files of the well-known types."""
+    serialized = (one.DESCRIPTOR.serialized_pb for one in _WELL_KNOWN)
+    return [convert_file(descriptor_pb2.FileDescriptorProto.FromString(one)) for one in serialized]

@@ -1,8 +1,9 @@
-"""Options of a Kafka source as settings of the two Kafka clients.
+"""Options of a Kafka source as settings of its clients.
 
 librdkafka (in Python) inspects topics; Spark's reader, which uses Kafka's Java client, reads them. `TRANSLATIONS` maps
 each option to its name in either client, or gives the reason why one of them lacks it; the reference page shows this
-table, and a test checks both translations against it.
+table, and a test checks both translations against it. The client of the schema registry gets its address and its
+credentials.
 
 Secrets are never in Spark's options, but in a private file that the options refer to::
 
@@ -14,8 +15,6 @@ The plan of a stream prints all options. Spark redacts those whose name or value
 (``spark.redaction.regex``: secret, password, token, access key). A private key does not match, and neither does a
 password in a session with another expression. On a cluster the folder must be shared, at the same path on all nodes,
 like the home. The file is readable by this user only, and is replaced atomically.
-
-The address of a Kafka source's schema registry, with its credentials.
 """
 
 from __future__ import annotations
@@ -40,69 +39,12 @@ from penstock.sources.kafka.with_options import KafkaWithOptions
 __all__ = [
     "TRANSLATIONS",
     "Names",
-    "client_value",
-    "kerberos_login",
     "librdkafka_settings",
-    "password_login",
-    "quoted",
     "registry_address",
     "spark_options",
-    "verbatim_settings",
     "write_private",
     "write_private_settings",
 ]
-
-
-def registry_address(what: KafkaSqlOptions, how: KafkaWithOptions) -> RegistryAddress | None:
-    """Return the registry address from the options; None if there is no registry."""
-    if what.schema_registry is None:
-        return None
-    password, key_password = how.schema_registry_password, how.schema_registry_ssl_key_password
-    return RegistryAddress(
-        url=what.schema_registry,
-        username=how.schema_registry_username,
-        password=None if password is None else password.reference,
-        ca_location=how.schema_registry_ssl_ca_location,
-        certificate_location=how.schema_registry_ssl_certificate_location,
-        key_location=how.schema_registry_ssl_key_location,
-        key_password=None if key_password is None else key_password.reference,
-    )
-
-
-_LOCATIONS = ("ssl_ca_location", "ssl_certificate_location", "ssl_key_location")
-_KERBEROS = ("sasl_kerberos_principal", "sasl_kerberos_keytab", "sasl_kerberos_kinit_cmd")
-_SECRETS = ("ssl_key_password", "sasl_password")
-_FIXED = {"enable.auto.commit": "false", "enable.auto.offset.store": "false", "auto.offset.reset": "error"}
-"""Penstock stores positions itself: nothing is committed, and a missing offset is an error instead of a reset."""
-
-
-def librdkafka_settings(what: KafkaSqlOptions, how: KafkaWithOptions, source: str) -> dict[str, str]:
-    """Return the settings of a consumer with secrets in clear text; call it right before creating the client."""
-    how.require_secrets()
-    as_they_are = ("sasl_username", *_LOCATIONS, *_KERBEROS)
-    settings = {_name(option): getattr(how, option) for option in as_they_are}
-    settings |= {_name(option): how.secrets()[option].resolved() for option in _SECRETS if option in how.secrets()}
-    return {
-        "bootstrap.servers": what.broker,
-        "security.protocol": how.protocol().value,
-        "group.id": f"{how.group_id_prefix}{source}",
-        **dict(verbatim_settings(how, "librdkafka")),
-        **_kerberos_service(how),
-        **{name: value for name, value in settings.items() if value is not None},
-        **_FIXED,
-    }
-
-
-def _kerberos_service(how: KafkaWithOptions) -> dict[str, str]:
-    if how.sasl_mechanisms is not Mechanism.GSSAPI:
-        return {}
-    return {_name("sasl_kerberos_service_name"): how.kerberos_service()}
-
-
-def _name(option: str) -> str:
-    name = TRANSLATIONS[option].librdkafka
-    assert name is not None
-    return name
 
 
 @dataclass(frozen=True)
@@ -161,17 +103,58 @@ TRANSLATIONS: dict[str, Names] = {
 }
 
 
-def verbatim_settings(options: BaseModel, client: str) -> Iterator[tuple[str, str]]:
+def _verbatim_settings(options: BaseModel, client: str) -> Iterator[tuple[str, str]]:
     """Yield name and value of the options that a client (``librdkafka`` or ``spark``) accepts unchanged."""
     for option, names in TRANSLATIONS.items():
         name, value = getattr(names, client), getattr(options, option)
         if names.verbatim and name is not None and value is not None:
-            yield name, client_value(value)
+            yield name, _client_value(value)
 
 
-def client_value(value: object) -> str:
+def _client_value(value: object) -> str:
     """Return a value as clients expect it."""
     return value.value if isinstance(value, Word) else str(value)
+
+
+# -- librdkafka --------------------------------------------------------------------------------------------------------
+
+_LOCATIONS = ("ssl_ca_location", "ssl_certificate_location", "ssl_key_location")
+_KERBEROS = ("sasl_kerberos_principal", "sasl_kerberos_keytab", "sasl_kerberos_kinit_cmd")
+_SECRETS = ("ssl_key_password", "sasl_password")
+_FIXED = {"enable.auto.commit": "false", "enable.auto.offset.store": "false", "auto.offset.reset": "error"}
+"""Penstock stores positions itself: nothing is committed, and a missing offset is an error instead of a reset."""
+
+
+def librdkafka_settings(what: KafkaSqlOptions, how: KafkaWithOptions, source: str) -> dict[str, str]:
+    """Return the settings of a consumer with secrets in clear text; call it right before creating the client."""
+    how.require_secrets()
+    as_they_are = ("sasl_username", *_LOCATIONS, *_KERBEROS)
+    settings = {_name(option): getattr(how, option) for option in as_they_are}
+    settings |= {_name(option): how.secrets()[option].resolved() for option in _SECRETS if option in how.secrets()}
+    return {
+        "bootstrap.servers": what.broker,
+        "security.protocol": how.protocol().value,
+        "group.id": f"{how.group_id_prefix}{source}",
+        **dict(_verbatim_settings(how, "librdkafka")),
+        **_kerberos_service(how),
+        **{name: value for name, value in settings.items() if value is not None},
+        **_FIXED,
+    }
+
+
+def _kerberos_service(how: KafkaWithOptions) -> dict[str, str]:
+    if how.sasl_mechanisms is not Mechanism.GSSAPI:
+        return {}
+    return {_name("sasl_kerberos_service_name"): how.kerberos_service()}
+
+
+def _name(option: str) -> str:
+    name = TRANSLATIONS[option].librdkafka
+    assert name is not None
+    return name
+
+
+# -- Spark -------------------------------------------------------------------------------------------------------------
 
 
 def spark_options(what: KafkaSqlOptions, how: KafkaWithOptions, source: str, private: Path) -> dict[str, str]:
@@ -189,7 +172,7 @@ def spark_options(what: KafkaSqlOptions, how: KafkaWithOptions, source: str, pri
         "includeHeaders": str(headers).lower(),
         "failOnDataLoss": "true",
         "kafka.security.protocol": how.protocol().value,
-        **dict(verbatim_settings(how, "spark")),
+        **dict(_verbatim_settings(how, "spark")),
         **_plain_security(how),
         **write_private_settings({**_tls(how), **_login(how)}, private / f"{source}.properties"),
     }
@@ -232,11 +215,13 @@ def _login(how: KafkaWithOptions) -> dict[str, str]:
     if how.sasl_mechanisms is None:
         return {}
     if how.sasl_mechanisms is Mechanism.GSSAPI:
-        return {"sasl.jaas.config": kerberos_login(how.sasl_kerberos_principal, how.sasl_kerberos_keytab)}
+        return {"sasl.jaas.config": _kerberos_login(how.sasl_kerberos_principal, how.sasl_kerberos_keytab)}
     assert how.sasl_username is not None
     assert how.sasl_password is not None
-    return {"sasl.jaas.config": password_login(how.sasl_mechanisms, how.sasl_username, how.sasl_password.resolved())}
+    return {"sasl.jaas.config": _password_login(how.sasl_mechanisms, how.sasl_username, how.sasl_password.resolved())}
 
+
+# -- private files -----------------------------------------------------------------------------------------------------
 
 _PROVIDER = "org.apache.kafka.common.config.provider.FileConfigProvider"
 _AWKWARD = re.compile(r"[:{},\x00-\x1f]")
@@ -303,6 +288,8 @@ def _replace(path: Path, text: str) -> None:
         raise
 
 
+# -- JAAS --------------------------------------------------------------------------------------------------------------
+
 _MODULES = {
     Mechanism.PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
     Mechanism.SCRAM_SHA_256: "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -312,19 +299,38 @@ _KERBEROS_MODULE = "com.sun.security.auth.module.Krb5LoginModule"
 _JAAS_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 
 
-def password_login(mechanism: Mechanism, user: str, password: str) -> str:
+def _password_login(mechanism: Mechanism, user: str, password: str) -> str:
     """Return the JAAS configuration for a login with user and password."""
-    return f"{_MODULES[mechanism]} required username={quoted(user)} password={quoted(password)};"
+    return f"{_MODULES[mechanism]} required username={_quoted(user)} password={_quoted(password)};"
 
 
-def kerberos_login(principal: str | None, keytab: str | None) -> str:
+def _kerberos_login(principal: str | None, keytab: str | None) -> str:
     """Return the JAAS configuration for a login with a keytab, or with an existing ticket."""
-    named = f" principal={quoted(principal)}" if principal else ""
+    named = f" principal={_quoted(principal)}" if principal else ""
     if keytab is None:
         return f"{_KERBEROS_MODULE} required useTicketCache=true{named};"
-    return f"{_KERBEROS_MODULE} required useKeyTab=true storeKey=true keyTab={quoted(keytab)}{named};"
+    return f"{_KERBEROS_MODULE} required useKeyTab=true storeKey=true keyTab={_quoted(keytab)}{named};"
 
 
-def quoted(text: str) -> str:
+def _quoted(text: str) -> str:
     """Quote a value for a Java `StreamTokenizer`, which supports these escapes within quotes."""
     return f'"{text.translate(_JAAS_ESCAPES)}"'
+
+
+# -- schema registry ---------------------------------------------------------------------------------------------------
+
+
+def registry_address(what: KafkaSqlOptions, how: KafkaWithOptions) -> RegistryAddress | None:
+    """Return the registry address from the options; None if there is no registry."""
+    if what.schema_registry is None:
+        return None
+    password, key_password = how.schema_registry_password, how.schema_registry_ssl_key_password
+    return RegistryAddress(
+        url=what.schema_registry,
+        username=how.schema_registry_username,
+        password=None if password is None else password.reference,
+        ca_location=how.schema_registry_ssl_ca_location,
+        certificate_location=how.schema_registry_ssl_certificate_location,
+        key_location=how.schema_registry_ssl_key_location,
+        key_password=None if key_password is None else key_password.reference,
+    )

@@ -3,20 +3,17 @@
 ::
 
     options ─▶ for each topic: its settings ─▶ start offsets ─▶ formats of keys and values ─▶ its table
-                             (`topic_settings`) (`resolved_start`)  (`resolved_formats`)       └─▶ KafkaConfig
+                             (`topic_admin`)  (`resolve_start`)   (`resolved_formats`)         └─▶ KafkaConfig
 
-The names of topic tables that users see.
+**Start offsets** are resolved once, and stored with the topic id.
 
-The table of a source with one topic has the name of the source. With several topics, each table is named after the last
-part of the topic name (Debezium writes ``prefix.schema.table``) if that is unique; otherwise after the whole topic
-name, with underscores for dots, and with a number if that is taken, too.
+**Names.** The table of a source with one topic has the name of the source. With several topics, each table is named
+after the last part of the topic name (Debezium writes ``prefix.schema.table``) if that is unique; otherwise after the
+whole topic name, with underscores for dots, and with a number if that is taken, too.
 
-The topic with Debezium's transaction metadata: its start offset and its format.
-
-Its messages have the format of the values of the other topics, with their own schema. JSON needs no schema, because the
-fields that Debezium writes are known (`penstock.sources.kafka.transactions.metadata`).
-
-The start offsets of a topic: resolved once, when its source is created, and stored with the topic id.
+**Transaction metadata.** The messages of Debezium's metadata topic have the format of the values of the other topics,
+with their own schema. JSON needs no schema, because the fields that Debezium writes are known
+(`penstock.sources.kafka.transactions.metadata`).
 """
 
 from __future__ import annotations
@@ -41,78 +38,7 @@ from penstock.sources.kafka.topic_table import SourceTopic, TopicTable
 from penstock.sources.kafka.transactions.metadata import TransactionMetadata
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
-__all__ = ["Creation", "local_names", "resolve_start", "transaction_metadata"]
-
-
-def local_names(source: str, topics: Sequence[str]) -> dict[str, str]:
-    """Return the name of each topic's table; names are unique regardless of case."""
-    if len(topics) == 1:
-        return {topics[0]: source}
-    short = {topic: topic.rpartition(".")[2] for topic in topics}
-    lowered = [name.lower() for name in short.values()]
-    names: dict[str, str] = {}
-    for topic, name in short.items():
-        alone = bool(name) and lowered.count(name.lower()) == 1
-        names[topic] = _free(name if alone else topic.replace(".", "_"), names.values())
-    return names
-
-
-def _free(name: str, taken: Iterable[str]) -> str:
-    """Return a name, with the first number after it that makes it unique if it is taken."""
-    used = {each.lower() for each in taken}
-    numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
-    return next(each for each in numbered if each.lower() not in used)
-
-
-_KNOWN = "status STRING, id STRING"
-
-
-def transaction_metadata(
-    source: str, what: KafkaSqlOptions, how: KafkaWithOptions, topic: str, start: Start
-) -> TransactionMetadata:
-    """Inspect the topic before the data topics, so that it covers all transactions from their start on.
-
-    Explicit start offsets belong to the data topics: the metadata topic then starts with its first message.
-    """
-    begun = resolve_start(what, how, source, topic, Start() if start.offsets else start)
-    if len(begun.offsets) > 1:
-        message = f"topic {topic} with transaction metadata has {len(begun.offsets)} partitions, expected one"
-        raise DefiniteError(message, "Recreate it with one partition: its messages define the order of transactions.")
-    address = registry_address(what, how)
-    return TransactionMetadata(topic=begun, format=_resolved(what.values(), address, topic))
-
-
-def _resolved(given: FormatOptions, address: RegistryAddress | None, topic: str) -> ResolvedFormat:
-    registered = isinstance(given, RegisteredOptions) and not given.without_registry
-    address = address if registered else None
-    if isinstance(given, JsonOptions):
-        return resolve(JsonFormat(registry=address, columns=_KNOWN))
-    if isinstance(given, AvroOptions) and address is not None:
-        return resolve(AvroFormat(registry=address), subject=f"{topic}-value")
-    message = f"transaction metadata requires JSON, or AVRO with a schema registry, but values are {given.NAME}"
-    raise UsageError(message, "Configure a supported format in Debezium, or remove TRANSACTION METADATA.")
-
-
-def resolve_start(what: KafkaSqlOptions, how: KafkaWithOptions, source: str, topic: str, start: Start) -> SourceTopic:
-    """Resolve a start to offsets; raise if their messages were removed or do not exist yet."""
-    with TopicConsumer(what, how, source, topic) as settling, TopicAdmin(what, how, source) as looking:
-        before = looking.describe([topic])[topic]
-        offsets = settling.resolve_offsets(start)
-        found = looking.describe([topic])[topic]
-    if before is None or found is None or before.id != found.id:
-        message = f"topic {topic} at {what.broker} is being deleted or recreated"
-        raise TransientError(message, "Retry when this is done.")
-    _check_within(topic, offsets, found)
-    return SourceTopic(name=topic, id=found.id, offsets=tuple(offsets))
-
-
-def _check_within(topic: str, offsets: list[int], found: TopicState) -> None:
-    for partition, offset in enumerate(offsets):
-        start, end = found.starts[partition], found.ends[partition]
-        if not start <= offset <= end:
-            message = f"start offset {offset} is out of range for partition {partition} of topic {topic}"
-            raise DefiniteError(message, f"Choose a start_offset from {start} to {end}.")
-
+__all__ = ["Creation", "local_names", "resolve_start"]
 
 _SCHEMA = "topic"
 
@@ -138,7 +64,7 @@ class Creation:
     def metadata(self) -> TransactionMetadata | None:
         """Inspect the topic of transaction metadata; return None if there is none."""
         topic = self._what.envelope.transaction_metadata_topic
-        return None if topic is None else transaction_metadata(self._source, self._what, self._how, topic, self._start)
+        return None if topic is None else _transaction_metadata(self._source, self._what, self._how, topic, self._start)
 
     def table(self, topic: str) -> TopicTable:
         """Inspect one topic, and return its table."""
@@ -177,3 +103,81 @@ class Creation:
                 found = setting_findings(self._what, self._how, topic, client.settings(topic))
                 for problem in errors_among(found):
                     raise DefiniteError(problem.why, problem.hint)
+
+
+# -- start offsets -----------------------------------------------------------------------------------------------------
+
+
+def resolve_start(what: KafkaSqlOptions, how: KafkaWithOptions, source: str, topic: str, start: Start) -> SourceTopic:
+    """Resolve a start to offsets; raise if their messages were removed or do not exist yet."""
+    with TopicConsumer(what, how, source, topic) as settling, TopicAdmin(what, how, source) as looking:
+        before = looking.describe([topic])[topic]
+        offsets = settling.resolve_offsets(start)
+        found = looking.describe([topic])[topic]
+    if before is None or found is None or before.id != found.id:
+        message = f"topic {topic} at {what.broker} is being deleted or recreated"
+        raise TransientError(message, "Retry when this is done.")
+    _check_within(topic, offsets, found)
+    return SourceTopic(name=topic, id=found.id, offsets=tuple(offsets))
+
+
+def _check_within(topic: str, offsets: list[int], found: TopicState) -> None:
+    for partition, offset in enumerate(offsets):
+        start, end = found.starts[partition], found.ends[partition]
+        if not start <= offset <= end:
+            message = f"start offset {offset} is out of range for partition {partition} of topic {topic}"
+            raise DefiniteError(message, f"Choose a start_offset from {start} to {end}.")
+
+
+# -- transaction metadata ----------------------------------------------------------------------------------------------
+
+_KNOWN = "status STRING, id STRING"
+
+
+def _transaction_metadata(
+    source: str, what: KafkaSqlOptions, how: KafkaWithOptions, topic: str, start: Start
+) -> TransactionMetadata:
+    """Inspect the topic before the data topics, so that it covers all transactions from their start on.
+
+    Explicit start offsets belong to the data topics: the metadata topic then starts with its first message.
+    """
+    begun = resolve_start(what, how, source, topic, Start() if start.offsets else start)
+    if len(begun.offsets) > 1:
+        message = f"topic {topic} with transaction metadata has {len(begun.offsets)} partitions, expected one"
+        raise DefiniteError(message, "Recreate it with one partition: its messages define the order of transactions.")
+    address = registry_address(what, how)
+    return TransactionMetadata(topic=begun, format=_resolved(what.values(), address, topic))
+
+
+def _resolved(given: FormatOptions, address: RegistryAddress | None, topic: str) -> ResolvedFormat:
+    registered = isinstance(given, RegisteredOptions) and not given.without_registry
+    address = address if registered else None
+    if isinstance(given, JsonOptions):
+        return resolve(JsonFormat(registry=address, columns=_KNOWN))
+    if isinstance(given, AvroOptions) and address is not None:
+        return resolve(AvroFormat(registry=address), subject=f"{topic}-value")
+    message = f"transaction metadata requires JSON, or AVRO with a schema registry, but values are {given.NAME}"
+    raise UsageError(message, "Configure a supported format in Debezium, or remove TRANSACTION METADATA.")
+
+
+# -- names of tables ---------------------------------------------------------------------------------------------------
+
+
+def local_names(source: str, topics: Sequence[str]) -> dict[str, str]:
+    """Return the name of each topic's table; names are unique regardless of case."""
+    if len(topics) == 1:
+        return {topics[0]: source}
+    short = {topic: topic.rpartition(".")[2] for topic in topics}
+    lowered = [name.lower() for name in short.values()]
+    names: dict[str, str] = {}
+    for topic, name in short.items():
+        alone = bool(name) and lowered.count(name.lower()) == 1
+        names[topic] = _free(name if alone else topic.replace(".", "_"), names.values())
+    return names
+
+
+def _free(name: str, taken: Iterable[str]) -> str:
+    """Return a name, with the first number after it that makes it unique if it is taken."""
+    used = {each.lower() for each in taken}
+    numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+    return next(each for each in numbered if each.lower() not in used)

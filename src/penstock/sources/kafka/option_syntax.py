@@ -1,10 +1,10 @@
-"""The SQL syntax of Kafka options that their types alone do not determine: words, columns, and special clauses.
+"""The SQL syntax of Kafka options that their types alone do not determine, and options that are given by name.
 
-Columns are written as ``(id bigint, tags array<string>, place struct<x: double, y: double>)``, with Spark SQL types.
-They are stored as normalized text, so that equal columns are equal options; `ddl` joins them in the form that
-`penstock.formats` parses.
+Words, columns and special clauses have a syntax of their own. Columns are written as
+``(id bigint, tags array<string>, place struct<x: double, y: double>)``, with Spark SQL types. They are stored as
+normalized text, so that equal columns are equal options; `ddl` joins them in the form that `penstock.formats` parses.
 
-Options of a Kafka source by name: reading them, unknown and unsupported ones.
+Options that are given by name are read into their model; unknown and unsupported ones are errors.
 """
 
 from __future__ import annotations
@@ -40,56 +40,6 @@ __all__ = [
     "read_options",
     "reject_unsupported",
 ]
-
-
-UNSUPPORTED: dict[str, tuple[str, str]] = {
-    "cache": ("messages are always stored in the tables of the source", "Remove the option."),
-    "enable_auto_commit": (
-        "a source resumes from the position stored with its output, and Spark's Kafka reader commits no offsets",
-        "Remove the option. Run penstock status to see the progress of a source.",
-    ),
-    "ignore_source_keys": (
-        "whether a table has a key depends on ENVELOPE alone",
-        "Remove the option. Use ENVELOPE NONE for a table without a key.",
-    ),
-}
-"""Options of other systems that a Kafka source does not have: the reason and the hint."""
-
-
-def given_of(options: BaseModel, group: type[BaseModel], but: Iterable[type[BaseModel]] = ()) -> list[str]:
-    """Return the options of a group that are set, except those of the groups in `but`."""
-    left_out = {name for inner in but for name in inner.model_fields}
-    return [name for name in group.model_fields if name not in left_out and getattr(options, name) is not None]
-
-
-_Options = TypeVar("_Options", bound=BaseModel)
-
-
-def read_options(
-    model: type[_Options], owner: str, given: Mapping[str, Any], unsupported: Mapping[str, tuple[str, str]]
-) -> _Options:
-    """Return the options; `unsupported` are options of other systems, each with reason and hint."""
-    reject_unsupported(given, unsupported)
-    for name in given:
-        if name not in model.model_fields:
-            message = f'unrecognized option "{name}" for {owner}'
-            raise UsageError(message, nearest(name, model.model_fields, '"') or "See the reference of Kafka options.")
-    try:
-        return model.model_validate(dict(given))
-    except ValidationError as invalid:
-        first = invalid.errors(include_input=False, include_url=False, include_context=False)[0]
-        what = f'value for option "{first["loc"][0]}"' if first["loc"] else f"options for {owner}"
-        message = f"invalid {what}: {first['msg'][:1].lower()}{first['msg'][1:]}"
-        raise UsageError(message, "See the reference of Kafka options.") from None
-
-
-def reject_unsupported(given: Iterable[str], unsupported: Mapping[str, tuple[str, str]]) -> None:
-    """Raise `UsageError` for an option of another system, with the reason why there is no such option here."""
-    for name in given:
-        if name in unsupported:
-            why, hint = unsupported[name]
-            raise UsageError(unsupported_option(name, why), hint)
-
 
 _BEGINNINGS = syntax.Choice(("earliest", "latest"))
 _LIST = syntax.Listed(syntax.Number(whole=True))
@@ -160,6 +110,8 @@ class Word(enum.StrEnum):
         wanted = value.casefold() if isinstance(value, str) else None
         return next((word for word in cls if word.value.casefold() == wanted), None)
 
+
+# -- columns -----------------------------------------------------------------------------------------------------------
 
 _WORD = re.compile(r"[a-z_][a-z0-9_]*")
 _DEEPEST = 20
@@ -269,3 +221,54 @@ def _field(cursor: Cursor, depth: int) -> str:
 
 def _backticked(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+# -- options by name ---------------------------------------------------------------------------------------------------
+
+UNSUPPORTED: dict[str, tuple[str, str]] = {
+    "cache": ("messages are always stored in the tables of the source", "Remove the option."),
+    "enable_auto_commit": (
+        "a source resumes from the position stored with its output, and Spark's Kafka reader commits no offsets",
+        "Remove the option. Run penstock status to see the progress of a source.",
+    ),
+    "ignore_source_keys": (
+        "whether a table has a key depends on ENVELOPE alone",
+        "Remove the option. Use ENVELOPE NONE for a table without a key.",
+    ),
+}
+"""Options of other systems that a Kafka source does not have: the reason and the hint."""
+
+
+def given_of(options: BaseModel, group: type[BaseModel], but: Iterable[type[BaseModel]] = ()) -> list[str]:
+    """Return the options of a group that are set, except those of the groups in `but`."""
+    left_out = {name for inner in but for name in inner.model_fields}
+    return [name for name in group.model_fields if name not in left_out and getattr(options, name) is not None]
+
+
+_Options = TypeVar("_Options", bound=BaseModel)
+
+
+def read_options(
+    model: type[_Options], owner: str, given: Mapping[str, Any], unsupported: Mapping[str, tuple[str, str]]
+) -> _Options:
+    """Return the options; `unsupported` are options of other systems, each with reason and hint."""
+    reject_unsupported(given, unsupported)
+    for name in given:
+        if name not in model.model_fields:
+            message = f'unrecognized option "{name}" for {owner}'
+            raise UsageError(message, nearest(name, model.model_fields, '"') or "See the reference of Kafka options.")
+    try:
+        return model.model_validate(dict(given))
+    except ValidationError as invalid:
+        first = invalid.errors(include_input=False, include_url=False, include_context=False)[0]
+        what = f'value for option "{first["loc"][0]}"' if first["loc"] else f"options for {owner}"
+        message = f"invalid {what}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+        raise UsageError(message, "See the reference of Kafka options.") from None
+
+
+def reject_unsupported(given: Iterable[str], unsupported: Mapping[str, tuple[str, str]]) -> None:
+    """Raise `UsageError` for an option of another system, with the reason why there is no such option here."""
+    for name in given:
+        if name in unsupported:
+            why, hint = unsupported[name]
+            raise UsageError(unsupported_option(name, why), hint)

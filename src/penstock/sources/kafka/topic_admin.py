@@ -1,4 +1,4 @@
-"""Describe topics: their ids, and the first and last offsets of their partitions.
+"""Inspect topics: their ids and offsets, their settings, and the errors of Kafka clients that prevent it.
 
 ::
 
@@ -14,18 +14,16 @@ If brokers stall, the client may report invalid offsets (`kafka_offsets`): then 
 
 A topic is reported as missing only after repeated requests: brokers that have just started do not know all topics yet.
 
-Errors of both Kafka clients: transient or permanent, and the hint for each.
-
-Errors of librdkafka have codes. Errors of the Java client arrive as the text of a Spark exception with a stack of
-causes; the one that matters is found by its name.
-
-Check the settings of a topic against the needs of a source; each finding contains the command that fixes it.
+The settings of a topic are checked against the needs of a source; each finding contains the command that fixes it.
 
 ===========================  ==================================================================================
 ``cleanup.policy``           DEBEZIUM needs every record. UPSERT needs the latest of each key, which ``delete`` removes
 ``message.timestamp.type``   if ``timestamp_type`` is broker
 ``unclean.leader.election``  messages that were already read may be lost
 ===========================  ==================================================================================
+
+Errors of both Kafka clients are transient or permanent, with a hint. Errors of librdkafka have codes. Errors of the
+Java client arrive as the text of a Spark exception with a stack of causes; the one that matters is found by its name.
 """
 
 from __future__ import annotations
@@ -61,114 +59,6 @@ __all__ = [
     "setting_findings",
     "spark_error",
 ]
-
-
-_LOGIN = "Check sasl_mechanisms, sasl_username, the secret that sasl_password refers to, and security_protocol."
-_TLS = (
-    "Check ssl_ca_location, ssl_certificate_location, ssl_key_location, the secret that ssl_key_password refers to, "
-    "and the broker addresses."
-)
-_DENIED = "Grant the user READ and DESCRIBE on the topic."
-_GROUPS = "Grant the user READ on groups that begin with group_id_prefix."
-_MISSING = "Check the topic name, and that the user has DESCRIBE on the topic."
-_CODES: dict[int, str] = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: _DENIED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED: _GROUPS,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "Grant the user DESCRIBE on the cluster.",
-    KafkaError.SASL_AUTHENTICATION_FAILED: _LOGIN,
-    KafkaError.UNSUPPORTED_SASL_MECHANISM: _LOGIN,
-    KafkaError._AUTHENTICATION: _LOGIN,
-    KafkaError._SSL: _TLS,
-    KafkaError.UNKNOWN_TOPIC_OR_PART: _MISSING,
-    KafkaError.TOPIC_EXCEPTION: _MISSING,
-}
-_SETTINGS = {
-    "ssl.": _TLS,
-    "mechanism GSSAPI": "Kerberos requires a librdkafka built with libsasl2, which the confluent-kafka wheel does not "
-    "include. Install such a librdkafka, then run: pip install --no-binary confluent-kafka confluent-kafka",
-}
-"""Settings that a client rejects, by a part of its message, and the hint for each."""
-_JAVA = {
-    "PBES2 SecretKeyFactory not available": "This Java version cannot decrypt the key in ssl_key_location. Use a newer "
-    "one, or re-encrypt the key: openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES.",
-    "SaslAuthenticationException": _LOGIN,
-    "UnsupportedSaslMechanismException": _LOGIN,
-    "LoginException": _LOGIN,
-    "SslAuthenticationException": _TLS,
-    "Invalid PEM keystore configs": _TLS,
-    "TopicAuthorizationException": _DENIED,
-    "GroupAuthorizationException": _GROUPS,
-    "UnknownTopicOrPartitionException": _MISSING,
-}
-"""Causes as the Java client names them, most specific first, and the hint for each."""
-_HANDSHAKE_REJECTED = "SSL alert number"
-"""The text of a broker that rejects a client certificate; the error code is that of a lost connection."""
-
-
-def permanent_hint(error: KafkaError) -> str | None:
-    """Return the hint for a permanent error; None if the error may be transient."""
-    text = error.str()
-    if error.code() == KafkaError._INVALID_ARG:
-        found = (hint for words, hint in _SETTINGS.items() if words in text)
-        return next(found, "Check the options of the source.")
-    return _TLS if _HANDSHAKE_REJECTED in text else _CODES.get(error.code())
-
-
-def broker_error(brokers: str, topic: str, reported: KafkaError, connection_error: KafkaError | None) -> PenstockError:
-    """Return the Penstock error for a client error; `connection_error` is the last one reported."""
-    for found in (reported, connection_error):
-        if found is not None and (hint := permanent_hint(found)) is not None:
-            return DefiniteError(f"could not read topic {topic} at {brokers}: {found.str()}", hint)
-    connecting = f" ({connection_error.str()})" if connection_error is not None else ""
-    message = f"could not read topic {topic} at {brokers}: {reported.str()}{connecting}"
-    return TransientError(message, "Check that the brokers are running and reachable from this host.")
-
-
-def spark_error(brokers: str, topic: str, text: str) -> DefiniteError | None:
-    """Return the Penstock error for the text of a Spark exception; None if it names no known cause."""
-    for cause, hint in _JAVA.items():
-        for line in (line.strip() for line in text.splitlines() if cause in line):
-            cause_line = line.removeprefix("Caused by: ")
-            return DefiniteError(f"could not read topic {topic} at {brokers}: {cause_line}", hint)
-    return None
-
-
-_BY_KEY = (EnvelopeKind.UPSERT, EnvelopeKind.DEBEZIUM_UPSERT)
-_STAMPED = "LogAppendTime"
-_FOR_EVER = "-1"
-
-
-def needs_settings(what: KafkaSqlOptions, how: KafkaWithOptions) -> bool:
-    """Return whether a source cannot be created without reading the settings of its topics."""
-    return what.envelope.kind is EnvelopeKind.DEBEZIUM or how.timestamp_type is TimestampType.BROKER
-
-
-def setting_findings(
-    what: KafkaSqlOptions, how: KafkaWithOptions, topic: str, settings: Mapping[str, str]
-) -> Iterator[Finding]:
-    """Yield the problems with the settings of a topic."""
-    policy = settings.get("cleanup.policy", "")
-    if what.envelope.kind is EnvelopeKind.DEBEZIUM:
-        try:
-            reject_compacted(topic, policy)
-        except UsageError as failure:
-            yield error(topic, failure.message, f"{failure.hint[:1].upper()}{failure.hint[1:]}.")
-    if how.timestamp_type is TimestampType.BROKER and settings.get("message.timestamp.type") != _STAMPED:
-        why = f"timestamp_type is broker, but topic {topic} stores the timestamps of producers"
-        yield error(topic, why, f"Run: {_command(what, topic, f'message.timestamp.type={_STAMPED}')}")
-    if what.envelope.kind in _BY_KEY and "compact" not in policy and settings.get("retention.ms") != _FOR_EVER:
-        why = f"topic {topic} deletes messages by age, including the latest message of a key"
-        hint = "A source that reads the topic again misses these rows. Run: "
-        yield warning(topic, why, f"{hint}{_command(what, topic, 'cleanup.policy=compact')}")
-    if settings.get("unclean.leader.election.enable") == "true":
-        why = f"topic {topic} may lose messages that were already read; the source must then be restarted"
-        yield warning(topic, why, f"Run: {_command(what, topic, 'unclean.leader.election.enable=false')}")
-
-
-def _command(what: KafkaSqlOptions, topic: str, setting: str) -> str:
-    named = f"kafka-configs.sh --bootstrap-server {what.broker} --entity-type topics --entity-name {topic}"
-    return f"{named} --alter --add-config {setting}"
-
 
 _LOG = logging.getLogger("penstock.kafka")
 _LOG.addHandler(logging.NullHandler())
@@ -349,3 +239,114 @@ class TopicAdmin:
 
 def _identity(topic_id: Uuid | None) -> str | None:
     return None if topic_id is None or topic_id == _NO_ID else str(topic_id)
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+_BY_KEY = (EnvelopeKind.UPSERT, EnvelopeKind.DEBEZIUM_UPSERT)
+_STAMPED = "LogAppendTime"
+_FOR_EVER = "-1"
+
+
+def needs_settings(what: KafkaSqlOptions, how: KafkaWithOptions) -> bool:
+    """Return whether a source cannot be created without reading the settings of its topics."""
+    return what.envelope.kind is EnvelopeKind.DEBEZIUM or how.timestamp_type is TimestampType.BROKER
+
+
+def setting_findings(
+    what: KafkaSqlOptions, how: KafkaWithOptions, topic: str, settings: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Yield the problems with the settings of a topic."""
+    policy = settings.get("cleanup.policy", "")
+    if what.envelope.kind is EnvelopeKind.DEBEZIUM:
+        try:
+            reject_compacted(topic, policy)
+        except UsageError as failure:
+            yield error(topic, failure.message, f"{failure.hint[:1].upper()}{failure.hint[1:]}.")
+    if how.timestamp_type is TimestampType.BROKER and settings.get("message.timestamp.type") != _STAMPED:
+        why = f"timestamp_type is broker, but topic {topic} stores the timestamps of producers"
+        yield error(topic, why, f"Run: {_command(what, topic, f'message.timestamp.type={_STAMPED}')}")
+    if what.envelope.kind in _BY_KEY and "compact" not in policy and settings.get("retention.ms") != _FOR_EVER:
+        why = f"topic {topic} deletes messages by age, including the latest message of a key"
+        hint = "A source that reads the topic again misses these rows. Run: "
+        yield warning(topic, why, f"{hint}{_command(what, topic, 'cleanup.policy=compact')}")
+    if settings.get("unclean.leader.election.enable") == "true":
+        why = f"topic {topic} may lose messages that were already read; the source must then be restarted"
+        yield warning(topic, why, f"Run: {_command(what, topic, 'unclean.leader.election.enable=false')}")
+
+
+def _command(what: KafkaSqlOptions, topic: str, setting: str) -> str:
+    named = f"kafka-configs.sh --bootstrap-server {what.broker} --entity-type topics --entity-name {topic}"
+    return f"{named} --alter --add-config {setting}"
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+_LOGIN = "Check sasl_mechanisms, sasl_username, the secret that sasl_password refers to, and security_protocol."
+_TLS = (
+    "Check ssl_ca_location, ssl_certificate_location, ssl_key_location, the secret that ssl_key_password refers to, "
+    "and the broker addresses."
+)
+_DENIED = "Grant the user READ and DESCRIBE on the topic."
+_GROUPS = "Grant the user READ on groups that begin with group_id_prefix."
+_MISSING = "Check the topic name, and that the user has DESCRIBE on the topic."
+_CODES: dict[int, str] = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: _DENIED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: _GROUPS,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "Grant the user DESCRIBE on the cluster.",
+    KafkaError.SASL_AUTHENTICATION_FAILED: _LOGIN,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM: _LOGIN,
+    KafkaError._AUTHENTICATION: _LOGIN,
+    KafkaError._SSL: _TLS,
+    KafkaError.UNKNOWN_TOPIC_OR_PART: _MISSING,
+    KafkaError.TOPIC_EXCEPTION: _MISSING,
+}
+_SETTINGS = {
+    "ssl.": _TLS,
+    "mechanism GSSAPI": "Kerberos requires a librdkafka built with libsasl2, which the confluent-kafka wheel does not "
+    "include. Install such a librdkafka, then run: pip install --no-binary confluent-kafka confluent-kafka",
+}
+"""Settings that a client rejects, by a part of its message, and the hint for each."""
+_JAVA = {
+    "PBES2 SecretKeyFactory not available": "This Java version cannot decrypt the key in ssl_key_location. Use a newer "
+    "one, or re-encrypt the key: openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES.",
+    "SaslAuthenticationException": _LOGIN,
+    "UnsupportedSaslMechanismException": _LOGIN,
+    "LoginException": _LOGIN,
+    "SslAuthenticationException": _TLS,
+    "Invalid PEM keystore configs": _TLS,
+    "TopicAuthorizationException": _DENIED,
+    "GroupAuthorizationException": _GROUPS,
+    "UnknownTopicOrPartitionException": _MISSING,
+}
+"""Causes as the Java client names them, most specific first, and the hint for each."""
+_HANDSHAKE_REJECTED = "SSL alert number"
+"""The text of a broker that rejects a client certificate; the error code is that of a lost connection."""
+
+
+def permanent_hint(error: KafkaError) -> str | None:
+    """Return the hint for a permanent error; None if the error may be transient."""
+    text = error.str()
+    if error.code() == KafkaError._INVALID_ARG:
+        found = (hint for words, hint in _SETTINGS.items() if words in text)
+        return next(found, "Check the options of the source.")
+    return _TLS if _HANDSHAKE_REJECTED in text else _CODES.get(error.code())
+
+
+def broker_error(brokers: str, topic: str, reported: KafkaError, connection_error: KafkaError | None) -> PenstockError:
+    """Return the Penstock error for a client error; `connection_error` is the last one reported."""
+    for found in (reported, connection_error):
+        if found is not None and (hint := permanent_hint(found)) is not None:
+            return DefiniteError(f"could not read topic {topic} at {brokers}: {found.str()}", hint)
+    connecting = f" ({connection_error.str()})" if connection_error is not None else ""
+    message = f"could not read topic {topic} at {brokers}: {reported.str()}{connecting}"
+    return TransientError(message, "Check that the brokers are running and reachable from this host.")
+
+
+def spark_error(brokers: str, topic: str, text: str) -> DefiniteError | None:
+    """Return the Penstock error for the text of a Spark exception; None if it names no known cause."""
+    for cause, hint in _JAVA.items():
+        for line in (line.strip() for line in text.splitlines() if cause in line):
+            cause_line = line.removeprefix("Caused by: ")
+            return DefiniteError(f"could not read topic {topic} at {brokers}: {cause_line}", hint)
+    return None

@@ -26,7 +26,7 @@ _RECORDS = (EnvelopeKind.DEBEZIUM, EnvelopeKind.DEBEZIUM_UPSERT)
 
 
 class SourceTopic(BaseModel):
-    """A topic at the creation of the source, and the offsets where its first tick starts; see `resolved_start`."""
+    """A topic at the creation of the source, and the offsets where its first tick starts; see `resolve_start`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

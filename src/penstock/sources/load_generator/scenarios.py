@@ -1,16 +1,15 @@
-"""An auction house: organizations and their users in the first transaction; then one auction, ten bids, and so on.
+"""The scenarios of the load generator: a bank and an auction house.
 
-Rows are never updated. Timestamps advance by one second per transaction from the beginning of 2026, regardless of the
-rate: the same seed gives the same rows.
+A scenario has tables, and transactions that depend only on a seed and their number: the same seed gives the same rows.
+Pseudo-random numbers are a hash (splitmix64) of the seed, a name and an index.
 
-The interface of a load: tables, and transactions that depend only on a seed and their number.
-
-Reproducible pseudo-random numbers: a hash (splitmix64) of the seed, a name and an index.
-
-A bank: each transfer is one transaction, which inserts its row and updates the balances of both accounts.
-
-All balances are 1000 at first, and their sum is the same at every position. A balance may be negative. To resume at a
+**Bank.** Each transfer is one transaction, which inserts its row and updates the balances of both accounts. All
+balances are 1000 at first, and their sum is the same at every position. A balance may be negative. To resume at a
 position, the generator adds up all earlier transfers, about ten million per second.
+
+**Auction.** The first transaction inserts organizations and their users; then one auction follows, ten bids, and so on.
+Rows are never updated. Timestamps advance by one second per transaction from the beginning of 2026, regardless of the
+rate.
 """
 
 from __future__ import annotations
@@ -27,14 +26,35 @@ from penstock.model import Image, TableName
 from penstock.sources.polling_steps import Changes, inserted
 from penstock.sources.row_tables import RowTable
 
-__all__ = ["BIDS", "OPENING", "Auction", "Bank", "Draws", "Scenario"]
+__all__ = ["BIDS", "OPENING", "Auction", "Bank", "Scenario"]
+
+
+class Scenario(ABC):
+    """A generated load. Transaction 1 inserts the initial rows. Transactions are reproducible."""
+
+    @abstractmethod
+    def tables(self) -> Sequence[RowTable]:
+        """Return its tables."""
+
+    @abstractmethod
+    def go_to(self, done: int) -> None:
+        """Set the position to the end of transaction `done`."""
+
+    @abstractmethod
+    def next(self, count: int) -> Sequence[Changes]:
+        """Return the changes of the next `count` transactions, and advance the position."""
+
+
+# -- random numbers ----------------------------------------------------------------------------------------------------
+
+_Numbers = npt.NDArray[np.int64]
 
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
-class Draws:
+class _Draws:
     """Named streams of pseudo-random numbers, with random access by index."""
 
     def __init__(self, seed: int) -> None:
@@ -55,21 +75,7 @@ def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return mixed
 
 
-class Scenario(ABC):
-    """A generated load. Transaction 1 inserts the initial rows. Transactions are reproducible."""
-
-    @abstractmethod
-    def tables(self) -> Sequence[RowTable]:
-        """Return its tables."""
-
-    @abstractmethod
-    def go_to(self, done: int) -> None:
-        """Set the position to the end of transaction `done`."""
-
-    @abstractmethod
-    def next(self, count: int) -> Sequence[Changes]:
-        """Return the changes of the next `count` transactions, and advance the position."""
-
+# -- bank --------------------------------------------------------------------------------------------------------------
 
 OPENING = 1000
 """The initial balance of each account."""
@@ -77,7 +83,6 @@ _MOST = 100
 _AT_ONCE = 1 << 20
 _ACCOUNTS = pa.schema([("id", pa.int64()), ("balance", pa.int64())])
 _TRANSFERS = pa.schema([("id", pa.int64()), ("payer", pa.int64()), ("payee", pa.int64()), ("amount", pa.int64())])
-_Numbers = npt.NDArray[np.int64]
 
 
 class Bank(Scenario):
@@ -86,7 +91,7 @@ class Bank(Scenario):
     def __init__(self, source: str, seed: int, accounts: int) -> None:
         self._accounts = RowTable.of(TableName(source, "accounts"), _ACCOUNTS, ("id",))
         self._transfers = RowTable.of(TableName(source, "transfers"), _TRANSFERS, ("id",))
-        self._draws = Draws(seed)
+        self._draws = _Draws(seed)
         self._balances = np.full(accounts, OPENING, np.int64)
         self._done = 0
 
@@ -151,6 +156,8 @@ class Bank(Scenario):
         return after
 
 
+# -- auction -----------------------------------------------------------------------------------------------------------
+
 BIDS = 10
 """The number of bids per auction."""
 _CYCLE = BIDS + 1
@@ -179,7 +186,7 @@ class Auction(Scenario):
         self._users = RowTable.of(TableName(source, "users"), _USERS, ("id",))
         self._auctions = RowTable.of(TableName(source, "auctions"), _AUCTIONS, ("id",))
         self._bids = RowTable.of(TableName(source, "bids"), _BIDS, ("id",))
-        self._draws = Draws(seed)
+        self._draws = _Draws(seed)
         self._count = users
         self._done = 0
 

@@ -1,8 +1,6 @@
-"""A load generator as a source. Its state depends only on its position in the log, so it stores no notes.
+"""The kind ``LOAD GENERATOR``: a source that generates a load, its options and its instance.
 
-The options of a load generator.
-
-The kind ``LOAD GENERATOR``: a source that generates a load.
+The state of an instance depends only on its position in the log, so it stores no notes.
 """
 
 from __future__ import annotations
@@ -57,8 +55,7 @@ class LoadWithOptions(SourceOptions):
     users: int = Field(default=1000, ge=1, le=1_000_000, description="number of users (AUCTION only)")
 
 
-_TICK_SECONDS = 0.02
-_AT_ONCE = 20_000
+# -- source ------------------------------------------------------------------------------------------------------------
 
 
 class LoadConfig(PollingConfig):
@@ -118,6 +115,12 @@ class LoadSource(Source, LoadSqlOptions, LoadWithOptions):
     def place(self) -> str:
         """Describe the generated load."""
         return self.create_instances(1)[0].place()
+
+
+# -- instance ----------------------------------------------------------------------------------------------------------
+
+_TICK_SECONDS = 0.02
+_AT_ONCE = 20_000
 
 
 class LoadInstance(PollingInstance[LoadConfig]):

@@ -34,7 +34,8 @@ server does not answer, there is no SQLSTATE.
     SQLSTATE, if the server sent one                      ─▶ see `connection_failure`
     none: libpq's own message, which is always English    ─▶ missing password, TLS, else server unreachable
 
-Translate errors of Postgres, while a source is created, altered or removed, into Penstock's errors.
+`translate_errors` converts the errors of queries in this way; `translate_prepare_errors` those of statements that
+prepare a source upstream.
 """
 
 from __future__ import annotations
@@ -60,7 +61,6 @@ from penstock.sources.findings import Finding, error, warning
 
 __all__ = [
     "ANSWER_SECONDS",
-    "POOLER_HINT",
     "connect",
     "connect_replication",
     "connection_error",
@@ -73,7 +73,6 @@ __all__ = [
     "translate_errors",
     "translate_prepare_errors",
 ]
-
 
 ANSWER_SECONDS = 30.0
 """How long capture waits for an answer of the server before it reconnects."""
@@ -228,8 +227,12 @@ def _without_password(url: str) -> str:
         return "(not a URL)"
 
 
+# -- connection poolers ------------------------------------------------------------------------------------------------
+
+_POOLER_HINT = "Connect to Postgres directly: use the host and port of the server, not those of the pooler or proxy."
+
 _SESSION = "SELECT pg_backend_pid(), current_setting('IntervalStyle'), current_setting('extra_float_digits')"
-_PINNED_BY_POOLER = ("iso_8601", "3")
+_PRESERVED = ("iso_8601", "3")
 """The values of these settings in a session that kept our startup options."""
 
 
@@ -238,12 +241,14 @@ def find_pooler(connection: psycopg.Connection[Any]) -> list[Finding]:
     row = connection.execute(_SESSION).fetchone()
     if row is None or row[0] == connection.pgconn.backend_pid:
         return []
-    if row[1:] == _PINNED_BY_POOLER:
+    if row[1:] == _PRESERVED:
         why = "passes through a proxy, which must not share sessions between clients"
-        return [warning("connection", why, POOLER_HINT)]
+        return [warning("connection", why, _POOLER_HINT)]
     why = "passes through a connection pooler (such as PgBouncer), which does not support logical replication"
-    return [error("connection", why, POOLER_HINT)]
+    return [error("connection", why, _POOLER_HINT)]
 
+
+# -- the SQLSTATE of a refused login -----------------------------------------------------------------------------------
 
 _ONLY_SQLSTATE = 3
 _CODE = re.compile(rb":\s+([0-9A-Z]{5})\s*$", re.MULTILINE)
@@ -293,7 +298,7 @@ def _verbosity_setter() -> ctypes._NamedFuncPointer | None:
     return function
 
 
-POOLER_HINT = "Connect to Postgres directly: use the host and port of the server, not those of the pooler or proxy."
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 _TRANSIENT = ("08", "53", "57")
 _NETWORK = "Check that the server is running and that host and port are correct."
@@ -310,7 +315,7 @@ def connection_failure(
         hint = "Set PGPASSWORD, or add a line to ~/.pgpass, with the password of this user."
         return DefiniteError(f"Postgres refused the login at {at}", hint)
     if code == "08P01":
-        return DefiniteError(f"connected to a connection pooler instead of Postgres at {at}", POOLER_HINT)
+        return DefiniteError(f"connected to a connection pooler instead of Postgres at {at}", _POOLER_HINT)
     if code == "42501":
         return _no_privilege(at, user, replication)
     if code == "TLS":

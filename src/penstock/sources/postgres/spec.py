@@ -1,6 +1,6 @@
-"""The definition of a Postgres source: databases, selection of tables and options.
+"""The definition of a Postgres source: databases, selection of tables and options; and the report of `check`.
 
-`check` for a Postgres source: preflight, and for an existing source also slot, publication and catalogs.
+`check` consists of preflight, and for an existing source also of slot, publication and catalogs.
 """
 
 from __future__ import annotations
@@ -46,40 +46,7 @@ from penstock.sources.postgres.replication.publication_watch import PublicationW
 from penstock.sources.postgres.replication.slot import SlotFlags, check_slot, find_slot, identify, import_snapshot
 from penstock.sources.postgres.shard_labels import check_connections, shard_labels, shard_suffixes
 
-__all__ = ["PostgresSource", "check_position", "check_report", "source_name", "unreachable_report"]
-
-
-def check_report(found: Preflight, more: Sequence[Finding] = ()) -> Checked:
-    """Return the report of `check`: the findings of preflight, and `more`."""
-    capturable = {table.name for table in found.capturable()}
-    findings = list(dict.fromkeys([*more, *found.findings()]))
-    if not found.tables and not found.blocking():
-        findings.append(error("database", "has no table to capture", "Create one, or name another database."))
-    ready = not more and not found.blocking() and bool(found.tables)
-    return Checked(tuple((table.name, table.name in capturable) for table, _ in found.tables), tuple(findings), ready)
-
-
-def check_position(instance: PostgresInstanceConfig, durable: Lsn | None) -> list[Finding]:
-    """Compare server, slot and catalogs with the recorded state; a slot in use by the running capture is no error."""
-    reached = Lsn(max(instance.start(), durable or Lsn.ZERO))
-    with connect(instance.connection) as connection:
-        try:
-            check_end(connection, instance, reached)
-            check_slot(find_slot(connection, instance.slot), instance.slot, instance.source, reached)
-            ended = PublicationWatch(instance, reached).check(connection, reached)
-        except (
-            TransientError
-        ):  # the running capture reads the slot and does these checks; or a standby has just started
-            return []
-        except DefiniteError as lost:
-            return [error("source", lost.message, lost.hint)]
-    return [error(each.table, each.message, each.hint) for each in ended]
-
-
-def unreachable_report(refused: DefiniteError) -> Checked:
-    """Return the report for a database that cannot be reached."""
-    return Checked((), (error("connection", refused.message, refused.hint),), ready=False)
-
+__all__ = ["PostgresSource", "source_name"]
 
 _LONGEST_NAME = 41
 
@@ -308,12 +275,12 @@ class PostgresSource(Source, PostgresOptions):
         try:
             with translate_errors(self.connection):
                 if existing is None:
-                    return check_report(self.preflight())
+                    return _check_report(self.preflight())
                 captured = frozenset(table.name for table in existing.tables)
                 found = self.preflight(captured=captured, refused=frozenset(existing.left_out()))
-                return check_report(found, check_position(existing, durable))
+                return _check_report(found, _check_position(existing, durable))
         except DefiniteError as refused:
-            return unreachable_report(refused)
+            return _unreachable_report(refused)
 
     def place(self) -> str:
         """Return host, port and database; of shards, those of all of them."""
@@ -371,3 +338,37 @@ def _split_password(conninfo: str) -> tuple[str, str | None]:
     parameters = conninfo_to_dict(conninfo)
     password = parameters.pop("password", None)
     return make_conninfo("", **parameters), str(password) if password else None
+
+
+# -- check -------------------------------------------------------------------------------------------------------------
+
+
+def _check_report(found: Preflight, more: Sequence[Finding] = ()) -> Checked:
+    """Return the report of `check`: the findings of preflight, and `more`."""
+    capturable = {table.name for table in found.capturable()}
+    findings = list(dict.fromkeys([*more, *found.findings()]))
+    if not found.tables and not found.blocking():
+        findings.append(error("database", "has no table to capture", "Create one, or name another database."))
+    ready = not more and not found.blocking() and bool(found.tables)
+    return Checked(tuple((table.name, table.name in capturable) for table, _ in found.tables), tuple(findings), ready)
+
+
+def _check_position(instance: PostgresInstanceConfig, durable: Lsn | None) -> list[Finding]:
+    """Compare server, slot and catalogs with the recorded state; a slot in use by the running capture is no error."""
+    reached = Lsn(max(instance.start(), durable or Lsn.ZERO))
+    with connect(instance.connection) as connection:
+        try:
+            check_end(connection, instance, reached)
+            check_slot(find_slot(connection, instance.slot), instance.slot, instance.source, reached)
+            ended = PublicationWatch(instance, reached).check(connection, reached)
+        except TransientError:
+            # The running capture reads the slot and does these checks; or a standby has just started.
+            return []
+        except DefiniteError as lost:
+            return [error("source", lost.message, lost.hint)]
+    return [error(each.table, each.message, each.hint) for each in ended]
+
+
+def _unreachable_report(refused: DefiniteError) -> Checked:
+    """Return the report for a database that cannot be reached."""
+    return Checked((), (error("connection", refused.message, refused.hint),), ready=False)

@@ -15,7 +15,8 @@ __all__ = ["warm"]
 
 def warm() -> None:
     """Compile every kernel of capture and copy, or load it from the cache."""
-    for module in ("pump", "scan", "copy"):  # kernels with signatures are compiled on import
+    # Kernels with signatures are compiled on import.
+    for module in ("replication.pump", "pgoutput.scan", "snapshot.copy_format"):
         importlib.import_module(f"penstock.sources.postgres.{module}")
     types.warm()
 

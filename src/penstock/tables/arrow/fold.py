@@ -17,7 +17,7 @@ row with *that* image's key. Pointers are followed by doubling: each step takes 
 All base values of a row are in one base row: it has one chain with one end.
 
 This module does not use Spark: Spark tasks call it, and so does the conversion of small ranges for Spark
-(`small_fold` in `penstock.tables`). `penstock.tables.fold` does the same for DataFrames of any size; the tests compare
+(`penstock.tables.log_tail`). `penstock.tables.fold` does the same for DataFrames of any size; the tests compare
 all of them with the same reference model.
 """
 

@@ -2,9 +2,9 @@
 
 ::
 
-    messages ─▶ changes ─┬─▶ tail    a table at a position: base table, overlaid with messages
-                         └─▶ merge   apply: rejected messages to the quarantine, the rest into the base table
+    messages ─▶ changes ─┬─▶ tail     a table at a position: base table, overlaid with messages
+                         └─▶ tables   apply: rejected messages to the quarantine, the rest into the base table
 
-`tables` implements `penstock.tables.message_tables` with these. This package is above `penstock.tables` and
+`tables` also implements `penstock.tables.message_tables` with these. This package is above `penstock.tables` and
 `penstock.spark`; the rest of the Kafka source does not import it.
 """

@@ -8,15 +8,14 @@
                                                                              └ many: by Spark tasks
 
 Columns are those that envelopes require (`penstock.envelopes.messages`), and ``headers`` on request. Reading a range
-always returns the same messages as long as Kafka retains them: expired messages are an error, never fewer rows. If a
-topic has one partition, or a range one tick, offsets alone determine the order, and ticks are not looked up.
+always returns the same messages as long as Kafka retains them: messages that retention has removed are an error, never
+fewer rows. If a topic has one partition, or a range one tick, offsets alone determine the order, and ticks are not
+looked up.
 
 Few messages, the usual case in a live view, are fetched once, when the DataFrame is created, without Python workers;
 using the DataFrame again reads nothing again. Many messages are read each time the DataFrame is used. The size of
 messages is unknown before they are read: the fetch leaves out messages that could exceed the memory limit, and if there
 are any, the range is handled like many messages.
-
-Detection of messages that Kafka has removed by retention before a query reads them.
 """
 
 from __future__ import annotations
@@ -57,25 +56,7 @@ from penstock.sources.kafka.topic_start import Start
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.spark.worker_errors import brief
 
-__all__ = ["check_not_expired", "messages_of", "raw_messages"]
-
-
-_HINT = "Query a later time. To query further back in the future, increase the retention of the topic."
-
-
-def check_not_expired(log: TopicLog, read: Sequence[OffsetRange]) -> None:
-    """Raise `HistoryExpiredError` if messages of these ranges, all of one topic, were removed by retention."""
-    topic = read[0].topic
-    with TopicConsumer(log.what, log.how, log.source, topic) as client:
-        starts = client.resolve_offsets(Start())
-    for part in read:
-        if part.first < starts[part.partition]:
-            message = (
-                f"partition {part.partition} of topic {topic} now starts at offset {starts[part.partition]}: the "
-                f"messages from offset {part.first} on, which source {log.source} needs for this time, have expired"
-            )
-            raise HistoryExpiredError(message, _HINT)
-
+__all__ = ["messages_of", "raw_messages"]
 
 _TASK_MESSAGES = 500_000
 _FEW_MESSAGES = 50_000
@@ -103,7 +84,7 @@ def messages_of(spark: SparkSession, log: TopicLog, table: TopicTable, after: Ls
         few = _fetched(raw, _count(ranges)) if _count(ranges) <= _FEW_MESSAGES else None
     if few is not None:
         return _decoded_here(spark, few, table, log.schemas, bounds, upto)
-    check_not_expired(log, ranges)
+    _check_not_expired(log, ranges)
     tick = F.lit(int(upto)).cast("bigint") if bounds is None else _tick_column(bounds)
     return _decoded(raw.withColumn("_tick", tick), table, log.schemas)
 
@@ -182,7 +163,7 @@ def _read_errors_explained(log: TopicLog, ranges: list[OffsetRange]) -> Iterator
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        check_not_expired(log, ranges)
+        _check_not_expired(log, ranges)
         message = f"could not read messages of topic {ranges[0].topic}: {brief(error)}"
         raise TransientError(message) from error
 
@@ -247,3 +228,22 @@ def _bounds(log: TopicLog, table: TopicTable, after: Lsn, upto: Lsn) -> pa.Table
     found = log.bounds(table, after, upto)
     several = (len(np.unique(found.column(name).to_numpy())) > 1 for name in ("partition", "tick"))
     return found if all(several) else None
+
+
+# -- expired messages --------------------------------------------------------------------------------------------------
+
+_HINT = "Query a later time. To query further back in the future, increase the retention of the topic."
+
+
+def _check_not_expired(log: TopicLog, read: Sequence[OffsetRange]) -> None:
+    """Raise `HistoryExpiredError` if messages of these ranges, all of one topic, were removed by retention."""
+    topic = read[0].topic
+    with TopicConsumer(log.what, log.how, log.source, topic) as client:
+        starts = client.resolve_offsets(Start())
+    for part in read:
+        if part.first < starts[part.partition]:
+            message = (
+                f"partition {part.partition} of topic {topic} now starts at offset {starts[part.partition]}: the "
+                f"messages from offset {part.first} on, which source {log.source} needs for this time, have expired"
+            )
+            raise HistoryExpiredError(message, _HINT)

@@ -1,8 +1,6 @@
 """The tables of a source that reads Kafka topics, as live views and apply use them.
 
-Apply for the tables of topics: the messages of a range are read once, validated and merged.
-
-::
+Apply reads the messages of a range once, validates them and merges them::
 
     (position, upto] ─▶ messages, decoded, persisted
         ├─ rejected messages?  stop: merge up to the tick before the first of them, then fail the table
@@ -47,6 +45,36 @@ from penstock.tables.message_tables import AppliedTable, MessageTables
 
 __all__ = ["TopicApply", "TopicTables"]
 
+
+class TopicTables(MessageTables):
+    """The tables of one `TopicLog`."""
+
+    def __init__(self, log: TopicLog) -> None:
+        self._log = log
+
+    def live(self, spark: SparkSession, rows: DataFrame, at: State, schema: TableSchema, upto: Lsn) -> DataFrame:
+        """Overlay the rows of a table with the messages up to `upto`."""
+        return live_topic(spark, self._log, rows, at, schema, upto)
+
+    def apply(self, spark: SparkSession, table: AppliedTable, at: State, upto: Lsn) -> None:
+        """Merge messages, range by range."""
+        TopicApply(spark, self._log, table).merge(at, upto)
+
+    def quarantine(
+        self, spark: SparkSession, stored: Path, base: BaseTable | None, at: State | None, upto: Lsn | None
+    ) -> DataFrame:
+        """Return the stored messages, and those that apply will add."""
+        quarantine = Quarantine(spark, stored)
+        if base is None or at is None or upto is None:
+            return quarantine.rows()
+        return live_quarantine(spark, self._log, quarantine, base, at, upto)
+
+    def check_limit(self, spark: SparkSession, stored: Path, base: BaseTable, at: State, upto: Lsn, local: str) -> None:
+        """Raise the error of a quarantine that exceeds its limit."""
+        check_quarantine_limit(spark, self._log, Quarantine(spark, stored), base, at, upto, local)
+
+
+# -- apply -------------------------------------------------------------------------------------------------------------
 
 _MOST_MESSAGES = 2_000_000
 
@@ -157,31 +185,3 @@ def _persisted(messages: DataFrame) -> Iterator[DataFrame]:
         yield kept
     finally:
         kept.unpersist()
-
-
-class TopicTables(MessageTables):
-    """The tables of one `TopicLog`."""
-
-    def __init__(self, log: TopicLog) -> None:
-        self._log = log
-
-    def live(self, spark: SparkSession, rows: DataFrame, at: State, schema: TableSchema, upto: Lsn) -> DataFrame:
-        """Overlay the rows of a table with the messages up to `upto`."""
-        return live_topic(spark, self._log, rows, at, schema, upto)
-
-    def apply(self, spark: SparkSession, table: AppliedTable, at: State, upto: Lsn) -> None:
-        """Merge messages, range by range."""
-        TopicApply(spark, self._log, table).merge(at, upto)
-
-    def quarantine(
-        self, spark: SparkSession, stored: Path, base: BaseTable | None, at: State | None, upto: Lsn | None
-    ) -> DataFrame:
-        """Return the stored messages, and those that apply will add."""
-        quarantine = Quarantine(spark, stored)
-        if base is None or at is None or upto is None:
-            return quarantine.rows()
-        return live_quarantine(spark, self._log, quarantine, base, at, upto)
-
-    def check_limit(self, spark: SparkSession, stored: Path, base: BaseTable, at: State, upto: Lsn, local: str) -> None:
-        """Raise the error of a quarantine that exceeds its limit."""
-        check_quarantine_limit(spark, self._log, Quarantine(spark, stored), base, at, upto, local)

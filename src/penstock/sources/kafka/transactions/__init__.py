@@ -7,14 +7,13 @@
     data topics ────▶ columns: transaction, order in it ─────────────┘      └─▶ per partition: offsets of the tick
 
 - `metadata`              the metadata topic, as a config stores it
-- `narrow_formats`        formats that decode only the fields that are needed here
 - `message_columns`       messages as columns: the transaction of each, and its order in it
 - `routes`                the topic that contains the events of a table
 - `partition_runs`        messages of a partition that are not part of a tick yet
 - `pending_transactions`  incomplete transactions, the start within a history, changes without a position
 - `cuts`                  combines all of these: the offsets of the next tick. No I/O, no clock
 - `wait_status`           the transaction that the source waits for, for `penstock status`
-- `instance`              the instance that reads topics and creates such ticks
+- `instance`              the instance: reads topics, with only the fields that are needed, and creates such ticks
 
 The design relies on these observations of real topics of Debezium 3.6 (`tests/sources/kafka/transactions` verifies
 them):

@@ -13,15 +13,12 @@
 * **Time.** While messages wait for their transaction, no clock is published: the log does not claim to have them.
 * **ENDs of other tables.** If only tables outside the source change, no topic moves. The offset of the metadata topic
   is still stored periodically, so that the topic need not retain those messages.
-
-The consumer is assigned partitions explicitly. At the end of a partition it reports the offset, which may lie beyond
-the last message, because markers of Kafka's own transactions use offsets, too. Single partitions can be paused.
-
-Formats that decode only the fields that transactions need.
-
-JSON is read with fixed columns, because columns that were inferred from snapshot rows may not include the transaction.
-Connect may wrap records with their schema; the columns cover both forms, and if a message has neither, all are null.
-For Avro, the reader schema is reduced, and the decoder skips the rest.
+* **The consumer** is assigned partitions explicitly. At the end of a partition it reports the offset, which may lie
+  beyond the last message, because markers of Kafka's own transactions use offsets, too. Each partition can be paused.
+* **Formats** are narrowed to the fields that transactions need. JSON is read with fixed columns, because columns that
+  were inferred from snapshot rows may not include the transaction. Connect may wrap records with their schema; the
+  columns cover both forms, and if a message has neither, all are null. For Avro, the reader schema is reduced, and the
+  decoder skips the rest.
 """
 
 from __future__ import annotations
@@ -57,47 +54,7 @@ from penstock.sources.kafka.transactions.routes import Routes
 from penstock.sources.kafka.transactions.wait_status import wait_reason, write_wait_status
 from penstock.sources.kafka.with_options import KafkaWithOptions
 
-__all__ = ["Batch", "Partition", "TopicsReader", "TransactionsInstance", "narrowed_metadata", "narrowed_values"]
-
-
-_RECORD = (
-    "transaction STRUCT<id: STRING, total_order: BIGINT>, "
-    "source STRUCT<sequence: STRING, snapshot: STRING, lsn: BIGINT, file: STRING, pos: BIGINT>"
-)
-_END = (
-    "status STRING, id STRING, ts_ms BIGINT, "
-    "data_collections ARRAY<STRUCT<data_collection: STRING, event_count: BIGINT>>"
-)
-_RECORD_FIELDS = ("transaction", "source")
-_END_FIELDS = ("status", "id", "ts_ms", "data_collections")
-
-
-def narrowed_values(resolved: ResolvedFormat) -> ResolvedFormat:
-    """Return the format of a topic's values, reduced to the fields that `message_columns` needs."""
-    return _narrowed(resolved, _RECORD, _RECORD_FIELDS)
-
-
-def narrowed_metadata(resolved: ResolvedFormat) -> ResolvedFormat:
-    """Return the format of the metadata topic's values, reduced to the fields that are needed."""
-    return _narrowed(resolved, _END, _END_FIELDS)
-
-
-def _narrowed(resolved: ResolvedFormat, columns: str, fields: Collection[str]) -> ResolvedFormat:
-    described = resolved.format
-    if isinstance(described, JsonFormat):
-        either = f"{columns}, payload STRUCT<{columns}>"
-        return resolve(with_fields(described, columns=either, extra=Extra.IGNORE))
-    if isinstance(described, AvroFormat):
-        return resolve(with_fields(described, reader_schema=_smaller(resolved.reader, fields)))
-    return resolved
-
-
-def _smaller(text: str, fields: Collection[str]) -> str:
-    """Remove the other fields from a record."""
-    schema = parse_avro(text)
-    schema.fields = [field for field in schema.fields if field.name in fields]
-    return avro_text(schema)
-
+__all__ = ["TransactionsInstance", "narrowed_metadata", "narrowed_values"]
 
 _LOG = logging.getLogger("penstock.kafka")
 _LOG.addHandler(logging.NullHandler())
@@ -114,7 +71,7 @@ _NOTE_MESSAGES = 10_000
 class TransactionsInstance(TickInstance):
     """Creates ticks at which upstream transactions are complete, across all topics."""
 
-    _reading: TopicsReader
+    _reading: _TopicsReader
     _cutter: Cutter
 
     def __init__(
@@ -140,7 +97,7 @@ class TransactionsInstance(TickInstance):
 
     def run(self, stop: threading.Event, connected: Callable[[], None]) -> None:
         """Create ticks until `stop` is set."""
-        with TopicsReader(self._config.what, self._config.how, self._config.source) as self._reading:
+        with _TopicsReader(self._config.what, self._config.how, self._config.source) as self._reading:
             super().run(stop, connected)
 
     def resume(self, at: Lsn, noted: Mapping[str, Any]) -> None:
@@ -189,7 +146,7 @@ class TransactionsInstance(TickInstance):
         note = {"id": metadata.id, "state": cut.state.model_dump(mode="json")}
         return {name: TopicProgress(ends[name].id, cut.upto[name]) for name in taken}, {_NOTE: note}
 
-    def _read_upto(self, there: Mapping[Partition, int]) -> list[Partition]:
+    def _read_upto(self, there: Mapping[_Partition, int]) -> list[_Partition]:
         """Read for one turn; return the partitions that were read up to these offsets."""
         give_up = time.monotonic() + _TURN_SECONDS
         while left := [place for place, end in there.items() if not self._reading.is_read(place, end)]:
@@ -200,7 +157,7 @@ class TransactionsInstance(TickInstance):
                 self._take(batch)
         return [place for place in there if place not in left]
 
-    def _far_ahead(self, left: list[Partition]) -> list[Partition]:
+    def _far_ahead(self, left: list[_Partition]) -> list[_Partition]:
         """Return the partitions to pause until others that have messages left catch up."""
         if self._metadata_place in left:
             ahead = [place for place in left if place != self._metadata_place]
@@ -211,7 +168,7 @@ class TransactionsInstance(TickInstance):
             return [self._metadata_place]
         return []
 
-    def _take(self, batch: Batch) -> None:
+    def _take(self, batch: _Batch) -> None:
         topic, partition = batch.place
         decoded = decode_batch(batch.values, self._formats[topic], self._registries[topic])
         if batch.place == self._metadata_place:
@@ -230,7 +187,7 @@ class TransactionsInstance(TickInstance):
     # -- the metadata topic -----------------------------------------------------------------------------------------
 
     @property
-    def _metadata_place(self) -> Partition:
+    def _metadata_place(self) -> _Partition:
         return (self._metadata.topic.name, 0)
 
     def _continued_metadata(self, noted: Mapping[str, Any]) -> TopicProgress:
@@ -294,53 +251,54 @@ def _registry(format_: ResolvedFormat) -> Registry | None:
     return None if address is None else Registry(address)
 
 
-Partition = tuple[str, int]
+# -- consumer ----------------------------------------------------------------------------------------------------------
+
+_Partition = tuple[str, int]
 """A topic and a partition number."""
-_LOG.addHandler(logging.NullHandler())
 _AT_ONCE = 10_000
 _WAIT_SECONDS = 0.05
 _AHEAD = {"queued.max.messages.kbytes": 16_384, "fetch.wait.max.ms": 50}
 
 
-class Batch(NamedTuple):
+class _Batch(NamedTuple):
     """Messages of one partition, and the offset up to which it was read."""
 
-    place: Partition
+    place: _Partition
     offsets: Ints
     values: pa.BinaryArray
     read: int
 
 
-class TopicsReader:
+class _TopicsReader:
     """A consumer of several topics; as a context manager it closes itself."""
 
     def __init__(self, what: KafkaSqlOptions, how: KafkaWithOptions, source: str) -> None:
         self._broker, topics = what.broker, ", ".join(what.names())
         self._connection_error: KafkaError | None = None
-        self._read: dict[Partition, int] = {}
-        self._paused: set[Partition] = set()
+        self._read: dict[_Partition, int] = {}
+        self._paused: set[_Partition] = set()
         settings: dict[str, Any] = {**librdkafka_settings(what, how, source), **_AHEAD, "enable.partition.eof": True}
         try:
             self._consumer = Consumer({**settings, "error_cb": self._store_error, "logger": _LOG})
         except KafkaException as error:
             raise self._to_transient_error(topics, error.args[0]) from None
 
-    def begin(self, places: Mapping[Partition, int]) -> None:
+    def begin(self, places: Mapping[_Partition, int]) -> None:
         """Read only these partitions, from these offsets."""
         self._read, self._paused = {}, set()
         self._consumer.unassign()
         self.add(places)
 
-    def add(self, places: Mapping[Partition, int]) -> None:
+    def add(self, places: Mapping[_Partition, int]) -> None:
         """Read these partitions as well."""
         self._read |= places
         self._consumer.incremental_assign([TopicPartition(*place, offset) for place, offset in places.items()])
 
-    def is_read(self, place: Partition, end: int) -> bool:
+    def is_read(self, place: _Partition, end: int) -> bool:
         """Return whether a partition was read up to an offset."""
         return self._read.get(place, -1) >= end
 
-    def pause(self, places: Collection[Partition]) -> None:
+    def pause(self, places: Collection[_Partition]) -> None:
         """Pause these partitions and resume all others."""
         requested = set(places)
         for change, which in (
@@ -351,10 +309,10 @@ class TopicsReader:
                 change([TopicPartition(*place) for place in which])
         self._paused = requested
 
-    def read(self) -> list[Batch]:
+    def read(self) -> list[_Batch]:
         """Read some messages; wait a moment if there are none."""
-        found: dict[Partition, list[Message]] = {}
-        ends: dict[Partition, int] = {}
+        found: dict[_Partition, list[Message]] = {}
+        ends: dict[_Partition, int] = {}
         for message in self._consumer.consume(_AT_ONCE, _WAIT_SECONDS):
             error = message.error()
             place = (str(message.topic()), int(message.partition() or 0))
@@ -374,12 +332,12 @@ class TopicsReader:
     ) -> None:
         self._consumer.close()
 
-    def _batch(self, place: Partition, messages: list[Message], end: int) -> Batch:
+    def _batch(self, place: _Partition, messages: list[Message], end: int) -> _Batch:
         offsets = np.array([message.offset() for message in messages], np.int64)
         values = pa.array([message.value() for message in messages], pa.large_binary())
         read = max(self._read[place], end, int(offsets[-1]) + 1 if messages else 0)
         self._read[place] = read
-        return Batch(place, offsets, values, read)
+        return _Batch(place, offsets, values, read)
 
     def _to_transient_error(self, topic: str, reported: KafkaError) -> PenstockError:
         """Return a transient error: permanent errors of a topic are detected before each read, in `tick_instance`."""
@@ -388,3 +346,44 @@ class TopicsReader:
 
     def _store_error(self, error: KafkaError) -> None:
         self._connection_error = error
+
+
+# -- narrowed formats --------------------------------------------------------------------------------------------------
+
+_RECORD = (
+    "transaction STRUCT<id: STRING, total_order: BIGINT>, "
+    "source STRUCT<sequence: STRING, snapshot: STRING, lsn: BIGINT, file: STRING, pos: BIGINT>"
+)
+_END = (
+    "status STRING, id STRING, ts_ms BIGINT, "
+    "data_collections ARRAY<STRUCT<data_collection: STRING, event_count: BIGINT>>"
+)
+_RECORD_FIELDS = ("transaction", "source")
+_END_FIELDS = ("status", "id", "ts_ms", "data_collections")
+
+
+def narrowed_values(resolved: ResolvedFormat) -> ResolvedFormat:
+    """Return the format of a topic's values, reduced to the fields that `message_columns` needs."""
+    return _narrowed(resolved, _RECORD, _RECORD_FIELDS)
+
+
+def narrowed_metadata(resolved: ResolvedFormat) -> ResolvedFormat:
+    """Return the format of the metadata topic's values, reduced to the fields that are needed."""
+    return _narrowed(resolved, _END, _END_FIELDS)
+
+
+def _narrowed(resolved: ResolvedFormat, columns: str, fields: Collection[str]) -> ResolvedFormat:
+    described = resolved.format
+    if isinstance(described, JsonFormat):
+        either = f"{columns}, payload STRUCT<{columns}>"
+        return resolve(with_fields(described, columns=either, extra=Extra.IGNORE))
+    if isinstance(described, AvroFormat):
+        return resolve(with_fields(described, reader_schema=_smaller(resolved.reader, fields)))
+    return resolved
+
+
+def _smaller(text: str, fields: Collection[str]) -> str:
+    """Remove the other fields from a record."""
+    schema = parse_avro(text)
+    schema.fields = [field for field in schema.fields if field.name in fields]
+    return avro_text(schema)

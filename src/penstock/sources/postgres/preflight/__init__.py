@@ -2,12 +2,13 @@
 
 ::
 
-    report        runs all checks once ─▶ Preflight
-    server        version, WAL settings, free slots and senders, timeouts, standbys, poolers
-    role          privileges of the role
-    tables        conditions that prevent the capture of a table
-    replication   publication and slot, managed by Penstock or by the user
-    meta          the tables for watermarks and heartbeats
+    report       runs all checks once, also that for poolers ─▶ Preflight
+    server       version, WAL settings, free slots and senders, timeouts, standbys; publication and slot, managed by
+                 Penstock or by the user
+    role         privileges of the role
+    tables       conditions that prevent the capture of a table
+    meta         the tables for watermarks and heartbeats
+    introspect   relations, columns and keys in the catalogs ─▶ selection: the tables and columns of the source
 
 Each finding has a level, an object, the reason and the SQL (or the setting) that fixes it. An error of the server
 prevents the creation of the source; an error of a table excludes that table, and the other tables are captured.

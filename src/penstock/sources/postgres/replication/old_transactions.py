@@ -16,10 +16,9 @@ first id after the last *completed* transaction, and running ones may have a hig
 Postgres shows every role the pid, user and application of a session, and prepared transactions; only members of
 ``pg_read_all_stats`` see when a transaction of another role began. The query of a session is never read.
 
-Wait until the catalog shows the changes of a transaction, which the stream sends earlier.
-
-Postgres sends a transaction as soon as its commit record is flushed. For other sessions it is still running for a
-moment, or, with synchronous replication, until a standby has confirmed it: its catalog changes are not visible yet.
+A transaction that the stream has sent as committed may still be running for other sessions: Postgres sends it as soon
+as its commit record is flushed, but its catalog changes are visible a moment later or, with synchronous replication,
+when a standby has confirmed it. `wait_until_visible` waits for that.
 """
 
 from __future__ import annotations
@@ -44,31 +43,6 @@ __all__ = [
     "wait_for_transactions_before",
     "wait_until_visible",
 ]
-
-
-_EPOCH = 1 << 32
-_VISIBLE_POLL_SECONDS = 0.005
-_PATIENCE_SECONDS = 10.0
-
-
-def wait_until_visible(connection: psycopg.Connection[Any], xid: int) -> None:
-    """Wait until a transaction that was sent as committed is visible to other sessions."""
-    give_up = time.monotonic() + _PATIENCE_SECONDS
-    while not _is_visible(connection, xid):
-        if time.monotonic() > give_up:
-            message = f"transaction {xid} has committed but is not visible yet: it may be waiting for a standby"
-            raise TransientError(message, "Penstock retries.")
-        time.sleep(_VISIBLE_POLL_SECONDS)
-
-
-def _is_visible(connection: psycopg.Connection[Any], xid: int) -> bool:
-    """Return whether a transaction has ended in a current snapshot."""
-    (snapshot,) = connection.execute("SELECT pg_current_snapshot()::text").fetchall()[0]
-    _, end, running = snapshot.split(":")
-    coming = int(end)
-    whole = coming + (xid - coming + _EPOCH // 2) % _EPOCH - _EPOCH // 2  # the nearest 64-bit id with these 32 bits
-    return whole < coming and str(whole) not in running.split(",")
-
 
 _POLL_SECONDS = 0.25
 _QUIET_SECONDS = 1.0
@@ -203,3 +177,29 @@ def wait_for_transactions_before(
             return
         transaction_wait.check(connection, xmax)
         stop.wait(_POLL_SECONDS)
+
+
+# -- visibility of committed transactions ------------------------------------------------------------------------------
+
+_EPOCH = 1 << 32
+_VISIBLE_POLL_SECONDS = 0.005
+_PATIENCE_SECONDS = 10.0
+
+
+def wait_until_visible(connection: psycopg.Connection[Any], xid: int) -> None:
+    """Wait until a transaction that was sent as committed is visible to other sessions."""
+    give_up = time.monotonic() + _PATIENCE_SECONDS
+    while not _is_visible(connection, xid):
+        if time.monotonic() > give_up:
+            message = f"transaction {xid} has committed but is not visible yet: it may be waiting for a standby"
+            raise TransientError(message, "Penstock retries.")
+        time.sleep(_VISIBLE_POLL_SECONDS)
+
+
+def _is_visible(connection: psycopg.Connection[Any], xid: int) -> bool:
+    """Return whether a transaction has ended in a current snapshot."""
+    (snapshot,) = connection.execute("SELECT pg_current_snapshot()::text").fetchall()[0]
+    _, end, running = snapshot.split(":")
+    coming = int(end)
+    whole = coming + (xid - coming + _EPOCH // 2) % _EPOCH - _EPOCH // 2  # the nearest 64-bit id with these 32 bits
+    return whole < coming and str(whole) not in running.split(",")

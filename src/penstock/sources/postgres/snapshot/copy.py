@@ -21,11 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import psycopg
 import pyarrow as pa
-from numba import types
 from psycopg import pq, sql
 
 from penstock.errors import PenstockError, ProtocolError, TableError, TransientError
-from penstock.kernel_cache import cached_njit
 from penstock.model import TableName
 from penstock.positions import Lsn
 from penstock.sources.database import Tally
@@ -34,6 +32,7 @@ from penstock.sources.postgres.connection import connect
 from penstock.sources.postgres.pgoutput.bad_values import BadColumn, bad_values_hint, describe_bad_values
 from penstock.sources.postgres.replication.pump import Drained, Pump
 from penstock.sources.postgres.replication.slot import import_snapshot
+from penstock.sources.postgres.snapshot.copy_format import COUNT, HEADER, split_rows
 from penstock.sources.postgres.types import BadValueError
 
 __all__ = [
@@ -46,7 +45,6 @@ __all__ = [
     "page_ranges",
     "select_expression",
     "session_name",
-    "split_rows",
     "table_bytes",
 ]
 
@@ -56,8 +54,6 @@ _REPORT = "The server violates the format of COPY (FORMAT binary). Report this w
 _COALESCED = 512 << 10
 _TAIL_MILLISECONDS = 5
 """Fewer bytes than `_COALESCED` may be the end of the copy: do not wait longer for more."""
-_HEADER = 4
-_COUNT = 2
 _PAGE_INTS, _LINE_INTS = 1024, 16
 """Columns are written in parallel. At a distance of whole pages they would all compete for one set of the CPU cache."""
 _LEAST_BYTES, _MOST_BYTES = 16 << 20, 256 << 20
@@ -68,7 +64,6 @@ SELECT coalesce(max(pg_relation_size(relation)), 0) / current_setting('block_siz
   FROM (SELECT to_regclass(%(table)s)
          UNION ALL SELECT relid FROM pg_partition_tree(to_regclass(%(table)s))) AS t(relation)
 """
-_SIGNATURE = np.frombuffer(b"PGCOPY\n\xff\r\n\0", np.uint8)
 
 
 @dataclass(frozen=True)
@@ -143,7 +138,7 @@ def copy_rows(
         tally.bytes += fill
         for batch in _batches(buffer, fill, table, offsets, lsn):
             tally.rows += batch.num_rows
-            tally.bytes -= _HEADER * batch.num_rows
+            tally.bytes -= HEADER * batch.num_rows
             yield batch
 
 
@@ -258,7 +253,7 @@ class _ValueOffsets:
     """Offsets and lengths of the values in a buffer; the memory is reused for each buffer."""
 
     def __init__(self, columns: int) -> None:
-        rows = _BUFFER // (_HEADER + _COUNT + _HEADER * columns) + 1
+        rows = _BUFFER // (HEADER + COUNT + HEADER * columns) + 1
         spread = -(-rows // _PAGE_INTS) * _PAGE_INTS + _LINE_INTS
         self.off = np.empty((columns, spread), np.int32)
         self.length = np.empty((columns, spread), np.int32)
@@ -301,63 +296,3 @@ def _column(
 
 def _one_line(message: bytes) -> str:
     return " ".join(message.decode(errors="replace").split())
-
-
-_U8 = types.Array(types.uint8, 1, "C")
-_I32 = types.Array(types.int32, 2, "C")
-
-
-@cached_njit(types.UniTuple(types.int64, 2)(_U8, types.int64, types.int64, _I32, _I32), nogil=True)
-def split_rows(buf, at, end, off, length):  # type: ignore[no-untyped-def]
-    """Split whole COPY messages into columns; return rows and end offset, or -1 and the offset of the malformed row."""
-    columns, most = off.shape
-    r = 0
-    while at < end and r < most:
-        p = at + _HEADER
-        if p > end:
-            return np.int64(-1), at
-        e = p + (
-            np.int64(buf[at]) | np.int64(buf[at + 1]) << 8 | np.int64(buf[at + 2]) << 16 | np.int64(buf[at + 3]) << 24
-        )
-        if e > end:
-            return np.int64(-1), at
-        if e - p >= 19 and buf[p] == 80 and buf[p + 1] == 71:  # the header before the first row; a row begins with 0
-            for i in range(11):
-                if buf[p + i] != _SIGNATURE[i]:
-                    return np.int64(-1), at
-            p += 19
-        if p == e:
-            at = e
-            continue
-        if p + 2 > e:
-            return np.int64(-1), at
-        count = (np.int64(buf[p]) << 8) | np.int64(buf[p + 1])
-        p += 2
-        if count == 65535 and p == e:  # the trailer
-            at = e
-            continue
-        if count != columns:
-            return np.int64(-1), at
-        for c in range(columns):
-            if p + 4 > e:
-                return np.int64(-1), at
-            size = (
-                (np.int64(buf[p]) << 24)
-                | (np.int64(buf[p + 1]) << 16)
-                | (np.int64(buf[p + 2]) << 8)
-                | np.int64(buf[p + 3])
-            )
-            p += 4
-            off[c, r] = p
-            if size == 4294967295:
-                length[c, r] = -1
-                continue
-            if size > e - p:
-                return np.int64(-1), at
-            length[c, r] = size
-            p += size
-        if p != e:
-            return np.int64(-1), at
-        r += 1
-        at = e
-    return np.int64(r), at

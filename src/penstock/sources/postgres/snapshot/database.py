@@ -1,10 +1,9 @@
 """The tables of a Postgres database: exported snapshots, copied by COPY sessions, and watermark windows.
 
-The files that hold a table upstream: a different file means that the table was truncated or rewritten.
-
 Postgres hides changes from older snapshots, with two exceptions: a table that was truncated since, or rewritten by an
-ALTER TABLE, looks *empty* to them. So a copy under an exported snapshot is complete only if the files are still those
-that the snapshot shows. (VACUUM FULL and CLUSTER create new files too, and keep what older snapshots need.)
+ALTER TABLE, looks *empty* to them. Both create new files. So a copy under an exported snapshot is complete only if the
+files of the table are still those that the snapshot shows. (VACUUM FULL and CLUSTER create new files too, and keep what
+older snapshots need.)
 """
 
 from __future__ import annotations
@@ -35,29 +34,7 @@ from penstock.sources.postgres.snapshot.watermark_windows import WindowReader
 from penstock.sources.produced_table import ProducedTable
 from penstock.units import parse_duration
 
-__all__ = ["PostgresCopy", "PostgresDatabase", "PostgresSnapshot", "TableFiles", "table_files"]
-
-
-TableFiles = frozenset[tuple[int, int]]
-"""The table and its partitions: (OID, filenode) of each."""
-
-_FILES = """
-WITH RECURSIVE part(root, oid) AS (
-  SELECT oid, oid FROM pg_class WHERE oid = ANY(%s)
-  UNION ALL
-  SELECT root, inhrelid FROM part JOIN pg_inherits ON inhparent = part.oid JOIN pg_class c ON c.oid = inhrelid
-   WHERE c.relispartition)
-SELECT root::bigint, oid::bigint, relfilenode::bigint FROM part JOIN pg_class USING (oid)
-"""
-
-
-def table_files(connection: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, TableFiles]:
-    """Return the files of tables, as this connection's transaction sees them; none for a table that is gone."""
-    found: dict[int, set[tuple[int, int]]] = {oid: set() for oid in oids}
-    for root, oid, file in connection.execute(_FILES, (list(found),)):
-        found[root].add((oid, file))
-    return {oid: frozenset(files) for oid, files in found.items()}
-
+__all__ = ["PostgresCopy", "PostgresDatabase", "PostgresSnapshot"]
 
 _TablesAt = Callable[[str], Mapping[TableName, CapturedTable]]
 """Returns the selected tables with the columns that they have in an exported snapshot."""
@@ -80,7 +57,7 @@ class PostgresDatabase(Database):
             tables = self._tables_at(exported.name)
             with connect(conninfo) as connection:
                 import_snapshot(connection, exported.name)
-                files = table_files(connection, [table.oid for table in tables.values()])
+                files = _table_files(connection, [table.oid for table in tables.values()])
             yield PostgresSnapshot(exported.lsn, conninfo, exported, tables, files)
 
     def windows(self, table: ProducedTable, window: str, number: int = 0) -> WindowReader:
@@ -109,7 +86,7 @@ class PostgresSnapshot(Snapshot):
     conninfo: str
     exported: ExportedSnapshot
     tables: Mapping[TableName, CapturedTable]
-    files: Mapping[int, TableFiles]
+    files: Mapping[int, _TableFiles]
 
     def find(self, table: ProducedTable) -> CapturedTable | str:
         """Return a table with the columns that were added since its capture began."""
@@ -131,7 +108,7 @@ class PostgresSnapshot(Snapshot):
         if found is None:
             return True  # the snapshot does not contain it
         with translate_errors(self.conninfo), connect(self.conninfo) as connection:
-            return self.files[found.oid] <= table_files(connection, [found.oid])[found.oid]
+            return self.files[found.oid] <= _table_files(connection, [found.oid])[found.oid]
 
 
 @dataclass(frozen=True)
@@ -173,3 +150,26 @@ def _captured(table: ProducedTable) -> CapturedTable:
     if not isinstance(table, CapturedTable):
         raise TypeError(table)
     return table
+
+
+# -- files of tables ---------------------------------------------------------------------------------------------------
+
+_TableFiles = frozenset[tuple[int, int]]
+"""The table and its partitions: (OID, filenode) of each."""
+
+_FILES = """
+WITH RECURSIVE part(root, oid) AS (
+  SELECT oid, oid FROM pg_class WHERE oid = ANY(%s)
+  UNION ALL
+  SELECT root, inhrelid FROM part JOIN pg_inherits ON inhparent = part.oid JOIN pg_class c ON c.oid = inhrelid
+   WHERE c.relispartition)
+SELECT root::bigint, oid::bigint, relfilenode::bigint FROM part JOIN pg_class USING (oid)
+"""
+
+
+def _table_files(connection: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, _TableFiles]:
+    """Return the files of tables, as this connection's transaction sees them; none for a table that is gone."""
+    found: dict[int, set[tuple[int, int]]] = {oid: set() for oid in oids}
+    for root, oid, file in connection.execute(_FILES, (list(found),)):
+        found[root].add((oid, file))
+    return {oid: frozenset(files) for oid, files in found.items()}

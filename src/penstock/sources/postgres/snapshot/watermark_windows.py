@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 import pyarrow as pa
@@ -48,6 +48,8 @@ _KEYS_AT_ONCE = 5_000
 
 class WindowReader(Windows):
     """Reads rows of one table in windows, over one connection."""
+
+    KEYLESS_HINT: ClassVar[str] = "Add a primary key upstream, or use snapshot = 'parallel'."
 
     def __init__(self, config: PostgresInstanceConfig, table: CapturedTable, window: str, number: int = 0) -> None:
         """Continue with the windows after `number` of the snapshot or repair whose random id is `window`."""

@@ -7,15 +7,14 @@
     ColumnCodec ── text(buf, off, length)   ──▶ pa.Array
                 └─ binary(buf, off, length) ──▶ the same pa.Array
 
-    boolean  integer  unsigned  floating_point  numeric  numeric_text  temporal  time_of_day  interval
-    text  internal_char  bytea  uuid  bit_string  network  geometry  tid_lsn_snapshot  text_only     scalar types
-    array  ranges  composite  hstore                                                                 nested types
+    integer  floating_point  numeric  temporal  interval
+    text  bytea  identifiers  network  geometry           scalar types; boolean is in integer, bit strings in bytea
+    array  ranges  composite  hstore                      nested types
 
-    codec_lookup  the codec of a type                     builtin  type_lookup   the description of a type
-    codec         ColumnCodec and its errors              nested                 shared by nested types
-    kernel        compiled functions and their cache      column                 numpy memory → Arrow
-    text_output  double_text                              binary values → the text that Postgres prints
-    double_parse                                          decimal digits → the nearest double
+    codec_lookup  the codec of a type                     postgres_type   the description of a type
+    codec         ColumnCodec and its errors              nested          shared by nested types
+    kernel        compiled functions and their cache      column          numpy memory → Arrow
+    text_output   binary values → text                    double_text     doubles ↔ decimal digits
 
 Decoding does no I/O and creates no Python object per value. A type that is not listed has no exact Arrow form yet; the
 option `text columns` stores such a column as text.

@@ -1,11 +1,10 @@
-r"""bytea → binary.
+r"""bytea → binary; bit, bit varying → string of 0 and 1.
 
-Binary is the bytes themselves. Text is `\x` and two hex digits per byte; a value in the old escape format is rejected,
-because sessions set `bytea_output = hex`.
+The binary form of bytea is the bytes themselves. Text is `\x` and two hex digits per byte; a value in the old escape
+format is rejected, because sessions set `bytea_output = hex`.
 
-bit, bit varying → string of 0 and 1.
-
-Binary is the number of bits (32 bits), then the bits from the left; the last byte is padded with zeros.
+The binary form of a bit string is the number of bits (32 bits), then the bits from the left; the last byte is padded
+with zeros.
 """
 
 from __future__ import annotations
@@ -23,41 +22,7 @@ from penstock.sources.postgres.types.text_output import NIBBLE, text_output_code
 
 __all__ = ["BIT_STRING", "BYTEA"]
 
-
-_BIT_STRING_REASONS = ("malformed bit string",)
-
-
-@kernel(nb.int64(IN8, IN32, IN32, I32, U8))
-def _print(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
-    end: Any = np.int64(0)
-    for r in range(length.size):
-        offsets[r] = end
-        if length[r] < 0:
-            continue
-        at = start(off, r)
-        if length[r] < 4:
-            return blame(r, 0)
-        bits = np.int64(uint(buf, at, 4))
-        if (bits + 7) >> 3 != length[r] - 4:
-            return blame(r, 0)
-        at += 4
-        for k in range(bits):
-            data[end + k] = 48 + ((buf[at + (k >> 3)] >> (7 - (k & 7))) & 1)
-        if bits & 7 and buf[at + (bits >> 3)] & (0xFF >> (bits & 7)):
-            return blame(r, 0)
-        end += bits
-    offsets[length.size] = end
-    return FINE
-
-
-def _room(_buf: Bytes, _off: Ints, length: Ints) -> int:
-    return 8 * int(np.maximum(length, 0).sum(dtype=np.int64))
-
-
-BIT_STRING = text_output_codec(_print, _room, _BIT_STRING_REASONS)
-
-
-_REASONS = ("malformed bytea", "bytea in escape format; SET bytea_output = 'hex' for the session")
+_BYTEA_REASONS = ("malformed bytea", "bytea in escape format; SET bytea_output = 'hex' for the session")
 
 
 @kernel(nb.int64(IN8, IN32, IN32, I32))
@@ -96,9 +61,9 @@ def _unhex(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> i
 def _text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     offsets = np.empty(length.size + 1, np.int32)
     verdict = _offsets(buf, off, length, offsets)
-    BadValueError.check(verdict, _REASONS)
+    BadValueError.check(verdict, _BYTEA_REASONS)
     data = np.empty(check_size(~verdict), np.uint8)
-    BadValueError.check(_unhex(buf, off, length, offsets, data), _REASONS)
+    BadValueError.check(_unhex(buf, off, length, offsets, data), _BYTEA_REASONS)
     return variable_width(pa.binary(), offsets, data, length)
 
 
@@ -107,3 +72,38 @@ def _binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
 
 
 BYTEA = ColumnCodec(pa.binary(), _text, _binary)
+
+
+# -- bit, bit varying --------------------------------------------------------------------------------------------------
+
+_BIT_REASONS = ("malformed bit string",)
+
+
+@kernel(nb.int64(IN8, IN32, IN32, I32, U8))
+def _print_bits(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
+    end: Any = np.int64(0)
+    for r in range(length.size):
+        offsets[r] = end
+        if length[r] < 0:
+            continue
+        at = start(off, r)
+        if length[r] < 4:
+            return blame(r, 0)
+        bits = np.int64(uint(buf, at, 4))
+        if (bits + 7) >> 3 != length[r] - 4:
+            return blame(r, 0)
+        at += 4
+        for k in range(bits):
+            data[end + k] = 48 + ((buf[at + (k >> 3)] >> (7 - (k & 7))) & 1)
+        if bits & 7 and buf[at + (bits >> 3)] & (0xFF >> (bits & 7)):
+            return blame(r, 0)
+        end += bits
+    offsets[length.size] = end
+    return FINE
+
+
+def _bits_room(_buf: Bytes, _off: Ints, length: Ints) -> int:
+    return 8 * int(np.maximum(length, 0).sum(dtype=np.int64))
+
+
+BIT_STRING = text_output_codec(_print_bits, _bits_room, _BIT_REASONS)

@@ -1,8 +1,9 @@
-"""Doubles → exactly the decimal digits that Postgres prints for them.
+"""Doubles as decimal text: the digits that Postgres prints for a double.
 
-These are the fewest digits that are strictly nearer to this double than to any other, and of those the nearest: Ryū
-(Ulf Adams, PLDI 2018) without the bounds of the interval, because a reader need not round ties to even. A library that
-includes the bounds, as Arrow and Python do, prints 5.239629890872934e+16 where Postgres prints 5.2396298908729344e+16.
+These are the fewest digits that are strictly nearer to this double than to any other, and of those the
+nearest: Ryū (Ulf Adams, PLDI 2018) without the bounds of the interval, because a reader need not round ties to even. A
+library that includes the bounds, as Arrow and Python do, prints 5.239629890872934e+16 where Postgres prints
+5.2396298908729344e+16.
 
 The interval around the double is multiplied by a power of five from a table and shifted. That gives its bounds as
 integers, exact except for digits that the shift drops; digits are then removed as long as the bounds differ.
@@ -21,6 +22,23 @@ from penstock.sources.postgres.types.kernel import inlined
 
 __all__ = ["put_double"]
 
+_0, _1, _2, _4, _5, _10 = (np.uint64(v) for v in (0, 1, 2, 4, 5, 10))
+_32 = np.uint64(32)
+_64 = np.uint64(64)
+_MASK32 = np.uint64(2**32 - 1)
+_MASK52 = np.uint64(2**52 - 1)
+
+
+@inlined
+def _product(a: Any, b: Any) -> tuple[Any, Any]:
+    """Return the 128 bits of a × b, high and low."""
+    a0, a1 = a & _MASK32, a >> _32
+    b0, b1 = b & _MASK32, b >> _32
+    low = a0 * b0
+    middle = a1 * b0 + (low >> _32)
+    other = a0 * b1 + (middle & _MASK32)
+    return a1 * b1 + (middle >> _32) + (other >> _32), (other << _32) | (low & _MASK32)
+
 
 _INVERSE_BITS, _BITS = 122, 121
 
@@ -34,21 +52,7 @@ _POWER = _split(
     [5**q >> b if (b := (5**q).bit_length() - _BITS) >= 0 else 5**q << -b for q in range(326)],
 )
 
-_0, _1, _2, _4, _5, _10 = (np.uint64(v) for v in (0, 1, 2, 4, 5, 10))
-_32, _64 = np.uint64(32), np.uint64(64)
-_MASK32, _MASK52 = np.uint64(2**32 - 1), np.uint64(2**52 - 1)
 _HIDDEN = np.uint64(2**52)
-
-
-@inlined
-def _product(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return the 128 bits of a × b, high and low."""
-    a0, a1 = a & _MASK32, a >> _32
-    b0, b1 = b & _MASK32, b >> _32
-    low = a0 * b0
-    middle = a1 * b0 + (low >> _32)
-    other = a0 * b1 + (middle & _MASK32)
-    return a1 * b1 + (middle >> _32) + (other >> _32), (other << _32) | (low & _MASK32)
 
 
 @inlined

@@ -1,15 +1,14 @@
-"""tid, pg_lsn, pg_snapshot, txid_snapshot → string: positions in a table, in the WAL and among transactions.
+"""uuid, tid, pg_lsn, pg_snapshot, txid_snapshot → string.
 
 ::
 
+    uuid         16 bytes                                               2f1e6d1c-58e3-4c0a-9d3b-0c7a5e6f8a90
     tid          block (32 bits), number in it (16 bits)                (12,3)
     pg_lsn       64 bits, printed as two halves in hex                  16/B374D848
     snapshot     count (32 bits), xmin, xmax, count × xid (64 bits)     10:20:10,14,15
 
-uuid → string, 36 characters in lowercase.
-
-Text is the canonical form and is validated digit by digit; binary is 16 bytes, formatted by the kernel. Spark has no
-uuid type, and the canonical form is unique, so equal values stay equal strings.
+The text of a uuid is the canonical form, 36 characters in lowercase, and is validated digit by digit. Spark has no uuid
+type, and the canonical form is unique, so equal values stay equal strings.
 """
 
 from __future__ import annotations
@@ -40,12 +39,11 @@ from penstock.sources.postgres.types.text_output import DIGIT, NIBBLE, fixed_roo
 
 __all__ = ["PG_LSN", "SNAPSHOT", "TID", "UUID"]
 
-
-_REASONS = ("malformed uuid",)
+_UUID = ("malformed uuid",)
 
 
 @kernel(nb.int64(IN8, IN32, IN32, I32, U8))
-def _check_canonical(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
+def _check_uuid(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
     end = 0
     for r in range(length.size):
         offsets[r] = end
@@ -70,7 +68,7 @@ def _check_canonical(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: B
 
 
 @kernel(nb.int64(IN8, IN32, IN32, I32, U8))
-def _format(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
+def _print_uuid(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
     end = 0
     for r in range(length.size):
         offsets[r] = end
@@ -91,23 +89,25 @@ def _format(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> 
     return FINE
 
 
-def _decode(fill: Kernel, buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+def _decode_uuid(fill: Kernel, buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     offsets = np.empty(length.size + 1, np.int32)
     data = np.empty(check_size(length.size * 36), np.uint8)
-    BadValueError.check(fill(buf, off, length, offsets, data), _REASONS)
+    BadValueError.check(fill(buf, off, length, offsets, data), _UUID)
     return variable_width(pa.string(), offsets, data, length)
 
 
-def _text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-    return _decode(_check_canonical, buf, off, length)
+def _uuid_text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+    return _decode_uuid(_check_uuid, buf, off, length)
 
 
-def _binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-    return _decode(_format, buf, off, length)
+def _uuid_binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+    return _decode_uuid(_print_uuid, buf, off, length)
 
 
-UUID = ColumnCodec(pa.string(), _text, _binary)
+UUID = ColumnCodec(pa.string(), _uuid_text, _uuid_binary)
 
+
+# -- tid, pg_lsn, snapshots --------------------------------------------------------------------------------------------
 
 _TID = ("malformed tid",)
 _LSN = ("malformed pg_lsn",)
@@ -188,10 +188,10 @@ def _print_snapshot(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: By
     return FINE
 
 
-def _room(_buf: Bytes, _off: Ints, length: Ints) -> int:
+def _snapshot_room(_buf: Bytes, _off: Ints, length: Ints) -> int:
     return 3 * int(np.maximum(length, 0).sum(dtype=np.int64))
 
 
 TID = text_output_codec(_print_tid, fixed_room(18), _TID)
 PG_LSN = text_output_codec(_print_lsn, fixed_room(17), _LSN)
-SNAPSHOT = text_output_codec(_print_snapshot, _room, _SNAPSHOT)
+SNAPSHOT = text_output_codec(_print_snapshot, _snapshot_room, _SNAPSHOT)

@@ -1,16 +1,13 @@
-"""smallint, integer, bigint → int16, int32, int64.
+"""smallint, integer, bigint → int16, int32, int64; oid, xid, cid → int64; xid8 → decimal128(20, 0); boolean → bool.
 
-Text is an optional minus and digits; binary is two's complement in network order, exactly as wide as the type. Digits
-are accumulated in 64 unsigned bits, which hold any 19 digits, and the sum is then compared with the bound of the type:
-nothing wraps.
+The text of an integer is an optional minus and digits; binary is two's complement in network order, exactly as wide as
+the type. Digits are accumulated in 64 unsigned bits, which hold any 19 digits, and the sum is then compared with the
+bound of the type: nothing wraps.
 
-oid, xid, cid → int64; xid8 → decimal128(20, 0): Spark has no unsigned integers.
+Spark has no unsigned integers, so they become a wider type. Text is digits; binary is 32 or 64 bits in network order.
 
-Text is digits; binary is 32 or 64 bits in network order.
-
-boolean → bool.
-
-Text is `t` or `f`; binary is one byte, 1 or 0. Anything else is malformed. The kernel writes Arrow's packed bits.
+The text of a boolean is `t` or `f`; binary is one byte, 1 or 0. Anything else is malformed. The kernel writes Arrow's
+packed bits.
 """
 
 from __future__ import annotations
@@ -27,42 +24,6 @@ from penstock.sources.postgres.types.kernel import FINE, I16, I32, I64, IN8, IN3
 from penstock.sources.postgres.types.numeric import numeric
 
 __all__ = ["BIGINT", "BOOLEAN", "INTEGER", "SMALLINT", "UNSIGNED_32", "UNSIGNED_64", "network_order"]
-
-
-_BOOLEAN_REASONS = ("malformed boolean",)
-
-
-@kernel(nb.int64(IN8, IN32, IN32, nb.uint8, nb.uint8, U8))
-def _bits(buf: Bytes, off: Ints, length: Ints, true: int, false: int, out: Bytes) -> int:
-    n = length.size
-    for byte in range(out.size):
-        bits = 0
-        for k in range(min(8, n - (byte << 3))):
-            r = (byte << 3) + k
-            if length[r] >= 0:
-                if length[r] != 1 or (buf[off[r]] != true and buf[off[r]] != false):
-                    return blame(r, 0)
-                bits |= (1 if buf[off[r]] == true else 0) << k
-        out[byte] = bits
-    return FINE
-
-
-def _decode(buf: Bytes, off: Ints, length: Ints, true: int, false: int) -> pa.Array:
-    out = np.empty((length.size + 7) >> 3, np.uint8)
-    BadValueError.check(_bits(buf, off, length, true, false, out), _BOOLEAN_REASONS)
-    return fixed_width(pa.bool_(), out, length)
-
-
-def _text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-    return _decode(buf, off, length, ord("t"), ord("f"))
-
-
-def _binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-    return _decode(buf, off, length, 1, 0)
-
-
-BOOLEAN = ColumnCodec(pa.bool_(), _text, _binary)
-
 
 _INTEGER_REASONS = ("malformed integer", "integer outside the range of its type")
 _WRONG_WIDTH = ("binary value of the wrong length",)
@@ -135,7 +96,8 @@ INTEGER = _codec(pa.int32(), np.int32)
 BIGINT = _codec(pa.int64(), np.int64)
 
 
-_REASONS = ("binary value of the wrong length",)
+# -- unsigned integers -------------------------------------------------------------------------------------------------
+
 _OUTSIDE = "integer outside the range of its type"
 _DECIMAL = numeric((20 << 16) + 4)
 
@@ -176,15 +138,52 @@ def _text_32(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
 
 def _binary_32(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     out = np.empty(length.size, np.int64)
-    BadValueError.check(_four_bytes(buf, off, length, out), _REASONS)
+    BadValueError.check(_four_bytes(buf, off, length, out), _WRONG_WIDTH)
     return fixed_width(pa.int64(), out, length)
 
 
 def _binary_64(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     out = np.empty(2 * length.size, np.uint64)
-    BadValueError.check(_eight_bytes(buf, off, length, out), _REASONS)
+    BadValueError.check(_eight_bytes(buf, off, length, out), _WRONG_WIDTH)
     return fixed_width(_DECIMAL.arrow, out, length)
 
 
 UNSIGNED_32 = ColumnCodec(pa.int64(), _text_32, _binary_32)
 UNSIGNED_64 = ColumnCodec(_DECIMAL.arrow, _DECIMAL.text, _binary_64)
+
+
+# -- boolean -----------------------------------------------------------------------------------------------------------
+
+_BOOLEAN_REASONS = ("malformed boolean",)
+
+
+@kernel(nb.int64(IN8, IN32, IN32, nb.uint8, nb.uint8, U8))
+def _boolean_bits(buf: Bytes, off: Ints, length: Ints, true: int, false: int, out: Bytes) -> int:
+    n = length.size
+    for byte in range(out.size):
+        bits = 0
+        for k in range(min(8, n - (byte << 3))):
+            r = (byte << 3) + k
+            if length[r] >= 0:
+                if length[r] != 1 or (buf[off[r]] != true and buf[off[r]] != false):
+                    return blame(r, 0)
+                bits |= (1 if buf[off[r]] == true else 0) << k
+        out[byte] = bits
+    return FINE
+
+
+def _decode_boolean(buf: Bytes, off: Ints, length: Ints, true: int, false: int) -> pa.Array:
+    out = np.empty((length.size + 7) >> 3, np.uint8)
+    BadValueError.check(_boolean_bits(buf, off, length, true, false, out), _BOOLEAN_REASONS)
+    return fixed_width(pa.bool_(), out, length)
+
+
+def _boolean_text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+    return _decode_boolean(buf, off, length, ord("t"), ord("f"))
+
+
+def _boolean_binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+    return _decode_boolean(buf, off, length, 1, 0)
+
+
+BOOLEAN = ColumnCodec(pa.bool_(), _boolean_text, _boolean_binary)

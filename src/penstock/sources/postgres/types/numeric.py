@@ -1,18 +1,16 @@
-"""numeric(p, s) → decimal128(p, s), for 1 <= p <= 38 and 0 <= s <= p.
+"""numeric(p, s) → decimal128(p, s), for 1 <= p <= 38 and 0 <= s <= p; any other numeric → string.
 
 Text is an optional minus, digits, and an optional fraction. Binary is four 16-bit words (number of digits, weight,
 sign, display scale) and then digits of base 10000, the first of which counts 10000^weight.
 
-Both forms push digits into an unsigned 128-bit integer of two 64-bit limbs, counting significant decimal digits; more
-than 38 of them are never pushed, so nothing wraps (10^38 < 2^127), and more than p are rejected. Digits beyond the
-scale must be zero: no value is ever rounded. NaN and the infinities have no decimal128 and are bad values.
+**decimal128.** Both forms push digits into an unsigned 128-bit integer of two 64-bit limbs, counting significant
+decimal digits; more than 38 of them are never pushed, so nothing wraps (10^38 < 2^127), and more than p are rejected.
+Digits beyond the scale must be zero: no value is ever rounded. NaN and the infinities have no decimal128 and are bad
+values.
 
-A numeric without precision, wider than 38 digits, or with a scale outside 0..p is stored as text: see `numeric_text`.
-
-numeric that no decimal128 holds (without precision, of more than 38 digits, of an unusual scale) → string.
-
-The string is what Postgres prints, with trailing zeros, `NaN` and infinities. The binary form is described in
-`numeric`; a first pass checks a value and measures its text, a second pass prints it.
+**string.** A numeric without precision, wider than 38 digits, or with a scale outside 0..p is stored as the text that
+Postgres prints, with trailing zeros, `NaN` and infinities. For the binary form, a first pass checks a value and
+measures its text, a second pass prints it.
 """
 
 from __future__ import annotations
@@ -43,134 +41,17 @@ from penstock.sources.postgres.types.kernel import (
 )
 from penstock.sources.postgres.types.text_output import TOO_LONG
 
-__all__ = ["NUMERIC_OID", "NUMERIC_TEXT", "numeric"]
+__all__ = ["NUMERIC_OID", "numeric"]
 
-
-_NUMERIC_TEXT_REASONS = ("malformed numeric", TOO_LONG)
-_MOST = 2**31 - 1
+_WIDEST = 38
 _NEGATIVE, _NAN, _PLUS_INFINITY, _MINUS_INFINITY = 0x4000, 0xC000, 0xD000, 0xF000
-_MOST_SCALE = 0x3FFF
-_WORDS = np.frombuffer(b"NaNInfinity-Infinity", np.uint8).copy()
 _POW10 = np.array([1, 10, 100, 1000, 10000], np.int64)
 
 
-@inlined
-def _word(sign: int) -> tuple[int, int]:
-    """Return offset in _WORDS and size of the word for a value without digits; (0, 0) if there is no such word."""
-    if sign == _NAN:
-        return 0, 3
-    if sign == _PLUS_INFINITY:
-        return 3, 8
-    if sign == _MINUS_INFINITY:
-        return 11, 9
-    return 0, 0
-
-
-@inlined
-def _digit(buf: Bytes, at: int, count: int, weight: int, place: int) -> Any:
-    """Return the decimal digit that counts 10^place."""
-    group = weight - (place >> 2)
-    if group < 0 or group >= count:
-        return 0
-    return read16(buf, at + 2 * group) // _POW10[place & 3] % 10
-
-
-@inlined
-def _top(buf: Bytes, at: int, count: int, weight: int) -> Any:
-    """Return the highest nonzero place before the point; 0 if there is none."""
-    for k in range(min(count, weight + 1)):
-        digit = read16(buf, at + 2 * k)
-        if digit:
-            return 4 * (weight - k) + (digit >= 10) + (digit >= 100) + (digit >= 1000)
-    return 0
-
-
-@inlined
-def _well_formed(buf: Bytes, at: int, count: int, weight: int, scale: int) -> bool:
-    """Return whether all digits are valid and none is beyond the scale."""
-    for k in range(count):
-        digit = read16(buf, at + 2 * k)
-        hidden = min(max(4 * (k - weight) - scale, 0), 4)
-        if digit > 9999 or digit % _POW10[hidden]:
-            return False
-    return scale <= _MOST_SCALE
-
-
-@kernel(nb.int64(IN8, IN32, IN32, I32))
-def _measure(buf: Bytes, off: Ints, length: Ints, offsets: Ints) -> Any:
-    # Any negative verdict means success: the complement of this one is the number of bytes.
-    total: Any = np.int64(0)
-    for r in range(length.size):
-        offsets[r] = total
-        if length[r] < 0:
-            continue
-        at = start(off, r)
-        if length[r] < 8 or length[r] != 8 + 2 * read16(buf, at):
-            return blame(r, 0)
-        sign, scale = read16(buf, at + 4), read16(buf, at + 6)
-        _, size = _word(sign)
-        if size == 0:
-            weight = (read16(buf, at + 2) ^ 0x8000) - 0x8000
-            count = read16(buf, at)
-            if (sign != 0 and sign != _NEGATIVE) or not _well_formed(buf, at + 8, count, weight, scale):
-                return blame(r, 0)
-            size = 1 + _top(buf, at + 8, count, weight) + (sign != 0) + (scale + 1 if scale else 0)
-        total += size
-        if total > _MOST:
-            return blame(r, 1)
-    offsets[length.size] = total
-    return ~total
-
-
-@kernel(nb.int64(IN8, IN32, IN32, I32, U8))
-def _print(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
-    for r in range(length.size):
-        if length[r] < 0:
-            continue
-        at, end = start(off, r), np.int64(offsets[r])
-        sign, scale = read16(buf, at + 4), read16(buf, at + 6)
-        word, size = _word(sign)
-        for k in range(size):
-            data[end + k] = _WORDS[word + k]
-        if size:
-            continue
-        weight, count = (read16(buf, at + 2) ^ 0x8000) - 0x8000, read16(buf, at)
-        if sign:
-            data[end] = 45
-            end += 1
-        for place in range(_top(buf, at + 8, count, weight), -1, -1):
-            data[end] = 48 + _digit(buf, at + 8, count, weight, place)
-            end += 1
-        if scale:
-            data[end] = 46
-            end += 1
-        for place in range(-1, -1 - scale, -1):
-            data[end] = 48 + _digit(buf, at + 8, count, weight, place)
-            end += 1
-    return FINE
-
-
-def _numeric_text_text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-    return gather_bytes(pa.string(), buf, off, length)
-
-
-def _numeric_text_binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-    offsets = np.empty(length.size + 1, np.int32)
-    total = _measure(buf, off, length, offsets)
-    BadValueError.check(total, _NUMERIC_TEXT_REASONS)
-    data = np.empty(~total, np.uint8)
-    _print(buf, off, length, offsets, data)
-    return variable_width(pa.string(), offsets, data, length)
-
-
-NUMERIC_TEXT = ColumnCodec(pa.string(), _numeric_text_text, _numeric_text_binary)
-
-
-NUMERIC_OID = 1700
-_WIDEST = 38
+# -- decimal128 --------------------------------------------------------------------------------------------------------
 
 _MALFORMED, _TOO_WIDE, _BEYOND_SCALE, _SPECIAL = range(4)
-_REASONS = (
+_DECIMAL_REASONS = (
     "malformed numeric",
     f"numeric with more digits than its precision{KEEP_TEXT}",
     f"numeric with digits beyond its scale{KEEP_TEXT}",
@@ -254,7 +135,7 @@ def _text_value(buf: Bytes, at: Any, end: Any, precision: int, scale: int) -> tu
 
 
 @kernel(nb.int64(IN8, IN32, IN32, nb.int64, nb.int64, U64))
-def _text(buf: Bytes, off: Ints, length: Ints, precision: int, scale: int, out: Any) -> int:
+def _text_decimals(buf: Bytes, off: Ints, length: Ints, precision: int, scale: int, out: Any) -> int:
     for r in range(length.size):
         out[2 * r] = 0
         out[2 * r + 1] = 0
@@ -308,7 +189,7 @@ def _binary_value(buf: Bytes, at: int, count: int, power: int, precision: int) -
 
 
 @kernel(nb.int64(IN8, IN32, IN32, nb.int64, nb.int64, U64))
-def _binary(buf: Bytes, off: Ints, length: Ints, precision: int, scale: int, out: Any) -> int:
+def _binary_decimals(buf: Bytes, off: Ints, length: Ints, precision: int, scale: int, out: Any) -> int:
     for r in range(length.size):
         out[2 * r] = 0
         out[2 * r + 1] = 0
@@ -330,6 +211,131 @@ def _binary(buf: Bytes, off: Ints, length: Ints, precision: int, scale: int, out
     return FINE
 
 
+# -- string ------------------------------------------------------------------------------------------------------------
+
+_TEXT_REASONS = ("malformed numeric", TOO_LONG)
+_MOST_BYTES = 2**31 - 1
+_MOST_SCALE = 0x3FFF
+_WORDS = np.frombuffer(b"NaNInfinity-Infinity", np.uint8).copy()
+
+
+@inlined
+def _word(sign: int) -> tuple[int, int]:
+    """Return offset in _WORDS and size of the word for a value without digits; (0, 0) if there is no such word."""
+    if sign == _NAN:
+        return 0, 3
+    if sign == _PLUS_INFINITY:
+        return 3, 8
+    if sign == _MINUS_INFINITY:
+        return 11, 9
+    return 0, 0
+
+
+@inlined
+def _digit(buf: Bytes, at: int, count: int, weight: int, place: int) -> Any:
+    """Return the decimal digit that counts 10^place."""
+    group = weight - (place >> 2)
+    if group < 0 or group >= count:
+        return 0
+    return read16(buf, at + 2 * group) // _POW10[place & 3] % 10
+
+
+@inlined
+def _top(buf: Bytes, at: int, count: int, weight: int) -> Any:
+    """Return the highest nonzero place before the point; 0 if there is none."""
+    for k in range(min(count, weight + 1)):
+        digit = read16(buf, at + 2 * k)
+        if digit:
+            return 4 * (weight - k) + (digit >= 10) + (digit >= 100) + (digit >= 1000)
+    return 0
+
+
+@inlined
+def _well_formed(buf: Bytes, at: int, count: int, weight: int, scale: int) -> bool:
+    """Return whether all digits are valid and none is beyond the scale."""
+    for k in range(count):
+        digit = read16(buf, at + 2 * k)
+        hidden = min(max(4 * (k - weight) - scale, 0), 4)
+        if digit > 9999 or digit % _POW10[hidden]:
+            return False
+    return scale <= _MOST_SCALE
+
+
+@kernel(nb.int64(IN8, IN32, IN32, I32))
+def _measure(buf: Bytes, off: Ints, length: Ints, offsets: Ints) -> Any:
+    # Any negative verdict means success: the complement of this one is the number of bytes.
+    total: Any = np.int64(0)
+    for r in range(length.size):
+        offsets[r] = total
+        if length[r] < 0:
+            continue
+        at = start(off, r)
+        if length[r] < 8 or length[r] != 8 + 2 * read16(buf, at):
+            return blame(r, 0)
+        sign, scale = read16(buf, at + 4), read16(buf, at + 6)
+        _, size = _word(sign)
+        if size == 0:
+            weight = (read16(buf, at + 2) ^ 0x8000) - 0x8000
+            count = read16(buf, at)
+            if (sign != 0 and sign != _NEGATIVE) or not _well_formed(buf, at + 8, count, weight, scale):
+                return blame(r, 0)
+            size = 1 + _top(buf, at + 8, count, weight) + (sign != 0) + (scale + 1 if scale else 0)
+        total += size
+        if total > _MOST_BYTES:
+            return blame(r, 1)
+    offsets[length.size] = total
+    return ~total
+
+
+@kernel(nb.int64(IN8, IN32, IN32, I32, U8))
+def _print(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
+    for r in range(length.size):
+        if length[r] < 0:
+            continue
+        at, end = start(off, r), np.int64(offsets[r])
+        sign, scale = read16(buf, at + 4), read16(buf, at + 6)
+        word, size = _word(sign)
+        for k in range(size):
+            data[end + k] = _WORDS[word + k]
+        if size:
+            continue
+        weight, count = (read16(buf, at + 2) ^ 0x8000) - 0x8000, read16(buf, at)
+        if sign:
+            data[end] = 45
+            end += 1
+        for place in range(_top(buf, at + 8, count, weight), -1, -1):
+            data[end] = 48 + _digit(buf, at + 8, count, weight, place)
+            end += 1
+        if scale:
+            data[end] = 46
+            end += 1
+        for place in range(-1, -1 - scale, -1):
+            data[end] = 48 + _digit(buf, at + 8, count, weight, place)
+            end += 1
+    return FINE
+
+
+def _copy_text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+    return gather_bytes(pa.string(), buf, off, length)
+
+
+def _print_binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+    offsets = np.empty(length.size + 1, np.int32)
+    total = _measure(buf, off, length, offsets)
+    BadValueError.check(total, _TEXT_REASONS)
+    data = np.empty(~total, np.uint8)
+    _print(buf, off, length, offsets, data)
+    return variable_width(pa.string(), offsets, data, length)
+
+
+_NUMERIC_TEXT = ColumnCodec(pa.string(), _copy_text, _print_binary)
+
+
+# -- codec -------------------------------------------------------------------------------------------------------------
+
+NUMERIC_OID = 1700
+
+
 def _declared(typmod: int) -> tuple[int, int]:
     """Return precision and scale of a typmod, as Postgres 15 and later pack them (earlier ones are compatible)."""
     packed = typmod - 4
@@ -341,18 +347,18 @@ def numeric(typmod: int) -> ColumnCodec:
     """Return the codec of a numeric: decimal128 if that holds every value, otherwise text."""
     precision, scale = _declared(typmod) if typmod >= 4 else (0, 0)
     if not 1 <= precision <= _WIDEST or not 0 <= scale <= precision:
-        return NUMERIC_TEXT
+        return _NUMERIC_TEXT
     arrow = pa.decimal128(precision, scale)
 
     def decode(fill: Kernel, buf: Bytes, off: Ints, length: Ints) -> pa.Array:
         out: npt.NDArray[np.uint64] = np.empty(2 * length.size, np.uint64)
-        BadValueError.check(fill(buf, off, length, precision, scale, out), _REASONS)
+        BadValueError.check(fill(buf, off, length, precision, scale, out), _DECIMAL_REASONS)
         return fixed_width(arrow, out, length)
 
     def text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-        return decode(_text, buf, off, length)
+        return decode(_text_decimals, buf, off, length)
 
     def binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-        return decode(_binary, buf, off, length)
+        return decode(_binary_decimals, buf, off, length)
 
     return ColumnCodec(arrow, text, binary)

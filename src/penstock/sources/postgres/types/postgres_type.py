@@ -1,11 +1,7 @@
-"""A Postgres type as the system catalogs describe it, with everything that decoding its values requires.
+"""Postgres types as the system catalogs describe them, with everything that decoding their values requires.
 
-Look up types in the server's catalogs, with the types that they consist of.
-
-One query collects every type that is reachable from the requested ones; the descriptions are assembled here. Built-in
-types need no query.
-
-Descriptions of the built-in types, whose OIDs are the same on every server: no query is needed.
+The OIDs of built-in types are the same on every server, so these types are described here, without a query. For other
+types, one query collects every type that is reachable from the requested ones, and the descriptions are assembled here.
 """
 
 from __future__ import annotations
@@ -52,81 +48,7 @@ class PostgresType:
     fields: tuple[tuple[str, PostgresType], ...] = ()
 
 
-_TYPES = """
-WITH RECURSIVE reached (oid) AS (
-    SELECT unnest(%s::oid[])
-  UNION
-    SELECT parts.oid FROM reached, LATERAL (
-        SELECT unnest(ARRAY[t.typelem, t.typbasetype]) FROM pg_type t WHERE t.oid = reached.oid
-        UNION ALL SELECT rngsubtype FROM pg_range WHERE rngtypid = reached.oid
-        UNION ALL SELECT rngtypid FROM pg_range WHERE rngmultitypid = reached.oid
-        UNION ALL SELECT a.atttypid FROM pg_type t JOIN pg_attribute a ON a.attrelid = t.typrelid
-                   WHERE t.oid = reached.oid AND t.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped
-    ) AS parts (oid) WHERE parts.oid <> 0
-)
-SELECT t.oid::bigint, t.typname, t.typtype::text,
-       (SELECT e.oid FROM pg_type e WHERE e.oid = t.typelem AND e.typarray = t.oid)::bigint,
-       t.typbasetype::bigint, t.typtypmod,
-       (SELECT rngsubtype FROM pg_range WHERE rngtypid = t.oid)::bigint,
-       (SELECT rngtypid FROM pg_range WHERE rngmultitypid = t.oid)::bigint,
-       ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = t.typrelid AND t.typtype = 'c'
-              AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
-       ARRAY(SELECT a.atttypid::bigint FROM pg_attribute a WHERE a.attrelid = t.typrelid AND t.typtype = 'c'
-              AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
-       ARRAY(SELECT a.atttypmod FROM pg_attribute a WHERE a.attrelid = t.typrelid AND t.typtype = 'c'
-              AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
-  FROM pg_type t JOIN reached USING (oid)
-"""
-
-
-@dataclass(frozen=True)
-class _Row:
-    name: str
-    kind: str
-    element: int | None
-    base: int
-    base_typmod: int
-    bound: int | None
-    member: int | None
-    field_names: list[str]
-    field_types: list[int]
-    field_typmods: list[int]
-
-
-def find_types(
-    connection: psycopg.Connection[Any], wanted: Iterable[tuple[int, int]]
-) -> dict[tuple[int, int], PostgresType]:
-    """Describe the types with these OIDs and modifiers; an unknown OID is a base type without a name."""
-    requested = set(wanted)
-    unknown = sorted({oid for oid, typmod in requested if builtin(oid, typmod) is None})
-    rows: dict[int, _Row] = {}
-    if unknown:
-        with connection.cursor() as cursor:
-            found = cursor.execute(_TYPES, (unknown,)).fetchall()
-        rows = {oid: _Row(*rest) for oid, *rest in found}
-    return {(oid, typmod): _described(rows, oid, typmod) for oid, typmod in requested}
-
-
-def _described(rows: Mapping[int, _Row], oid: int, typmod: int) -> PostgresType:
-    known = builtin(oid, typmod)
-    row = rows.get(oid)
-    if known is not None or row is None:
-        return known or PostgresType(oid, typmod)
-    if row.element is not None:  # the modifier of an array is that of its elements
-        return PostgresType(oid, typmod, row.name, TypeKind.ARRAY, _described(rows, row.element, typmod))
-    if row.kind == "d":
-        base = _described(rows, row.base, row.base_typmod)
-        return PostgresType(oid, typmod, row.name, TypeKind.DOMAIN, base)
-    if row.bound is not None:
-        return PostgresType(oid, typmod, row.name, TypeKind.RANGE, _described(rows, row.bound, -1))
-    if row.member is not None:
-        return PostgresType(oid, typmod, row.name, TypeKind.MULTIRANGE, _described(rows, row.member, -1))
-    if row.kind == "c":
-        parts = zip(row.field_names, row.field_types, row.field_typmods, strict=True)
-        fields = tuple((name, _described(rows, part, modifier)) for name, part, modifier in parts)
-        return PostgresType(oid, typmod, row.name, TypeKind.COMPOSITE, fields=fields)
-    return PostgresType(oid, typmod, row.name, TypeKind.ENUM if row.kind == "e" else TypeKind.BASE)
-
+# -- built-in types ----------------------------------------------------------------------------------------------------
 
 _BASE = (
     (16, "bool", 1000),
@@ -231,3 +153,81 @@ def builtin(oid: int, typmod: int = -1) -> PostgresType | None:
             name, of = known[oid]
             return PostgresType(oid, typmod, name, kind, builtin(of, typmod if kind is TypeKind.ARRAY else -1))
     return None
+
+
+# -- types of a server -------------------------------------------------------------------------------------------------
+
+_TYPES = """
+WITH RECURSIVE reached (oid) AS (
+    SELECT unnest(%s::oid[])
+  UNION
+    SELECT parts.oid FROM reached, LATERAL (
+        SELECT unnest(ARRAY[t.typelem, t.typbasetype]) FROM pg_type t WHERE t.oid = reached.oid
+        UNION ALL SELECT rngsubtype FROM pg_range WHERE rngtypid = reached.oid
+        UNION ALL SELECT rngtypid FROM pg_range WHERE rngmultitypid = reached.oid
+        UNION ALL SELECT a.atttypid FROM pg_type t JOIN pg_attribute a ON a.attrelid = t.typrelid
+                   WHERE t.oid = reached.oid AND t.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped
+    ) AS parts (oid) WHERE parts.oid <> 0
+)
+SELECT t.oid::bigint, t.typname, t.typtype::text,
+       (SELECT e.oid FROM pg_type e WHERE e.oid = t.typelem AND e.typarray = t.oid)::bigint,
+       t.typbasetype::bigint, t.typtypmod,
+       (SELECT rngsubtype FROM pg_range WHERE rngtypid = t.oid)::bigint,
+       (SELECT rngtypid FROM pg_range WHERE rngmultitypid = t.oid)::bigint,
+       ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = t.typrelid AND t.typtype = 'c'
+              AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
+       ARRAY(SELECT a.atttypid::bigint FROM pg_attribute a WHERE a.attrelid = t.typrelid AND t.typtype = 'c'
+              AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
+       ARRAY(SELECT a.atttypmod FROM pg_attribute a WHERE a.attrelid = t.typrelid AND t.typtype = 'c'
+              AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
+  FROM pg_type t JOIN reached USING (oid)
+"""
+
+
+@dataclass(frozen=True)
+class _Row:
+    name: str
+    kind: str
+    element: int | None
+    base: int
+    base_typmod: int
+    bound: int | None
+    member: int | None
+    field_names: list[str]
+    field_types: list[int]
+    field_typmods: list[int]
+
+
+def find_types(
+    connection: psycopg.Connection[Any], wanted: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int], PostgresType]:
+    """Describe the types with these OIDs and modifiers; an unknown OID is a base type without a name."""
+    requested = set(wanted)
+    unknown = sorted({oid for oid, typmod in requested if builtin(oid, typmod) is None})
+    rows: dict[int, _Row] = {}
+    if unknown:
+        with connection.cursor() as cursor:
+            found = cursor.execute(_TYPES, (unknown,)).fetchall()
+        rows = {oid: _Row(*rest) for oid, *rest in found}
+    return {(oid, typmod): _described(rows, oid, typmod) for oid, typmod in requested}
+
+
+def _described(rows: Mapping[int, _Row], oid: int, typmod: int) -> PostgresType:
+    known = builtin(oid, typmod)
+    row = rows.get(oid)
+    if known is not None or row is None:
+        return known or PostgresType(oid, typmod)
+    if row.element is not None:  # the modifier of an array is that of its elements
+        return PostgresType(oid, typmod, row.name, TypeKind.ARRAY, _described(rows, row.element, typmod))
+    if row.kind == "d":
+        base = _described(rows, row.base, row.base_typmod)
+        return PostgresType(oid, typmod, row.name, TypeKind.DOMAIN, base)
+    if row.bound is not None:
+        return PostgresType(oid, typmod, row.name, TypeKind.RANGE, _described(rows, row.bound, -1))
+    if row.member is not None:
+        return PostgresType(oid, typmod, row.name, TypeKind.MULTIRANGE, _described(rows, row.member, -1))
+    if row.kind == "c":
+        parts = zip(row.field_names, row.field_types, row.field_typmods, strict=True)
+        fields = tuple((name, _described(rows, part, modifier)) for name, part, modifier in parts)
+        return PostgresType(oid, typmod, row.name, TypeKind.COMPOSITE, fields=fields)
+    return PostgresType(oid, typmod, row.name, TypeKind.ENUM if row.kind == "e" else TypeKind.BASE)

@@ -1,15 +1,15 @@
-"""date → date32, timestamp → timestamp[us], timestamptz → timestamp[us, UTC].
+"""date → date32, timestamp → timestamp[us], timestamptz → timestamp[us, UTC]; time, timetz → string.
 
-Binary is a count of days (32 bits) or microseconds (64 bits) since 2000-01-01, converted to the epoch 1970. Text is ISO
-8601 as `DateStyle = ISO` prints it: `2026-11-15`, `2026-11-15 05:38:00.123456`, and an offset `+00`, `-03`, `+05:30` or
-`+01:02:03` after a timestamptz. Sessions set `TimeZone = UTC`, but any numeric offset is correct: it is subtracted.
+The binary form of a date or timestamp is a count of days (32 bits) or microseconds (64 bits) since 2000-01-01,
+converted to the epoch 1970. Text is ISO 8601 as `DateStyle = ISO` prints it: `2026-11-15`,
+`2026-11-15 05:38:00.123456`, and an offset `+00`, `-03`, `+05:30` or `+01:02:03` after a timestamptz. Sessions set
+`TimeZone = UTC`, but any numeric offset is correct: it is subtracted.
 
 Both forms hold microseconds, so nothing is rounded. Infinities, BC and years past 9999 exist in Postgres but not in
 Spark's calendar of 0001..9999: they are bad values with a separate reason.
 
-time, timetz → string `HH:MM:SS[.ffffff]`, timetz with its offset: Spark has no such types, and none holds 24:00:00.
-
-Binary is microseconds since midnight (64 bits), and for timetz the seconds west of UTC (32 bits).
+A time becomes `HH:MM:SS[.ffffff]`, a timetz has its offset after that: Spark has no such types, and none holds
+24:00:00. Binary is microseconds since midnight (64 bits), and for timetz the seconds west of UTC (32 bits).
 """
 
 from __future__ import annotations
@@ -27,90 +27,14 @@ from penstock.sources.postgres.types.text_output import fixed_room, put_two_digi
 
 __all__ = ["DATE", "TIME", "TIMESTAMP", "TIMESTAMPTZ", "TIMETZ"]
 
-
-_TIME_OF_DAY_REASONS = ("malformed time of day",)
 _DAY = 86_400_000_000
-_ZONES = 16 * 3600
-
-
-@inlined
-def _put_time(data: Bytes, end: Any, value: Any) -> Any:
-    seconds = value // 1_000_000
-    end = put_two_digits(data, end, seconds // 3600)
-    data[end] = 58
-    end = put_two_digits(data, end + 1, seconds // 60 % 60)
-    data[end] = 58
-    end = put_two_digits(data, end + 1, seconds % 60)
-    rest = value % 1_000_000
-    if rest:
-        data[end] = 46
-        end += 1
-        unit = 100_000
-        while rest:
-            data[end] = 48 + rest // unit
-            rest %= unit
-            unit //= 10
-            end += 1
-    return end
-
-
-@inlined
-def _put_offset(data: Bytes, end: Any, west: Any) -> Any:
-    data[end] = 45 if west > 0 else 43
-    seconds = abs(west)
-    end = put_two_digits(data, end + 1, seconds // 3600)
-    if seconds % 3600:
-        data[end] = 58
-        end = put_two_digits(data, end + 1, seconds // 60 % 60)
-    if seconds % 60:
-        data[end] = 58
-        end = put_two_digits(data, end + 1, seconds % 60)
-    return end
-
-
-@inlined
-def _print(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes, zoned: bool) -> int:
-    end: Any = np.int64(0)
-    for r in range(length.size):
-        offsets[r] = end
-        if length[r] < 0:
-            continue
-        if length[r] != (12 if zoned else 8):
-            return blame(r, 0)
-        at = start(off, r)
-        value = np.int64(uint(buf, at, 8))
-        if value < 0 or value > _DAY:
-            return blame(r, 0)
-        end = _put_time(data, end, value)
-        if zoned:
-            west = (np.int64(uint(buf, at + 8, 4)) ^ 0x80000000) - 0x80000000
-            if abs(west) >= _ZONES:
-                return blame(r, 0)
-            end = _put_offset(data, end, west)
-    offsets[length.size] = end
-    return FINE
-
-
-@kernel(nb.int64(IN8, IN32, IN32, I32, U8))
-def _print_time(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
-    return _print(buf, off, length, offsets, data, False)
-
-
-@kernel(nb.int64(IN8, IN32, IN32, I32, U8))
-def _print_timetz(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
-    return _print(buf, off, length, offsets, data, True)
-
-
-TIME = text_output_codec(_print_time, fixed_room(15), _TIME_OF_DAY_REASONS)
-TIMETZ = text_output_codec(_print_timetz, fixed_room(24), _TIME_OF_DAY_REASONS)
-
 
 _MALFORMED, _INFINITE, _OUTSIDE, _WIDTH = range(4)
 _REASONS = (
     "malformed date or time; the session requires DateStyle = ISO",
     f"infinity, which no date type of Spark can hold{KEEP_TEXT}",
     f"date outside the years 0001 to 9999{KEEP_TEXT}",
-    "binary value of the is_invalid length",
+    "binary value of the wrong length",
 )
 
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
@@ -276,3 +200,81 @@ def _codec(arrow: pa.DataType, dtype: Any, kind: int, epoch: int, first: int, la
 DATE = _codec(pa.date32(), np.int32, _DATE, _EPOCH_DAYS, _FIRST_DAY, _LAST_DAY)
 TIMESTAMP = _codec(pa.timestamp("us"), np.int64, _TIMESTAMP, _EPOCH_US, _FIRST_US, _LAST_US)
 TIMESTAMPTZ = _codec(pa.timestamp("us", "UTC"), np.int64, _TIMESTAMPTZ, _EPOCH_US, _FIRST_US, _LAST_US)
+
+
+# -- time, timetz ------------------------------------------------------------------------------------------------------
+
+_TIME_REASONS = ("malformed time of day",)
+_MOST_OFFSET = 16 * 3600
+
+
+@inlined
+def _put_time(data: Bytes, end: Any, value: Any) -> Any:
+    seconds = value // 1_000_000
+    end = put_two_digits(data, end, seconds // 3600)
+    data[end] = 58
+    end = put_two_digits(data, end + 1, seconds // 60 % 60)
+    data[end] = 58
+    end = put_two_digits(data, end + 1, seconds % 60)
+    rest = value % 1_000_000
+    if rest:
+        data[end] = 46
+        end += 1
+        unit = 100_000
+        while rest:
+            data[end] = 48 + rest // unit
+            rest %= unit
+            unit //= 10
+            end += 1
+    return end
+
+
+@inlined
+def _put_offset(data: Bytes, end: Any, west: Any) -> Any:
+    data[end] = 45 if west > 0 else 43
+    seconds = abs(west)
+    end = put_two_digits(data, end + 1, seconds // 3600)
+    if seconds % 3600:
+        data[end] = 58
+        end = put_two_digits(data, end + 1, seconds // 60 % 60)
+    if seconds % 60:
+        data[end] = 58
+        end = put_two_digits(data, end + 1, seconds % 60)
+    return end
+
+
+@inlined
+def _print_times(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes, zoned: bool) -> int:
+    end: Any = np.int64(0)
+    for r in range(length.size):
+        offsets[r] = end
+        if length[r] < 0:
+            continue
+        if length[r] != (12 if zoned else 8):
+            return blame(r, 0)
+        at = start(off, r)
+        value = np.int64(uint(buf, at, 8))
+        if value < 0 or value > _DAY:
+            return blame(r, 0)
+        end = _put_time(data, end, value)
+        if zoned:
+            west = (np.int64(uint(buf, at + 8, 4)) ^ 0x80000000) - 0x80000000
+            if abs(west) >= _MOST_OFFSET:
+                return blame(r, 0)
+            end = _put_offset(data, end, west)
+    offsets[length.size] = end
+    return FINE
+
+
+@kernel(nb.int64(IN8, IN32, IN32, I32, U8))
+def _print_time(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
+    return _print_times(buf, off, length, offsets, data, False)
+
+
+@kernel(nb.int64(IN8, IN32, IN32, I32, U8))
+def _print_timetz(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
+    return _print_times(buf, off, length, offsets, data, True)
+
+
+TIME = text_output_codec(_print_time, fixed_room(15), _TIME_REASONS)
+TIMETZ = text_output_codec(_print_timetz, fixed_room(24), _TIME_REASONS)

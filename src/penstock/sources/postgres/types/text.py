@@ -1,4 +1,4 @@
-"""text, varchar, bpchar, name, json, xml, refcursor, enums, citext → string; jsonb, jsonpath → string.
+"""text, varchar, bpchar, name, json, xml, refcursor, enums, citext, jsonb, jsonpath, "char" → string; text-only types.
 
 Text and binary forms are the same bytes, copied unchanged: bpchar keeps its padding. The binary form of jsonb and
 jsonpath is the version byte 1 and then the text.
@@ -7,17 +7,15 @@ Sessions set `client_encoding` to UTF8, and Postgres verifies what it converts (
 not checked again. If invalid UTF-8 arrives nevertheless, offsets and sizes are still correct: a reader gets a decoding
 error, not foreign memory.
 
-Types that only the server can print → string, sent as text.
+**Text-only types** are those that only the server can print, sent as text. money depends on `lc_monetary`, regclass and
+similar types on the catalogs, aclitem has no binary form at all; tsvector and tsquery have their own sorting and
+escaping. Columns that are stored as text, of any type, are decoded here too: if the binary form of one arrives, it is
+rejected and not mistaken for its text.
 
-money depends on `lc_monetary`, regclass and similar types on the catalogs, aclitem has no binary form at all; tsvector
-and tsquery have their own sorting and escaping. Columns that are stored as text, of any type, are decoded here too: if
-the binary form of one arrives, it is rejected and not mistaken for its text.
-
-The type "char" (one byte; the quotes belong to its name) → string.
-
-The binary form is the raw byte, which from 0x80 on is not valid UTF-8. Text is what `charout` prints: nothing for the
-byte 0, the character itself for ASCII, and a backslash with three octal digits for the rest. Both forms become that
-text. High bytes that a server before 16 prints raw raise `BadValueError`.
+**"char"** is one byte; the quotes belong to its name. The binary form is the raw byte, which from 0x80 on is not valid
+UTF-8. Text is what `charout` prints: nothing for the byte 0, the character itself for ASCII, and a backslash with three
+octal digits for the rest. Both forms become that text. High bytes that a server before 16 prints raw raise
+`BadValueError`.
 """
 
 from __future__ import annotations
@@ -32,37 +30,60 @@ from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, bla
 
 __all__ = ["INTERNAL_CHAR", "TEXT", "TEXT_ONLY", "VERSIONED"]
 
-
-_REASON = "the binary form of this column is not supported; request its text from the server (binary 'false')"
-
-
-def _reject_values(length: Ints) -> None:
-    """Raise for the first value that is not null."""
-    present = np.flatnonzero(length >= 0)
-    if present.size:
-        raise BadValueError(int(present[0]), _REASON)
+_VERSION_REASONS = ("jsonb or jsonpath of a version other than 1",)
 
 
 def _text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     return gather_bytes(pa.string(), buf, off, length)
 
 
-def _text_only_binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+@kernel(nb.int64(IN8, IN32, IN32))
+def _version(buf: Bytes, off: Ints, length: Ints) -> int:
+    for r in range(length.size):
+        if length[r] >= 0 and (length[r] == 0 or buf[off[r]] != 1):
+            return blame(r, 0)
+    return FINE
+
+
+def _versioned(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+    BadValueError.check(_version(buf, off, length), _VERSION_REASONS)
+    return gather_bytes(pa.string(), buf, off, length, skip=1)
+
+
+TEXT = ColumnCodec(pa.string(), _text, _text)
+VERSIONED = ColumnCodec(pa.string(), _text, _versioned)
+
+
+# -- text-only types ---------------------------------------------------------------------------------------------------
+
+_TEXT_ONLY_REASON = "the binary form of this column is not supported; request its text from the server (binary 'false')"
+
+
+def _reject_values(length: Ints) -> None:
+    """Raise for the first value that is not null."""
+    present = np.flatnonzero(length >= 0)
+    if present.size:
+        raise BadValueError(int(present[0]), _TEXT_ONLY_REASON)
+
+
+def _reject_binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     _reject_values(length)
     return gather_bytes(pa.string(), buf, off, length)
 
 
-TEXT_ONLY = ColumnCodec(pa.string(), _text, _text_only_binary, wants_text=True)
+TEXT_ONLY = ColumnCodec(pa.string(), _text, _reject_binary, wants_text=True)
 
 
-_INTERNAL_CHAR_REASONS = (
+# -- "char" ------------------------------------------------------------------------------------------------------------
+
+_CHAR_REASONS = (
     'malformed "char"',
     '"char" above 0x7f sent as a raw byte; change the column to bytea, or use Postgres 16 or later',
 )
 
 
 @kernel(nb.int64(IN8, IN32, IN32))
-def _printed(buf: Bytes, off: Ints, length: Ints) -> int:
+def _check_chars(buf: Bytes, off: Ints, length: Ints) -> int:
     for r in range(length.size):
         at = off[r]
         if length[r] <= 0:
@@ -80,7 +101,7 @@ def _printed(buf: Bytes, off: Ints, length: Ints) -> int:
 
 
 @kernel(nb.int64(IN8, IN32, IN32, I32, U8))
-def _print(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
+def _print_chars(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> int:
     end = 0
     for r in range(length.size):
         offsets[r] = end
@@ -102,36 +123,16 @@ def _print(buf: Bytes, off: Ints, length: Ints, offsets: Ints, data: Bytes) -> i
     return FINE
 
 
-def _internal_char_text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-    BadValueError.check(_printed(buf, off, length), _INTERNAL_CHAR_REASONS)
+def _char_text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+    BadValueError.check(_check_chars(buf, off, length), _CHAR_REASONS)
     return gather_bytes(pa.string(), buf, off, length)
 
 
-def _binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
+def _char_binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
     offsets = np.empty(length.size + 1, np.int32)
     data = np.empty(check_size(length.size * 4), np.uint8)
-    BadValueError.check(_print(buf, off, length, offsets, data), _INTERNAL_CHAR_REASONS)
+    BadValueError.check(_print_chars(buf, off, length, offsets, data), _CHAR_REASONS)
     return variable_width(pa.string(), offsets, data, length)
 
 
-INTERNAL_CHAR = ColumnCodec(pa.string(), _internal_char_text, _binary)
-
-
-_REASONS = ("jsonb or jsonpath of a version other than 1",)
-
-
-@kernel(nb.int64(IN8, IN32, IN32))
-def _version(buf: Bytes, off: Ints, length: Ints) -> int:
-    for r in range(length.size):
-        if length[r] >= 0 and (length[r] == 0 or buf[off[r]] != 1):
-            return blame(r, 0)
-    return FINE
-
-
-def _versioned(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-    BadValueError.check(_version(buf, off, length), _REASONS)
-    return gather_bytes(pa.string(), buf, off, length, skip=1)
-
-
-TEXT = ColumnCodec(pa.string(), _text, _text)
-VERSIONED = ColumnCodec(pa.string(), _text, _versioned)
+INTERNAL_CHAR = ColumnCodec(pa.string(), _char_text, _char_binary)

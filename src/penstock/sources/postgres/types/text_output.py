@@ -1,6 +1,7 @@
 """Types whose Arrow form is the text that Postgres prints: text is copied, the binary form is printed by a kernel.
 
-Text is copied and not checked: nothing is parsed, so nothing can be lost. A printing kernel checks everything it reads.
+Text is copied and not checked: nothing is parsed, so nothing can be lost. A printing kernel checks everything it reads,
+and writes numbers in decimal and bytes in hex with the functions and tables of this module.
 """
 
 from __future__ import annotations
