@@ -1,14 +1,14 @@
-"""Messages per second decoded from Avro, JSON and Protobuf to Arrow, compared with decoding record by record.
+"""Messages per second decoded from Avro, JSON, Protobuf and CSV to Arrow, compared with decoding record by record.
 
 A message is an order with ten columns; a Debezium message has five, four of them with logical types of Kafka Connect.
 The subject is `decode_batch` with 10,000 messages per call, as in Spark.
 References, each with the same messages in the same run:
 
-- *records*: the fastest function per message, with fastavro, `json` and Google's Protobuf, all of them compiled: a
-  tuple of Python values per message, without Arrow;
+- *records*: the fastest function per message, with fastavro, `json`, Google's Protobuf and `csv`, all of them compiled:
+  a tuple of Python values per message, without Arrow;
 - *records to Arrow*: the same, converted to Arrow arrays;
-- for JSON also *pyarrow.json*, which is written in C++ and reads messages as lines of one text: it checks less, and
-  cannot report the error of a single message.
+- for JSON and CSV also *pyarrow.json* and *pyarrow.csv*, which are written in C++ and read messages as lines of one
+  text: they check less, and cannot report the error of a single message.
 
 All times are CPU time. The figure is the lowest ratio of a format to its *records*. Goals: 3; Avro 1,000,000, JSON
 300,000, Protobuf 500,000 messages per second on an idle core.
@@ -17,6 +17,7 @@ All times are CPU time. The figure is the lowest ratio of a format to its *recor
 from __future__ import annotations
 
 import base64
+import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -28,11 +29,13 @@ from typing import Any
 
 import fastavro
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
 import pyarrow.json
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from bench.rounds import Sample, Spread, alternate, median_ratio, print_table, size, timed
-from penstock.formats import AvroFormat, JsonFormat, ProtobufFormat, ResolvedFormat, decode_batch, resolve
+from penstock.formats import AvroFormat, CsvFormat, JsonFormat, ProtobufFormat, ResolvedFormat, decode_batch, resolve
 
 __all__ = ["run"]
 
@@ -56,7 +59,8 @@ class _Case:
     resolved: ResolvedFormat
     batches: list[pa.Array]
     records: Callable[[bytes], tuple[Any, ...]]
-    by_whole: Callable[[pa.Array], object] | None = None
+    by_whole: tuple[str, Callable[[pa.Array], object]] | None = None
+    """The decoder that reads all messages as one text, and its name."""
 
     def decoders(self) -> dict[str, Callable[[pa.Array], object]]:
         """Return the decoders by name; the first is Penstock."""
@@ -64,7 +68,7 @@ class _Case:
         found["records"] = lambda batch: [self.records(message) for message in batch.to_pylist()]
         found["records to Arrow"] = self._to_arrow
         if self.by_whole:
-            found["pyarrow.json"] = self.by_whole
+            found[self.by_whole[0]] = self.by_whole[1]
         return found
 
     def _to_arrow(self, batch: pa.Array) -> object:
@@ -76,7 +80,7 @@ def run(quick: bool) -> float:
     """Measure, print, and return the lowest ratio to decoding record by record."""
     count, rounds = size(20_000 if quick else 200_000, 3 if quick else 7)
     ratios, shown = [], []
-    cases = {"Avro": _avro, "JSON": _json, "Debezium JSON": _connect, "Protobuf": _protobuf}
+    cases = {"Avro": _avro, "JSON": _json, "Debezium JSON": _connect, "Protobuf": _protobuf, "CSV": _csv}
     for name, create in cases.items():
         case = create(count)
         samples = _measured(case, rounds)
@@ -175,14 +179,16 @@ def _connect(count: int) -> _Case:
     return _Case(resolve(JsonFormat(), sample=messages[:1]), _batches(messages), record)
 
 
+def _time(micros: int) -> str:
+    return f"2023-11-14T22:{micros // 60_000_000 % 60:02}:{micros // 1_000_000 % 60:02}.{micros % 1_000_000:06}Z"
+
+
 def _json(count: int) -> _Case:
     def written(order: tuple[Any, ...]) -> bytes:
-        at = (
-            f"2023-11-14T22:{order[8] // 60_000_000 % 60:02}:{order[8] // 1_000_000 % 60:02}.{order[8] % 1_000_000:06}Z"
-        )
         day = f"2023-{order[9] % 12 + 1:02}-{order[9] % 28 + 1:02}"
         amount = float(Decimal(order[5]).quantize(Decimal("0.01")))
-        return json.dumps(dict(zip(_NAMES, (*order[:5], amount, *order[6:8], at, day), strict=True))).encode()
+        values = (*order[:5], amount, *order[6:8], _time(order[8]), day)
+        return json.dumps(dict(zip(_NAMES, values, strict=True))).encode()
 
     def record(message: bytes) -> tuple[Any, ...]:
         return tuple(json.loads(message).values())
@@ -191,7 +197,29 @@ def _json(count: int) -> _Case:
         return pyarrow.json.read_json(io.BytesIO(b"\n".join(batch.to_pylist())))
 
     resolved = resolve(JsonFormat(columns=_COLUMNS))
-    return _Case(resolved, _batches([written(order) for order in _orders(count)]), record, whole)
+    return _Case(resolved, _batches([written(order) for order in _orders(count)]), record, ("pyarrow.json", whole))
+
+
+def _csv(count: int) -> _Case:
+    def written(order: tuple[Any, ...]) -> bytes:
+        out = io.StringIO()
+        paid, at = str(order[7]).lower(), _time(order[8])
+        csv.writer(out).writerow((*order[:5], f"{order[5]:.2f}", order[6], paid, at, "2023-02-28"))
+        return out.getvalue().removesuffix("\r\n").encode()
+
+    def record(message: bytes) -> tuple[Any, ...]:
+        return tuple(next(csv.reader((message.decode(),))))
+
+    resolved = resolve(CsvFormat(columns=_COLUMNS))
+    names = pyarrow.csv.ReadOptions(column_names=_NAMES, use_threads=False)
+    lines = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    types = pyarrow.csv.ConvertOptions(column_types=pa.schema(resolved.physical_type), strings_can_be_null=True)
+
+    def whole(batch: pa.Array) -> object:
+        joined = pc.binary_join_element_wise(batch, pa.scalar(b"\n", pa.binary()), pa.scalar(b"", pa.binary()))
+        return pyarrow.csv.read_csv(pa.BufferReader(joined.buffers()[2]), names, lines, types)
+
+    return _Case(resolved, _batches([written(order) for order in _orders(count)]), record, ("pyarrow.csv", whole))
 
 
 def _protobuf(count: int) -> _Case:

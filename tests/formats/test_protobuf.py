@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import random
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from google.protobuf import descriptor_pb2
 from tests.formats.conftest import decoded, framed, problem, rows
 from tests.formats.protos import OLD, ORDER, descriptor_set, in_base64, message_class
 from tests.servers import SharedRegistry, unique
@@ -98,13 +100,35 @@ def test_proto2_presence_and_required_fields() -> None:
 
 @pytest.mark.parametrize(("text", "name"), [(ORDER, NAME), (OLD, "Old")])
 def test_parsed_proto_file_matches_protoc(text: str, name: str) -> None:
-    ours = Pool([well_known_types(), parse_proto(text)])
+    ours = Pool([*well_known_types(), parse_proto(text)])
     theirs = Pool(parse_descriptor_set(descriptor_set(text)))
     assert protobuf_columns(ours, ours.message(name)) == protobuf_columns(theirs, theirs.message(name))
     fields = [(one.name, one.number, one.repeated) for one in ours.message(name).fields]
     assert fields == [(one.name, one.number, one.repeated) for one in theirs.message(name).fields]
     for enum, found in theirs.enums.items():
         assert ours.enums[enum].names == found.names
+
+
+def test_statements_that_do_not_define_columns_are_skipped() -> None:
+    """The brackets of an option may contain braces."""
+    file = parse_proto("message M { extensions 100 to max [declaration = { number: 100 }]; optional int32 a = 1; }")
+    assert [one.name for one in file.messages[0].fields] == ["a"]
+
+
+def test_descriptor_without_field_types() -> None:
+    """The type of a field may be left out if its name denotes a message or an enum."""
+    file = descriptor_pb2.FileDescriptorProto(name="a.proto", syntax="proto3")
+    file.enum_type.add(name="E").value.add(name="ZERO", number=0)
+    file.message_type.add(name="M").field.add(name="e", number=1, label=1, type_name=".E")
+    data = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    given = ProtobufFormat(descriptor_set=base64.b64encode(data).decode(), message="M")
+    assert rows(resolve(given), b"\x08\x00", b"") == [{"e": "ZERO"}, {"e": "ZERO"}]
+
+
+@pytest.mark.parametrize("data", [b"\x0a\x05", b"\x0a\x03\x12\x01\xff", b"\x07"])
+def test_invalid_descriptor_set_is_rejected(data: bytes) -> None:
+    with pytest.raises(DefiniteError, match="invalid Protobuf descriptor set"):
+        parse_descriptor_set(data)
 
 
 @pytest.mark.parametrize("text", ["message M {", "message M { int32 a = x; }", "edition = '2023';", "%", "foo"])

@@ -1,16 +1,19 @@
 """Protobuf descriptors: messages and enums by file, and the parser of descriptor sets.
 
 They are parsed from a descriptor set (``protoc --include_imports --descriptor_set_out``), or from the text of a .proto
-file (`penstock.formats.protobuf.proto_parser`). A descriptor set is itself a Protobuf message: it is parsed without a
-Protobuf library, and only the fields that define the structure of messages are used.
+file (`penstock.formats.protobuf.proto_parser`). A descriptor set is itself a Protobuf message, which Google's library
+parses. The fields that define the structure of messages are converted to the dataclasses below, because the catalog
+stores, compares and merges them.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
+from google.protobuf import descriptor_pb2
+from google.protobuf.message import DecodeError
 from pydantic import TypeAdapter
 
 from penstock.errors import DefiniteError
@@ -22,6 +25,7 @@ __all__ = [
     "ProtoField",
     "ProtoFile",
     "ProtoMessage",
+    "convert_file",
     "dump_files",
     "load_files",
     "parse_descriptor_set",
@@ -129,56 +133,55 @@ def load_files(text: str) -> list[ProtoFile]:
 
 # -- descriptor sets ---------------------------------------------------------------------------------------------------
 
-_REPEATED, _REQUIRED = 3, 2
-_Fields = dict[int, list[bytes | int]]
+_TYPES = descriptor_pb2.FieldDescriptorProto
 
 
 def parse_descriptor_set(data: bytes) -> list[ProtoFile]:
     """Parse a descriptor set; the files are in its order."""
     try:
-        return [_file(_fields(file)) for file in _many(_fields(data), 1)]
-    except (IndexError, UnicodeDecodeError, ValueError) as error:
+        return [convert_file(file) for file in descriptor_pb2.FileDescriptorSet.FromString(data).file]
+    except (DecodeError, UnicodeDecodeError) as error:
         message = "invalid Protobuf descriptor set"
         raise DefiniteError(message, "Create it with: protoc --include_imports --descriptor_set_out=FILE …") from error
 
 
-def _file(found: _Fields) -> ProtoFile:
-    package, syntax = _text(found, 2), _text(found, 12)
-    if syntax == "editions":
+def convert_file(file: Any) -> ProtoFile:
+    """Convert a `FileDescriptorProto`."""
+    if file.syntax == "editions":
         message = "Protobuf editions are not supported"
         raise DefiniteError(message, 'Use syntax = "proto3" or "proto2".')
-    proto3 = syntax == "proto3"
+    package = _text(file.package)
     return ProtoFile(
         package,
-        [_message(_fields(one), package, proto3) for one in _many(found, 4)],
-        [_enum(_fields(one), package) for one in _many(found, 5)],
+        [_message(one, package, file.syntax == "proto3") for one in file.message_type],
+        [_enum(one, package) for one in file.enum_type],
     )
 
 
-def _message(found: _Fields, scope: str, proto3: bool) -> ProtoMessage:
-    name = _within(scope, _text(found, 1))
-    options = _fields(next(iter(_many(found, 7)), b""))
+def _message(found: Any, scope: str, proto3: bool) -> ProtoMessage:
+    name = _within(scope, _text(found.name))
     return ProtoMessage(
         name,
-        [_field(_fields(one), proto3) for one in _many(found, 2)],
-        [_message(_fields(one), name, proto3) for one in _many(found, 3)],
-        [_enum(_fields(one), name) for one in _many(found, 4)],
-        bool(_number(options, 7)),
+        [_field(one, proto3) for one in found.field],
+        [_message(one, name, proto3) for one in found.nested_type],
+        [_enum(one, name) for one in found.enum_type],
+        found.options.map_entry,
     )
 
 
-def _field(found: _Fields, proto3: bool) -> ProtoField:
-    label, kind = _number(found, 4), _number(found, 5)
-    explicit = not proto3 or 9 in found or kind in (ops.MESSAGE, ops.GROUP)
-    presence = ops.REQUIRED if label == _REQUIRED else ops.EXPLICIT if explicit else ops.IMPLICIT
-    return ProtoField(_text(found, 1), _number(found, 3), kind, _text(found, 6), label == _REPEATED, presence)
+def _field(found: Any, proto3: bool) -> ProtoField:
+    kind = found.type if found.HasField("type") else ops.MESSAGE  # then the name denotes a message or an enum
+    explicit = not proto3 or found.HasField("oneof_index") or found.type in (ops.MESSAGE, ops.GROUP)
+    required = found.label == _TYPES.LABEL_REQUIRED
+    presence = ops.REQUIRED if required else ops.EXPLICIT if explicit else ops.IMPLICIT
+    repeated = found.label == _TYPES.LABEL_REPEATED
+    return ProtoField(_text(found.name), found.number, kind, _text(found.type_name), repeated, presence)
 
 
-def _enum(found: _Fields, scope: str) -> ProtoEnum:
-    enum = ProtoEnum(_within(scope, _text(found, 1)))
-    for one in map(_fields, _many(found, 2)):
-        number = _number(one, 2)
-        enum.names.setdefault(number - (1 << 64) if number >> 63 else number, _text(one, 1))
+def _enum(found: Any, scope: str) -> ProtoEnum:
+    enum = ProtoEnum(_within(scope, _text(found.name)))
+    for one in found.value:
+        enum.names.setdefault(one.number, _text(one.name))
     return enum
 
 
@@ -186,45 +189,6 @@ def _within(scope: str, name: str) -> str:
     return f"{scope}.{name}" if scope else name
 
 
-def _fields(data: bytes) -> _Fields:
-    """Return the values of all fields, by number."""
-    found: _Fields = defaultdict(list)
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        match tag & 7:
-            case 0:
-                value, at = _varint(data, at)
-                found[tag >> 3].append(value)
-            case 2:
-                size, at = _varint(data, at)
-                if size > len(data) - at:
-                    raise IndexError
-                found[tag >> 3].append(data[at : at + size])
-                at += size
-            case 1 | 5:
-                at += 8 if tag & 7 == 1 else 4
-            case _:
-                raise ValueError
-    return found
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    result = shift = 0
-    while data[at] > 127:
-        result |= (data[at] & 127) << shift
-        shift += 7
-        at += 1
-    return result | data[at] << shift, at + 1
-
-
-def _many(found: _Fields, number: int) -> Iterator[bytes]:
-    return (value for value in found.get(number, ()) if isinstance(value, bytes))
-
-
-def _text(found: _Fields, number: int) -> str:
-    return next(iter(_many(found, number)), b"").decode()
-
-
-def _number(found: _Fields, number: int) -> int:
-    return next((value for value in found.get(number, ()) if isinstance(value, int)), 0)
+def _text(value: str | bytes) -> str:
+    """Return a string of a descriptor; Google's library returns one with invalid UTF-8 as bytes."""
+    return value if isinstance(value, str) else value.decode()

@@ -184,7 +184,7 @@ class _Reader:
         depth = 0
         while True:
             word = self._next()
-            depth += (word == "{") - (word == "}")
+            depth += (word in "[{") - (word in "]}")
             if depth == 0 and word in (";", "}"):
                 if word == "}" and self._peek() == ";":
                     self._next()

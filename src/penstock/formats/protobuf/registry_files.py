@@ -14,7 +14,7 @@ __all__ = ["message_at", "registered_files"]
 def registered_files(schema: RegisteredSchema) -> list[ProtoFile]:
     """Return the files of a registered schema; its own file is the last."""
     needed = [parse_proto(text) for _, text in schema.references]
-    return [well_known_types(), *needed, parse_proto(schema.text)]
+    return [*well_known_types(), *needed, parse_proto(schema.text)]
 
 
 def message_at(file: ProtoFile, packed: int) -> ProtoMessage | None:

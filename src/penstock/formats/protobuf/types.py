@@ -15,17 +15,26 @@
 A field without presence (proto3, neither optional nor in a oneof) is never null: a missing field is zero or empty. All
 other fields are null if missing; of a oneof at most one is not null. Recursive messages and groups are not supported.
 
-The well-known types are defined here: every schema may import them, and no registry stores them.
+The well-known types come from Google's library: every schema may import them, and no registry stores them.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
+from google.protobuf import (
+    any_pb2,
+    descriptor_pb2,
+    duration_pb2,
+    empty_pb2,
+    field_mask_pb2,
+    struct_pb2,
+    timestamp_pb2,
+    wrappers_pb2,
+)
 
 from penstock.errors import DefiniteError
 from penstock.formats.protobuf import ops
-from penstock.formats.protobuf.descriptor import Pool, ProtoField, ProtoFile, ProtoMessage
-from penstock.formats.protobuf.proto_parser import parse_proto
+from penstock.formats.protobuf.descriptor import Pool, ProtoField, ProtoFile, ProtoMessage, convert_file
 
 __all__ = ["field_kind", "is_map", "protobuf_columns", "type_of", "well_known_types"]
 
@@ -123,41 +132,12 @@ def _single(pool: Pool, field: ProtoField, scope: str, above: tuple[str, ...]) -
 
 # -- well-known types --------------------------------------------------------------------------------------------------
 
-_WRAPPED = {
-    "DoubleValue": "double",
-    "FloatValue": "float",
-    "Int64Value": "int64",
-    "UInt64Value": "uint64",
-    "Int32Value": "int32",
-    "UInt32Value": "uint32",
-    "BoolValue": "bool",
-    "StringValue": "string",
-    "BytesValue": "bytes",
-}
-_OTHERS = """
-syntax = "proto3";
-package google.protobuf;
-message Timestamp { int64 seconds = 1; int32 nanos = 2; }
-message Duration { int64 seconds = 1; int32 nanos = 2; }
-message Any { string type_url = 1; bytes value = 2; }
-message Empty { }
-message FieldMask { repeated string paths = 1; }
-message Struct { map<string, Value> fields = 1; }
-message Value {
-  oneof kind {
-    NullValue null_value = 1; double number_value = 2; string string_value = 3; bool bool_value = 4;
-    Struct struct_value = 5; ListValue list_value = 6;
-  }
-}
-enum NullValue { NULL_VALUE = 0; }
-message ListValue { repeated Value values = 1; }
-"""
-
 _TIMESTAMP_NAME = "google.protobuf.Timestamp"
-_WRAPPERS = frozenset(f"google.protobuf.{name}" for name in _WRAPPED)
+_WRAPPERS = frozenset(one.full_name for one in wrappers_pb2.DESCRIPTOR.message_types_by_name.values())
+_WELL_KNOWN = (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
 
 
-def well_known_types() -> ProtoFile:
-    """Return the well-known types as one file."""
-    wrappers = "\n".join(f"message {name} {{ {kind} value = 1; }}" for name, kind in _WRAPPED.items())
-    return parse_proto(_OTHERS + wrappers)
+def well_known_types() -> list[ProtoFile]:
+    """Return the files of the well-known types."""
+    serialized = (one.DESCRIPTOR.serialized_pb for one in _WELL_KNOWN)
+    return [convert_file(descriptor_pb2.FileDescriptorProto.FromString(one)) for one in serialized]

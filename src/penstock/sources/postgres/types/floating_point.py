@@ -2,11 +2,10 @@
 
 Binary is IEEE 754 in network order and is copied bit by bit: NaN payloads, infinities, -0 and subnormals are preserved.
 
-Text is `NaN`, `Infinity`, `-Infinity`, or decimal digits with an optional fraction and exponent, rounded to the nearest
-value, ties to even. `nearest_double` resolves almost all of them in the kernel; Arrow's exact parser gets only the
-remaining rows. For float32 the nearest double is rounded once more. That is correct unless the double lies exactly
-between two floats (rounding never crosses such a point, it can only land on it); these, subnormals and overflow go to
-Arrow too. A number too large for the type, or so small that it would become 0, is a bad value.
+Text is `NaN`, `Infinity`, `-Infinity`, or decimal digits with an optional fraction and exponent. Arrow rounds it to the
+nearest value, ties to even. Arrow also accepts what Postgres never sends (`.5`, `1.`, `+1`, `nan(1)`), and returns 0 or
+infinity for a number outside the range of the type. So a kernel then rejects these; it relies on Arrow for the rest of
+the grammar.
 """
 
 from __future__ import annotations
@@ -20,20 +19,14 @@ from numba import types as nb
 
 from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import fixed_width, gather_bytes
-from penstock.sources.postgres.types.double_text import nearest_double
 from penstock.sources.postgres.types.integer import network_order
-from penstock.sources.postgres.types.kernel import F32, F64, FINE, I32, IN8, IN32, blame, inlined, kernel, start
+from penstock.sources.postgres.types.kernel import FINE, IN8, IN32, blame, inlined, kernel, start
 
 __all__ = ["DOUBLE", "REAL"]
 
-_REASONS = ("malformed float",)
-_OUT_OF_RANGE = "float outside the range of its type"
-
-_EXPONENT_CAP = 100_000
-_LEAST_NORMAL = 2.0**-126
-_MOST = (2.0**24 - 1) * 2.0**104
-_BELOW_FLOAT = np.uint64(2**29 - 1)
-_HALF_FLOAT = np.uint64(2**28)
+_REASONS = ("malformed float", "float outside the range of its type")
+_NAN = np.frombuffer(b"NaN", np.uint8).copy()
+_INFINITY = np.frombuffer(b"Infinity", np.uint8).copy()
 
 
 @inlined
@@ -46,74 +39,21 @@ def _equals(buf: Bytes, at: int, end: int, word: Bytes) -> bool:
     return True
 
 
-_NAN = np.frombuffer(b"NaN", np.uint8).copy()
-_INFINITY = np.frombuffer(b"Infinity", np.uint8).copy()
-
-
 @inlined
-def _exponent(buf: Bytes, at: int, end: int) -> tuple[int, bool]:
-    """Return the signed number after the `e`, capped, and whether it is a number."""
-    minus = at < end and buf[at] == 45
-    if at < end and (minus or buf[at] == 43):
+def _is_nonzero(buf: Bytes, at: int, end: int) -> bool:
+    """Return whether a digit before the exponent is not 0."""
+    while at < end and buf[at] <= 57:
+        if buf[at] > 48:
+            return True
         at += 1
-    value: Any = 0
-    is_number = at < end
-    while at < end:
-        digit = np.uint8(buf[at] - 48)
-        if digit > 9:
-            return 0, False
-        value = min(value * 10 + digit, _EXPONENT_CAP)
-        at += 1
-    return (-value if minus else value), is_number
+    return False
 
 
-@inlined
-def _decimal(buf: Bytes, at: int, end: int) -> tuple[Any, int, bool, bool]:
-    """Return significant digits (uint64), power of ten, whether all digits are included, whether it is a number."""
-    digits = np.uint64(0)
-    significant = 0
-    power: Any = 0
-    start = at
-    point: Any = np.int64(-1)
-    while at < end:
-        byte = buf[at]
-        digit = np.uint8(byte - 48)
-        if digit <= 9:
-            if significant < 19:
-                digits = digits * np.uint64(10) + np.uint64(digit)
-            if digits != np.uint64(0):
-                significant += 1
-        elif byte == 46 and point < 0 and at > start:
-            point = at
-        else:
-            break
-        at += 1
-    if at == start or point == at - 1:
-        return digits, 0, False, False
-    if point >= 0:
-        power = point + 1 - at
-    is_number = True
-    if at < end:
-        exponent, is_number = _exponent(buf, at + 1, end)
-        is_number = is_number and (buf[at] | 32) == 101
-        power += exponent
-    return digits, power, significant <= 19, is_number
-
-
-@inlined
-def _rounds_once(value: float) -> bool:
-    """Return whether rounding this double, the nearest to some number, gives the float nearest to that number."""
-    if value == 0.0:
-        return True
-    within = _LEAST_NORMAL <= value <= _MOST
-    return within and np.float64(value).view(np.uint64) & _BELOW_FLOAT != _HALF_FLOAT
-
-
-@kernel(*((IN8, IN32, IN32, nb.boolean, out, I32) for out in (F32, F64)))
-def _parse(buf: Bytes, off: Ints, length: Ints, single: bool, out: Any, unresolved: Ints) -> tuple[int, int]:
-    left = 0
+@kernel(*(nb.int64(IN8, IN32, IN32, nb.Array(value, 1, "C", readonly=True)) for value in (nb.float32, nb.float64)))
+def _check(buf: Bytes, off: Ints, length: Ints, values: Any) -> int:
+    # Arrow accepted all texts. A number from Postgres starts with a digit and has one after the point; it is 0 only if
+    # all its digits are, and never infinite.
     for r in range(length.size):
-        out[r] = 0.0
         if length[r] < 0:
             continue
         at = start(off, r)
@@ -121,57 +61,51 @@ def _parse(buf: Bytes, off: Ints, length: Ints, single: bool, out: Any, unresolv
         minus = at < end and buf[at] == 45
         if minus:
             at += 1
-        if at < end and buf[at] > 57:
-            if _equals(buf, at, end, _INFINITY):
-                out[r] = -np.inf if minus else np.inf
-            elif _equals(buf, at, end, _NAN) and not minus:
-                out[r] = np.nan
-            else:
-                return blame(r, 0), left
+        if at >= end:
+            return blame(r, 0)
+        if buf[at] > 57:
+            if not (_equals(buf, at, end, _INFINITY) or (_equals(buf, at, end, _NAN) and not minus)):
+                return blame(r, 0)
             continue
-        digits, power, complete, is_number = _decimal(buf, at, end)
-        if not is_number:
-            return blame(r, 0), left
-        value, found = nearest_double(digits, power)
-        if complete and found and (not single or _rounds_once(value)):
-            out[r] = -value if minus else value
+        point = at
+        while point < end and buf[point] != 46:
+            point += 1
+        if point == at or point == end - 1 or (point < end and buf[point + 1] > 57) or buf[at] == 43:
+            return blame(r, 0)
+        if (values[r] == 0 or np.isinf(values[r])) and _is_nonzero(buf, at, end):
+            return blame(r, 1)
+    return FINE
+
+
+def _parse(buf: Bytes, off: Ints, length: Ints, arrow: pa.DataType, dtype: Any) -> pa.Array:
+    strings = gather_bytes(pa.string(), buf, off, length)
+    try:
+        array = pc.cast(strings, arrow)
+    except pa.ArrowInvalid:
+        row = _first_rejected(strings, arrow)
+        _parse(buf, off[:row], length[:row], arrow, dtype)  # raises if a row before it is bad
+        raise BadValueError(row, _REASONS[0]) from None
+    BadValueError.check(_check(buf, off, length, np.frombuffer(array.buffers()[1], dtype, length.size)), _REASONS)
+    return array
+
+
+def _first_rejected(strings: pa.Array, arrow: pa.DataType) -> int:
+    """Return the first row that Arrow cannot parse, by bisection; there is one."""
+    first, stop = 0, len(strings)
+    while stop - first > 1:
+        middle = (first + stop) // 2
+        try:
+            pc.cast(strings[first:middle], arrow)
+        except pa.ArrowInvalid:
+            stop = middle
         else:
-            unresolved[left] = r
-            left += 1
-    return FINE, left
-
-
-def _parse_exactly(buf: Bytes, off: Ints, length: Ints, unresolved: Ints, arrow: pa.DataType, out: Any) -> None:
-    """Let Arrow round the rows that the kernel left; all of them are well-formed and none is zero."""
-    strings = gather_bytes(pa.string(), buf, off[unresolved], length[unresolved])
-    try:
-        values = pc.cast(strings, arrow).to_numpy()
-    except pa.ArrowInvalid:
-        values = np.array([_parse_one(text, arrow) for text in strings.to_pylist()], out.dtype)
-    bad = np.flatnonzero(np.isinf(values) | (values == 0))
-    if bad.size:
-        raise BadValueError(int(unresolved[bad[0]]), _OUT_OF_RANGE)
-    out[unresolved] = values
-
-
-def _parse_one(text: str, arrow: pa.DataType) -> float:
-    try:
-        return float(pa.scalar(text).cast(arrow).as_py())
-    except pa.ArrowInvalid:
-        return np.inf
+            first = middle
+    return first
 
 
 def _codec(arrow: pa.DataType, dtype: Any, bits: Any) -> ColumnCodec:
-    single = dtype is np.float32
-
     def text(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
-        out = np.empty(length.size, dtype)
-        unresolved = np.empty(length.size, np.int32)
-        verdict, left = _parse(buf, off, length, single, out, unresolved)
-        if left:
-            _parse_exactly(buf, off, length, unresolved[:left], arrow, out)
-        BadValueError.check(verdict, _REASONS)
-        return fixed_width(arrow, out, length)
+        return _parse(buf, off, length, arrow, dtype)
 
     def binary(buf: Bytes, off: Ints, length: Ints) -> pa.Array:
         out = np.empty(length.size, bits)

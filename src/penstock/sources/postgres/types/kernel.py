@@ -21,8 +21,6 @@ from penstock.kernel_cache import cached_njit
 from penstock.sources.postgres.types.codec import REASON_BITS, Bytes, Ints
 
 __all__ = [
-    "F32",
-    "F64",
     "FINE",
     "I16",
     "I32",
@@ -53,8 +51,6 @@ U64 = nb.uint64[::1]
 I16 = nb.int16[::1]
 I32 = nb.int32[::1]
 I64 = nb.int64[::1]
-F32 = nb.float32[::1]
-F64 = nb.float64[::1]
 
 _all: list[Kernel] = []
 
