@@ -80,6 +80,17 @@ def test_concatenated_messages_are_merged() -> None:
     assert message_class(ORDER, NAME).FromString(both).voucher.n == 5
 
 
+@pytest.mark.parametrize("first", [{"card": "x"}, {"voucher": {"sku": "a", "tags": ["x"]}}, {"none": {}}])
+@pytest.mark.parametrize("last", [{"card": "y"}, {"voucher": {"n": 5}}, {"none": {}}])
+def test_last_member_of_a_oneof_wins(first: dict[str, Any], last: dict[str, Any]) -> None:
+    whole = order(**first).SerializeToString() + order(**last).SerializeToString()
+    expected = message_class(ORDER, NAME).FromString(whole)
+    [row] = rows(GIVEN, whole)
+    assert {name for name in ("card", "voucher", "none") if row[name] is not None} == {expected.WhichOneof("payment")}
+    if row["voucher"] is not None:
+        assert (row["voucher"]["sku"], row["voucher"]["n"]) == (expected.voucher.sku, expected.voucher.n)
+
+
 def test_unknown_fields_and_groups_are_skipped() -> None:
     assert rows(GIVEN, b"\x08\x05\xd2\x3e\x01x\xdb\x3e\x08\x01\xdc\x3e\x98\x3f\x01") == [EMPTY | {"id": 5}]
 

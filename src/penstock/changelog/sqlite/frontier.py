@@ -1,4 +1,4 @@
-"""The frontier row of a log (`valid`, `durable`, the last commit), its commit times, and the leases of its readers.
+"""The frontier row of a log (`valid`, `durable`, the last commit), and its commit times.
 
 Commit times are not always ordered like positions: Postgres takes the commit time before it reserves the position in
 the WAL. The lookup from a time to a position finds the longest prefix of history that contains no transaction later
@@ -8,14 +8,11 @@ the given one contains the first transaction that is too late, if the newest tim
 
 A clock reading counts like a commit time: later transactions are recorded with at least that time. The clock itself has
 a row only if it is the first time that a writer reports, because tables may have been added while there was no writer.
-
-Readers write leases, and retention keeps the history that they need.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,8 +23,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.changelog.as_of import from_microseconds, optional_from_microseconds
-from penstock.changelog.interface import Chunk, Commit, Frontiers, Lease, StagedCommit
-from penstock.changelog.sqlite.file import check_row, damaged, seal, tally
+from penstock.changelog.interface import Chunk, Commit, Frontiers, StagedCommit
+from penstock.changelog.sqlite.file import check_row, damaged, seal
 from penstock.positions import Lsn
 
 __all__ = [
@@ -36,14 +33,11 @@ __all__ = [
     "commits_of",
     "create_frontier",
     "load_frontier",
-    "load_leases",
     "newest_upto",
     "position_at",
-    "remove_expired_leases",
     "remove_moments",
     "store_clock",
     "store_frontier",
-    "store_lease",
     "store_moment",
     "tallied",
 ]
@@ -226,34 +220,3 @@ def _last_before(commits: np.ndarray, prior_lsn: int, moment: int) -> int:
     """Return the position of the last transaction of a publication before the first one that is too late."""
     late = np.flatnonzero(commits[:, 1] > moment)
     return int(commits[late[0] - 1, 0]) if len(late) and late[0] else prior_lsn
-
-
-# -- leases ------------------------------------------------------------------------------------------------------------
-
-
-def load_leases(db: sqlite3.Connection, path: Path, frontier: Frontier) -> list[Lease]:
-    """Return the leases that have not expired, ordered by reader."""
-    rows = db.execute("SELECT reader, at, expires, seal FROM pin").fetchall()
-    found = [check_row(row, "a lease", path) for row in rows]
-    if tally(row[-1] for row in rows) != frontier.pins:
-        raise damaged(path, "the row of a lease is missing")
-    now = time.time_ns() // 1000
-    active = [(reader, at, expires) for reader, at, expires in found if expires is None or expires > now]
-    return [Lease(reader, Lsn(at), optional_from_microseconds(expires)) for reader, at, expires in sorted(active)]
-
-
-def store_lease(db: sqlite3.Connection, path: Path, reader: str, at: Lsn | None, seconds: float | None) -> None:
-    """Replace the lease of a reader; None removes it."""
-    expires = None if seconds is None else time.time_ns() // 1000 + round(seconds * 1e6)
-    with tallied(db, path, "pins"):
-        db.execute("DELETE FROM pin WHERE reader = ?", (reader,))
-        if at is not None:
-            db.execute("INSERT INTO pin VALUES (?, ?, ?, ?)", (reader, at, expires, seal(reader, at, expires)))
-
-
-def remove_expired_leases(db: sqlite3.Connection, path: Path) -> None:
-    """Remove leases that were not renewed in time."""
-    now = time.time_ns() // 1000
-    if db.execute("SELECT count(*) FROM pin WHERE expires <= ?", (now,)).fetchone()[0]:
-        with tallied(db, path, "pins"):
-            db.execute("DELETE FROM pin WHERE expires <= ?", (now,))

@@ -24,14 +24,8 @@ from penstock.changelog.sqlite.file import (
     transaction,
     translate_errors,
 )
-from penstock.changelog.sqlite.frontier import (
-    Frontier,
-    create_frontier,
-    load_frontier,
-    load_leases,
-    position_at,
-    store_lease,
-)
+from penstock.changelog.sqlite.frontier import Frontier, create_frontier, load_frontier, position_at
+from penstock.changelog.sqlite.leases import load_leases, store_lease
 from penstock.changelog.sqlite.tables import UNREAD, Roster, load_roster
 from penstock.changelog.sqlite.writer import SqliteLogWriter
 from penstock.model import TableName

@@ -31,16 +31,15 @@ from penstock.changelog.sqlite.frontier import (
     Commits,
     commits_of,
     load_frontier,
-    load_leases,
     newest_upto,
     position_at,
-    remove_expired_leases,
     remove_moments,
     store_clock,
     store_frontier,
     store_moment,
     tallied,
 )
+from penstock.changelog.sqlite.leases import load_leases, remove_expired_leases
 from penstock.changelog.sqlite.tables import (
     UNREAD,
     Relation,

@@ -172,7 +172,8 @@ class _PlanBuilder:
         for place, (one, column, below) in enumerate(zip(message.fields, columns, paths, strict=True)):
             kind, *numbers = self._field(one, message, pool, column, below)
             values = self._columns[column].children[0] if one.repeated else column
-            self._fields[first + place] = [one.number << 3 | ops.wire_type(kind), kind, *numbers, values]
+            tag = one.number << 3 | ops.wire_type(kind)
+            self._fields[first + place] = [tag, kind, *numbers, values, one.oneof + 1]
         return index
 
     def _field(self, field: ProtoField, message: ProtoMessage, pool: Pool, column: int, path: str) -> list[int]:

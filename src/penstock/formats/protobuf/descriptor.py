@@ -42,6 +42,8 @@ class ProtoField:
     type_name: str = ""
     repeated: bool = False
     presence: int = 0
+    oneof: int = -1
+    """The number of its ``oneof`` in the message; -1 for none."""
 
 
 @dataclass
@@ -175,7 +177,8 @@ def _field(found: Any, proto3: bool) -> ProtoField:
     required = found.label == _TYPES.LABEL_REQUIRED
     presence = ops.REQUIRED if required else ops.EXPLICIT if explicit else ops.IMPLICIT
     repeated = found.label == _TYPES.LABEL_REPEATED
-    return ProtoField(_text(found.name), found.number, kind, _text(found.type_name), repeated, presence)
+    oneof = found.oneof_index if found.HasField("oneof_index") and not found.proto3_optional else -1
+    return ProtoField(_text(found.name), found.number, kind, _text(found.type_name), repeated, presence, oneof)
 
 
 def _enum(found: Any, scope: str) -> ProtoEnum:

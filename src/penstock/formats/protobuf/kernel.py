@@ -2,8 +2,8 @@
 
 Fields occur in any order and any number of times, and the parts of one nested message may be apart from each other. So
 each message is scanned first: every occurrence of a field in the plan is chained to the field's slot. Then the fields
-are written, one after the other. The last value of a singular field wins; the parts of a singular message are merged,
-as the encoding requires.
+are written, one after the other. The last value of a singular field wins, and the last member of a ``oneof``; the parts
+of a singular message are merged, as the encoding requires.
 
 A field that is not in the plan is skipped: that is how Protobuf evolves. A field with a wire type that does not match
 its type is an error, and so is a value that is not valid for its type.
@@ -35,6 +35,7 @@ from penstock.formats.protobuf.ops import (
     MESSAGE,
     NAME,
     NAMES,
+    ONEOF,
     PRESENCE,
     REQUIRED,
     SFIXED32,
@@ -228,10 +229,22 @@ def _scan(part: int, message: int, slots: int, free: int, plan: Plan, groups: in
             set_word(free + PLACE, place)
             set_word(free + NUMBER, number)
             set_word(free + WIRE, tag & 7)
+            if word(known + ONEOF) != 0:
+                _clear_others(known, first, stop, slots)
             chain(slots + SLOT * ((known - first) // FIELD), free)
             free += OCCURRENCE
         part = word(part + NEXT)
     return free
+
+
+@inner
+def _clear_others(known: int, first: int, stop: int, slots: int) -> None:
+    """Remove the occurrences of the other members of a field's ``oneof``: the last member in a message wins."""
+    slot = slots
+    for field in range(first, stop, FIELD):
+        if field != known and word(field + ONEOF) == word(known + ONEOF):
+            set_word(slot, NIL)
+        slot += SLOT
 
 
 @inner

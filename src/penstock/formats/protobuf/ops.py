@@ -36,6 +36,7 @@ __all__ = [
     "MESSAGE",
     "NAME",
     "NAMES",
+    "ONEOF",
     "PRESENCE",
     "REPEATED",
     "REQUIRED",
@@ -113,11 +114,13 @@ REQUIRED = 2  # an error
 
 MAX_DEPTH = 100
 
-FIELD = 64
+FIELD = 72
 """Size of a field in the plan, in bytes: the numbers below."""
-TAG, KIND, COLUMN, CARDINALITY, PRESENCE, CHILD, NAMES, VALUES = (constant(place) for place in range(0, FIELD, WORD))
+TAG, KIND, COLUMN, CARDINALITY, PRESENCE, CHILD, NAMES, VALUES, ONEOF = (
+    constant(place) for place in range(0, FIELD, WORD)
+)
 """Field number and wire type, as in a tag; type; column; cardinality; presence; message, or first name; number of
-names; the column of its values (for a repeated field, of the items).
+names; the column of its values (for a repeated field, of the items); the number of its ``oneof`` in the message, or 0.
 """
 NAME = 24
 """Size of an enum name in the plan, in bytes."""

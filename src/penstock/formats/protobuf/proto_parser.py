@@ -98,31 +98,31 @@ class _Reader:
                 case ";":
                     pass
                 case _:
-                    result.fields.append(self._field(word, in_oneof=False))
+                    result.fields.append(self._field(word))
         return result
 
     def _oneof(self, result: ProtoMessage) -> None:
+        number = 1 + max((field.oneof for field in result.fields), default=-1)
         self._next()
         self._expect("{")
         while (word := self._next()) != "}":
             if word == "option":
                 self._skip_statement()
             elif word != ";":
-                result.fields.append(self._field(word, in_oneof=True))
+                result.fields.append(self._field(word, number))
 
-    def _field(self, word: str, *, in_oneof: bool) -> ProtoField:
+    def _field(self, word: str, oneof: int = -1) -> ProtoField:
         label = word if word in _LABELS and self._peek(1) != "=" else ""
         type_name = self._next() if label else word
         if type_name == "group":
             msg = "groups are not supported"
             raise _syntax_error(msg)
         kind = ops.KINDS.get(type_name, ops.MESSAGE)
-        explicit = in_oneof or label == "optional" or not self._proto3
+        explicit = oneof >= 0 or label == "optional" or not self._proto3
         presence = ops.REQUIRED if label == "required" else ops.EXPLICIT if explicit else ops.IMPLICIT
         name, number = self._numbered()
-        return ProtoField(
-            name, number, kind, "" if type_name in ops.KINDS else type_name, label == "repeated", presence
-        )
+        named = "" if type_name in ops.KINDS else type_name
+        return ProtoField(name, number, kind, named, label == "repeated", presence, oneof)
 
     def _map(self, result: ProtoMessage) -> None:
         """Represent a map as descriptors do: repeated messages with a key and a value."""
