@@ -161,6 +161,7 @@ def merge(spark: SparkSession, path: str) -> None:
     )
 
 
+@pytest.mark.deep
 def test_every_type_at_every_version(spark: SparkSession, table: DeltaBaseTable) -> None:
     last = table.version()
     assert last is not None

@@ -38,6 +38,7 @@ def fragmented(spark: SparkSession, path: Path) -> tuple[DeltaBaseTable, History
     return table, history, state
 
 
+@pytest.mark.deep
 def test_rewriting_changes_no_row_and_no_position(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
