@@ -220,6 +220,18 @@ def test_capture_verify_and_drop(upstream: Upstream, tmp_path: Path) -> None:
     check_drop(upstream, home)
 
 
+@pytest.mark.parametrize("upstream", ["sqlite"], indirect=True)
+def test_dropped_trigger_stops_the_tables(upstream: Upstream, tmp_path: Path, in_process: None) -> None:
+    home = Home(tmp_path / "home")
+    upstream.create(home, chunked=False)
+    with live(home, MemoryTables()), closing(upstream.connect()) as connection:
+        connection.execute("DROP TRIGGER penstock_notes_insert")
+        connection.execute("INSERT INTO notes VALUES (5000, 'not captured')")
+        connection.commit()
+        until(lambda: {t.state for s in home.status().sources for t in s.tables} == {"failed"}, "the error")
+        assert all("trigger was dropped" in (t.error or "") for s in home.status().sources for t in s.tables)
+
+
 @pytest.mark.deep
 @LANE
 @pytest.mark.parametrize(

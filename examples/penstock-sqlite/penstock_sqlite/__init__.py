@@ -59,8 +59,11 @@ class SqliteConfig(PollingConfig):
                 db.execute(f"DROP {kind} {quoted(name)}")
         return [f"{kind} {name}" for kind, name in found]
 
+    def triggers(self) -> list[str]:
+        return [name for table in self.tables for name in trigger_names(table.name)]
+
     def cleanup_statements(self) -> list[str]:
-        triggers = [f"DROP TRIGGER IF EXISTS {name};" for table in self.tables for name in trigger_names(table.name)]
+        triggers = [f"DROP TRIGGER IF EXISTS {name};" for name in self.triggers()]
         return [f"-- in {self.path}", *triggers, "DROP TABLE IF EXISTS penstock_changes;"]
 
     def place(self) -> str:
@@ -106,13 +109,11 @@ class SqliteInstance(PollingInstance[SqliteConfig]):
             upto = mark or db.execute(LAST).fetchone()[0]
             (count,) = db.execute("SELECT count(*) FROM penstock_changes WHERE seq <= ?", (upto,)).fetchone()
             altered = [t.name for t in self._config.tables if describe(db, t.name.name).columns != t.columns]
-            if altered or count != upto - at:
-                why = (
-                    f"the columns of {altered[0]} changed"
-                    if altered
-                    else f"changes between {at} and {upto} are missing"
-                )
-                raise DefiniteError(why, f"Run: penstock drop {self._config.source}; then create it again.")
+            found = {quoted(row[0]) for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")}
+            if altered or count != upto - at or not found.issuperset(self._config.triggers()):
+                why = f"{altered[0]} has other columns" if altered else "a trigger was dropped, or changes are missing"
+                message = f"changes of {self._config.path} after {at} may be lost: {why}"
+                raise DefiniteError(message, f"Run: penstock drop {self._config.source}; then create it again.")
             changes = [self._changes(db, table.table_schema(), upto, count) for table in self._config.tables]
         return Step([each for each in changes if each], transactions=count) if count else None
 

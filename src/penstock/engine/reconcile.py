@@ -84,7 +84,15 @@ def alter(
     """Execute requests; return progress messages. Capture must not run meanwhile: it stores its config, too."""
     instance, log = instance_of(record), catalog.log(record.name)
     durable = _end_incomplete(record, requests, log)
-    new = [_next(table, instance.produced(), log) for table in found.values() if isinstance(table, ProducedTable)]
+    with closing(log.reader()) as reader:
+        generations = {name: table.generation for name, table in reader.tables().items()}
+    for table in instance.produced():
+        generations[table.name] = max(table.generation, generations.get(table.name, 0))
+    new = [
+        with_fields(table, generation=1 + generations.get(table.name, 0))
+        for table in found.values()
+        if isinstance(table, ProducedTable)
+    ]
     gone = [request for request in requests if request.state is TableState.DROPPING]
     refused = {name: why for name, why in found.items() if isinstance(why, Finding)}
     altered = instance.alter_tables(new, [request.upstream for request in gone], refused)
@@ -120,14 +128,6 @@ def _end_incomplete(record: SourceRecord, requests: Sequence[TableRecord], log: 
         with closing(log.writer()) as writer:
             writer.publish([], durable, errors=errors)
     return durable
-
-
-def _next(table: ProducedTable, before: Sequence[ProducedTable], log: ChangeLog) -> ProducedTable:
-    """Return a table with a higher generation than its earlier captures have."""
-    with closing(log.reader()) as reader:
-        logged = reader.tables().get(table.name)
-    known = [each.generation for each in before if each.name == table.name]
-    return with_fields(table, generation=1 + max([*known, logged.generation if logged else 0]))
 
 
 def _end(log: ChangeLog, source: SourceRecord, gone: Sequence[TableRecord]) -> None:
