@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests import lanes
-from tests.lanes import LANE, LONGEST, OWN_JVM, LaneNames, Lanes, divide
+from tests.lanes import DEEP, LANE, LONGEST, OWN_JVM, LaneNames, Lanes, divide
 from tests.postgres_only import needs_postgres
 
 ROOT = Path(__file__).parent.parent
@@ -18,11 +18,17 @@ ROOT = Path(__file__).parent.parent
 class Item:
     """The attributes of a test item that `tests.lanes` reads."""
 
-    def __init__(self, nodeid: str, *fixtures: str, lane: bool = False) -> None:
-        self.nodeid, self.fixturenames, self.lane = nodeid, fixtures, lane
+    def __init__(self, nodeid: str, *fixtures: str, marker: str = "") -> None:
+        self.nodeid, self.fixturenames, self.marker = nodeid, fixtures, marker
 
     def get_closest_marker(self, name: str) -> object:
-        return name if self.lane and name == LANE.name else None
+        return name if self.marker == name else None
+
+
+def scheduler(names: LaneNames, *, by_file: bool) -> Lanes:
+    made = Lanes.__new__(Lanes)
+    made._names, made._spark, made._by_file = names, None, by_file
+    return made
 
 
 def test_order_is_spark_then_own_jvms_then_long_files_then_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +39,7 @@ def test_order_is_spark_then_own_jvms_then_long_files_then_the_rest(monkeypatch:
         Item("tests/a.py::one"),
         Item("tests/long.py::two"),
         Item("tests/b.py::three", "spark"),
-        Item("tests/a.py::four[spark]", lane=True),
+        Item("tests/a.py::four[spark]", marker=LANE.name),
         Item("tests/a.py::five"),
         Item("tests/jvm/c.py::six"),
         Item("tests/jvm/c.py::seven", "spark"),
@@ -42,13 +48,26 @@ def test_order_is_spark_then_own_jvms_then_long_files_then_the_rest(monkeypatch:
     divide(items, names.file)
     order = [item.nodeid.rpartition("::")[2] for item in items]
     assert order == ["seven", "three", "four[spark]", "six", "eight", "two", "one", "five"]
-    scheduler = Lanes.__new__(Lanes)
-    scheduler._names, scheduler._spark = names, None
-    assert [scheduler._split_scope(item.nodeid) for item in items] == [
+    lanes_of = scheduler(names, by_file=False)
+    assert [lanes_of._split_scope(item.nodeid) for item in items] == [
         *("spark", "spark", "spark", "jvm", "jvm", "tests/long.py", "tests/a.py", "tests/a.py")
     ]
     names.pytest_unconfigure()
     assert not names.file.parent.exists()
+
+
+def test_deep_tier_is_divided_by_file_and_starts_with_own_jvms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "OWN_JVM", ("tests/jvm/",))
+    names = LaneNames()
+    items: list[Any] = [
+        Item("tests/a.py::one", "spark", marker=DEEP),
+        Item("tests/b.py::two", marker=DEEP),
+        Item("tests/jvm/c.py::three", marker=DEEP),
+    ]
+    divide(items, names.file)
+    by_file = scheduler(names, by_file=True)
+    assert [by_file._split_scope(item.nodeid) for item in items] == ["tests/jvm/c.py", "tests/a.py", "tests/b.py"]
+    names.pytest_unconfigure()
 
 
 def test_long_files_exist() -> None:
