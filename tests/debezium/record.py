@@ -9,7 +9,8 @@ folder, and compares: it fails if Debezium's output differs.
     Postgres ─▶ one Debezium, five connectors ─▶ broker, registry ─▶ golden/types, golden/bank
 
     start       snapshot of bank, while tellers work
-    kill        no position was stored: bank is snapshotted again, and types too
+    kill        no position was stored: bank is snapshotted again, and types too. Its slot exists, so that this snapshot
+                is not consistent: tables are read one after the other
     restart     cleanly: positions are stored, and from here on a kill causes repeats
     kill        during changes; `PENSTOCK_DEBEZIUM_KILLS` times, once in the golden recordings
 

@@ -14,6 +14,9 @@ from tests.debezium.recording import TRANSACTION, Message, Recording, Topic, sch
 
 from penstock.testing.debezium import Converter
 
+PAUSE = 20
+"""Milliseconds without a message."""
+
 
 class RegistryLike(Protocol):
     """The part of a registry that is needed here."""
@@ -64,9 +67,9 @@ class Replay:
         return self.name(TRANSACTION)
 
     @property
-    def remaining(self) -> int:
-        """The number of messages not yet written."""
-        return len(self._remaining)
+    def remaining(self) -> list[Message]:
+        """The messages not yet written."""
+        return [one for _, one in self._remaining]
 
     def create(self, broker: BrokerLike) -> None:
         """Create the topics, empty."""
@@ -79,12 +82,22 @@ class Replay:
             created.result(30)
 
     def write(self, broker: BrokerLike, count: int | None = None) -> None:
-        """Write the next `count` messages, or all, in the order in which Debezium wrote them."""
-        now, self._remaining = self._remaining[:count], self._remaining[len(self._remaining[:count]) :]
+        """Write at least the next `count` messages, or all, in the order in which Debezium wrote them.
+
+        Partitions receive separate requests of Debezium's producer, in any order. So a part ends at a pause of Debezium
+        and not within such requests: messages that took a moment there would otherwise arrive seconds late.
+        """
+        count = len(self._remaining) if count is None else count
+        while 0 < count < len(self._remaining) and self._pause_before(count) < PAUSE:
+            count += 1
+        now, self._remaining = self._remaining[:count], self._remaining[count:]
         producer = Producer({**_client(broker), "linger.ms": 5})
         for name, one in now:
             producer.produce(name, one.value, one.key, partition=one.partition)
         assert producer.flush(30) == 0
+
+    def _pause_before(self, number: int) -> int:
+        return self._remaining[number][1].at - self._remaining[number - 1][1].at
 
     def _registered(self, table: str, registry: RegistryLike) -> Topic:
         topic = self.recording.topics[self.converter, table]

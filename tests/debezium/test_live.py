@@ -56,7 +56,7 @@ def test_live_tables_match_postgres(
     bank = Replay(recordings["bank"], Converter.AVRO, registry)
     for replay in (types, bank):
         replay.create(broker)
-        replay.write(broker, replay.remaining * 3 // 4)
+        replay.write(broker, len(replay.remaining) * 3 // 4)
     home = Home(tmp_path / "home")
     avro = AVRO.format(registry=registry.url)
     whole = TRANSACTIONS.format(metadata=types.metadata)

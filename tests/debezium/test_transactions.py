@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,12 +12,14 @@ from tests.debezium.changes import Read, reader
 from tests.debezium.conftest import Recordings
 from tests.debezium.histories import ACCOUNTS, START
 from tests.debezium.record import CONVERTERS
+from tests.debezium.recording import Message
 from tests.debezium.replay import Replay
 from tests.sources.kafka.test_tick_instance import ends_of
 from tests.sources.kafka.topic_capture import Topics
 from tests.sources.kafka.transactions.transaction_capture import TransactionCapture, require_sums
 
 from penstock.formats import AvroFormat, JsonFormat, RegistryAddress, ResolvedFormat, resolve
+from penstock.sources.kafka.transactions.cuts import QUIET_SECONDS
 from penstock.sources.kafka.transactions.wait_status import read_wait_reason
 from penstock.testing.debezium import Converter
 from penstock.testing.kafka import KafkaBroker
@@ -37,17 +39,28 @@ def balance_by(read: Read) -> Callable[[bytes], tuple[int, int]]:
     return balance
 
 
-def follow(capture: TransactionCapture, replay: Replay, broker: KafkaBroker) -> None:
-    """Capture growing topics with restarts; then capture until all messages are captured."""
-    size = replay.remaining // PARTS + 1
+def follow(capture: TransactionCapture, replay: Replay, broker: KafkaBroker, read: Read) -> None:
+    """Capture growing topics with restarts; then capture until all messages are captured.
+
+    A part ends after each snapshot, too: the second one is consistent only with later transactions.
+    """
+    size = len(replay.remaining) // PARTS + 1
     while replay.remaining:
-        before, deadline = capture.durable(), time.monotonic() + 10
+        before, deadline = capture.durable(), time.monotonic() + 2 * QUIET_SECONDS
         with capture.running():
-            replay.write(broker, size)
-            # A part may complete no transaction if its messages are repeats.
+            replay.write(broker, _up_to_snapshot_end(replay.remaining[:size], read))
+            # A part may complete no transaction: its messages are repeats, or a repeated snapshot.
             capture.until(lambda before=before, end=deadline: capture.durable() > before or time.monotonic() > end)  # type: ignore[misc]
     ends = {name: ends_of(Topics(broker), name) for name in replay.names}
     capture.run_until(lambda: all(capture.upto(name) == end for name, end in ends.items()))
+
+
+def _up_to_snapshot_end(messages: Sequence[Message], read: Read) -> int:
+    """Return the number of messages up to the last row of a snapshot; of all messages, if there is none."""
+    for number, one in enumerate(messages, 1):
+        if one.value is not None and read(one.value).get("source", {}).get("snapshot") == "last":
+            return number
+    return len(messages)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +83,8 @@ def test_sum_is_correct_at_every_tick(
     replay.create(broker)
     formats = {topic: _format(converter, registry.url, topic) for topic in [*replay.names, replay.metadata]}
     capture = TransactionCapture(tmp_path, broker, replay.names, replay.metadata, formats)
-    follow(capture, replay, broker)
     read = reader(converter, replay.schemas)
+    follow(capture, replay, broker, read)
     assert require_sums(capture, broker, 2 * ACCOUNTS * START, balance_by(read)) > recording.kills
     assert read_wait_reason(capture.state) is None
     positions = Counter(

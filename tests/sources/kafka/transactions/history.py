@@ -19,6 +19,10 @@ from penstock.sources.kafka.transactions.message_columns import UNKNOWN, Ends, M
 TOPICS = {"dbz.public.a": 2, "dbz.public.b": 1, "dbz.other.c": 3}
 METADATA = "dbz.transaction"
 FOREIGN = "public.unfollowed"
+SNAPSHOTS = 10
+"""More than the snapshots of a history."""
+MILLISECONDS = 1000
+"""Between two commits."""
 
 State = dict[tuple[str, int], int]
 Partition = tuple[str, int]
@@ -39,7 +43,11 @@ class Item:
     key: int = 0
     tombstone: bool = False
     copied: int | None = None
-    """The value of a snapshot row, which has the state after `transaction`."""
+    """The value of a snapshot row."""
+    read_after: int = 0
+    """Of a snapshot row: the transaction after which it was read. It is `transaction`, or a later one: see `copy`."""
+    snapshot: int = 0
+    """Of a snapshot row: the number of its snapshot. The end of each is in the WAL: no two have the same position."""
     last: bool = False
 
     @property
@@ -64,7 +72,7 @@ class Database:
         database = cls([random.randrange(1, 5)], [0], [[]], [0])
         names = random.sample(range(1, 10 * count + 10), count)
         for number, name in enumerate(names, 1):
-            database.ends.append(database.ends[-1] + random.randrange(1, 20))
+            database.ends.append(database.ends[-1] + random.randrange(1, 20) * SNAPSHOTS)
             database.names.append(name)
             foreign_events = random.choice([0, 0, 0, 1, 3])
             size = random.choice([0, 1, 1, 2, 3, 8])
@@ -89,13 +97,21 @@ class Database:
             sent.append(Item(number))
         return sent
 
-    def copy(self, number: int) -> list[Item]:
-        """Return the rows of a snapshot taken after a transaction."""
-        rows = [Item(number, 0, topic, key % TOPICS[topic], key, copied=v) for (topic, key), v in self._sorted(number)]
-        return [*rows[:-1], *[replace(row, last=True) for row in rows[-1:]]]
+    def copy(self, number: int, random: Random, snapshot: int) -> list[Item]:
+        """Return the rows of a snapshot taken after a transaction.
 
-    def _sorted(self, number: int) -> list[tuple[tuple[str, int], int]]:
-        return sorted(self.state(number).items())
+        From the second snapshot on the slot exists. Debezium then reads one table after the other, while the history
+        continues.
+        """
+        rows, read_after = [], number
+        for topic in TOPICS:
+            if snapshot:
+                read_after = random.randrange(read_after, min(read_after + 4, len(self.ends)))
+            values = sorted((key, value) for (name, key), value in self.state(read_after).items() if name == topic)
+            rows += [
+                Item(number, 0, topic, key % TOPICS[topic], key, False, v, read_after, snapshot) for key, v in values
+            ]
+        return [*rows[:-1], *[replace(row, last=True) for row in rows[-1:]]]
 
     def state(self, upto: int) -> State:
         """Return the values of all keys after a transaction: the number of the event that wrote each."""
@@ -111,15 +127,17 @@ class Database:
         copied = np.array([item.copied is not None for item in items], np.bool_)
         changes = ~copied & ~np.array([item.tombstone for item in items], np.bool_)
         ends, names = np.array(self.ends), np.array(self.names)
+        snapshots = np.array([item.snapshot for item in items], np.int64)
         before = np.where(np.isin(numbers, [*self.unplaced]), UNKNOWN, ends[numbers - 1])
         return MessageColumns(
             np.arange(first, first + len(items)),
             np.select([copied, changes], [MessageKind.COPIED, MessageKind.CHANGE], MessageKind.PASSES).astype(np.int64),
             np.where(changes, names[numbers], 0),
-            np.select([copied, changes], [ends[numbers], before], -1),
+            np.select([copied, changes], [ends[numbers] + snapshots, before], -1),
             np.array([item.order for item in items], np.int64),
-            np.where(copied, ends[numbers], -1),
+            np.where(copied, ends[numbers] + snapshots, -1),
             np.array([item.last for item in items], np.bool_),
+            np.where(copied, np.array([item.read_after for item in items], np.int64) * MILLISECONDS, -1),
         )
 
     def read_ends(self, items: list[Item], first: int) -> Ends:
@@ -133,7 +151,7 @@ class Database:
         numbers = np.array([item.transaction for item in items], np.int64)
         ends, names = np.array(self.ends), np.array(self.names)
         offsets = np.arange(first, first + len(items))
-        return Ends(offsets, names[numbers], ends[numbers], numbers * 1000, tables, counts)
+        return Ends(offsets, names[numbers], ends[numbers], numbers * MILLISECONDS, tables, counts)
 
 
 class Topics:
@@ -144,7 +162,8 @@ class Topics:
     ) -> None:
         """Write the history; with `lost` a kill loses messages sent to some partitions but not to others.
 
-        With `copies`, that many runs are killed before Debezium stores its position: it takes the snapshot again.
+        With `copies`, that many runs are killed before Debezium stores its position: it takes the snapshot again. Each
+        writes at least one message: without it, nothing shows that the slot existed.
         """
         self.data: dict[Partition, list[Item]] = {(t, p): [] for t, count in TOPICS.items() for p in range(count)}
         self.metadata: list[Item] = []
@@ -153,16 +172,18 @@ class Topics:
         self.end = 0
         self._random, self._lost = random, lost
         after = 0
-        for _ in range(copies or 0):
+        for number in range(copies or 0):
             after = random.randrange(after, len(database.ends))
             database.unplaced.add(after + 1)
-            self._write([*database.copy(after), *database.items(random, after)], 0, killed=True)
-            after = max([after, *[item.transaction for items in self._all() for item in items]])
-        copy: list[Item] = []
+            copy = database.copy(after, random, number)
+            self._write([*copy, *database.items(random, after)], 0, killed=True, least=1)
+            written = [max(item.transaction, item.read_after) for items in self._all() for item in items]
+            after = max([after, *written])
+        copy = []
         if copies is not None:
             after = random.randrange(after, len(database.ends))
             database.unplaced.add(after + 1)
-            copy = database.copy(after)
+            copy = database.copy(after, random, copies)
         items = [*copy, *database.items(random, after)]
         begin = 0
         for life in range(kills + 1):
@@ -175,7 +196,7 @@ class Topics:
         """Write the items of one run, at least `least`; return where the next run may start."""
         ends: dict[Partition | None, int] = dict.fromkeys(self.times, len(items))
         if killed:  # the run stops at a random item, and not all partitions have all items up to it
-            stop = self._random.randrange(max(begin, least), len(items) + 1)
+            stop = self._random.randrange(min(max(begin, least), len(items)), len(items) + 1)
             ends = {place: max(begin, stop - self._lost * self._random.choice([0, 0, 1, 3, 10])) for place in ends}
         for number in range(begin, len(items)):
             item = items[number]

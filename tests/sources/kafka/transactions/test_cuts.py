@@ -147,14 +147,15 @@ def test_snapshots_are_captured_in_one_cut(seed: int) -> None:
     topics = Topics(random, database, random.randrange(2), lost=False, copies=random.randrange(3))
     reader = Reader(random, database, topics)
     for moment in [*sorted(random.randrange(topics.end + 1) for _ in range(12)), topics.end, topics.end, topics.end]:
+        if random.random() < 0.1:
+            reader.restart()
         reader.read_all(moment)
         next_cut = reader.cut()
         if next_cut is not None:
             number = bisect_right(database.ends, next_cut.state.completed) - 1
             assert reader.values() == database.state(number)
-        if random.random() < 0.1:
-            reader.restart()
-    if not reader.cutter.blockers().copying:
+    blockers = reader.cutter.blockers()
+    if not blockers.copying and blockers.settles_after is None:
         assert reader.values() == database.state(len(database.ends) - 1)
 
 
@@ -244,11 +245,48 @@ def test_delayed_snapshot_rows_are_waited_for() -> None:
     assert cut.upto == {"x.a": (3,), "x.b": (3,)}
 
 
-def snapshot_rows(offset: int, *, last: bool) -> MessageColumns:
-    """Return three snapshot rows at position 7."""
+def test_repeated_snapshot_becomes_visible_with_a_transaction_that_commits_after_it() -> None:
+    """Debezium reads the tables of a repeated snapshot one after the other, without a common snapshot."""
+    state = CutState(metadata=0, tops={}, founded=True)
+    cutter = Cutter({"x.a": (0,)}, state, metadata=METADATA, routes=Routes(["x.a"]))
+    moments = iter(range(0, 1000, 10))
+
+    def cut() -> Cut | None:
+        for now in (float(next(moments)), float(next(moments))):
+            cutter.record_poll([("x.a", 0), (METADATA, 0)], now)
+        return cutter.advance(now)
+
+    def commit(number: int, position: int, time: int) -> None:
+        """Write a transaction with one event."""
+        one, which = np.array([offset + number]), np.array([number])
+        cutter.take_changes("x.a", 0, change_columns(one, which, np.array([position - 1]), np.array([1])), one[0] + 1)
+        end = Ends(one - offset, which, np.array([position]), np.array([time]), ["a"], np.ones((1, 1), np.int64))
+        cutter.take_ends(end, number + 1)
+
+    cutter.take_changes("x.a", 0, snapshot_rows(0, last=True), 3)
+    first = cut()
+    assert first is not None
+    assert first.upto == {"x.a": (3,)}
+    cutter.take_changes("x.a", 0, snapshot_rows(3, last=True, position=20, time=50), 6)
+    assert cut() is None
+    assert cutter.blockers().settles_after == 50
+    offset = 6
+    commit(0, position=30, time=50)
+    assert cut() is None
+    commit(1, position=40, time=51)
+    visible = cut()
+    assert visible is not None
+    assert visible.upto == {"x.a": (8,)}
+    assert cutter.blockers().settles_after is None
+
+
+def snapshot_rows(offset: int, *, last: bool, position: int = 7, time: int = 5) -> MessageColumns:
+    """Return three snapshot rows."""
     offsets, none = np.arange(offset, offset + 3), np.full(3, -1, np.int64)
-    kinds, at = np.full(3, MessageKind.COPIED, np.int64), np.full(3, 7, np.int64)
-    return MessageColumns(offsets, kinds, none, at, none, at, np.array([False, False, last]))
+    kinds, at = np.full(3, MessageKind.COPIED, np.int64), np.full(3, position, np.int64)
+    return MessageColumns(
+        offsets, kinds, none, at, none, at, np.array([False, False, last]), np.full(3, time, np.int64)
+    )
 
 
 def change_columns(
@@ -260,7 +298,7 @@ def change_columns(
     """Return changes."""
     count = len(offsets)
     kinds, none = np.full(count, MessageKind.CHANGE, np.int64), np.full(count, -1, np.int64)
-    return MessageColumns(offsets, kinds, which, before, order, none, np.zeros(count, np.bool_))
+    return MessageColumns(offsets, kinds, which, before, order, none, np.zeros(count, np.bool_), none)
 
 
 def _shape(value: object) -> object:

@@ -47,7 +47,7 @@ def change(name: str, order: Any = 1, sequence: str | None = '["100","105"]') ->
 
 
 def snapshot_row(snapshot: str, **source: Any) -> dict[str, Any]:
-    return {"transaction": None, "source": {"snapshot": snapshot, **source}}
+    return {"ts_ms": 70, "transaction": None, "source": {"snapshot": snapshot, **source}}
 
 
 def end(name: str | None, status: str = "END", /, **counts: Any) -> dict[str, Any]:
@@ -73,6 +73,7 @@ def test_changes_snapshot_rows_and_ignored_messages() -> None:
     assert found.before.tolist() == [90, 90, 100, -1, -1]
     assert found.snapshot.tolist() == [90, 90, -1, -1, -1]
     assert found.last.tolist() == [False, True, False, False, False]
+    assert found.times.tolist() == [70, 70, -1, -1, -1]
     assert (found.which[2], found.order[2]) == (5, 2)
 
 
@@ -96,6 +97,7 @@ def test_ends_count_by_table() -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
+        ({**snapshot_row("true", lsn=90), "ts_ms": None}, "a snapshot row has no time"),
         (change("5"), "cannot be ordered"),
         (change("5:105:7"), "cannot be ordered"),
         (change("5:99999999999999999999"), "cannot be ordered"),

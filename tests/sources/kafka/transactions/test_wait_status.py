@@ -13,13 +13,21 @@ from penstock.sources.kafka.transactions.pending_transactions import MissingEven
 from penstock.sources.kafka.transactions.wait_status import read_wait_reason, valid_from, wait_reason, write_wait_status
 
 SINCE = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
-NO_BLOCKERS: dict[str, Any] = {"transaction": None, "missing": (), "without_end": 0, "copying": False, "repeating": ()}
+NO_BLOCKERS: dict[str, Any] = {
+    "transaction": None,
+    "missing": (),
+    "without_end": 0,
+    "copying": False,
+    "settles_after": None,
+    "repeating": (),
+}
 
 
 @pytest.mark.parametrize(
     ("blockers", "message"),
     [
         ({"copying": True, "without_end": 4}, "for Debezium's initial snapshot to complete"),
+        ({"settles_after": 1500}, "for a transaction that commits after 1970-01-01 00:00:01 UTC"),
         ({"transaction": 7, "missing": (MissingEvents("t", 1, 3),)}, "transaction 7 is incomplete"),
         ({"transaction": 7, "missing": (MissingEvents("t", 1, 3),)}, "1 of 3 events in topic t"),
         ({"without_end": 4}, "4 events wait for the END of their transaction in topic m"),

@@ -130,7 +130,7 @@ class Bank:
 
     def _record(self, key: int, balance: int, transaction: dict[str, Any] | None = None, **source: Any) -> Any:
         record = {"op": "u", "after": {"id": key, "balance": balance}, "source": source, "transaction": transaction}
-        return self._wrapped(record)
+        return self._wrapped({**record, "ts_ms": self.commit})
 
     def _wrapped(self, value: dict[str, Any]) -> dict[str, Any]:
         return {"schema": {"type": "struct"}, "payload": value} if self.wrapped else value

@@ -20,6 +20,13 @@ to its end after no snapshot row arrived for some seconds. There is no better pr
 change, because Debezium does not count snapshot rows. Transactions up to the snapshot then count as complete. A
 snapshot that Debezium restarts after a crash is a new snapshot; rows of the first one become visible with it.
 
+**Repeated snapshots.** Only the snapshot that Debezium takes when it creates its replication slot is consistent. If the
+slot exists, Debezium reads one table after the other, without a common snapshot, and then all changes since before the
+first: a row may already have changes of later transactions. Such a snapshot becomes visible with the first transaction
+that committed after its last row was read: no row has changes of a later one. (The time of a commit is set before the
+commit can be seen. Debezium's clock must not be behind the database's by more than Debezium needs to read a table.)
+A snapshot counts as repeated if anything precedes it: rows of another, or a transaction.
+
 **State.** A `CutState` is sufficient to resume: it is stored with each tick, and reading resumes at the cut, after
 which all pending events are located. It has a few numbers per partition, independent of the number of messages read.
 """
@@ -34,7 +41,7 @@ from pydantic import BaseModel, ConfigDict
 
 from penstock.errors import DefiniteError
 from penstock.fields import with_fields
-from penstock.sources.kafka.transactions.message_columns import Ends, MessageColumns, MessageKind
+from penstock.sources.kafka.transactions.message_columns import Ends, Ints, MessageColumns, MessageKind
 from penstock.sources.kafka.transactions.partition_runs import NO_POSITION, CutPoint, HighestPosition, PartitionRuns
 from penstock.sources.kafka.transactions.pending_transactions import (
     ConsistentStart,
@@ -100,6 +107,8 @@ class CutBlockers:
     """The number of events whose END was not read."""
     copying: bool
     """Whether a snapshot is in progress."""
+    settles_after: int | None
+    """The time after which a transaction must commit for a repeated snapshot to become visible, in milliseconds."""
     repeating: tuple[tuple[str, int], ...]
     """Partitions within a repeat, by topic and number."""
     founded: bool
@@ -135,6 +144,12 @@ class Cutter:
         self._server = state.server
         self._first = state.first
         self._copying = self._over = self._closing = -1
+        self._lowest = -1
+        """The lowest position that was read; -1: none."""
+        self._copied_at = -1
+        """When the last snapshot row was read from the database, in milliseconds; -1: none."""
+        self._settles_after: int | None = None
+        """If a repeated snapshot is over: `_copied_at`."""
         self._copied_since = False
         """Whether snapshot rows arrived since the last poll."""
         self._quiet_since = 0.0
@@ -187,6 +202,7 @@ class Cutter:
         self._pending.take_ends(self._metadata_topic, ends, self._routes.wanted(ends))
         self._metadata_read = max(self._metadata_read, read)
         self._ends_since |= bool(len(ends.offsets))
+        self._track_lowest(ends.position)
         self._track_stream(int(ends.position.max(initial=-1)) - 1)
         for topic, parts in self._unpositioned.items():
             for partition in (number for number, each in enumerate(parts) if len(each)):
@@ -216,6 +232,8 @@ class Cutter:
         completed = self._pending.position(count - 1) if count else self._state.completed
         if self._consistent_start is not None and not count:
             return None
+        if self._settles_after is not None and self._pending.latest_time(count) <= self._settles_after:
+            return None
         places = {
             topic: [each.cut_point(completed, self._state.copied) for each in parts]
             for topic, parts in self._runs.items()
@@ -234,6 +252,7 @@ class Cutter:
             missing=() if first is None else tuple(first[1]),
             without_end=self._pending.without_ends() + self._buffered(),
             copying=self._is_copying,
+            settles_after=self._settles_after,
             repeating=tuple((topic, number) for topic, number, each in parts if each.repeats()),
             founded=self._consistent_start is None,
         )
@@ -276,6 +295,7 @@ class Cutter:
             for each, place in zip(self._runs[topic], found, strict=True):
                 each.cut(place)
         self._pending.forget(completed)
+        self._settles_after = None
         fields = {"completed": completed, **self._validity(completed, time)}
         self._update(**fields)
         return Cut({topic: tuple(each.upto for each in parts) for topic, parts in self._runs.items()}, self._state)
@@ -351,10 +371,18 @@ class Cutter:
             self._copied_since = True
             self._copying = max(self._copying, int(messages.snapshot.max()))
             self._comparable = bool(np.all(messages.before[copied] >= 0))
+            self._copied_at = max(self._copied_at, int(messages.times.max()))
+        self._track_lowest(messages.before[messages.kinds != MessageKind.PASSES])
         if messages.last.any():
             self._over = max(self._over, int(messages.snapshot[messages.last].max()))
         changed = int(messages.before[messages.kinds == MessageKind.CHANGE].max(initial=-1))
         self._track_stream(max(changed, self._pending.highest - 1))
+
+    def _track_lowest(self, positions: Ints) -> None:
+        known = positions[positions >= 0]
+        if len(known):
+            lowest = int(known.min())
+            self._lowest = lowest if self._lowest < 0 else min(self._lowest, lowest)
 
     def _track_stream(self, before: int) -> None:
         """Record that a transaction after a position was read: a snapshot at or before it is over."""
@@ -378,11 +406,18 @@ class Cutter:
 
     def _close(self, snapshot: int) -> None:
         if self._comparable:
+            if self._is_repeated(snapshot):
+                self._settles_after = self._copied_at
             self._raise_completed(snapshot)
         self._update(copied=snapshot)
         if self._consistent_start is not None:
             self._consistent_start = None
             self._update(founded=True, valid_from=snapshot if self._comparable else None)
+
+    def _is_repeated(self, snapshot: int) -> bool:
+        """Return whether anything precedes a snapshot, or may do so: the source began within the topics."""
+        began_later = self._consistent_start is not None or self._state.valid_from is not None
+        return began_later or self._state.copied >= 0 or self._state.completed > 0 or 0 <= self._lowest < snapshot
 
 
 def _tops(state: CutState, topic: str, count: int) -> tuple[HighestPosition, ...]:

@@ -351,14 +351,14 @@ class _TopicsReader:
 # -- narrowed formats --------------------------------------------------------------------------------------------------
 
 _RECORD = (
-    "transaction STRUCT<id: STRING, total_order: BIGINT>, "
+    "ts_ms BIGINT, transaction STRUCT<id: STRING, total_order: BIGINT>, "
     "source STRUCT<sequence: STRING, snapshot: STRING, lsn: BIGINT, file: STRING, pos: BIGINT>"
 )
 _END = (
     "status STRING, id STRING, ts_ms BIGINT, "
     "data_collections ARRAY<STRUCT<data_collection: STRING, event_count: BIGINT>>"
 )
-_RECORD_FIELDS = ("transaction", "source")
+_RECORD_FIELDS = ("ts_ms", "transaction", "source")
 _END_FIELDS = ("status", "id", "ts_ms", "data_collections")
 
 

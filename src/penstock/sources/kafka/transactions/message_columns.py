@@ -56,7 +56,7 @@ Ints = npt.NDArray[np.int64]
 UNKNOWN = -2
 """The commit before a change, if Debezium does not know it; see `UnpositionedChanges`."""
 _SEQUENCE = r'^\[\s*(?:null|"?(?P<commit>\d{1,19})"?)\s*,'
-_COLUMNS = ("offsets", "kinds", "which", "before", "order", "snapshot", "last")
+_COLUMNS = ("offsets", "kinds", "which", "before", "order", "snapshot", "last", "times")
 _COPIED = ["true", "first", "first_in_data_collection", "last_in_data_collection", "last"]
 _REWRITE_HINT = "Have Debezium rewrite the topic, or remove TRANSACTION METADATA."
 
@@ -86,6 +86,8 @@ class MessageColumns:
     """Of a copied row: its snapshot, as a number that increases from one to the next; otherwise -1."""
     last: npt.NDArray[np.bool_]
     """Whether it is the last row of its snapshot, across all tables."""
+    times: Ints
+    """Of a copied row: when Debezium read it, in milliseconds; otherwise -1."""
     server: str = ""
     """The server of these transactions, if known."""
 
@@ -139,7 +141,10 @@ def read_messages(topic: str, partition: int, offsets: Ints, decoded: Decoded) -
     before[is_copied] = lsns[is_copied]
     snapshot[is_copied] = np.where(lsns >= 0, lsns, _binlog_places(decoded.rows))[is_copied]
     last = _true(pc.equal(phase, "last")) & is_copied
-    return MessageColumns(offsets, kinds, which, before, order, snapshot, last, ids.server if ids else "")
+    times = np.where(is_copied, _field(decoded.rows, "ts_ms").cast(pa.int64()).fill_null(-1).to_numpy(), -1)
+    if np.any(times[is_copied] < 0):
+        raise _invalid(topic, "a snapshot row has no time (ts_ms)")
+    return MessageColumns(offsets, kinds, which, before, order, snapshot, last, times, ids.server if ids else "")
 
 
 def read_ends(topic: str, offsets: Ints, decoded: Decoded) -> Ends:

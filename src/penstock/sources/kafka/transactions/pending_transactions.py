@@ -125,6 +125,10 @@ class PendingTransactions:
         """Return the commit time of a pending END, in milliseconds."""
         return int(self._ends[number, _TIME])
 
+    def latest_time(self, count: int) -> int:
+        """Return the latest commit time of the first `count` pending ENDs, in milliseconds; -1 without any."""
+        return int(self._ends[:count, _TIME].max(initial=-1))
+
     def position_of(self, which: int) -> int | None:
         """Return the position of a transaction's END, or None if it is not pending."""
         found = self._ends[self._ends[:, _WHICH] == which, _POSITION]

@@ -28,6 +28,13 @@ def wait_reason(blockers: CutBlockers, metadata: str, since: datetime) -> str:
             f"waiting since {moment} for Debezium's initial snapshot to complete. Its rows become visible all at "
             f"once. Debezium is still copying, or was stopped: check the connector."
         )
+    if blockers.settles_after is not None:
+        read_at = datetime.fromtimestamp(blockers.settles_after / 1000, UTC)
+        return (
+            f"waiting since {moment} for a transaction that commits after {read_at:%Y-%m-%d %H:%M:%S} UTC. Debezium "
+            f"took its snapshot again, table by table: its rows are consistent with the first transaction after it. If "
+            f"the database is idle, update a row of any table of the connector."
+        )
     if blockers.missing:
         lacks = ", ".join(f"{one.read} of {one.expected} events in topic {one.topic}" for one in blockers.missing)
         return (
