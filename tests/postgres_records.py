@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.catalog.store import SourceRecord
-from penstock.engine.records import instance_of, spec_of
+from penstock.engine.catalog_records import instance_of, spec_of
 from penstock.sources.postgres.config import PostgresInstanceConfig
 from penstock.sources.postgres.spec import PostgresSource
 

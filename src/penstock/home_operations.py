@@ -21,10 +21,10 @@ from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.changelog.interface import ChangeLog, Frontiers
 from penstock.engine.as_of import AsOf
+from penstock.engine.catalog_records import instance_of, require_database, whole_spec_of
 from penstock.engine.check import CheckReport, check_sources
 from penstock.engine.lifecycle import TABLES, create_source, drop_source, recover
 from penstock.engine.locks import hold_home, holder, lifecycle_lock, try_lifecycle_lock
-from penstock.engine.records import instance_of, require_database, whole_spec_of
 from penstock.engine.sealed_secrets import forget_unused, seal
 from penstock.engine.shards import captured_as, described
 from penstock.engine.status import HomeStatus, home_status

@@ -21,7 +21,7 @@ from penstock.catalog.store import Catalog, TableRecord
 from penstock.changelog.as_of import no_snapshot_at
 from penstock.changelog.interface import LoggedTable
 from penstock.engine.as_of import AsOf
-from penstock.engine.records import instance_of
+from penstock.engine.catalog_records import instance_of
 from penstock.engine.requests import dropped
 from penstock.errors import DefiniteError, PenstockError, TableError, TransientError, UsageError
 from penstock.layout import base_path, quarantine_path

@@ -73,7 +73,7 @@ def test_slow_table_blocks_neither_other_tables_nor_shutdown(
     database: Any, tmp_path: Path, spark: SparkSession, in_process: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_loops, "_GRACE_SECONDS", 0.2)
-    monkeypatch.setattr("penstock.engine.turns._LONG_SECONDS", 0.2)
+    monkeypatch.setattr("penstock.engine.work_rounds._LONG_SECONDS", 0.2)
     with running_shop(tmp_path / "home", database, SlowTables(spark), SETUP) as shop:
         database.execute("INSERT INTO slow VALUES (1)")
         until(lambda: running_jobs(spark), "apply of the slow table")

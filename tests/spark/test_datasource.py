@@ -16,7 +16,7 @@ from tests.spark.shop import START, Shop, ids, read, table_error
 from penstock.errors import PenstockError, UsageError
 from penstock.model import Image
 from penstock.positions import Lsn
-from penstock.spark import pieces as spark_pieces
+from penstock.spark import input_partitions
 from penstock.spark.datasource import PenstockDataSource
 from penstock.spark.source_options import PenstockOptions
 
@@ -113,7 +113,7 @@ def test_several_tasks_return_every_row_once_and_in_order(shop: Shop, monkeypatc
     source = PenstockDataSource(shop.options(startingPosition="0/14", endingPosition="0/24"))
     reader = source.reader(source.schema())
     for task_bytes, tasks in ((1 << 20, 1), (6000, 6), (1, 16)):
-        monkeypatch.setattr(spark_pieces, "TASK_BYTES", task_bytes)
+        monkeypatch.setattr(input_partitions, "TASK_BYTES", task_bytes)
         pieces = reader.partitions()
         assert abs(len(pieces) - tasks) <= 2
         batches: list[Any] = [batch for piece in pieces for batch in reader.read(piece)]

@@ -32,9 +32,9 @@ from penstock.cli.options import (
     TextOption,
     source_options,
 )
-from penstock.cli.script import read_script
 from penstock.cli.snapshot_progress import show_copy
 from penstock.cli.spark_session import start_spark, stop_spark, waiting
+from penstock.cli.sql import read_script
 from penstock.cli.status import render
 from penstock.engine.check import is_database_url
 from penstock.errors import PenstockError, UsageError

@@ -29,7 +29,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.cli.options import DebugOption, HomeOption
-from penstock.cli.script import read_script
 from penstock.cli.spark_session import spark_when_needed
 from penstock.errors import DefiniteError, PenstockError, UsageError
 from penstock.home import Home, open_to_run
@@ -37,7 +36,16 @@ from penstock.name_suggestions import nearest
 from penstock.positions import Lsn, parse_as_of
 from penstock.sql.show_statements import Answer
 
-__all__ = ["OutputFormat", "Prompt", "answer", "expanded", "sql"]
+__all__ = ["OutputFormat", "Prompt", "answer", "expanded", "read_script", "sql"]
+
+
+def read_script(file: Path) -> str:
+    """Return the text of an SQL file."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"could not read file {file}: {error}"
+        raise UsageError(message, "Check the path. The file must be UTF-8 text with SQL statements.") from error
 
 
 class OutputFormat(StrEnum):

@@ -20,8 +20,8 @@ from pathlib import Path
 from penstock.catalog.states import SourceState
 from penstock.catalog.store import Catalog
 from penstock.engine.as_of import durable_now
+from penstock.engine.catalog_records import instance_of
 from penstock.engine.error_policy import Tries
-from penstock.engine.records import instance_of
 from penstock.errors import DefiniteError, InUseError, PenstockError, TransientError
 from penstock.layout import catalog_path, state_path
 from penstock.positions import Lsn

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.catalog.store import SourceRecord
 from penstock.changelog.interface import ChangeLog
-from penstock.engine.records import instance_of, spec_of
+from penstock.engine.catalog_records import instance_of, spec_of
 from penstock.errors import TransientError
 from penstock.positions import Lsn
 from penstock.sources.interface import Checked, Source

@@ -34,7 +34,7 @@ from penstock.engine.as_of import reached
 from penstock.engine.snapshot import logged_table, wait_until_captured
 from penstock.engine.table import Progress, RunningTable
 from penstock.engine.table_errors import TableErrors, translated_errors
-from penstock.engine.turns import side_by_side
+from penstock.engine.work_rounds import side_by_side
 from penstock.model import TableSchema
 from penstock.positions import Lsn
 from penstock.sources.database import Database, Key, Windows, key_of

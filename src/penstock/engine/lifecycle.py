@@ -31,8 +31,8 @@ from penstock.catalog.states import SourceState, TableState
 from penstock.catalog.store import Catalog, Debt, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
 from penstock.changelog.log_url import log_at
+from penstock.engine.catalog_records import debt_of, instance_of
 from penstock.engine.locks import source_holder, take_source
-from penstock.engine.records import debt_of, instance_of
 from penstock.engine.sealed_secrets import forget_unused
 from penstock.engine.shards import Part, parts_of, reject_shard, reject_taken, reject_unlike
 from penstock.engine.table_names import local_names

@@ -40,8 +40,8 @@ from typing import Any
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
+from penstock.engine.catalog_records import database_of, instance_of, spec_of
 from penstock.engine.lifecycle import HALF
-from penstock.engine.records import database_of, instance_of, spec_of
 from penstock.engine.requests import dropped
 from penstock.engine.shards import reject_shard
 from penstock.engine.table_names import named_sources

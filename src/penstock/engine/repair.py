@@ -38,8 +38,8 @@ from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
 from penstock.changelog.interface import ChangeLog
 from penstock.engine.as_of import reached
+from penstock.engine.catalog_records import instance_of, require_database
 from penstock.engine.incremental_snapshot import KeyRanges, frame
-from penstock.engine.records import instance_of, require_database
 from penstock.engine.table import RunningTable
 from penstock.engine.table_errors import translated_errors
 from penstock.engine.table_names import named_source, named_table

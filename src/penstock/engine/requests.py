@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from penstock.catalog.states import REQUESTS, TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord, TableRequest
-from penstock.engine.records import instance_of, spec_of
+from penstock.engine.catalog_records import instance_of, spec_of
 from penstock.engine.shards import reject_shard, reject_unlike_tables
 from penstock.engine.table_names import free_name, named_sources, named_table
 from penstock.errors import DefiniteError, UsageError

@@ -23,8 +23,8 @@ from penstock.catalog.bases import BaseVersion
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, TableRecord
 from penstock.changelog.interface import ChangeLogReader
+from penstock.engine.catalog_records import instance_of
 from penstock.engine.lifecycle import TABLES
-from penstock.engine.records import instance_of
 from penstock.errors import HistoryExpiredError
 from penstock.positions import Lsn
 

@@ -31,7 +31,7 @@ from penstock.engine.retention import release_history
 from penstock.engine.source_runner import SourceRunner
 from penstock.engine.table import Progress
 from penstock.engine.table_names import named_source, runnable_sources
-from penstock.engine.turns import side_by_side
+from penstock.engine.work_rounds import side_by_side
 from penstock.errors import PenstockError, TransientError
 from penstock.spark.jvm_loss import is_spark_lost, spark_lost_error
 from penstock.spark.session import is_alive

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.catalog.store import Catalog, SourceRecord
-from penstock.engine.records import spec_of
+from penstock.engine.catalog_records import spec_of
 from penstock.errors import DefiniteError, SourceExistsError, UsageError
 from penstock.model import SHARD, TableName, TableSchema
 from penstock.sources.interface import InstanceConfig, Source

@@ -45,7 +45,7 @@ from penstock.changelog.interface import ChangeLog, LoggedTable
 from penstock.engine.as_of import reached
 from penstock.engine.table import Progress, RunningTable
 from penstock.engine.table_errors import TableErrors, translated_errors, translated_spark_errors
-from penstock.engine.turns import side_by_side
+from penstock.engine.work_rounds import side_by_side
 from penstock.errors import PenstockError, TableError, TransientError
 from penstock.model import TableName
 from penstock.sources.database import Database, Snapshot, TableCopy, Tally

@@ -14,9 +14,9 @@ from penstock.catalog.progress import CopyProgress
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, Debt, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLogReader, Frontiers, LoggedTable
+from penstock.engine.catalog_records import debt_of, instance_of
 from penstock.engine.lifecycle import HALF
 from penstock.engine.locks import holder
-from penstock.engine.records import debt_of, instance_of
 from penstock.errors import HistoryExpiredError
 from penstock.layout import state_path
 from penstock.model import TableName

@@ -7,8 +7,8 @@
     base tables ─▶ `compaction`
 
 Each loop runs in its own thread. Live tables do not wait for tables whose snapshot is running, nor for one that takes
-long (`turns`). A table without changes costs one query of the log. An error of one table is recorded with that table,
-and the others continue (`table_errors`; `error_policy` decides which action follows each error).
+long (`work_rounds`). A table without changes costs one query of the log. An error of one table is recorded with that
+table, and the others continue (`table_errors`; `error_policy` decides which action follows each error).
 
 The position of a table is stored in its Delta commits. The catalog only records the position of each version, so that
 live views can choose one; these records never change, and missing ones are added after a crash.
@@ -31,15 +31,15 @@ from penstock.catalog.repairs import Repair, Repairs
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord
 from penstock.changelog.interface import ChangeLogReader, LoggedTable
+from penstock.engine.catalog_records import database_of, instance_of, require_database
 from penstock.engine.compaction import Compactor
 from penstock.engine.error_policy import ErrorAction, Tries, error_action, explained
 from penstock.engine.incremental_snapshot import IncrementalSnapshot
-from penstock.engine.records import database_of, instance_of, require_database
 from penstock.engine.repair import Repairer
 from penstock.engine.snapshot import InitialSnapshot, create_empty
 from penstock.engine.table import Progress, RunningTable
 from penstock.engine.table_errors import TableErrors
-from penstock.engine.turns import Turns
+from penstock.engine.work_rounds import WorkRounds
 from penstock.errors import DefiniteError, HistoryExpiredError, PenstockError, UsageError
 from penstock.model import TableName
 from penstock.positions import Lsn
@@ -76,8 +76,8 @@ class TableLoops:
         self._reload_lock = threading.Lock()
         self.reload()
         self._stop = threading.Event()
-        self._lookups = Turns[RunningTable](f"penstock-look-{source}", self._stop)
-        self._applying = Turns[RunningTable](f"penstock-{source}", self._stop)
+        self._lookups = WorkRounds[RunningTable](f"penstock-look-{source}", self._stop)
+        self._applying = WorkRounds[RunningTable](f"penstock-{source}", self._stop)
         self._jobs = store.jobs(f"penstock-{source}")
         self._errors = TableErrors(home, source, progress, self._stop, self._jobs)
         self._tries = {name: Tries() for name in ("copy", "apply", "repair", "upkeep")}

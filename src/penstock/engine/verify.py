@@ -29,7 +29,7 @@ from pyspark.errors import PySparkException
 from penstock.catalog.states import TableState
 from penstock.catalog.store import Catalog, SourceRecord, TableRecord
 from penstock.changelog.interface import ChangeLog
-from penstock.engine.records import instance_of, require_database
+from penstock.engine.catalog_records import instance_of, require_database
 from penstock.engine.table import RunningTable
 from penstock.engine.table_names import named_source, named_tables
 from penstock.errors import DefiniteError, PenstockError, TransientError

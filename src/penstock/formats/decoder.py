@@ -27,7 +27,7 @@ from penstock.formats.decode_errors import ErrorCode, Names, error_messages
 from penstock.formats.format import CsvFormat, JsonFormat, ResolvedFormat
 from penstock.formats.framing import read_ids
 from penstock.formats.jit import Ints
-from penstock.formats.json.plan import KINDS
+from penstock.formats.json.kernel import KINDS
 from penstock.formats.logical_types import convert_rows
 from penstock.formats.memory import address
 from penstock.formats.messages import Messages, messages_of

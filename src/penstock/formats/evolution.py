@@ -9,24 +9,23 @@ new type may be rejected.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from penstock.errors import UsageError
-from penstock.formats.avro.evolution import merge_avro_schema
-from penstock.formats.avro.schema import avro_text, parse_avro
-from penstock.formats.avro.types import avro_columns, avro_logical_types, is_wrapped
+from penstock.formats.avro.schema import AvroField, AvroType, avro_text, parse_avro
+from penstock.formats.avro.types import avro_columns, avro_logical_types, column_type, is_wrapped, members
 from penstock.formats.format import AvroFormat, JsonFormat, ProtobufFormat, ResolvedFormat
 from penstock.formats.json.schemas import json_schema_columns
-from penstock.formats.protobuf.descriptor import Pool, dump_files, load_files
-from penstock.formats.protobuf.evolution import merge_proto_files
-from penstock.formats.protobuf.registry_files import registered_files
-from penstock.formats.protobuf.types import protobuf_columns
+from penstock.formats.protobuf import ops
+from penstock.formats.protobuf.descriptor import Pool, ProtoField, ProtoFile, ProtoMessage, dump_files, load_files
+from penstock.formats.protobuf.proto_parser import registered_files
+from penstock.formats.protobuf.types import field_kind, protobuf_columns, type_of
 from penstock.formats.resolution import build_resolved_format
 from penstock.formats.schema_registry import RegisteredSchema
 
-__all__ = ["Evolution", "added_paths", "evolve", "merge_type"]
+__all__ = ["Evolution", "added_paths", "evolve", "merge_avro_schema", "merge_proto_files", "merge_type"]
 
 
 @dataclass(frozen=True)
@@ -139,3 +138,115 @@ def _struct(ours: pa.StructType, theirs: pa.StructType, path: str, conflicts: li
         other = others.pop(field.name, field.type)
         fields.append(pa.field(field.name, merge_type(field.type, other, below, conflicts)))
     return pa.struct([*fields, *(pa.field(name, kind) for name, kind in others.items())])
+
+
+# -- Avro --------------------------------------------------------------------------------------------------------------
+
+
+def merge_avro_schema(ours: AvroType, theirs: AvroType, conflicts: list[str]) -> AvroType:
+    """Return our schema with the fields that theirs adds; other differences are appended to `conflicts`."""
+    return _AvroMerger(conflicts).merge(ours, theirs, "")
+
+
+class _AvroMerger:
+    def __init__(self, conflicts: list[str]) -> None:
+        self._conflicts = conflicts
+        self._merged: dict[str, AvroType] = {}
+
+    def merge(self, ours: AvroType, theirs: AvroType, path: str) -> AvroType:
+        if ours.kind == "union":
+            return self._union(ours, theirs, path)
+        theirs = members(theirs)[0] if len(members(theirs)) == 1 else theirs
+        if ours.kind == theirs.kind == "record":
+            return self._record(ours, theirs, path)
+        if ours.kind == theirs.kind and ours.kind in ("array", "map"):
+            return replace(ours, items=self.merge(ours.inner, theirs.inner, f"{path}[]"))
+        same = column_type(ours) == column_type(theirs) and ours.connect_name == theirs.connect_name
+        if ours.kind in ("array", "map") or not same:
+            self._conflicts.append(f'field "{path}": {theirs} in the newer schema, {ours} in the reader schema')
+        return ours
+
+    def _union(self, ours: AvroType, theirs: AvroType, path: str) -> AvroType:
+        own, other = members(ours), members(theirs)
+        if len(own) != 1 or len(other) != 1:
+            if [str(one) for one in own] != [str(one) for one in other]:
+                self._conflicts.append(f'field "{path}": union has other members in the newer schema')
+            return ours
+        merged = self.merge(own[0], other[0], path)
+        return replace(ours, branches=[merged if one is own[0] else one for one in ours.branches])
+
+    def _record(self, ours: AvroType, theirs: AvroType, path: str) -> AvroType:
+        """Merge a record once: a name denotes one type wherever it is used."""
+        if ours.name in self._merged:
+            return self._merged[ours.name]
+        merged = replace(ours, fields=[])
+        self._merged[ours.name] = merged
+        others = {one.name: one for one in theirs.fields}
+        for one in ours.fields:
+            below = f"{path}.{one.name}" if path else one.name
+            other = others.pop(one.name, None) or next((others.pop(a) for a in one.aliases if a in others), one)
+            merged.fields.append(replace(one, type=self.merge(one.type, other.type, below)))
+        merged.fields += [_nullable(one) for one in others.values()]
+        return merged
+
+
+def _nullable(one: AvroField) -> AvroField:
+    """Return an added field with a default, so that older messages may lack it."""
+    if one.has_default:
+        return one
+    null = AvroType("null")
+    if one.type.kind != "union":
+        return replace(one, type=AvroType("union", branches=[null, one.type]), default=None)
+    if any(branch.kind == "null" for branch in one.type.branches):
+        return replace(one, default=None)
+    return replace(one, type=replace(one.type, branches=[null, *one.type.branches]), default=None)
+
+
+# -- Protobuf ----------------------------------------------------------------------------------------------------------
+
+
+def merge_proto_files(ours: list[ProtoFile], theirs: list[ProtoFile], conflicts: list[str]) -> list[ProtoFile]:
+    """Return our files with the fields that theirs add; other differences are appended to `conflicts`."""
+    merger = _ProtobufMerger(Pool(ours), Pool(theirs), conflicts)
+    merged = [replace(file, messages=[merger.merge(one) for one in file.messages]) for file in ours]
+    known, names = set(merger.ours.messages), set(merger.ours.enums)
+    new = ProtoFile(
+        messages=[
+            replace(one, messages=[], enums=[]) for name, one in merger.theirs.messages.items() if name not in known
+        ],
+        enums=[one for name, one in merger.theirs.enums.items() if name not in names],
+    )
+    return [new, *merged]
+
+
+class _ProtobufMerger:
+    def __init__(self, ours: Pool, theirs: Pool, conflicts: list[str]) -> None:
+        self.ours = ours
+        self.theirs = theirs
+        self._conflicts = conflicts
+
+    def merge(self, message: ProtoMessage) -> ProtoMessage:
+        below = [self.merge(one) for one in message.messages]
+        newer = self.theirs.messages.get(message.name)
+        if newer is None:
+            return replace(message, messages=below)
+        numbers = {one.number: one for one in message.fields}
+        added = []
+        for other in newer.fields:
+            if other.number not in numbers:
+                added.append(self._absolute(other, newer.name))
+            elif not self._same(numbers[other.number], other, message.name):
+                self._conflicts.append(f'field "{message.name}.{other.name}": type differs in the newer schema')
+        return replace(message, messages=below, fields=[*message.fields, *added])
+
+    def _same(self, ours: ProtoField, theirs: ProtoField, scope: str) -> bool:
+        kind = field_kind(self.ours, ours, scope)
+        if ours.repeated != theirs.repeated or kind != field_kind(self.theirs, theirs, scope):
+            return False
+        return kind not in (ops.MESSAGE, ops.ENUM) or type_of(self.ours, ours, scope) == type_of(
+            self.theirs, theirs, scope
+        )
+
+    def _absolute(self, field: ProtoField, scope: str) -> ProtoField:
+        """Use the full name of the field's type: in the merged message, a relative name could denote another."""
+        return replace(field, type_name=f".{type_of(self.theirs, field, scope)}") if field.type_name else field

@@ -26,10 +26,10 @@ from penstock.formats.format import (
     TextFormat,
 )
 from penstock.formats.json.connect_schema import connect_schema
-from penstock.formats.json.plan import json_plan
+from penstock.formats.json.decoder import json_plan
 from penstock.formats.json.schemas import inferred_columns, json_schema_columns
 from penstock.formats.protobuf.descriptor import Pool, ProtoFile, dump_files, parse_descriptor_set
-from penstock.formats.protobuf.registry_files import registered_files
+from penstock.formats.protobuf.proto_parser import registered_files
 from penstock.formats.protobuf.types import protobuf_columns
 from penstock.formats.schema_registry import RegisteredSchema, Registry, RegistryAddress
 from penstock.formats.text_writer import scalar_rule

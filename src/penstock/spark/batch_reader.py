@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputP
 from penstock.errors import UsageError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.spark.pieces import EmptyPiece, Piece, log_pieces, read_piece
+from penstock.spark.input_partitions import EmptyPiece, Piece, log_pieces, read_piece
 from penstock.spark.source_options import EARLIEST, LATEST, PenstockOptions, Rows, TableSelection
 from penstock.spark.table_snapshot import Snapshot
 

@@ -37,7 +37,7 @@ from penstock.model import SHARD
 from penstock.positions import Lsn, parse_as_of
 from penstock.spark.batch_reader import PenstockBatchReader, PushedFilters
 from penstock.spark.images import spark_schema
-from penstock.spark.pieces import EmptyPiece, Piece, read_piece
+from penstock.spark.input_partitions import EmptyPiece, Piece, read_piece
 from penstock.spark.source_options import PenstockOptions, Rows, Shape, TableSelection, open_catalog
 from penstock.spark.stream_reader import PenstockStreamReader
 from penstock.spark.worker_errors import silence_broken_pipes

@@ -50,7 +50,7 @@ from penstock.changelog.interface import ChangeLogReader, Extent
 from penstock.errors import DefiniteError, HistoryExpiredError, UsageError
 from penstock.model import TableName
 from penstock.positions import Lsn
-from penstock.spark.pieces import CombinedPiece, EmptyPiece, Piece, log_pieces, read_piece
+from penstock.spark.input_partitions import CombinedPiece, EmptyPiece, Piece, log_pieces, read_piece
 from penstock.spark.source_options import EARLIEST, LATEST, PenstockOptions, Rows, Shape, TableSelection, parse_position
 from penstock.spark.table_snapshot import Snapshot
 

@@ -30,7 +30,7 @@ from penstock.layout import base_path
 from penstock.model import TableName, TableSchema, copied_images, image_schema
 from penstock.positions import Lsn
 from penstock.spark.base_files import BaseFile, BaseFiles, read_base_file
-from penstock.spark.pieces import Piece
+from penstock.spark.input_partitions import Piece
 from penstock.spark.source_options import TableSelection
 from penstock.tables.arrow.fold import KeyedNet, KeylessNet, fold_net, missing_base_row
 from penstock.tables.arrow.overlay import can_split, kept_rows, live_rows, new_rows

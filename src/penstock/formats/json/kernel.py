@@ -31,7 +31,7 @@ from penstock.formats.memory import WORD, set_word, word
 from penstock.formats.text_writer import BOOLEAN, DECIMAL, put_number, put_time
 from penstock.formats.text_writer import STRING as TEXT
 
-__all__ = ["EXPECTED", "LIST", "MAP", "RAW", "STRUCT", "Plan", "walk_all"]
+__all__ = ["KINDS", "LIST", "MAP", "RAW", "STRUCT", "Plan", "walk_all"]
 
 # Rules beyond those of `text_writer`.
 STRUCT = 20  # first key, count of keys
@@ -39,8 +39,24 @@ LIST = 21
 MAP = 22
 RAW = 23
 
-EXPECTED = 10
-"""Index of the first word for rules in the list of words for kinds of values."""
+_FOUND = ["", "an object", "an array", "a string", "a number", "true", "false", "null", "a key", ""]
+_WANTED = {
+    1: "true or false",
+    2: "an integer",
+    3: "a number",
+    4: "a number",
+    5: "a string",
+    6: "a date as a string",
+    7: "a time as a string",
+    8: "a time as a string",
+    STRUCT: "an object",
+    LIST: "an array",
+    MAP: "an object",
+}
+KINDS = _FOUND + [_WANTED.get(rule, "") for rule in range(RAW + 1)]
+"""Words for the value found and, from index `_EXPECTED` on, for the value expected."""
+_EXPECTED = len(_FOUND)
+"""Index of the first word for rules in `KINDS`."""
 
 _COLUMN = 32
 """Size of a column in the plan, in bytes: its rule, two parameters, and the first child."""
@@ -102,7 +118,7 @@ def _put_scalar(token: int, column: int, rule: int, tape: Tape, plan: Plan, out:
             return put_time(start, end, rule, column, out, error)
         put_pair(out, column, start, end - start)
         return True
-    return set_error(error, _KIND, column, kind, EXPECTED + rule) >= 0
+    return set_error(error, _KIND, column, kind, _EXPECTED + rule) >= 0
 
 
 @inner
@@ -158,7 +174,7 @@ def _put(token: int, column: int, slots: int, tape: Tape, plan: Plan, out: Colum
     if rule < STRUCT:
         return _put_scalar(token, column, rule, tape, plan, out, error)
     if kind != (ARRAY if rule == LIST else OBJECT):
-        return set_error(error, _KIND, column, kind, EXPECTED + rule) >= 0
+        return set_error(error, _KIND, column, kind, _EXPECTED + rule) >= 0
     if rule == STRUCT:
         if not _match_keys(token, column, slots, tape, plan, error):
             return False

@@ -29,7 +29,7 @@ from penstock.formats.messages import Messages
 from penstock.formats.protobuf import ops
 from penstock.formats.protobuf.descriptor import Pool, ProtoField, ProtoMessage, load_files
 from penstock.formats.protobuf.kernel import walk_all
-from penstock.formats.protobuf.registry_files import message_at, registered_files
+from penstock.formats.protobuf.proto_parser import message_at, registered_files
 from penstock.formats.protobuf.tags import ScratchMemory
 from penstock.formats.protobuf.types import field_kind, is_map, type_of
 from penstock.formats.schema_registry import RegisteredSchema, WriterSchemas, reject

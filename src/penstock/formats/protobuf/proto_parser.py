@@ -1,6 +1,7 @@
 """Parser of .proto files, as registries store them: proto2 and proto3, limited to the structure of messages.
 
-Options, services, extensions and reserved numbers are skipped.
+Options, services, extensions and reserved numbers are skipped. `message_at` finds the message that a message index
+denotes.
 """
 
 from __future__ import annotations
@@ -9,10 +10,14 @@ import re
 from collections.abc import Iterator
 
 from penstock.errors import DefiniteError
+from penstock.formats.framing import INDEX_BITS
 from penstock.formats.protobuf import ops
 from penstock.formats.protobuf.descriptor import ProtoEnum, ProtoField, ProtoFile, ProtoMessage
+from penstock.formats.protobuf.types import well_known_types
+from penstock.formats.schema_registry import RegisteredSchema
 
-__all__ = ["parse_proto"]
+__all__ = ["message_at", "parse_proto", "registered_files"]
+
 
 _TOKEN = re.compile(
     r"""\s+|//[^\n]*|/\*.*?\*/"""
@@ -214,3 +219,25 @@ def _within(scope: str, name: str) -> str:
 def _entry_name(field: str) -> str:
     """Return the name that protoc gives the entries of a map."""
     return "".join(part[:1].upper() + part[1:] for part in field.split("_")) + "Entry"
+
+
+def registered_files(schema: RegisteredSchema) -> list[ProtoFile]:
+    """Return the files of a registered schema; its own file is the last."""
+    needed = [parse_proto(text) for _, text in schema.references]
+    return [*well_known_types(), *needed, parse_proto(schema.text)]
+
+
+def message_at(file: ProtoFile, packed: int) -> ProtoMessage | None:
+    """Return the message of a packed message index (see `penstock.formats.framing`); None if there is none."""
+    steps = []
+    while packed:
+        steps.append((packed & ((1 << INDEX_BITS) - 1)) - 1)
+        packed >>= INDEX_BITS
+    inside, found = file.messages, None
+    for step in reversed(steps):
+        inside = [one for one in inside if not one.map_entry]
+        if step >= len(inside):
+            return None
+        found = inside[step]
+        inside = found.messages
+    return found

@@ -16,11 +16,11 @@ from penstock.errors import UsageError
 from penstock.fields import with_fields
 from penstock.sources.interface import Source
 from penstock.sources.kafka.client_settings import registry_address
-from penstock.sources.kafka.restart import can_restart_table
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.tick_instance import TickConfig
 from penstock.sources.kafka.ticks import tick_table
 from penstock.sources.kafka.topic_log import TopicLog
+from penstock.sources.kafka.topic_start import can_restart_table
 from penstock.sources.kafka.topic_table import TopicTable, reached_by
 from penstock.sources.kafka.transactions.metadata import TransactionMetadata
 from penstock.sources.kafka.with_options import KafkaWithOptions

@@ -34,7 +34,7 @@ from penstock.formats import (
 from penstock.formats.columns import Columns
 from penstock.formats.ddl import ddl_columns
 from penstock.formats.json.connect_schema import connect_schema
-from penstock.formats.json.plan import json_plan
+from penstock.formats.json.decoder import json_plan
 from penstock.formats.resolution import build_resolved_format
 from penstock.sources.kafka.message_formats import (
     AvroOptions,

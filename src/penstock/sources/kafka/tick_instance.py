@@ -45,9 +45,9 @@ from typing import TYPE_CHECKING, Any, Self
 from penstock.changelog.interface import ChangeLog, ChangeLogReader
 from penstock.errors import DefiniteError, TransientError
 from penstock.positions import Lsn
-from penstock.sources.kafka.restart import restart_hint
 from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.ticks import apply_lease_name, first_offsets, tick_row, tick_table, widened_offsets
+from penstock.sources.kafka.topic_start import restart_hint
 from penstock.sources.kafka.topic_table import SourceTopic
 from penstock.sources.kafka.with_options import KafkaWithOptions
 from penstock.sources.polling import PollingConfig, PollingInstance

@@ -2,6 +2,10 @@
 
 ``latest`` and a time span before now change their meaning over time. So the start is resolved once, when a source is
 created, and stored; after the start, reading resumes from stored positions.
+
+If a topic cannot be resumed, a hint names the statement that restarts its source with the current messages. The table
+of a source with one topic can be read again by itself. Tables of several topics share their ticks, and those
+with transaction metadata their positions: none of them can restart alone.
 """
 
 from __future__ import annotations
@@ -12,9 +16,25 @@ from datetime import datetime
 from pydantic import BaseModel, ConfigDict
 
 from penstock.errors import DefiniteError
+from penstock.sources.kafka.sql_options import KafkaSqlOptions
 from penstock.sources.kafka.with_options import KafkaWithOptions, StartPoint
 
-__all__ = ["EARLIEST", "LATEST", "Start", "start_of"]
+__all__ = ["EARLIEST", "LATEST", "Start", "can_restart_table", "restart_hint", "start_of"]
+
+
+def can_restart_table(what: KafkaSqlOptions) -> bool:
+    """Return whether the table of a source can be read again without recreating the source."""
+    return len(what.names()) == 1 and what.envelope.transaction_metadata_topic is None
+
+
+def restart_hint(source: str, what: KafkaSqlOptions) -> str:
+    """Return the hint with the statements, the one that loses least first."""
+    drop = f"DROP SOURCES {source}; then create it again."
+    if not can_restart_table(what):
+        return f"To restart with the current messages of the topics: {drop}"
+    retry = f"ALTER SOURCES {source} RETRY TABLE {source};"
+    return f"To restart with the current messages of the topic: {retry} If that is rejected: {drop}"
+
 
 EARLIEST, LATEST = -2, -1
 """Placeholders for an offset; Spark and librdkafka use the same numbers."""

@@ -13,8 +13,8 @@ from tests.sources.kafka.transactions.history import METADATA, TOPICS, Database,
 
 from penstock.sources.kafka.transactions.cuts import QUIET_SECONDS, Cut, CutState, Cutter
 from penstock.sources.kafka.transactions.message_columns import Ends, MessageColumns, MessageKind
+from penstock.sources.kafka.transactions.metadata import Routes
 from penstock.sources.kafka.transactions.pending_transactions import ConsistentStart
-from penstock.sources.kafka.transactions.routes import Routes
 
 RUNS = int(os.environ.get("PENSTOCK_TRANSACTION_HISTORIES", "30"))
 

@@ -22,7 +22,7 @@ from penstock.sources.kafka.transactions.message_columns import (
     read_ids,
     read_messages,
 )
-from penstock.sources.kafka.transactions.routes import Routes
+from penstock.sources.kafka.transactions.metadata import Routes
 
 JSON = resolve(JsonFormat(columns="op STRING"))
 UUID = "0e4d5dcd-a33b-11ea-80f1-02010a22a99e"

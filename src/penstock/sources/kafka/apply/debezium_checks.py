@@ -14,8 +14,8 @@ from penstock.envelopes import Deduplicated, Shape, contradictions
 from penstock.model import TableSchema
 from penstock.sources.kafka.apply.changes import Changes
 from penstock.sources.kafka.apply.quarantine import Fault
-from penstock.sources.kafka.restart import restart_hint
 from penstock.sources.kafka.topic_log import TopicLog
+from penstock.sources.kafka.topic_start import restart_hint
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.spark.images import spark_schema
 from penstock.tables.bounds import within_keys

@@ -26,9 +26,9 @@ from pyspark.sql import functions as F
 from penstock.errors import TableError
 from penstock.positions import Lsn
 from penstock.sources.kafka.apply.changes import Changes
-from penstock.sources.kafka.restart import restart_hint
 from penstock.sources.kafka.ticks import tick_of
 from penstock.sources.kafka.topic_log import TopicLog
+from penstock.sources.kafka.topic_start import restart_hint
 from penstock.sources.kafka.topic_table import TopicTable
 from penstock.tables.base_state import last_txn_version
 from penstock.tables.file_commit import snapshot_of

@@ -6,9 +6,8 @@
                                                                      ├─▶ the first ENDs whose events were all read
     data topics ────▶ columns: transaction, order in it ─────────────┘      └─▶ per partition: offsets of the tick
 
-- `metadata`              the metadata topic, as a config stores it
+- `metadata`              the metadata topic, as a config stores it, and the topic with the events of each table
 - `message_columns`       messages as columns: the transaction of each, and its order in it
-- `routes`                the topic that contains the events of a table
 - `partition_runs`        messages of a partition that are not part of a tick yet
 - `pending_transactions`  incomplete transactions, the start within a history, changes without a position
 - `cuts`                  combines all of these: the offsets of the next tick. No I/O, no clock
@@ -26,5 +25,7 @@ them):
 - Debezium writes one transaction after the other, in commit order. After a crash it restarts at its last committed
   offset, and each partition then receives the same events as before, in the same order. So an event repeats another one
   of its partition if its position (``before``, ``total_order``) is not above all earlier positions.
+- A snapshot is consistent only if Debezium creates its replication slot. If the slot exists, tables are read one after
+  the other, each at its own time.
 - Repeated ENDs are identical, with the same counts and times.
 """

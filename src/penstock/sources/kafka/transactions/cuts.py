@@ -42,6 +42,7 @@ from pydantic import BaseModel, ConfigDict
 from penstock.errors import DefiniteError
 from penstock.fields import with_fields
 from penstock.sources.kafka.transactions.message_columns import Ends, Ints, MessageColumns, MessageKind
+from penstock.sources.kafka.transactions.metadata import Routes
 from penstock.sources.kafka.transactions.partition_runs import NO_POSITION, CutPoint, HighestPosition, PartitionRuns
 from penstock.sources.kafka.transactions.pending_transactions import (
     ConsistentStart,
@@ -49,7 +50,6 @@ from penstock.sources.kafka.transactions.pending_transactions import (
     PendingTransactions,
     UnpositionedChanges,
 )
-from penstock.sources.kafka.transactions.routes import Routes
 
 __all__ = ["QUIET_SECONDS", "Cut", "CutBlockers", "CutState", "Cutter"]
 

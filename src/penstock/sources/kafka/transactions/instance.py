@@ -48,9 +48,8 @@ from penstock.sources.kafka.tick_instance import TickConfig, TickInstance, Topic
 from penstock.sources.kafka.topic_admin import TopicState, broker_error
 from penstock.sources.kafka.transactions.cuts import Cut, CutState, Cutter
 from penstock.sources.kafka.transactions.message_columns import Ints, read_ends, read_messages
-from penstock.sources.kafka.transactions.metadata import TransactionMetadata
+from penstock.sources.kafka.transactions.metadata import Routes, TransactionMetadata
 from penstock.sources.kafka.transactions.pending_transactions import LOOK_BACK, ConsistentStart
-from penstock.sources.kafka.transactions.routes import Routes
 from penstock.sources.kafka.transactions.wait_status import wait_reason, write_wait_status
 from penstock.sources.kafka.with_options import KafkaWithOptions
 

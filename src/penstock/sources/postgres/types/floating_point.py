@@ -6,6 +6,18 @@ Text is `NaN`, `Infinity`, `-Infinity`, or decimal digits with an optional fract
 nearest value, ties to even. Arrow also accepts what Postgres never sends (`.5`, `1.`, `+1`, `nan(1)`), and returns 0 or
 infinity for a number outside the range of the type. So a kernel then rejects these; it relies on Arrow for the rest of
 the grammar.
+
+Doubles as decimal text: the digits that Postgres prints for a double.
+
+These are the fewest digits that are strictly nearer to this double than to any other, and of those the
+nearest: Ryū (Ulf Adams, PLDI 2018) without the bounds of the interval, because a reader need not round ties to even. A
+library that includes the bounds, as Arrow and Python do, prints 5.239629890872934e+16 where Postgres prints
+5.2396298908729344e+16.
+
+The interval around the double is multiplied by a power of five from a table and shifted. That gives its bounds as
+integers, exact except for digits that the shift drops; digits are then removed as long as the bounds differ.
+
+Any `extra_float_digits` above 0 prints like this, and sessions set 3. From 1e-4 up to 1e15 there is no exponent.
 """
 
 from __future__ import annotations
@@ -22,7 +34,184 @@ from penstock.sources.postgres.types.column import fixed_width, gather_bytes
 from penstock.sources.postgres.types.integer import network_order
 from penstock.sources.postgres.types.kernel import FINE, IN8, IN32, blame, inlined, kernel, start
 
-__all__ = ["DOUBLE", "REAL"]
+__all__ = ["DOUBLE", "REAL", "put_double"]
+
+
+_0, _1, _2, _4, _5, _10 = (np.uint64(v) for v in (0, 1, 2, 4, 5, 10))
+_32 = np.uint64(32)
+_64 = np.uint64(64)
+_MASK32 = np.uint64(2**32 - 1)
+_MASK52 = np.uint64(2**52 - 1)
+
+
+@inlined
+def _product(a: Any, b: Any) -> tuple[Any, Any]:
+    """Return the 128 bits of a × b, high and low."""
+    a0, a1 = a & _MASK32, a >> _32
+    b0, b1 = b & _MASK32, b >> _32
+    low = a0 * b0
+    middle = a1 * b0 + (low >> _32)
+    other = a0 * b1 + (middle & _MASK32)
+    return a1 * b1 + (middle >> _32) + (other >> _32), (other << _32) | (low & _MASK32)
+
+
+_INVERSE_BITS, _BITS = 122, 121
+
+
+def _split(powers: list[int]) -> Any:
+    return np.array([(power & (2**64 - 1), power >> 64) for power in powers], np.uint64)
+
+
+_INVERSE = _split([(1 << ((5**q).bit_length() - 1 + _INVERSE_BITS)) // 5**q + 1 for q in range(292)])
+_POWER = _split(
+    [5**q >> b if (b := (5**q).bit_length() - _BITS) >= 0 else 5**q << -b for q in range(326)],
+)
+
+_HIDDEN = np.uint64(2**52)
+
+
+@inlined
+def _shifted(m: Any, low: Any, high: Any, shift: int) -> Any:
+    """Return (m × (high, low)) >> shift, for a shift of 65 to 127."""
+    carry, _ = _product(m, low)
+    top, middle = _product(m, high)
+    middle += carry
+    if middle < carry:
+        top += _1
+    by = np.uint64(shift - 64)
+    return (top << (_64 - by)) | (middle >> by)
+
+
+@inlined
+def _divides_5(value: Any, power: int) -> bool:
+    """Return whether 5^power divides the value."""
+    for _ in range(power):
+        if value % _5 != _0:
+            return False
+        value //= _5
+    return True
+
+
+@inlined
+def _shortest(bits: Any) -> tuple[Any, int]:
+    """Return digits and power of ten of a finite nonzero double; `bits` are its bits without the sign."""
+    mantissa = bits & _MASK52
+    exponent: Any = np.int64(bits >> np.uint64(52))
+    wide = np.uint64(mantissa != _0 or exponent <= 1)  # below a power of two the interval is half as wide
+    e2 = max(exponent, 1) - 1077
+    middle = _4 * (mantissa | _HIDDEN if exponent else mantissa)
+    zeros = False
+    if e2 >= 0:
+        q = (e2 * 78913 >> 18) - (e2 > 3)
+        power: Any = q
+        shift = q - e2 + _INVERSE_BITS + (q * 1217359 >> 19)
+        low, high = _INVERSE[q, 0], _INVERSE[q, 1]
+    else:
+        q = (-e2 * 732923 >> 20) - (-e2 > 1)
+        power = q + e2
+        five = -e2 - q
+        shift = q - (five * 1217359 >> 19) - 1 + _BITS
+        low, high = _POWER[five, 0], _POWER[five, 1]
+    v = _shifted(middle, low, high, shift)
+    above = _shifted(middle + _2, low, high, shift)
+    below = _shifted(middle - _1 - wide, low, high, shift)
+    if e2 >= 0:
+        if q <= 21:
+            if middle % _5 == _0:
+                zeros = _divides_5(middle, q)
+            elif _divides_5(middle + _2, q):
+                above -= _1
+    elif q <= 1:
+        zeros = True
+        above -= _1
+    elif q < 63:
+        zeros = middle & ((_1 << np.uint64(q - 1)) - _1) == _0
+    last = _0
+    while above // _10 > below // _10:
+        zeros = zeros and last == _0
+        last = v % _10
+        v //= _10
+        above //= _10
+        below //= _10
+        power += 1
+    if zeros and last == _5 and v & _1 == _0:
+        last = _4
+    if v == below or last >= _5:
+        v += _1
+    return v, power
+
+
+@inlined
+def _put_digits(data: Bytes, end: Any, digits: Any, count: int, point: Any) -> Any:
+    """Write digits with a point after the first `point` of them, if any digits follow it."""
+    size = count + (point < count)
+    for k in range(size - 1, -1, -1):
+        if k == point:
+            data[end + k] = 46
+        else:
+            data[end + k] = 48 + digits % _10
+            digits //= _10
+    return end + size
+
+
+@inlined
+def _put_word(data: Bytes, end: Any, nan: bool) -> Any:
+    word = b"NaN" if nan else b"Infinity"
+    for k in range(len(word)):
+        data[end + k] = word[k]
+    return end + len(word)
+
+
+@inlined
+def put_double(data: Bytes, end: Any, bits: Any) -> Any:
+    """Write a double, given as its 64 bits, as Postgres does; return the offset after it."""
+    size = bits & np.uint64(2**63 - 1)
+    if size > np.uint64(0x7FF << 52):
+        return _put_word(data, end, True)
+    if bits != size:
+        data[end] = 45
+        end += 1
+    if size == np.uint64(0x7FF << 52):
+        return _put_word(data, end, False)
+    if size == _0:
+        data[end] = 48
+        return end + 1
+    digits, power = _shortest(size)
+    while digits % _10 == _0:
+        digits //= _10
+        power += 1
+    count = 1
+    rest = digits // _10
+    while rest:
+        count += 1
+        rest //= _10
+    exponent = power + count - 1
+    if exponent < -4 or exponent >= 15:
+        end = _put_digits(data, end, digits, count, 1)
+        data[end] = 101
+        data[end + 1] = 45 if exponent < 0 else 43
+        end += 2
+        exponent = abs(exponent)
+        if exponent >= 100:
+            data[end] = 48 + exponent // 100
+            end += 1
+        data[end] = 48 + exponent // 10 % 10
+        data[end + 1] = 48 + exponent % 10
+        return end + 2
+    if exponent < 0:
+        data[end] = 48
+        data[end + 1] = 46
+        end += 2
+        for _ in range(-1 - exponent):
+            data[end] = 48
+            end += 1
+        return _put_digits(data, end, digits, count, count)
+    end = _put_digits(data, end, digits, count, exponent + 1)
+    for _ in range(power):
+        data[end] = 48
+        end += 1
+    return end
+
 
 _REASONS = ("malformed float", "float outside the range of its type")
 _NAN = np.frombuffer(b"NaN", np.uint8).copy()

@@ -18,7 +18,7 @@ from numba import types as nb
 
 from penstock.sources.postgres.types.codec import BadValueError, Bytes, ColumnCodec, Ints
 from penstock.sources.postgres.types.column import gather_bytes, variable_width
-from penstock.sources.postgres.types.double_text import put_double
+from penstock.sources.postgres.types.floating_point import put_double
 from penstock.sources.postgres.types.kernel import FINE, I32, IN8, IN32, U8, blame, inlined, kernel, start, uint
 from penstock.sources.postgres.types.nested import int32_at
 from penstock.sources.postgres.types.text_output import check_text_size

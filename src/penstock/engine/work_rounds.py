@@ -1,6 +1,6 @@
 """Work for many tables, a few at a time.
 
-`Turns` does it in rounds; a table that takes long keeps its thread, but does not delay the others::
+`WorkRounds` does it in rounds; a table that takes long keeps its thread, but does not delay the others::
 
     round 1   a ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇   (takes long: the round ends without it)
               b ▇▇  c ▇▇▇  d ▇▇
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
 
-__all__ = ["Turns", "side_by_side"]
+__all__ = ["WorkRounds", "side_by_side"]
 
 _AT_A_TIME = 2
 _LONG_SECONDS = 10.0
@@ -28,7 +28,7 @@ _MOST_THREADS = 32
 _Item = TypeVar("_Item")
 
 
-class Turns(Generic[_Item]):
+class WorkRounds(Generic[_Item]):
     """Runs work for many items in rounds, a few at a time; used by one thread."""
 
     def __init__(self, name: str, stop: threading.Event, long_seconds: float | None = None) -> None:

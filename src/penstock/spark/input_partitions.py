@@ -1,4 +1,4 @@
-"""Pieces: what one Spark task reads of a query, as a self-contained value sent from the driver to an executor."""
+"""Input partitions: what one Spark task reads of a query, as a self-contained value sent to an executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns: many tables, a few at a time, and none waits for a slow one."""
+"""WorkRounds: many tables, a few at a time, and none waits for a slow one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.engine.turns import Turns
+from penstock.engine.work_rounds import WorkRounds
 from penstock.testing.waiting import PATIENCE, until
 
 
@@ -19,7 +19,7 @@ def stop() -> Iterator[threading.Event]:
 
 
 def test_each_item_has_its_turn_and_few_run_at_a_time(stop: threading.Event) -> None:
-    turns = Turns[int]("turns", stop)
+    turns = WorkRounds[int]("turns", stop)
     lock, most_running, running, done = threading.Lock(), 0, 0, list[int]()
 
     def work(item: int) -> None:
@@ -38,7 +38,7 @@ def test_each_item_has_its_turn_and_few_run_at_a_time(stop: threading.Event) -> 
 
 
 def test_slow_item_does_not_block_others_and_is_not_started_twice(stop: threading.Event) -> None:
-    turns = Turns[str]("turns", stop, long_seconds=0.05)
+    turns = WorkRounds[str]("turns", stop, long_seconds=0.05)
     released, started = threading.Event(), list[str]()
 
     def work(item: str) -> None:
@@ -61,7 +61,7 @@ def test_slow_item_does_not_block_others_and_is_not_started_twice(stop: threadin
 
 
 def test_error_is_raised_after_all_items_had_their_turn(stop: threading.Event) -> None:
-    turns = Turns[int]("turns", stop, long_seconds=0.05)
+    turns = WorkRounds[int]("turns", stop, long_seconds=0.05)
     released, done = threading.Event(), list[int]()
 
     def work(item: int) -> None:
@@ -81,7 +81,7 @@ def test_error_is_raised_after_all_items_had_their_turn(stop: threading.Event) -
 
 
 def test_nothing_is_started_after_stop(stop: threading.Event) -> None:
-    turns, done = Turns[int]("turns", stop), list[int]()
+    turns, done = WorkRounds[int]("turns", stop), list[int]()
     stop.set()
     turns.round(done.append, [1, 2])
     assert done == []
