@@ -77,9 +77,9 @@ DETECTED: dict[str, list[Detected]] = {
             "A standby was promoted, or a backup was restored to a point in time, without a synchronized slot",
             "The slot is not marked `synced`",
             BOTH,
-            "was not synchronised to it",
+            "was not synchronized to it",
             _RECREATE,
-            _POSTGRES + "test_failover.py::test_slot_that_was_not_synchronised_is_rejected",
+            _POSTGRES + "test_failover.py::test_slot_that_was_not_synchronized_is_rejected",
         ),
         Detected(
             "The old primary was started again after a failover",

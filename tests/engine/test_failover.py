@@ -49,7 +49,7 @@ def pair() -> Iterator[Pair]:
         yield Pair(primary, standby)
 
 
-@pytest.mark.skipif((chosen_version() or 18) < 17, reason="slots are synchronised from Postgres 17 on")
+@pytest.mark.skipif((chosen_version() or 18) < 17, reason="slots are synchronized from Postgres 17 on")
 def test_capture_continues_on_the_promoted_standby(pair: Pair, tmp_path: Path) -> None:
     home = Home(tmp_path / "home", pair)
     with connect_replication(pair.primary.url) as replication:

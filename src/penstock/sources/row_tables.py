@@ -43,7 +43,7 @@ class RowTable(ProducedTable):
 
     key: tuple[str, ...] = ()
     columns: str
-    """An Arrow schema, serialised."""
+    """An Arrow schema, serialized."""
 
     @classmethod
     def of(cls, name: TableName, columns: pa.Schema, key: tuple[str, ...] = ()) -> Self:

@@ -29,7 +29,7 @@ class Server:
     timeline: int = 1
     history: str | bytes | psycopg.Error | None = None
     standby: bool = False
-    synchronised: bool | None = True
+    synchronized: bool | None = True
     slot: tuple[Any, ...] | None = SLOT
     version: int = 180_006
     end: str = "0/100"
@@ -56,7 +56,7 @@ class Server:
             return (f"{self.timeline:08X}.history", self.history)
         if "synced" in query:
             assert self.version >= 170_000, "there is no such column"
-            return None if self.synchronised is None else (self.synchronised,)
+            return None if self.synchronized is None else (self.synchronized,)
         assert "pg_replication_slots" in query
         return self.slot
 
@@ -118,9 +118,9 @@ PROMOTED: dict[str, Any] = {"timeline": 2, "history": "1\t0/70\tx\n"}
             "the history file of its timeline 2 is missing",
         ),
         (Server(timeline=2, history="1\t0/4F\tx"), {}, "ahead of the server after failover"),
-        (Server(**PROMOTED, synchronised=False), {}, "was not synchronised"),
-        (Server(**PROMOTED, synchronised=None, slot=None), {}, "was not synchronised"),
-        (Server(**PROMOTED, version=160_015), {}, "was not synchronised"),
+        (Server(**PROMOTED, synchronized=False), {}, "was not synchronized"),
+        (Server(**PROMOTED, synchronized=None, slot=None), {}, "was not synchronized"),
+        (Server(**PROMOTED, version=160_015), {}, "was not synchronized"),
         (Server(**PROMOTED, slot=(*SLOT[:5], "0/51", *SLOT[6:])), {}, "the changes in between are lost"),
         (Server(**PROMOTED, slot=(*SLOT[:4], "lost", *SLOT[5:])), {}, "invalidated"),
         (Server(slot=None), {}, "no longer exists"),

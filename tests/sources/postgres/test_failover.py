@@ -28,21 +28,21 @@ CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint);
 CREATE TABLE totals (id int PRIMARY KEY, transactions bigint);
 INSERT INTO totals VALUES (1, 0)
 """
-from_17 = pytest.mark.skipif((chosen_version() or 18) < 17, reason="slots are synchronised since Postgres 17")
+from_17 = pytest.mark.skipif((chosen_version() or 18) < 17, reason="slots are synchronized since Postgres 17")
 
 
 class Cluster:
     """A primary, a standby that follows it, and a capture that knows the addresses of both."""
 
-    def __init__(self, folder: Path, stack: ExitStack, *, synchronised: bool = True) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, *, synchronized: bool = True) -> None:
         self._stack = stack
         self.primary = stack.enter_context(start_postgres())
         self.primary.execute(TABLES)
-        following = {"sync_replication_slots": "on"} if synchronised else {}
+        following = {"sync_replication_slots": "on"} if synchronized else {}
         self.standby = stack.enter_context(self.primary.standby(STANDBY, **following))
         self.capture = Capture(self.url, folder / "log.db", "shop")
         stack.callback(self._stop)
-        if synchronised:
+        if synchronized:
             self._make_failover_slot()
 
     @property
@@ -229,19 +229,19 @@ def test_capture_waits_for_an_absent_standby(tmp_path: Path, stack: ExitStack) -
     assert [change["after"]["id"] for change in capture.changes("accounts")] == [1, 3]
 
 
-def test_slot_that_was_not_synchronised_is_rejected(tmp_path: Path, stack: ExitStack) -> None:
+def test_slot_that_was_not_synchronized_is_rejected(tmp_path: Path, stack: ExitStack) -> None:
     """As before Postgres 17, and as in a restored backup: same system, later timeline, no slot."""
-    cluster = Cluster(tmp_path, stack, synchronised=False)
+    cluster = Cluster(tmp_path, stack, synchronized=False)
     capture = cluster.capture
     capture.start()
     capture.stop()
     cluster.primary.stop()
     cluster.standby.promote()
     error = permanent_error(capture)
-    assert f'replication slot "{capture.config.slot}" was not synchronised' in error.message
+    assert f'replication slot "{capture.config.slot}" was not synchronized' in error.message
     assert "sync_replication_slots" in error.hint
     cluster.standby.execute(f"SELECT pg_create_logical_replication_slot('{capture.config.slot}', 'pgoutput')")
-    assert "was not synchronised" in permanent_error(capture).message
+    assert "was not synchronized" in permanent_error(capture).message
 
 
 @from_17

@@ -1,4 +1,4 @@
-"""A connection through PgBouncer is recognised and rejected. Needs ``pgbouncer`` on the PATH."""
+"""A connection through PgBouncer is recognized and rejected. Needs ``pgbouncer`` on the PATH."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ bound on the time of each answer (`answers_within`).
 **Connection poolers.** Replication needs a direct connection to Postgres. Most poolers, such as PgBouncer, reject the
 startup parameters of our connections. A pooler that accepts them still invents the process id that it sends to its
 clients, which differs from `pg_backend_pid`. Some proxies of cloud providers do so too, but keep one session for each
-client and support replication: they are recognised by the settings of our session, which they preserve, and preflight
+client and support replication: they are recognized by the settings of our session, which they preserve, and preflight
 opens a replication connection in any case.
 
 **The SQLSTATE of a refused login.** The server sends one with every refusal, but libpq reports only the message text,

@@ -154,7 +154,7 @@ class _Behaviour(BaseModel):
     rules: Rules = Field(default=Rules.OPEN, description="which publications are accepted")
     slot_temporary: bool = Field(default=False, description="whether the slot is temporary (not supported)")
     two_phase: bool = Field(default=False, description="whether the slot decodes prepared transactions")
-    failover: bool = Field(default=False, description="whether the slot is synchronised to standbys (Postgres 17+)")
+    failover: bool = Field(default=False, description="whether the slot is synchronized to standbys (Postgres 17+)")
     partitions: Partitions = Field(default=Partitions.LEAVES, description="how partitioned tables are captured")
     heartbeat: Heartbeat | None = Field(default=None, description="how heartbeats are written, if at all")
     heartbeat_interval: float = Field(default=10.0, description="seconds between heartbeats")
@@ -287,7 +287,7 @@ _CONFLICTS = {
         "Create the publication first, then the slot, and name both. Or omit slot_ownership.",
     ),
     "_failover_of_a_temporary_slot": (
-        "a temporary slot cannot be synchronised to standbys",
+        "a temporary slot cannot be synchronized to standbys",
         "Omit failover or slot_temporary.",
     ),
     "_root_under_strict_rules": (

@@ -10,7 +10,7 @@
         │ TIMELINE_HISTORY: where did the recorded timeline end? (the fork)
         ├─ it is not among the ancestors ──────────▶ permanent error
         ├─ durable > fork ─────────────────────────▶ permanent error: the log is ahead of the server
-        ├─ slot not synchronised from a primary ───▶ permanent error
+        ├─ slot not synchronized from a primary ───▶ permanent error
         ▼
     end of the WAL < durable ──────────────────────▶ permanent error: an older data directory was restored
     slot exists, valid, confirmed ≤ durable ───────▶ resume, and record the timeline
@@ -21,7 +21,7 @@ after ``durable``, because its slot is confirmed up to ``durable`` at most; the 
 that are sent again by their LSN. A log beyond the fork contains transactions that the new primary never had, and
 readers may have seen them: only a new snapshot helps.
 
-A slot survives a failover only if it was created with ``failover`` and the standby synchronised it (Postgres 17 or
+A slot survives a failover only if it was created with ``failover`` and the standby synchronized it (Postgres 17 or
 newer). A slot created after the promotion begins too late, and one from a restored backup may have missed catalog
 changes; neither is marked ``synced``, and both are rejected. A slot keeps the mark after its server was promoted.
 
@@ -55,8 +55,8 @@ from penstock.sources.postgres.replication.wal import wal_flush_position
 
 __all__ = ["Continuity", "Fork", "check_end", "parse_history", "require_same_server", "verify_continuity"]
 
-_SYNCHRONISED = "SELECT failover AND synced FROM pg_replication_slots WHERE slot_name = %s"
-_SLOTS_SYNCHRONISED_SINCE = 170_000
+_SYNCHRONIZED = "SELECT failover AND synced FROM pg_replication_slots WHERE slot_name = %s"
+_SLOTS_SYNCHRONIZED_SINCE = 170_000
 _MISSING_FILE = "58P01"
 
 
@@ -88,7 +88,7 @@ def verify_continuity(connection: psycopg.Connection[Any], config: PostgresInsta
     _check_known_fork(history, timeline, config)
     if timeline != config.timeline:
         _check_fork(history, timeline, config, durable)
-        _check_synchronised(connection, timeline, config, durable)
+        _check_synchronized(connection, timeline, config, durable)
     slot = check_slot(find_slot(connection, config.slot), config.slot, config.source, durable)
     check_end(connection, config, durable)
     began = int(history[-1].lsn) if history else 0
@@ -191,17 +191,17 @@ def _check_fork(history: list[Fork], timeline: int, config: PostgresInstanceConf
         raise DefiniteError(message, hint)
 
 
-def _check_synchronised(
+def _check_synchronized(
     connection: psycopg.Connection[Any], timeline: int, config: PostgresInstanceConfig, durable: Lsn
 ) -> None:
-    """Reject a slot that was not synchronised from the old primary."""
+    """Reject a slot that was not synchronized from the old primary."""
     row = None
-    if connection.info.server_version >= _SLOTS_SYNCHRONISED_SINCE:
-        row = connection.execute(_SYNCHRONISED, (config.slot,)).fetchone()
+    if connection.info.server_version >= _SLOTS_SYNCHRONIZED_SINCE:
+        row = connection.execute(_SYNCHRONIZED, (config.slot,)).fetchone()
     if row is None or not row[0]:
         message = (
             f"the server of source {config.source} was promoted or restored (now on timeline {timeline}), and"
-            f' replication slot "{config.slot}" was not synchronised to it: changes since {durable} may be lost'
+            f' replication slot "{config.slot}" was not synchronized to it: changes since {durable} may be lost'
         )
         hint = (
             f"{_recreate(config)} To survive the next failover, use Postgres 17 or newer, the option failover, and"

@@ -1,7 +1,7 @@
 """Turn filled numpy memory into an Arrow array, without a copy and without pyarrow's conversions.
 
 A kernel packs the validity bits; a column without nulls has no bitmap. Kernels zero the slot of a null, so that no
-uninitialised memory reaches a file.
+uninitialized memory reaches a file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _memcpy = nb.ExternalFunction("memcpy", nb.intp(nb.intp, nb.intp, nb.uintp))
 
 @kernel(nb.int64(IN32, U8))
 def _validity(length: Ints, bitmap: Bytes) -> int:
-    # The count alone is vectorised, and suffices for most columns.
+    # The count alone is vectorized, and suffices for most columns.
     n = length.size
     nulls = 0
     for r in range(n):
