@@ -2,7 +2,7 @@
 
 Compiled kernels are cached on disk (`penstock.kernel_cache`), so this runs once per installation and user; otherwise
 the first batch of each format compiles them. Each format decodes one message, so that exactly the code used later is
-compiled.
+compiled; the encoders of binary formats share their kernels.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import base64
 
 import pyarrow as pa
 
+from penstock.formats.avro.encoder import encode_avro
+from penstock.formats.avro.schema import parse_avro
 from penstock.formats.batch import decode_batch
 from penstock.formats.format import AvroFormat, BytesFormat, CsvFormat, Format, JsonFormat, ProtobufFormat
 from penstock.formats.framing import read_ids, read_indexes
@@ -34,6 +36,7 @@ def warm() -> None:
     protobuf = ProtobufFormat(descriptor_set=_descriptor(), message="p.m")
     for spec, message in (*_FORMATS, (protobuf, b"\x12\2\x08\1")):
         decode_batch(pa.array([message], pa.binary()), resolve(spec))
+    encode_avro(parse_avro('{"type": "array", "items": ["null", "string"]}'), pa.array([["a", None]]))
     for read in (read_ids, read_indexes):
         framed = messages_of(pa.array([b"\0\0\0\0\1"], pa.binary()))
         read(framed.start, framed.end, address(framed.errors))
