@@ -10,9 +10,9 @@ A Spark session takes ten seconds to start and minutes to warm up, and on two co
 The Spark lane is therefore scheduled first, while the other workers run the other files. Files in `LONGEST` come first
 among them: a long file that starts last would keep one worker busy while the others are idle.
 
-The deep tier (``-m deep``) has no such lanes: nearly all of its tests need Spark, and most of them wait (for kills,
-restarts and timeouts) more than they compute. In one lane they would leave a core idle. Every file runs on any idle
-worker, and each worker has its own session.
+The deep tier (``-m deep``) has other lanes, because nearly all of its tests need Spark and would leave a core idle in
+one lane: the tests of `END_TO_END`, each of which starts several JVMs, are one lane, and come first; every other file
+runs on any idle worker, and each worker has its own session.
 
 Only workers know the fixtures of a test, and the controller schedules tests by name. Before a worker reports its
 collection, it writes the names of the Spark lane into a file whose path it got from the controller.
@@ -41,8 +41,9 @@ DEEP = "deep"
 """The marker of the tests of the deep tier."""
 
 JVM = "jvm"
+END_TO_END = "tests/end_to_end/"
 OWN_JVM: tuple[str, ...] = (
-    "tests/end_to_end/",
+    END_TO_END,
     "tests/cli/test_verify.py",
     "tests/sources/kafka/test_spark.py",
     "tests/spark/test_connect.py",
@@ -87,11 +88,11 @@ class Lanes(LoadScopeScheduling):  # type: ignore[misc]
         super().__init__(config, log)
         self._names = names
         self._spark: frozenset[str] | None = None
-        self._by_file = config.getoption("markexpr") == DEEP
+        self._is_deep = config.getoption("markexpr") == DEEP
 
     def _split_scope(self, nodeid: str) -> str:
-        if self._by_file:
-            return nodeid.partition("::")[0]
+        if self._is_deep:
+            return JVM if nodeid.startswith(END_TO_END) else nodeid.partition("::")[0]
         if self._spark is None:
             self._spark = self._names.read()
         if nodeid in self._spark:
@@ -100,15 +101,12 @@ class Lanes(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def divide(items: list[pytest.Item], file: Path) -> None:
-    """Sort tests in place by the order in which lanes are scheduled; write the names of the Spark lane.
-
-    The longest files of the deep tier are among those of `OWN_JVM`, so that they come first there.
-    """
+    """Sort tests in place by the order in which lanes are scheduled; write the names of the Spark lane."""
     rank = {name: number for number, name in enumerate(LONGEST)}
 
     def order(item: pytest.Item) -> tuple[bool, bool, int]:
-        own_jvm, deep = item.nodeid.startswith(OWN_JVM), item.get_closest_marker(DEEP) is not None
-        first = own_jvm if deep else _needs_spark(item)
+        own_jvm, is_deep = item.nodeid.startswith(OWN_JVM), item.get_closest_marker(DEEP) is not None
+        first = item.nodeid.startswith(END_TO_END) if is_deep else _needs_spark(item)
         return not first, not own_jvm, rank.get(item.nodeid.partition("::")[0], len(rank))
 
     items.sort(key=order)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests import lanes
-from tests.lanes import DEEP, LANE, LONGEST, OWN_JVM, LaneNames, Lanes, divide
+from tests.lanes import DEEP, END_TO_END, LANE, LONGEST, OWN_JVM, LaneNames, Lanes, divide
 from tests.postgres_only import needs_postgres
 
 ROOT = Path(__file__).parent.parent
@@ -25,9 +25,9 @@ class Item:
         return name if self.marker == name else None
 
 
-def scheduler(names: LaneNames, *, by_file: bool) -> Lanes:
+def scheduler(names: LaneNames, *, is_deep: bool) -> Lanes:
     made = Lanes.__new__(Lanes)
-    made._names, made._spark, made._by_file = names, None, by_file
+    made._names, made._spark, made._is_deep = names, None, is_deep
     return made
 
 
@@ -48,7 +48,7 @@ def test_order_is_spark_then_own_jvms_then_long_files_then_the_rest(monkeypatch:
     divide(items, names.file)
     order = [item.nodeid.rpartition("::")[2] for item in items]
     assert order == ["seven", "three", "four[spark]", "six", "eight", "two", "one", "five"]
-    lanes_of = scheduler(names, by_file=False)
+    lanes_of = scheduler(names, is_deep=False)
     assert [lanes_of._split_scope(item.nodeid) for item in items] == [
         *("spark", "spark", "spark", "jvm", "jvm", "tests/long.py", "tests/a.py", "tests/a.py")
     ]
@@ -56,17 +56,17 @@ def test_order_is_spark_then_own_jvms_then_long_files_then_the_rest(monkeypatch:
     assert not names.file.parent.exists()
 
 
-def test_deep_tier_is_divided_by_file_and_starts_with_own_jvms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "OWN_JVM", ("tests/jvm/",))
+def test_deep_tier_starts_with_end_to_end_tests_in_one_lane_and_runs_the_rest_by_file() -> None:
     names = LaneNames()
     items: list[Any] = [
         Item("tests/a.py::one", "spark", marker=DEEP),
         Item("tests/b.py::two", marker=DEEP),
-        Item("tests/jvm/c.py::three", marker=DEEP),
+        Item(f"{END_TO_END}c.py::three", "spark", marker=DEEP),
+        Item(f"{END_TO_END}d.py::four", marker=DEEP),
     ]
     divide(items, names.file)
-    by_file = scheduler(names, by_file=True)
-    assert [by_file._split_scope(item.nodeid) for item in items] == ["tests/jvm/c.py", "tests/a.py", "tests/b.py"]
+    deep = scheduler(names, is_deep=True)
+    assert [deep._split_scope(item.nodeid) for item in items] == ["jvm", "jvm", "tests/a.py", "tests/b.py"]
     names.pytest_unconfigure()
 
 
