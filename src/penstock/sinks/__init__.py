@@ -1,0 +1,1 @@
+"""Sinks: changes of tables, written to other systems."""

@@ -1,0 +1,1 @@
+"""Sinks into Kafka topics."""

@@ -1,0 +1,198 @@
+"""Write messages and the position of a sink in one Kafka transaction.
+
+::
+
+    TransactionWriter.open()      fence earlier writers of the sink, end their pending transaction ─▶ last position
+    write(messages, position)     one transaction: messages to topics, the position to the topic of positions
+
+A consumer with ``isolation.level=read_committed`` sees each message once: after a crash, the next writer continues at
+the position of the last committed transaction. The topic of positions is compacted and has one message for each sink,
+with its name as key.
+
+**Fencing.** The transactional id belongs to the sink. `open` makes the brokers reject every earlier producer with this
+id, and waits until its pending transaction has ended. The position is read after that, so no transaction of another
+writer can follow it.
+
+**Order.** Messages of a partition keep the order in which they are given: the producer is idempotent, and partitions
+follow from keys, as in Java clients. The client's queue never rejects a message, which would change the order, because
+messages are passed in portions that fit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from penstock.errors import DefiniteError, PenstockError, TransientError
+
+__all__ = ["TopicMessages", "TransactionWriter"]
+
+_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
+_QUEUE_MESSAGES, _PORTION_MESSAGES = 200_000, 10_000
+_QUEUE_KILOBYTES = 512 << 10
+_PORTION_BYTES = 16 << 20
+_TRANSACTION_MS = 60_000
+_POLL_SECONDS = 0.1
+_TOO_LARGE = "Increase max.message.bytes of the topic, or exclude large columns from the sink."
+_HINTS = {
+    KafkaError.MSG_SIZE_TOO_LARGE: _TOO_LARGE,
+    KafkaError.INVALID_MSG_SIZE: _TOO_LARGE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "Create the topic, or let the sink create it.",
+    KafkaError._UNKNOWN_TOPIC: "Create the topic, or let the sink create it.",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "Grant the user WRITE and DESCRIBE on the topic.",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Grant the user WRITE and DESCRIBE on the transactional id.",
+    KafkaError.SASL_AUTHENTICATION_FAILED: "Check the login of the sink.",
+    KafkaError._AUTHENTICATION: "Check the login of the sink.",
+}
+"""Errors that a retry does not fix, and their hints."""
+
+
+@dataclass(frozen=True)
+class TopicMessages:
+    """Messages of one topic, in order. A null value is a tombstone; without keys, any partition may get a message."""
+
+    topic: str
+    values: pa.LargeBinaryArray
+    keys: pa.LargeBinaryArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def portions(self) -> Iterator[TopicMessages]:
+        """Yield the messages in portions that the client's queue accepts."""
+        size = self.values.nbytes + (0 if self.keys is None else self.keys.nbytes)
+        count = max(1, min(_PORTION_MESSAGES, len(self) * _PORTION_BYTES // max(size, 1)))
+        for first in range(0, len(self), count):
+            keys = None if self.keys is None else self.keys.slice(first, count)
+            yield TopicMessages(self.topic, self.values.slice(first, count), keys)
+
+
+class TransactionWriter:
+    """The only writer of a sink, from `open` to its first error."""
+
+    def __init__(self, settings: Mapping[str, Any], sink: str, positions: str, *, limit: int = 1 << 20) -> None:
+        """Create a writer. `settings` connect a client; `positions` is a topic; `limit` is the largest message."""
+        self._settings, self._sink, self._positions = settings, sink, positions
+        self._topics: set[str] = set()
+        """The topics that exist, as far as known."""
+        self._producer = Producer(
+            {
+                "compression.type": "lz4",
+                "linger.ms": 5,
+                **settings,
+                "transactional.id": f"penstock-sink-{sink}",
+                "transaction.timeout.ms": _TRANSACTION_MS,
+                "acks": "all",
+                "partitioner": "murmur2_random",
+                "message.max.bytes": limit,
+                "queue.buffering.max.messages": _QUEUE_MESSAGES,
+                "queue.buffering.max.kbytes": _QUEUE_KILOBYTES,
+            }
+        )
+
+    def open(self, seconds: float) -> bytes | None:
+        """Become the writer of the sink; return the position of its last transaction, or None."""
+        with self._translated_errors():
+            self._producer.init_transactions(seconds)
+            return self._last_position(time.monotonic() + seconds)
+
+    def write(self, messages: Sequence[TopicMessages], position: bytes, seconds: float) -> None:
+        """Write messages and the position after them, all or nothing, or raise; the writer is then unusable."""
+        deadline = time.monotonic() + seconds
+        with self._translated_errors():
+            self._require_topics({each.topic for each in messages}, seconds)
+            self._producer.begin_transaction()
+            for each in messages:
+                for portion in each.portions():
+                    self._send(portion, deadline)
+            self._producer.produce(self._positions, position, self._sink.encode(), partition=0)
+            self._commit(deadline)
+
+    def close(self) -> None:
+        """Discard the producer; a pending transaction is aborted."""
+        with suppress(KafkaException):
+            self._producer.purge(blocking=False)
+        with suppress(KafkaException):
+            self._producer.abort_transaction(1.0)
+
+    def _require_topics(self, names: set[str], seconds: float) -> None:
+        """Raise an error for a topic that does not exist; the client would wait for it until the time is over.
+
+        All topics are listed: a request for one topic may create it, with settings that nobody chose.
+        """
+        if not names <= self._topics:
+            self._topics = set(self._producer.list_topics(timeout=seconds).topics)
+        for missing in sorted(names - self._topics):
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, f"topic {missing} does not exist"))
+
+    def _send(self, portion: TopicMessages, deadline: float) -> None:
+        """Pass messages to the client's queue, once it has room for all of them."""
+        while len(self._producer) + len(portion) > _QUEUE_MESSAGES // 2:
+            if time.monotonic() > deadline:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            self._producer.poll(_POLL_SECONDS)
+        keys = [None] * len(portion) if portion.keys is None else portion.keys.to_pylist()
+        values = portion.values.to_pylist()
+        batch = [{"key": key, "value": value} for key, value in zip(keys, values, strict=True)]
+        if self._producer.produce_batch(portion.topic, batch) < len(batch):
+            raise KafkaException(next(one["_error"] for one in batch if "_error" in one))
+        self._producer.poll(0)
+
+    def _commit(self, deadline: float) -> None:
+        """Commit; a commit that times out is retried in the same transaction."""
+        while True:
+            try:
+                return self._producer.commit_transaction(max(1.0, deadline - time.monotonic()))
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+
+    def _last_position(self, deadline: float) -> bytes | None:
+        """Read the last committed position of this sink."""
+        settings = {
+            **self._settings,
+            "group.id": f"penstock-sink-{self._sink}",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+        found: bytes | None = None
+        with closing(Consumer(settings)) as reader:
+            reader.assign([TopicPartition(self._positions, 0, 0)])
+            while time.monotonic() < deadline:
+                for message in reader.consume(1000, _POLL_SECONDS):
+                    error = message.error()
+                    if error is None:
+                        found = message.value() if message.key() == self._sink.encode() else found
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        return found
+                    else:
+                        raise KafkaException(error)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise self._translated(error.args[0]) from None
+        except SystemError as error:  # of a client that gets a fatal error while it reports deliveries
+            if isinstance(error.__cause__, KafkaException):
+                raise self._translated(error.__cause__.args[0]) from None
+            raise
+
+    def _translated(self, cause: KafkaError) -> PenstockError:
+        if cause.code() in _FENCED:
+            message = f"another process writes sink {self._sink}"
+            return TransientError(message, "Run one process for each home. The sink continues when the other one ends.")
+        message = f"sink {self._sink} could not write to Kafka: {cause.str()}"
+        if cause.code() in _HINTS:
+            return DefiniteError(message, _HINTS[cause.code()])
+        return TransientError(message, "Check that the brokers are running and reachable from this host.")
