@@ -444,6 +444,24 @@ def format_samples() -> Iterator[tuple[str, Callable[[pa.Array], Any], list[byte
     yield "BYTES", decoder(resolve(BytesFormat())), [b"\0\xff"], []
 
 
+def encode(rng: random.Random) -> None:
+    """Encode random rows; the encoders of binary formats share their kernels."""
+    from penstock.formats.avro.encoder import encode_avro
+    from penstock.formats.avro.schema import parse_avro
+
+    texts = [rng.randbytes(rng.choice((0, 1, 5, 200))) for _ in range(rng.randrange(4))]
+    numbers = [rng.choice(NUMBERS) % 2**63 for _ in texts]
+    announce("rows", repr((texts, numbers)).encode())
+    offsets = np.concatenate([[0], np.cumsum([len(text) for text in texts], dtype=np.int64)])
+    buffers = guarded_copy(offsets, np.int64), guarded_copy(b"".join(texts))
+    column = pa.Array.from_buffers(pa.large_binary(), len(texts), [None, *map(pa.py_buffer, buffers)])
+    fields = '[{"name": "b", "type": "bytes"}, {"name": "n", "type": "long"}]'
+    rows = pa.StructArray.from_arrays([column, pa.array(numbers, pa.int64())], ["b", "n"])
+    messages = encode_avro(parse_avro(f'{{"type": "record", "name": "r", "fields": {fields}}}'), rows)
+    messages.validate(full=True)
+    assert all(text in message for text, message in zip(texts, messages.to_pylist(), strict=True))
+
+
 def formats(rng: random.Random) -> None:
     """Decode messages of every format, right before and right after a page without access."""
 
@@ -459,10 +477,13 @@ def formats(rng: random.Random) -> None:
         announce(name, b"".join(valid))
         problems = decode(decoder, valid).problems
         assert problems.null_count == len(valid), (name, problems)
+    encode(rng)
     for file, kernel in kernels("formats/"):
         module = importlib.import_module("penstock." + file.removesuffix(".py").replace("/", "."))
-        assert getattr(module, kernel).signatures, f"no sample is decoded by {kernel} of {file}"
+        assert getattr(module, kernel).signatures, f"no sample is decoded or encoded by {kernel} of {file}"
     guard_allocations()
+    for _ in range(CHANGES):
+        encode(rng)
     for name, decoder, valid, corrupt in samples:
         for message in [*corrupt, *(one for sample in valid for one in variants(rng, sample))]:
             announce(name, message)

@@ -25,7 +25,7 @@ from penstock.testing.debezium import Converter
 from penstock.testing.kafka import KafkaBroker
 from penstock.testing.registry import SchemaRegistry
 
-PARTS = 8
+PARTS = 4
 """How many times capture is stopped and started while messages arrive."""
 
 

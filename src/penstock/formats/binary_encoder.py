@@ -37,7 +37,7 @@ __all__ = [
     "zigzag",
 ]
 
-Bytes = npt.NDArray[np.uint8]
+_Bytes = npt.NDArray[np.uint8]
 
 
 class Part(ABC):
@@ -47,7 +47,7 @@ class Part(ABC):
     """The size of each, in bytes."""
 
     @abstractmethod
-    def write(self, starts: Ints, out: Bytes) -> None:
+    def write(self, starts: Ints, out: _Bytes) -> None:
         """Write each part at its start."""
 
 
@@ -71,7 +71,7 @@ class Varints(Part):
         self._values = np.array(values, np.int64)  # a copy: kernels are compiled again for arrays that are read-only
         self.sizes = varint_sizes(self._values)
 
-    def write(self, starts: Ints, out: Bytes) -> None:
+    def write(self, starts: Ints, out: _Bytes) -> None:
         """Write each number at its start."""
         _write_varints(self._values, starts, out)
 
@@ -83,14 +83,14 @@ class FixedWidth(Part):
         self._data = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), values.itemsize)
         self.sizes = np.full(len(values), values.itemsize, np.int64)
 
-    def write(self, starts: Ints, out: Bytes) -> None:
+    def write(self, starts: Ints, out: _Bytes) -> None:
         """Write each value at its start."""
         for place in range(self._data.shape[1]):
             out[starts + place] = self._data[:, place]
 
 
 class ByteStrings(Part):
-    """Bytes without their length."""
+    """_Bytes without their length."""
 
     def __init__(self, values: pa.Array) -> None:
         """Create the part from binary or text values, none of them null."""
@@ -99,7 +99,7 @@ class ByteStrings(Part):
         self._data = np.frombuffer(held.buffers()[2] or b"", np.uint8)
         self.sizes = np.diff(self._offsets)
 
-    def write(self, starts: Ints, out: Bytes) -> None:
+    def write(self, starts: Ints, out: _Bytes) -> None:
         """Write each value at its start."""
         _write_bytes(self._data, self._offsets, starts, out)
 
@@ -116,7 +116,7 @@ class Sequences(Part):
             np.sum([part.sizes for part in parts], axis=0, dtype=np.int64) if parts else np.zeros(count, np.int64)
         )
 
-    def write(self, starts: Ints, out: Bytes) -> None:
+    def write(self, starts: Ints, out: _Bytes) -> None:
         """Write the parts of each row from its start on."""
         for part in self._parts:
             part.write(starts, out)
@@ -135,7 +135,7 @@ class Present(Part):
         self.sizes = np.zeros(self.count, np.int64)
         self.sizes[self.rows] = self.part.sizes
 
-    def write(self, starts: Ints, out: Bytes) -> None:
+    def write(self, starts: Ints, out: _Bytes) -> None:
         """Write the parts of the rows that have them."""
         self.part.write(starts[self.rows], out)
 
@@ -151,7 +151,7 @@ class Repeated(Part):
         self._before = np.concatenate([[0], np.cumsum(self.items.sizes)])
         self.sizes = np.diff(self._before[self.offsets])
 
-    def write(self, starts: Ints, out: Bytes) -> None:
+    def write(self, starts: Ints, out: _Bytes) -> None:
         """Write the items of each list from its start on."""
         shift = starts - self._before[self.offsets[:-1]]
         self.items.write(self._before[:-1] + np.repeat(shift, np.diff(self.offsets)), out)
@@ -197,7 +197,7 @@ def varint_sizes(values: Ints) -> Ints:
 
 
 @compiled
-def _write_varints(values: Ints, starts: Ints, out: Bytes) -> None:
+def _write_varints(values: Ints, starts: Ints, out: _Bytes) -> None:
     for index in range(len(values)):
         rest, at = np.uint64(values[index]), starts[index]
         while rest >= np.uint64(128):
@@ -208,7 +208,7 @@ def _write_varints(values: Ints, starts: Ints, out: Bytes) -> None:
 
 
 @compiled
-def _write_bytes(data: Bytes, offsets: Ints, starts: Ints, out: Bytes) -> None:
+def _write_bytes(data: _Bytes, offsets: Ints, starts: Ints, out: _Bytes) -> None:
     for index in range(len(starts)):
         at = starts[index]
         for place in range(offsets[index], offsets[index + 1]):
