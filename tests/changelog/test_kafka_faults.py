@@ -20,7 +20,7 @@ from tests.changelog.conftest import START
 from tests.servers import SharedBroker
 
 from penstock.changelog.interface import StagedCommit
-from penstock.changelog.kafka import clients, index_tail, topics
+from penstock.changelog.kafka import clients, index_tail, session, topics
 from penstock.changelog.kafka import writer as writer_module
 from penstock.changelog.kafka.clients import Delivery
 from penstock.changelog.kafka.log import KafkaLog
@@ -177,7 +177,7 @@ def test_commit_that_did_not_happen_is_retried(
     def fault(whole: Commit, _: int) -> Commit:
         def commit(self: Session, *given: object) -> None:
             with monkeypatch.context() as patch:
-                patch.setattr(Session, "_end", lambda self, deadline: self._producer.flush(PATIENCE))
+                patch.setattr(session, "commit_transaction", lambda producer, _: producer.flush(PATIENCE))
                 whole(self, *given)
             raise lost(code)
 

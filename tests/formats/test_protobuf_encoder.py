@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import random
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tests.formats.conftest import decoded
 from tests.formats.protos import ORDER, in_base64, message_class
 from tests.formats.random_messages import SCHEMAS
-from tests.formats.test_random_protobuf import NAMES, fill, put
+from tests.formats.test_random_protobuf import message_format, put
 
 from penstock.errors import DefiniteError
 from penstock.formats import ProtobufFormat, ResolvedFormat, resolve
@@ -28,19 +26,10 @@ def written(resolved: ResolvedFormat, rows: pa.Array, header: bytes = b"") -> li
 @pytest.mark.parametrize("seed", range(SCHEMAS))
 def test_rows_of_random_descriptors(seed: int) -> None:
     rng = random.Random(seed)
-    file = descriptor_pb2.FileDescriptorProto(name="random.proto", syntax="proto3")
-    kind = file.enum_type.add(name="Kind")
-    for name, number in zip(NAMES, (0, 1, 2, -3), strict=True):
-        kind.value.add(name=name, number=number)
-    fill(rng, file.message_type.add(), "M", 2)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    message_type = message_factory.GetMessageClass(pool.FindMessageTypeByName("M"))
+    message_type, resolved = message_format(rng)
     messages = [message_type() for _ in range(30)]
     for message in messages:
         put(rng, message)
-    files = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
-    resolved = resolve(ProtobufFormat(descriptor_set=base64.b64encode(files).decode(), message="M"))
     rows = decoded(resolved, *[message.SerializeToString(deterministic=True) for message in messages]).rows
     encoded = written(resolved, rows, b"\0")
     assert [message_type.FromString(one[1:]) for one in encoded] == messages

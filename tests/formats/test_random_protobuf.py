@@ -12,7 +12,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import FieldDescriptor
 from tests.formats.random_messages import SCHEMAS, check_decoding, integer, text
 
-from penstock.formats import ProtobufFormat, resolve
+from penstock.formats import ProtobufFormat, ResolvedFormat, resolve
 
 _Type = descriptor_pb2.FieldDescriptorProto
 SCALARS = [kind for kind in range(1, 19) if kind not in (_Type.TYPE_GROUP, _Type.TYPE_MESSAGE, _Type.TYPE_ENUM)]
@@ -126,9 +126,8 @@ def _single(value: Any, field: Any) -> Any:
     return Decimal(value) if field.cpp_type == FieldDescriptor.CPPTYPE_UINT64 else value
 
 
-@pytest.mark.parametrize("seed", range(SCHEMAS))
-def test_messages_of_random_descriptors(seed: int) -> None:
-    rng = random.Random(seed)
+def message_format(rng: random.Random) -> tuple[Any, ResolvedFormat]:
+    """Return a random message type, as a class of Google's implementation and as a format."""
     file = descriptor_pb2.FileDescriptorProto(name="random.proto", syntax="proto3")
     kind = file.enum_type.add(name="Kind")
     for name, number in zip(NAMES, (0, 1, 2, -3), strict=True):
@@ -136,13 +135,19 @@ def test_messages_of_random_descriptors(seed: int) -> None:
     fill(rng, file.message_type.add(), "M", 2)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    message_type = message_factory.GetMessageClass(pool.FindMessageTypeByName("M"))
+    files = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    resolved = resolve(ProtobufFormat(descriptor_set=base64.b64encode(files).decode(), message="M"))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("M")), resolved
+
+
+@pytest.mark.parametrize("seed", range(SCHEMAS))
+def test_messages_of_random_descriptors(seed: int) -> None:
+    rng = random.Random(seed)
+    message_type, resolved = message_format(rng)
     messages = []
     for _ in range(30):
         parts = [message_type() for _ in range(rng.choice((1, 1, 2)))]  # concatenated they are one message, merged
         for part in parts:
             put(rng, part)
         messages.append(UNKNOWN.join(bytes(part.SerializeToString()) for part in parts))
-    files = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
-    resolved = resolve(ProtobufFormat(descriptor_set=base64.b64encode(files).decode(), message="M"))
     check_decoding(resolved, messages, [read(message_type.FromString(one)) for one in messages], rng)

@@ -13,6 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 from tests.servers import SharedBroker, unique
 
 from penstock.errors import DefiniteError, TransientError
+from penstock.sinks.kafka import transaction_writer
 from penstock.sinks.kafka.transaction_writer import TopicMessages, TransactionWriter
 from penstock.testing.waiting import PATIENCE
 
@@ -81,8 +82,10 @@ def test_next_writer_ends_the_pending_transaction_of_a_writer_that_died(
     first = setup.writer()
     first.open(PATIENCE)
     first.write(setup.messages((b"a", b"1")), b"10", PATIENCE)
-    monkeypatch.setattr(first, "_commit", lambda _: first._producer.flush(PATIENCE))  # it dies before the commit
-    first.write(setup.messages((b"a", b"lost")), b"20", PATIENCE)
+    with monkeypatch.context() as patched:
+        # It dies before the commit.
+        patched.setattr(transaction_writer, "commit_transaction", lambda producer, _: producer.flush(PATIENCE))
+        first.write(setup.messages((b"a", b"lost")), b"20", PATIENCE)
     second = setup.writer()
     assert second.open(PATIENCE) == b"10"
     second.write(setup.messages((b"a", b"2")), b"20", PATIENCE)

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from penstock.changelog.chunk_codec import StoredChunk
 from penstock.changelog.kafka.clients import Delivery, LogLocation, cause_of, transactional_producer
 
-__all__ = ["Session", "Written"]
+__all__ = ["Session", "Written", "commit_transaction", "unwrap_fatal_errors"]
 
 Written = tuple[int, int]
 """The location of a payload in the data topic: the offset of its first part, and the number of parts."""
@@ -44,12 +44,12 @@ class Session:
         self, payloads: Sequence[StoredChunk], record: Callable[[list[Written]], list[bytes]], deadline: float
     ) -> None:
         """Write payloads, and the messages that `record` returns for their locations, in one transaction."""
-        with _unwrap_fatal_errors():
+        with unwrap_fatal_errors():
             self._producer.begin_transaction()
             written = self._send_payloads(payloads, deadline)
             for message in record(written):
                 self._send(self._location.index, message)
-            self._end(deadline)
+            commit_transaction(self._producer, deadline)
 
     def abandon(self) -> None:
         """Discard the producer and its pending messages; `close` would first try to deliver them."""
@@ -77,18 +77,19 @@ class Session:
             except BufferError:
                 self._producer.poll(0.1)
 
-    def _end(self, deadline: float) -> None:
-        """Commit; a commit that times out is retried in the same transaction."""
-        while True:
-            try:
-                return self._producer.commit_transaction(max(1.0, deadline - time.monotonic()))
-            except KafkaException as error:
-                if not cause_of(error).retriable() or time.monotonic() > deadline:
-                    raise
+
+def commit_transaction(producer: Producer, deadline: float) -> None:
+    """Commit; a commit that times out is retried in the same transaction."""
+    while True:
+        try:
+            return producer.commit_transaction(max(1.0, deadline - time.monotonic()))
+        except KafkaException as error:
+            if not cause_of(error).retriable() or time.monotonic() > deadline:
+                raise
 
 
 @contextmanager
-def _unwrap_fatal_errors() -> Iterator[None]:
+def unwrap_fatal_errors() -> Iterator[None]:
     """Raise a fatal error itself: a client that gets it while it reports deliveries wraps it in `SystemError`."""
     try:
         yield

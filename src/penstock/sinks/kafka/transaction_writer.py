@@ -29,11 +29,12 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from penstock.changelog.kafka.clients import cause_of, is_fenced
+from penstock.changelog.kafka.session import commit_transaction, unwrap_fatal_errors
 from penstock.errors import DefiniteError, PenstockError, TransientError
 
 __all__ = ["TopicMessages", "TransactionWriter"]
 
-_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
 _QUEUE_MESSAGES, _PORTION_MESSAGES = 200_000, 10_000
 _QUEUE_KILOBYTES = 512 << 10
 _PORTION_BYTES = 16 << 20
@@ -112,7 +113,7 @@ class TransactionWriter:
                 for portion in each.portions():
                     self._send(portion, deadline)
             self._producer.produce(self._positions, position, self._sink.encode(), partition=0)
-            self._commit(deadline)
+            commit_transaction(self._producer, deadline)
 
     def close(self) -> None:
         """Discard the producer; a pending transaction is aborted."""
@@ -124,7 +125,7 @@ class TransactionWriter:
     def _require_topics(self, names: set[str], seconds: float) -> None:
         """Raise an error for a topic that does not exist; the client would wait for it until the time is over.
 
-        All topics are listed: a request for one topic may create it, with settings that nobody chose.
+        All topics are listed: a request for one topic may create it, with the broker's default settings.
         """
         if not names <= self._topics:
             self._topics = set(self._producer.list_topics(timeout=seconds).topics)
@@ -143,15 +144,6 @@ class TransactionWriter:
         if self._producer.produce_batch(portion.topic, batch) < len(batch):
             raise KafkaException(next(one["_error"] for one in batch if "_error" in one))
         self._producer.poll(0)
-
-    def _commit(self, deadline: float) -> None:
-        """Commit; a commit that times out is retried in the same transaction."""
-        while True:
-            try:
-                return self._producer.commit_transaction(max(1.0, deadline - time.monotonic()))
-            except KafkaException as error:
-                if not error.args[0].retriable() or time.monotonic() > deadline:
-                    raise
 
     def _last_position(self, deadline: float) -> bytes | None:
         """Read the last committed position of this sink."""
@@ -180,16 +172,13 @@ class TransactionWriter:
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
         try:
-            yield
+            with unwrap_fatal_errors():
+                yield
         except KafkaException as error:
-            raise self._translated(error.args[0]) from None
-        except SystemError as error:  # of a client that gets a fatal error while it reports deliveries
-            if isinstance(error.__cause__, KafkaException):
-                raise self._translated(error.__cause__.args[0]) from None
-            raise
+            raise self._translated(cause_of(error)) from None
 
     def _translated(self, cause: KafkaError) -> PenstockError:
-        if cause.code() in _FENCED:
+        if is_fenced(cause):
             message = f"another process writes sink {self._sink}"
             return TransientError(message, "Run one process for each home. The sink continues when the other one ends.")
         message = f"sink {self._sink} could not write to Kafka: {cause.str()}"
