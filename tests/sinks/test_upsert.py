@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import DefiniteError
-from penstock.model import Image, image_schema
+from penstock.model import Image, copied_images, image_schema
 from penstock.sinks.upsert import upsert_messages
 
 COLUMNS = pa.schema([("a", pa.int64()), ("b", pa.string()), ("v", pa.string())])
@@ -59,7 +59,14 @@ def test_each_change() -> None:
         (key, None),
         (other, None),
     ]
-    assert upsert_messages(batch, ["a"], ["a"]).positions.tolist() == [0, 10, 20, 40, 50, 60, 70, 80, 90, 100]
+    found = upsert_messages(batch, ["a"], ["a"])
+    assert found.positions.tolist() == [0, 10, 20, 40, 50, 60, 70, 80, 90, 100]
+    assert found.ordinals.tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9, 10]
+
+
+def test_rows_of_the_snapshot_have_ordinal_zero() -> None:
+    rows = pa.RecordBatch.from_pylist([row(1, "x"), row(2, "y")], schema=COLUMNS)
+    assert upsert_messages(copied_images(rows, 7), ["a"], ["v"]).ordinals.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("seed", range(20))

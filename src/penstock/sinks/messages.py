@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Flags", "SinkMessages", "changed_keys", "image_kinds", "some_columns"]
+__all__ = ["Flags", "SinkMessages", "changed_keys", "image_kinds", "image_ordinals", "some_columns"]
 
 Flags = npt.NDArray[np.bool_]
 
@@ -21,6 +21,8 @@ class SinkMessages:
 
     positions: npt.NDArray[np.int64]
     """The position of the transaction of each message."""
+    ordinals: npt.NDArray[np.int64]
+    """The number of the change in its transaction; 0 for a row of the snapshot."""
     values: pa.Array
     """Null for a tombstone."""
     keys: pa.StructArray | None = None
@@ -34,6 +36,12 @@ def image_kinds(images: pa.RecordBatch) -> npt.NDArray[np.int8]:
     """Return the kind of each image, see `penstock.model.Image`."""
     kinds: npt.NDArray[np.int8] = images.column("_image").to_numpy()
     return kinds
+
+
+def image_ordinals(images: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Return the ordinal of each image; 0 for a row of the snapshot, which belongs to no transaction."""
+    ordinals: npt.NDArray[np.int64] = pc.fill_null(images.column("_ordinal"), 0).to_numpy()
+    return ordinals
 
 
 def some_columns(rows: pa.StructArray, names: Sequence[str]) -> pa.StructArray:

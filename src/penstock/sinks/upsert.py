@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.errors import DefiniteError
 from penstock.model import Image
-from penstock.sinks.messages import SinkMessages, changed_keys, image_kinds, some_columns
+from penstock.sinks.messages import SinkMessages, changed_keys, image_kinds, image_ordinals, some_columns
 
 __all__ = ["upsert_messages"]
 
@@ -45,4 +45,5 @@ def upsert_messages(images: pa.RecordBatch, key: Sequence[str], columns: Sequenc
         fields=list(values.type),
         mask=pa.array(~written[numbers]),
     )
-    return SinkMessages(images.column("_lsn").to_numpy()[numbers], values, some_columns(taken, key))
+    positions, ordinals = images.column("_lsn").to_numpy()[numbers], image_ordinals(images)[numbers]
+    return SinkMessages(positions, ordinals, values, some_columns(taken, key))
