@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import enum
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -21,10 +23,18 @@ __all__ = [
     "IncludedColumn",
     "TableName",
     "TableSchema",
+    "base_type_name",
     "copied_images",
+    "enum_labels",
     "image_schema",
+    "is_not_null",
     "missing_value",
+    "type_name",
+    "with_base_type_name",
+    "with_enum_labels",
     "with_missing",
+    "with_not_null",
+    "with_type_name",
 ]
 
 RESERVED = frozenset({"_gone", "_unchanged", "_from", "_count"})
@@ -121,7 +131,7 @@ _MISSING = b"missing"
 def with_missing(field: pa.Field, value: pa.Array) -> pa.Field:
     """Return the field of an added column, with the value that the column has in all earlier rows."""
     encoded = base64.b64encode(pa.RecordBatch.from_arrays([value], names=["value"]).serialize())
-    return field.with_metadata({**(field.metadata or {}), _MISSING: encoded})
+    return _with_metadata(field, _MISSING, encoded)
 
 
 def missing_value(field: pa.Field) -> pa.Array:
@@ -131,6 +141,66 @@ def missing_value(field: pa.Field) -> pa.Array:
         return pa.nulls(1, field.type)
     schema = pa.schema([("value", field.type)])
     return pa.ipc.read_record_batch(pa.py_buffer(base64.b64decode(encoded)), schema).column(0)
+
+
+# -- upstream declarations ---------------------------------------------------------------------------------------------
+# Metadata of fields: what an Arrow type does not tell about a column upstream. Logs of earlier versions do not have it.
+# Schemas are compared without it: it describes the column when its capture began.
+
+_TYPE, _BASE_TYPE, _ENUM, _NOT_NULL = b"postgres.type", b"postgres.base_type", b"postgres.enum", b"postgres.not_null"
+
+
+def with_type_name(field: pa.Field, name: str) -> pa.Field:
+    """Return the field of a column whose declared type upstream is `name`, as in ``numeric(10,2)``."""
+    return _with_metadata(field, _TYPE, name.encode())
+
+
+def type_name(field: pa.Field) -> str | None:
+    """Return the declared type of a column, as Postgres prints it; None if it is unknown."""
+    return _metadata(field, _TYPE)
+
+
+def with_base_type_name(field: pa.Field, name: str) -> pa.Field:
+    """Return the field of a column whose declared type is a domain over the type `name`."""
+    return _with_metadata(field, _BASE_TYPE, name.encode())
+
+
+def base_type_name(field: pa.Field) -> str | None:
+    """Return the declared type of a column, or the type below it if it is a domain; None if it is unknown."""
+    return _metadata(field, _BASE_TYPE) or type_name(field)
+
+
+def with_enum_labels(field: pa.Field, labels: Sequence[str]) -> pa.Field:
+    """Return the field of a column whose type is an enum, or an array of one, with these labels."""
+    return _with_metadata(field, _ENUM, json.dumps(list(labels)).encode())
+
+
+def enum_labels(field: pa.Field) -> list[str] | None:
+    """Return the labels of an enum or of an array of an enum; None for other types."""
+    labels = _metadata(field, _ENUM)
+    return None if labels is None else list(json.loads(labels))
+
+
+def with_not_null(field: pa.Field) -> pa.Field:
+    """Return the field of a column that is declared NOT NULL. It stays nullable: upstream may drop the constraint."""
+    return _with_metadata(field, _NOT_NULL, b"true")
+
+
+def is_not_null(field: pa.Field) -> bool:
+    """Return whether a column was declared NOT NULL when its capture began."""
+    return _metadata(field, _NOT_NULL) == "true"
+
+
+def _with_metadata(field: pa.Field, name: bytes, value: bytes) -> pa.Field:
+    return field.with_metadata({**(field.metadata or {}), name: value})
+
+
+def _metadata(field: pa.Field, name: bytes) -> str | None:
+    value = (field.metadata or {}).get(name)
+    return None if value is None else value.decode()
+
+
+# -- images ------------------------------------------------------------------------------------------------------------
 
 
 def image_schema(columns: pa.Schema) -> pa.Schema:

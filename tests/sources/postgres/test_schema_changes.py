@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.sources.postgres.capturing import Capture, check_publication_often
 
 from penstock.changelog.sqlite.log import SqliteLogReader
-from penstock.model import TableName
+from penstock.model import TableName, base_type_name, enum_labels, is_not_null, missing_value, type_name
 from penstock.positions import Lsn
 from penstock.testing.waiting import until
 
@@ -246,3 +247,48 @@ def test_partitions_are_attached_and_detached(
     database.execute("INSERT INTO audit (what) VALUES ('one')")
     running.wait(now())
     assert (len(running.changes("audit")), running.error("audit")) == (1, None)
+
+
+def test_columns_carry_their_declaration(database: Any, capture: Start, now: Now) -> None:
+    database.execute(
+        "CREATE TYPE mood AS ENUM ('sad', 'so, so'); CREATE DOMAIN money2 AS numeric(10,2); CREATE DOMAIN fee AS money2;"
+        "CREATE TABLE accounts (id bigint PRIMARY KEY, name varchar(20) NOT NULL, at timestamp(3), cost fee, of mood[])"
+    )
+    running = capture()
+    database.execute("ALTER TABLE accounts ADD COLUMN span interval day to second(3) NOT NULL DEFAULT '1 day'")
+    database.execute("INSERT INTO accounts (id, name) VALUES (1, 'a')")
+    running.wait(now())
+    with closing(SqliteLogReader(running.log)) as reader:
+        table = reader.tables()[TableName("public", "accounts")]
+    columns = list(table.schema.columns)
+    assert [type_name(field) for field in columns] == [
+        "bigint",
+        "character varying(20)",
+        "timestamp(3) without time zone",
+        "fee",
+        "mood[]",
+        "interval day to second(3)",
+    ]
+    assert base_type_name(columns[3]) == "numeric(10,2)"
+    assert [enum_labels(field) for field in columns[3:5]] == [None, ["sad", "so, so"]]
+    assert [is_not_null(field) for field in columns] == [True, True, False, False, False, True]
+    assert all(field.nullable for field in columns)
+    assert missing_value(columns[5])[0].as_py() == {"months": 0, "days": 1, "microseconds": 0}
+
+
+def test_log_without_declarations_continues_with_the_same_version(database: Any, capture: Start, now: Now) -> None:
+    """The schema in a log of an earlier version has no declarations; it is not another schema because of that."""
+    database.execute(ACCOUNTS)
+    running = capture()
+    database.execute("INSERT INTO accounts VALUES (1, 'a', 1)")
+    running.wait(now())
+    running.stop()
+    table = running.config.tables[0]
+    bare = tuple(replace(column, declaration=None) for column in table.columns)
+    running.config = running.config.model_copy(update={"tables": (table.model_copy(update={"columns": bare}),)})
+    running.start()
+    database.execute("INSERT INTO accounts VALUES (2, 'b', 2)")
+    running.wait(now())
+    with closing(SqliteLogReader(running.log)) as reader:
+        assert len(reader.tables()[table.name].schemas) == 1
+    assert len(running.changes("accounts")) == 2

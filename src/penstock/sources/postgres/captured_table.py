@@ -2,20 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 from pydantic import TypeAdapter
 
 from penstock.fields import with_fields
-from penstock.model import TableSchema, with_missing
+from penstock.model import (
+    TableSchema,
+    with_base_type_name,
+    with_enum_labels,
+    with_missing,
+    with_not_null,
+    with_type_name,
+)
 from penstock.sources.postgres.types import TEXT_ONLY, ColumnCodec, PostgresType, codec_for
 from penstock.sources.produced_table import ProducedTable
 
-__all__ = ["CapturedColumn", "CapturedTable"]
+__all__ = ["DECLARATION", "CapturedColumn", "CapturedTable", "Declaration"]
+
+DECLARATION = """jsonb_build_object(
+    'type_name', format_type(a.atttypid, a.atttypmod),
+    'base_type_name', CASE WHEN (SELECT typtype FROM pg_type WHERE oid = a.atttypid) = 'd' THEN (
+        WITH RECURSIVE base (oid, typmod) AS (
+            SELECT a.atttypid, a.atttypmod
+          UNION ALL
+            SELECT t.typbasetype, t.typtypmod FROM base JOIN pg_type t USING (oid) WHERE t.typtype = 'd'
+        )
+        SELECT format_type(base.oid, base.typmod) FROM base JOIN pg_type t USING (oid) WHERE t.typtype <> 'd') END,
+    'enum_labels', (
+        SELECT jsonb_agg(e.enumlabel ORDER BY e.enumsortorder) FROM pg_enum e
+         WHERE e.enumtypid IN (SELECT unnest(ARRAY[t.oid, t.typelem]) FROM pg_type t WHERE t.oid = a.atttypid)),
+    'not_null', a.attnotnull)"""
+"""SQL of the `Declaration` of the column ``a`` of ``pg_attribute``."""
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """How a column was declared when it was described. No value depends on it; it is for readers of the schema."""
+
+    type_name: str
+    """As ``format_type`` prints it."""
+    base_type_name: str | None = None
+    """For a domain, the type below it."""
+    enum_labels: tuple[str, ...] | None = None
+    """For an enum or an array of one."""
+    not_null: bool = False
+
+    @classmethod
+    def parse(cls, found: Mapping[str, Any]) -> Self:
+        """Return the declaration that the query `DECLARATION` found."""
+        labels = found["enum_labels"]
+        return cls(**{**found, "enum_labels": None if labels is None else tuple(labels)})
+
+    def on(self, field: pa.Field) -> pa.Field:
+        """Return the field with this declaration as its metadata."""
+        field = with_type_name(field, self.type_name)
+        if self.base_type_name is not None:
+            field = with_base_type_name(field, self.base_type_name)
+        if self.enum_labels is not None:
+            field = with_enum_labels(field, self.enum_labels)
+        return with_not_null(field) if self.not_null else field
 
 
 @dataclass(frozen=True)
@@ -33,6 +83,8 @@ class CapturedColumn:
     """Whether it was added after capture began."""
     missing: str | None = None
     """For an added column, the value of rows older than the column, as the text that Postgres prints; None is null."""
+    declaration: Declaration | None = None
+    """None if an earlier version of Penstock described the column."""
 
     def codec(self) -> ColumnCodec:
         """Return the codec of its values; raises `UnsupportedTypeError` if no Arrow type holds them exactly."""
@@ -49,6 +101,8 @@ class CapturedColumn:
     def field(self) -> pa.Field:
         """Return the column downstream. An added column carries its description, which the next start reads."""
         field = pa.field(self.name, self.codec().arrow, metadata={"comment": self.comment} if self.comment else None)
+        if self.declaration is not None:
+            field = self.declaration.on(field)
         if not self.added:
             return field
         field = field.with_metadata({**(field.metadata or {}), _DESCRIPTION: _COLUMN.dump_json(self)})

@@ -16,23 +16,23 @@ Capture of a table continues only if the value is proven; an unknown value stops
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
 from penstock.model import TableName
-from penstock.sources.postgres.captured_table import CapturedColumn, CapturedTable
+from penstock.sources.postgres.captured_table import DECLARATION, CapturedColumn, CapturedTable, Declaration
 from penstock.sources.postgres.pgoutput.relations import Relation, RelationColumn
 from penstock.sources.postgres.types import UnsupportedTypeError, find_types
 
 __all__ = ["current_filenodes", "describe_added_columns"]
 
-_COLUMN = """
+_COLUMN = f"""
 SELECT a.atttypid, a.atttypmod, a.atthasmissing, array_to_string(a.attmissingval, ''),
        a.attidentity <> '' OR a.attgenerated <> '', col_description(a.attrelid, a.attnum),
-       pg_relation_filenode(a.attrelid)
+       pg_relation_filenode(a.attrelid), {DECLARATION}
   FROM pg_attribute a
  WHERE a.attrelid = %s AND a.attname = %s AND NOT a.attisdropped
 """
@@ -52,6 +52,7 @@ class _Found:
     filled: bool
     comment: str | None
     filenode: int | None
+    declaration: Mapping[str, Any]
 
 
 def current_filenodes(connection: psycopg.Connection[Any], tables: Iterable[CapturedTable]) -> dict[TableName, int]:
@@ -95,6 +96,7 @@ def _describe(
         comment=found.comment,
         added=True,
         missing=found.missing if found.has_missing else None,
+        declaration=Declaration.parse(found.declaration),
     )
     return _supported(column)
 

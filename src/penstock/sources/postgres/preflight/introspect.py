@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 
 from penstock.model import TableName
+from penstock.sources.postgres.captured_table import DECLARATION, Declaration
 from penstock.sources.postgres.types import PostgresType, find_types
 
 __all__ = ["UpstreamColumn", "UpstreamTable", "find_tables"]
@@ -33,8 +34,8 @@ SELECT c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
    AND (%(schemas)s::text[] IS NULL OR n.nspname = ANY(%(schemas)s))
  ORDER BY 2, 3
 """
-_COLUMNS = """
-SELECT a.attrelid, a.attname, a.atttypid, a.atttypmod, format_type(a.atttypid, a.atttypmod), a.attgenerated,
+_COLUMNS = f"""
+SELECT a.attrelid, a.attname, a.atttypid, a.atttypmod, {DECLARATION}, a.attgenerated,
        col_description(a.attrelid, a.attnum)
   FROM pg_attribute a
  WHERE a.attrelid = ANY(%s) AND a.attnum > 0 AND NOT a.attisdropped
@@ -48,7 +49,7 @@ class UpstreamColumn:
 
     name: str
     type: PostgresType
-    type_name: str
+    declaration: Declaration
     generated: str = ""
     comment: str | None = None
 
@@ -97,8 +98,9 @@ def _find_columns(connection: psycopg.Connection[Any], tables: Sequence[int]) ->
     columns: dict[int, list[UpstreamColumn]] = {}
     listed = connection.execute(_COLUMNS, (list(tables),)).fetchall()
     kinds = find_types(connection, {(oid, typmod) for _, _, oid, typmod, *_ in listed})
-    for table, name, oid, typmod, *rest in listed:
-        columns.setdefault(table, []).append(UpstreamColumn(name, kinds[oid, typmod], *rest))
+    for table, name, oid, typmod, declaration, *rest in listed:
+        column = UpstreamColumn(name, kinds[oid, typmod], Declaration.parse(declaration), *rest)
+        columns.setdefault(table, []).append(column)
     return columns
 
 

@@ -81,7 +81,9 @@ class ChosenTable:
         """Return the description of the table for capture."""
         table = self.upstream
         columns = tuple(
-            CapturedColumn(c.name, c.type, c.name in table.key, c.name in self.as_text, c.comment)
+            CapturedColumn(
+                c.name, c.type, c.name in table.key, c.name in self.as_text, c.comment, declaration=c.declaration
+            )
             for c in self.captured_columns
         )
         return CapturedTable(
@@ -109,7 +111,7 @@ class ChosenTable:
             try:
                 captured.codec()
             except UnsupportedTypeError as unsupported:
-                refused.append((column, f"{column.type_name}: {unsupported.reason}"))
+                refused.append((column, f"{column.declaration.type_name}: {unsupported.reason}"))
         return refused
 
 
